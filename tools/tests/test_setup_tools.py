@@ -1,0 +1,160 @@
+"""The scripts behind `make setup`, `make lock` and CI: what they refuse, and what they say then."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SHELL_TOOLS = ("cat", "env", "mktemp", "rm", "sh", "tail")
+
+
+def run(*command: str | Path, **options: object) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end, its output captured together."""
+    return subprocess.run(  # type: ignore[call-overload,no-any-return]
+        [str(part) for part in command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        check=False,
+        **options,
+    )
+
+
+class TestCheckLock:
+    tool = runpy.run_path(str(ROOT / "tools" / "check_lock.py"))
+
+    @pytest.mark.parametrize("name", ["requirements.lock", "tools/build.txt", "tools/uv.txt"])
+    def test_what_is_locked_has_hashes_and_names_no_machine(self, name: str) -> None:
+        text = (ROOT / name).read_text()
+        assert self.tool["unhashed"](text) == []
+        assert self.tool["traces"](text) == []
+
+    @pytest.mark.parametrize(
+        "line",
+        [
+            "--index-url https://packages.example/simple",
+            "thing @ file:///srv/thing.whl",
+            "--find-links /srv/wheels",
+            "    # -r /srv/x",
+        ],
+    )
+    def test_a_host_an_index_and_a_path_are_found(self, line: str) -> None:
+        assert self.tool["traces"](f"good==1 \\\n    --hash=sha256:00\n{line}\n") == [line]
+
+    def test_a_requirement_without_a_hash_is_found(self) -> None:
+        assert self.tool["unhashed"]("good==1 \\\n    --hash=sha256:00\n    # via x\nbad==2\n") == ["bad==2"]
+
+
+class TestCheckPython:
+    script = ROOT / "tools" / "check_python.py"
+
+    def test_the_interpreter_of_this_environment_will_do(self) -> None:
+        assert run(sys.executable, self.script).returncode == 0
+
+    def test_an_old_interpreter_is_refused_with_the_cure(self) -> None:
+        tool = runpy.run_path(str(self.script))
+        tool["problem"].__globals__["OLDEST"] = (99, 0)
+        assert "needs 99.0 or newer" in tool["problem"]()
+        assert "make PYTHON=" in tool["cure"]()
+
+    def test_an_interpreter_without_ensurepip_is_refused_with_the_package_to_install(self, tmp_path: Path) -> None:
+        (tmp_path / "ensurepip.py").write_text("raise ImportError('gone', name='ensurepip')\n")
+        result = run(sys.executable, self.script, env={**os.environ, "PYTHONPATH": str(tmp_path)})
+        assert result.returncode == 1
+        assert "ensurepip" in result.stdout
+        assert "-venv" in result.stdout
+
+    def test_an_environment_is_known_by_the_interpreter_that_made_it(self) -> None:
+        assert run(sys.executable, self.script, "--made-by", sys.executable).returncode == 0
+        assert run(sys.executable, self.script, "--made-by", "/nowhere/python").returncode == 1
+
+
+class TestInstallKcat:
+    @pytest.fixture
+    def bin_dir(self, tmp_path: Path) -> Path:
+        """A PATH with little more than a shell."""
+        for name in SHELL_TOOLS:
+            found = shutil.which(name)
+            assert found is not None, name
+            (tmp_path / name).symlink_to(found)
+        return tmp_path
+
+    def command(self, bin_dir: Path, name: str, text: str) -> None:
+        path = bin_dir / name
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(0o755)
+
+    def install(self, bin_dir: Path) -> subprocess.CompletedProcess[str]:
+        return run(bin_dir / "sh", ROOT / "tools" / "install_kcat.sh", env={"PATH": str(bin_dir)})
+
+    def test_nothing_happens_where_it_is_installed(self, bin_dir: Path) -> None:
+        self.command(bin_dir, "kcat", "exit 0")
+        result = self.install(bin_dir)
+        assert (result.returncode, result.stdout) == (0, "")
+
+    def test_root_installs_it_with_a_fresh_package_list_when_the_old_one_lacks_it(self, bin_dir: Path) -> None:
+        made = bin_dir / "kcat"
+        listed = bin_dir / "listed"
+        self.command(bin_dir, "id", "echo 0")
+        chmod = shutil.which("chmod")
+        self.command(
+            bin_dir,
+            "apt-get",
+            f'case "$1" in update) : > {listed};; '
+            f"install) [ -e {listed} ] || exit 100; : > {made}; {chmod} +x {made};; esac",
+        )
+        result = self.install(bin_dir)
+        assert result.returncode == 0, result.stdout
+        assert made.exists()
+
+    def test_without_root_it_ends_with_the_cure(self, bin_dir: Path) -> None:
+        self.command(bin_dir, "id", "echo 1000")
+        self.command(bin_dir, "apt-get", "exit 0")
+        result = self.install(bin_dir)
+        assert result.returncode == 1
+        assert "sudo apt-get install kcat" in result.stdout
+
+    def test_where_apt_fails_its_last_lines_are_shown_with_the_cure(self, bin_dir: Path) -> None:
+        self.command(bin_dir, "id", "echo 0")
+        self.command(bin_dir, "apt-get", "echo no such archive; exit 100")
+        result = self.install(bin_dir)
+        assert result.returncode == 1
+        assert "no such archive" in result.stdout
+        assert "Cure:" in result.stdout
+
+
+class TestContinuousIntegration:
+    def ci(self, tmp_path: Path, **codes: int) -> subprocess.CompletedProcess[str]:
+        (tmp_path / ".ci").mkdir()
+        shutil.copy(ROOT / ".ci" / "run", tmp_path / ".ci")
+        summary = "=== 3 passed in 0.10s ==="
+        recipes = [
+            f"{name}:\n\t@echo '{summary}'; exit {codes.get(name, 0)}\n" for name in ("setup", "lint", "test", "demo")
+        ]
+        (tmp_path / "Makefile").write_text("".join(recipes))
+        return run("bash", tmp_path / ".ci" / "run")
+
+    def test_it_succeeds_when_each_step_does_and_closes_with_the_test_summary(self, tmp_path: Path) -> None:
+        result = self.ci(tmp_path)
+        assert result.returncode == 0
+        assert result.stdout.splitlines()[-1] == "=== 3 passed in 0.10s ==="
+
+    @pytest.mark.parametrize("step", ["lint", "test", "demo"])
+    def test_one_failed_step_fails_it_and_the_others_still_run(self, tmp_path: Path, step: str) -> None:
+        result = self.ci(tmp_path, **{step: 1})
+        assert result.returncode == 1
+        assert f"FAILED  make {step}" in result.stdout
+        assert result.stdout.count("ok      make ") == 3
+
+    def test_nothing_runs_without_setup(self, tmp_path: Path) -> None:
+        result = self.ci(tmp_path, setup=1)
+        assert result.returncode == 1
+        assert "=== make lint" not in result.stdout
