@@ -1,0 +1,1 @@
+"""What the process stands on: clocks and files, handed in so that a simulation can replace them."""

@@ -1,0 +1,91 @@
+"""What only Linux has, each with a fallback that is right everywhere and slower. Called by `disk` and `node`.
+
+fdatasync, reads that do not wait for the disk (preadv2 with RWF_NOWAIT), early writeback (sync_file_range) and hints on
+how a file is read (posix_fadvise); and how many descriptors the process may have.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import sys
+from collections.abc import Callable
+
+ON_LINUX = sys.platform.startswith("linux")
+SYNC_FILE_RANGE_WRITE = 2
+PROBE_BYTES = 128 << 10
+"""How far apart a range is probed: the kernel's own read-ahead brings in pages by such runs."""
+
+
+def _sync(fd: int) -> None:
+    """Forces a file's content to disk where there is no fdatasync; macOS needs more than fsync."""
+    if sys.platform == "darwin":
+        import fcntl
+
+        fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
+        return
+    os.fsync(fd)
+
+
+datasync: Callable[[int], None] = os.fdatasync if ON_LINUX else _sync
+"""Returns when a file's content and size are on disk."""
+
+RWF_NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
+
+
+def is_cached(fd: int, offset: int, size: int) -> bool:
+    """Whether the range seems to be in memory; False wherever that cannot be told."""
+    if not RWF_NOWAIT:
+        return False
+    byte = bytearray(1)
+    last = offset + size - 1
+    try:
+        for position in range(offset, last, PROBE_BYTES):
+            os.preadv(fd, [byte], position, RWF_NOWAIT)
+        os.preadv(fd, [byte], last, RWF_NOWAIT)
+    except OSError:  # EAGAIN: it would wait; EOPNOTSUPP: this file system cannot say
+        return False
+    return True
+
+
+def _find_sync_file_range() -> Callable[[int, int, int], None]:
+    function = None
+    if ON_LINUX:
+        function = getattr(ctypes.CDLL(None, use_errno=True), "sync_file_range", None)
+    if function is None:
+        return lambda fd, offset, size: None
+    function.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+    function.restype = ctypes.c_int
+
+    def start_writeback(fd: int, offset: int, size: int) -> None:
+        # A hint: a failure here is found again, and then counts, by the sync that follows.
+        function(fd, offset, size, SYNC_FILE_RANGE_WRITE)
+
+    return start_writeback
+
+
+start_writeback = _find_sync_file_range()
+"""Asks for a range of dirty pages to be written, without waiting for it."""
+
+
+def forget(fd: int, offset: int, size: int) -> None:
+    """Tells the kernel that a range will not be read again soon."""
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(fd, offset, size, os.POSIX_FADV_DONTNEED)
+
+
+MAX_DESCRIPTORS = 1 << 20
+
+
+def raise_descriptor_limit() -> int:
+    """Takes as many descriptors as the system lets this process have; returns how many that is."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            soft = wanted
+    return MAX_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft

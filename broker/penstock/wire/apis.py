@@ -1,0 +1,145 @@
+"""The APIs of the protocol: their keys, the versions that this broker speaks, the versions of their headers.
+
+The dispatcher tells requests apart by it, the client negotiates with it.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple
+
+
+class ApiKey(IntEnum):
+    """The APIs whose messages are known here; the dispatcher's routes say which of them a broker serves."""
+
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    OFFSET_COMMIT = 8
+    OFFSET_FETCH = 9
+    FIND_COORDINATOR = 10
+    JOIN_GROUP = 11
+    HEARTBEAT = 12
+    LEAVE_GROUP = 13
+    SYNC_GROUP = 14
+    DESCRIBE_GROUPS = 15
+    LIST_GROUPS = 16
+    API_VERSIONS = 18
+    CREATE_TOPICS = 19
+    DELETE_TOPICS = 20
+    DELETE_RECORDS = 21
+    INIT_PRODUCER_ID = 22
+    OFFSET_FOR_LEADER_EPOCH = 23
+    DESCRIBE_CONFIGS = 32
+    ALTER_CONFIGS = 33
+    ALTER_REPLICA_LOG_DIRS = 34
+    DESCRIBE_LOG_DIRS = 35
+    CREATE_PARTITIONS = 37
+    DELETE_GROUPS = 42
+    ELECT_LEADERS = 43
+    INCREMENTAL_ALTER_CONFIGS = 44
+    ALTER_PARTITION_REASSIGNMENTS = 45
+    LIST_PARTITION_REASSIGNMENTS = 46
+    OFFSET_DELETE = 47
+    DESCRIBE_QUORUM = 55
+    DESCRIBE_CLUSTER = 60
+    DESCRIBE_PRODUCERS = 61
+    LIST_CONFIG_RESOURCES = 74
+    DESCRIBE_TOPIC_PARTITIONS = 75
+
+
+class Api(NamedTuple):
+    """Versions `first` to `last`, from `flexible_from` on with tagged fields; `name` as the protocol writes it."""
+
+    name: str
+    first: int
+    last: int
+    flexible_from: int
+
+
+NEVER = 1 << 15
+
+APIS: dict[int, Api] = {
+    ApiKey.PRODUCE: Api("Produce", 3, 13, 9),
+    ApiKey.FETCH: Api("Fetch", 4, 18, 12),
+    ApiKey.LIST_OFFSETS: Api("ListOffsets", 1, 11, 6),
+    ApiKey.METADATA: Api("Metadata", 0, 13, 9),
+    ApiKey.OFFSET_COMMIT: Api("OffsetCommit", 2, 10, 8),
+    ApiKey.OFFSET_FETCH: Api("OffsetFetch", 1, 10, 6),
+    ApiKey.FIND_COORDINATOR: Api("FindCoordinator", 0, 6, 3),
+    ApiKey.JOIN_GROUP: Api("JoinGroup", 0, 9, 6),
+    ApiKey.HEARTBEAT: Api("Heartbeat", 0, 4, 4),
+    ApiKey.LEAVE_GROUP: Api("LeaveGroup", 0, 5, 4),
+    ApiKey.SYNC_GROUP: Api("SyncGroup", 0, 5, 4),
+    ApiKey.DESCRIBE_GROUPS: Api("DescribeGroups", 0, 6, 5),
+    ApiKey.LIST_GROUPS: Api("ListGroups", 0, 5, 3),
+    ApiKey.API_VERSIONS: Api("ApiVersions", 0, 4, 3),
+    ApiKey.CREATE_TOPICS: Api("CreateTopics", 2, 7, 5),
+    ApiKey.DELETE_TOPICS: Api("DeleteTopics", 1, 6, 4),
+    ApiKey.DELETE_RECORDS: Api("DeleteRecords", 0, 2, 2),
+    ApiKey.INIT_PRODUCER_ID: Api("InitProducerId", 0, 5, 2),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: Api("OffsetForLeaderEpoch", 2, 4, 4),
+    ApiKey.DESCRIBE_CONFIGS: Api("DescribeConfigs", 1, 4, 4),
+    ApiKey.ALTER_CONFIGS: Api("AlterConfigs", 0, 2, 2),
+    ApiKey.ALTER_REPLICA_LOG_DIRS: Api("AlterReplicaLogDirs", 1, 2, 2),
+    ApiKey.DESCRIBE_LOG_DIRS: Api("DescribeLogDirs", 1, 5, 2),
+    ApiKey.CREATE_PARTITIONS: Api("CreatePartitions", 0, 3, 2),
+    ApiKey.DELETE_GROUPS: Api("DeleteGroups", 0, 2, 2),
+    ApiKey.ELECT_LEADERS: Api("ElectLeaders", 0, 2, 2),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: Api("IncrementalAlterConfigs", 0, 1, 1),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: Api("AlterPartitionReassignments", 0, 1, 0),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: Api("ListPartitionReassignments", 0, 0, 0),
+    ApiKey.OFFSET_DELETE: Api("OffsetDelete", 0, 0, NEVER),
+    ApiKey.DESCRIBE_QUORUM: Api("DescribeQuorum", 0, 2, 0),
+    ApiKey.DESCRIBE_CLUSTER: Api("DescribeCluster", 0, 2, 0),
+    ApiKey.DESCRIBE_PRODUCERS: Api("DescribeProducers", 0, 0, 0),
+    ApiKey.LIST_CONFIG_RESOURCES: Api("ListConfigResources", 0, 1, 0),
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: Api("DescribeTopicPartitions", 0, 0, 0),
+}
+"""The versions spoken. Produce is advertised from version 0 on, as several clients insist, and answered from 3 on."""
+
+UNSERVED = {
+    17: "SaslHandshake",
+    24: "AddPartitionsToTxn",
+    25: "AddOffsetsToTxn",
+    26: "EndTxn",
+    27: "WriteTxnMarkers",
+    28: "TxnOffsetCommit",
+    29: "DescribeAcls",
+    30: "CreateAcls",
+    31: "DeleteAcls",
+    36: "SaslAuthenticate",
+    48: "DescribeClientQuotas",
+    49: "AlterClientQuotas",
+    57: "UpdateFeatures",
+    65: "DescribeTransactions",
+    66: "ListTransactions",
+    68: "ConsumerGroupHeartbeat",
+    69: "ConsumerGroupDescribe",
+    71: "GetTelemetrySubscriptions",
+    76: "ShareGroupHeartbeat",
+    78: "ShareFetch",
+}
+"""Names for messages about requests that are turned away."""
+
+
+def name_of(api_key: int) -> str:
+    """The name of an API for messages, also of one that nobody knows."""
+    api = APIS.get(api_key)
+    return api.name if api is not None else UNSERVED.get(api_key, f"with key {api_key}")
+
+
+def request_header_version(api_key: int, version: int) -> int:
+    """1, or 2 (with tagged fields) for flexible versions; 1 for APIs that are not served."""
+    api = APIS.get(api_key)
+    return 2 if api is not None and version >= api.flexible_from else 1
+
+
+def response_header_version(api_key: int, version: int) -> int:
+    """0, or 1 (with tagged fields) for flexible versions; always 0 for ApiVersions, which is read before its version
+    is agreed (KIP-511).
+    """
+    api = APIS.get(api_key)
+    flexible = api is not None and version >= api.flexible_from
+    return 1 if flexible and api_key != ApiKey.API_VERSIONS else 0

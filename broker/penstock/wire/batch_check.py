@@ -1,0 +1,72 @@
+"""Judges a batch that a producer sent by its header and CRC, without looking at its records. On the hot path."""
+
+from __future__ import annotations
+
+from penstock.wire.batch import (
+    CODEC_MASK,
+    CONTROL,
+    HEADER,
+    HEADER_SIZE,
+    LENGTH_OVERHEAD,
+    LOG_APPEND_TIME,
+    SMALLEST_RECORD,
+    TRANSACTIONAL,
+    checksum,
+)
+from penstock.wire.compression import MAX_RATIO
+from penstock.wire.errors import ErrorCode
+
+MAGIC = 2
+MAGIC_OFFSET = 16
+KNOWN_ATTRIBUTES = CODEC_MASK | LOG_APPEND_TIME | TRANSACTIONAL | CONTROL
+
+
+def validate_batch(batch: memoryview, max_message_bytes: int) -> ErrorCode:
+    """NONE where `batch`, all that the producer sent for a partition, is one sound batch; else why it is refused.
+
+    The count of records is held against the batch's size, by what its codec can make of it at most: a few bytes that
+    claim two thousand million offsets are refused without decompressing them.
+    """
+    size = len(batch)
+    if size < HEADER_SIZE:
+        old = size > MAGIC_OFFSET and batch[MAGIC_OFFSET] != MAGIC
+        return ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT if old else ErrorCode.CORRUPT_MESSAGE
+    (
+        _,
+        length,
+        _,
+        magic,
+        crc,
+        attributes,
+        last_offset_delta,
+        base_timestamp_ms,
+        max_timestamp_ms,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        count,
+    ) = HEADER.unpack_from(batch)
+    if magic != MAGIC:
+        return ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
+    if length + LENGTH_OVERHEAD != size:
+        two = HEADER_SIZE <= length + LENGTH_OVERHEAD < size
+        return ErrorCode.INVALID_RECORD if two else ErrorCode.CORRUPT_MESSAGE
+    if size > max_message_bytes:
+        return ErrorCode.MESSAGE_TOO_LARGE
+    if checksum(batch, 0, size) != crc:
+        return ErrorCode.CORRUPT_MESSAGE
+    codec = attributes & CODEC_MASK
+    if codec >= len(MAX_RATIO):
+        return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+    if count < 1 or count != last_offset_delta + 1 or attributes & ~KNOWN_ATTRIBUTES or attributes & CONTROL:
+        return ErrorCode.INVALID_RECORD
+    if count * SMALLEST_RECORD > (size - HEADER_SIZE) * MAX_RATIO[codec]:
+        return ErrorCode.INVALID_RECORD
+    if base_timestamp_ms < -1 or max_timestamp_ms < -1 or attributes & LOG_APPEND_TIME:
+        return ErrorCode.INVALID_TIMESTAMP
+    if producer_id >= 0:
+        if producer_epoch < 0 or base_sequence < 0:
+            return ErrorCode.INVALID_RECORD
+    elif producer_id < -1 or attributes & TRANSACTIONAL:
+        return ErrorCode.INVALID_RECORD
+    return ErrorCode.NONE

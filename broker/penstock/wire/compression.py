@@ -1,0 +1,151 @@
+"""The five compression codecs of record batches. Called where somebody has to look inside a batch: the client, log
+compaction, searches by time.
+
+What a stranger compressed is decompressed into a buffer whose size we choose, so that a few bytes that claim to stand
+for gigabytes cost no memory. Snappy comes raw or in the blocks of the Java library (xerial), and both are read.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+
+import cramjam
+
+from penstock.wire.primitives import Buffer
+from penstock.wire.schema import MalformedMessage
+
+
+class Codec(IntEnum):
+    """The numbers that stand in a batch's attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+MODULES = {Codec.GZIP: cramjam.gzip, Codec.LZ4: cramjam.lz4, Codec.ZSTD: cramjam.zstd}
+MAX_RATIO = (1, 1040, 22, 256, 44_000)
+"""By codec: a compressed byte stands for no more (gzip 1032; snappy 64 of 3 bytes; lz4 255; zstd 128 KiB of 3)."""
+
+FIRST_TRY = 8
+"""How many times its compressed size a batch is first taken to have."""
+GROWTH = 8
+OUT_OF_SPACE = "failed to write whole buffer"
+"""How cramjam words that the output does not fit."""
+
+XERIAL_MAGIC = b"\x82SNAPPY\x00"
+XERIAL_HEADER = 16
+XERIAL_VERSIONS = struct.pack(">ii", 1, 1)
+XERIAL_BLOCK = 32 * 1024
+I32 = struct.Struct(">i")
+
+
+def compress(codec: int, data: Buffer) -> Buffer:
+    """Raises ValueError for an unknown codec."""
+    if codec == Codec.NONE:
+        return data
+    if codec == Codec.SNAPPY:
+        return compress_xerial(data)
+    if codec == Codec.LZ4:
+        return compress_lz4(data)
+    return bytes(MODULES[Codec(codec)].compress(data))
+
+
+def decompress(codec: int, data: Buffer, max_bytes: int) -> Buffer:
+    """What `data` stands for, never more than `max_bytes`; without a codec, `data` itself.
+
+    Allocates at most `max_bytes`, and, while it finds out how much there is, about an eighth of it. Raises
+    MalformedMessage for what is larger, damaged, or of an unknown codec.
+    """
+    if codec == Codec.NONE:
+        if len(data) > max_bytes:
+            raise too_large(max_bytes)
+        return data
+    if codec == Codec.SNAPPY:
+        return decompress_snappy(data, max_bytes)
+    if codec not in MODULES:
+        raise MalformedMessage(f"compression codec {codec} is unknown")
+    into = MODULES[Codec(codec)].decompress_into
+    capacity = min(max_bytes, max(len(data) * FIRST_TRY, 4096))
+    while True:
+        out = bytearray(capacity)
+        try:
+            size = into(data, out)
+        except cramjam.DecompressionError as e:
+            if str(e) != OUT_OF_SPACE:
+                raise MalformedMessage(f"damaged {Codec(codec).name.lower()} data: {e}") from None
+            if capacity >= max_bytes:
+                raise too_large(max_bytes) from None
+            capacity = min(max_bytes, capacity * GROWTH)
+            continue
+        return memoryview(out)[:size].toreadonly()
+
+
+def too_large(max_bytes: int) -> MalformedMessage:
+    return MalformedMessage(f"the records decompress to more than {max_bytes} bytes")
+
+
+def compress_lz4(data: Buffer) -> bytes:
+    """A frame of blocks that do not refer to each other: the Java clients read no other."""
+    compressor = cramjam.lz4.Compressor(content_checksum=False, block_linked=False)
+    compressor.compress(data if isinstance(data, bytes) else bytes(data))
+    return bytes(compressor.finish())
+
+
+def compress_xerial(data: Buffer) -> bytes:
+    """Snappy in the framing that all Kafka clients read."""
+    view = memoryview(data)
+    out = bytearray(XERIAL_MAGIC + XERIAL_VERSIONS)
+    for start in range(0, max(len(view), 1), XERIAL_BLOCK):
+        block = cramjam.snappy.compress_raw(view[start : start + XERIAL_BLOCK])
+        out += I32.pack(len(block))
+        out += block
+    return bytes(out)
+
+
+def decompress_snappy(data: Buffer, max_bytes: int) -> memoryview:
+    """Raw or in blocks; all declared sizes are judged before anything is allocated."""
+    view = memoryview(data)
+    blocks = split_xerial(view) if bytes(view[: len(XERIAL_MAGIC)]) == XERIAL_MAGIC else [view]
+    try:
+        sizes = [declared_size(block) for block in blocks]
+        if sum(sizes) > max_bytes:
+            raise too_large(max_bytes)
+        out = bytearray(sum(sizes))
+        place = memoryview(out)
+        for block, size in zip(blocks, sizes, strict=True):
+            if cramjam.snappy.decompress_raw_into(block, place[:size]) != size:
+                raise MalformedMessage(f"damaged snappy data: a block has not the {size} bytes that it declares")
+            place = place[size:]
+    except cramjam.DecompressionError as e:
+        raise MalformedMessage(f"damaged snappy data: {e}") from None
+    return memoryview(out).toreadonly()
+
+
+def split_xerial(view: memoryview) -> list[memoryview]:
+    """The blocks behind their sizes."""
+    if len(view) < XERIAL_HEADER:
+        raise MalformedMessage("damaged snappy data: the header is cut short")
+    blocks = []
+    offset = XERIAL_HEADER
+    while offset < len(view):
+        if offset + 4 > len(view):
+            raise MalformedMessage("damaged snappy data: a block's size is cut short")
+        (size,) = I32.unpack_from(view, offset)
+        offset += 4
+        if size <= 0 or size > len(view) - offset:
+            raise MalformedMessage(f"damaged snappy data: a block of {size} bytes where {len(view) - offset} are left")
+        blocks.append(view[offset : offset + size])
+        offset += size
+    return blocks
+
+
+def declared_size(block: memoryview) -> int:
+    """What a raw block says it decompresses to, where that is possible."""
+    declared = cramjam.snappy.decompress_raw_len(block)
+    if declared > len(block) * MAX_RATIO[Codec.SNAPPY]:
+        raise MalformedMessage(f"damaged snappy data: {len(block)} bytes cannot stand for {declared}")
+    return declared

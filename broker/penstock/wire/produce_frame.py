@@ -1,0 +1,247 @@
+"""Produce requests read in place, and their answers: the one request whose bytes are never copied.
+
+The general codec would build objects around every batch; this walks the frame and remembers where each batch lies.
+Versions 0 to 2 are read to be refused, 3 to 8 are in the old encoding, 9 to 13 in the compact one with tagged fields;
+13 names topics by id (KIP-516).
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import NamedTuple
+from uuid import UUID
+
+from penstock.wire.schema import MalformedMessage
+from penstock.wire.varint import read_uvarint, write_uvarint
+
+FIRST_SERVED = 3
+FLEXIBLE_FROM = 9
+TOPIC_IDS_FROM = 13
+MAX_PARTITIONS = 100_000
+"""Partitions that one request may name."""
+
+I16 = struct.Struct(">h")
+I32 = struct.Struct(">i")
+ACKS_TIMEOUT = struct.Struct(">hi")
+PARTITION = struct.Struct(">ii")
+RESULT = struct.Struct(">ihqqq")
+RESULT_V3 = struct.Struct(">ihqq")
+
+Topic = str | UUID
+
+
+class BatchPlace(NamedTuple):
+    """Where the records for one partition lie in the frame; size -1 for null."""
+
+    partition: int
+    start: int
+    size: int
+
+
+@dataclass(slots=True)
+class ProduceFrame:
+    """A Produce request. Topics are names up to version 12, ids from 13 on."""
+
+    transactional_id: str | None
+    acks: int
+    timeout_ms: int
+    topics: list[tuple[Topic, list[BatchPlace]]]
+
+
+class PartitionResult(NamedTuple):
+    """The outcome for one partition. `message` goes to clients of version 8 and later."""
+
+    partition: int
+    error: int = 0
+    base_offset: int = -1
+    log_append_time_ms: int = -1
+    log_start_offset: int = -1
+    message: str | None = None
+    leader: tuple[int, int] | None = None
+    """(broker id, leader epoch) where the client should turn to; from version 10 on (KIP-951)."""
+
+
+def parse_produce(frame: memoryview, offset: int, version: int) -> ProduceFrame:
+    """Reads the request whose body starts at `offset`; raises MalformedMessage."""
+    try:
+        parse = parse_compact if version >= FLEXIBLE_FROM else parse_old
+        request, end = parse(frame, offset, version)
+    except (IndexError, struct.error):
+        raise MalformedMessage("the Produce request is cut short") from None
+    except UnicodeDecodeError:
+        raise MalformedMessage("a name in the Produce request is not UTF-8") from None
+    if end != len(frame):
+        raise MalformedMessage(f"the Produce request ends at byte {end} of {len(frame)}")
+    return request
+
+
+def parse_old(b: memoryview, o: int, version: int) -> tuple[ProduceFrame, int]:
+    size = len(b)
+    transactional_id = None
+    if version >= FIRST_SERVED:
+        transactional_id, o = old_string(b, o, nullable=True)
+    acks, timeout_ms = ACKS_TIMEOUT.unpack_from(b, o)
+    o += 6
+    topic_count = count(I32.unpack_from(b, o)[0], size - o)
+    o += 4
+    topics: list[tuple[Topic, list[BatchPlace]]] = []
+    left = MAX_PARTITIONS
+    for _ in range(topic_count):
+        name, o = old_string(b, o, nullable=False)
+        partition_count = count(I32.unpack_from(b, o)[0], left)
+        left -= partition_count
+        o += 4
+        places = []
+        for _ in range(partition_count):
+            index, length = PARTITION.unpack_from(b, o)
+            o += 8
+            places.append(BatchPlace(index, o, length))
+            o += checked(length, o, size)
+        topics.append((name or "", places))
+    return ProduceFrame(transactional_id, acks, timeout_ms, topics), o
+
+
+def parse_compact(b: memoryview, o: int, version: int) -> tuple[ProduceFrame, int]:
+    size = len(b)
+    transactional_id, o = compact_string(b, o, nullable=True)
+    acks, timeout_ms = ACKS_TIMEOUT.unpack_from(b, o)
+    topic_count, o = read_uvarint(b, o + 6)
+    topic_count = count(topic_count - 1, size - o)
+    topics: list[tuple[Topic, list[BatchPlace]]] = []
+    left = MAX_PARTITIONS
+    for _ in range(topic_count):
+        topic: Topic
+        if version >= TOPIC_IDS_FROM:
+            topic = UUID(bytes=bytes(b[o : o + checked(16, o, size)]))
+            o += 16
+        else:
+            name, o = compact_string(b, o, nullable=False)
+            topic = name or ""
+        partition_count, o = read_uvarint(b, o)
+        partition_count = count(partition_count - 1, left)
+        left -= partition_count
+        places = []
+        for _ in range(partition_count):
+            (index,) = I32.unpack_from(b, o)
+            length, o = read_uvarint(b, o + 4)
+            length -= 1
+            places.append(BatchPlace(index, o, length))
+            o = skip_tags(b, o + checked(length, o, size))
+        topics.append((topic, places))
+        o = skip_tags(b, o)
+    return ProduceFrame(transactional_id, acks, timeout_ms, topics), skip_tags(b, o)
+
+
+def count(value: int, limit: int) -> int:
+    """A count of elements that is plausible; null counts as none."""
+    if value > limit or value > MAX_PARTITIONS:
+        raise MalformedMessage(f"the Produce request counts {value} elements")
+    return max(value, 0)
+
+
+def checked(length: int, offset: int, size: int) -> int:
+    if offset + length > size:
+        raise MalformedMessage("the Produce request is cut short")
+    return max(length, 0)
+
+
+def old_string(b: memoryview, o: int, nullable: bool) -> tuple[str | None, int]:
+    (length,) = I16.unpack_from(b, o)
+    o += 2
+    if length < 0:
+        refuse_null(nullable)
+        return None, o
+    return str(b[o : o + checked(length, o, len(b))], "utf-8"), o + length
+
+
+def compact_string(b: memoryview, o: int, nullable: bool) -> tuple[str | None, int]:
+    length, o = read_uvarint(b, o)
+    length -= 1
+    if length < 0:
+        refuse_null(nullable)
+        return None, o
+    return str(b[o : o + checked(length, o, len(b))], "utf-8"), o + length
+
+
+def refuse_null(nullable: bool) -> None:
+    if not nullable:
+        raise MalformedMessage("a topic in the Produce request has no name")
+
+
+def skip_tags(b: memoryview, o: int) -> int:
+    """Steps over tagged fields, none of which mean anything to us in a Produce request."""
+    number = b[o]
+    o += 1
+    if number == 0:
+        return o
+    if number > 127:
+        number, o = read_uvarint(b, o - 1)
+    while number:
+        number -= 1
+        _, o = read_uvarint(b, o)
+        length, o = read_uvarint(b, o)
+        o += checked(length, o, len(b))
+    return o
+
+
+def encode_produce_response(
+    correlation_id: int, version: int, topics: list[tuple[Topic, list[PartitionResult]]]
+) -> bytearray:
+    """The whole response frame, size field included, for versions 0 to 13."""
+    out = bytearray(8)
+    if version >= FLEXIBLE_FROM:
+        encode_compact(out, version, topics)
+    else:
+        encode_old(out, version, topics)
+    PARTITION.pack_into(out, 0, len(out) - 4, correlation_id)
+    return out
+
+
+def encode_old(out: bytearray, version: int, topics: list[tuple[Topic, list[PartitionResult]]]) -> None:
+    out += I32.pack(len(topics))
+    for topic, results in topics:
+        assert isinstance(topic, str), topic
+        name = topic.encode()
+        out += I16.pack(len(name)) + name + I32.pack(len(results))
+        for r in results:
+            if version >= 5:
+                out += RESULT.pack(r.partition, r.error, r.base_offset, r.log_append_time_ms, r.log_start_offset)
+            elif version >= 2:
+                out += RESULT_V3.pack(r.partition, r.error, r.base_offset, r.log_append_time_ms)
+            else:
+                out += struct.pack(">ihq", r.partition, r.error, r.base_offset)
+            if version >= 8:
+                message = None if r.message is None else r.message.encode()
+                out += b"\0\0\0\0"
+                out += b"\xff\xff" if message is None else I16.pack(len(message)) + message
+    if version >= 1:
+        out += b"\0\0\0\0"
+
+
+def encode_compact(out: bytearray, version: int, topics: list[tuple[Topic, list[PartitionResult]]]) -> None:
+    out.append(0)  # no tags in the response header
+    write_uvarint(out, len(topics) + 1)
+    for topic, results in topics:
+        if isinstance(topic, UUID):
+            out += topic.bytes
+        else:
+            name = topic.encode()
+            write_uvarint(out, len(name) + 1)
+            out += name
+        write_uvarint(out, len(results) + 1)
+        for r in results:
+            out += RESULT.pack(r.partition, r.error, r.base_offset, r.log_append_time_ms, r.log_start_offset)
+            out.append(1)  # no record errors
+            if r.message is None:
+                out.append(0)
+            else:
+                message = r.message.encode()
+                write_uvarint(out, len(message) + 1)
+                out += message
+            if r.leader is None or version < 10:
+                out.append(0)
+            else:
+                out += b"\x01\x00\x09" + struct.pack(">ii", *r.leader) + b"\0"
+        out.append(0)
+    out += b"\0\0\0\0\0"  # throttle time, no tags

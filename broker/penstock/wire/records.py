@@ -1,0 +1,163 @@
+"""The records inside batches (format v2): how they are read, and the door to what writes and judges batches.
+
+The broker calls `validate_batch` for each batch that comes in and otherwise leaves records alone; the client, log
+compaction and searches by time read and write them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from penstock.wire.batch import (
+    HEADER_SIZE,
+    LENGTH_OVERHEAD,
+    LOG_APPEND_TIME,
+    SMALLEST_RECORD,
+    BatchHeader,
+    checksum,
+    read_header,
+)
+from penstock.wire.batch_builder import BatchBuilder, build_batch, record_size_bound
+from penstock.wire.batch_check import validate_batch
+from penstock.wire.compression import Codec, compress, decompress
+from penstock.wire.primitives import Buffer
+from penstock.wire.record import Header, Record
+from penstock.wire.schema import MalformedMessage
+from penstock.wire.varint import read_varlong
+
+__all__ = [
+    "BatchBuilder",
+    "Codec",
+    "Header",
+    "Record",
+    "build_batch",
+    "compress",
+    "decompress",
+    "iterate_batches",
+    "iterate_records",
+    "record_size_bound",
+    "validate_batch",
+]
+
+MAGIC = 2
+NULL = 1
+"""The length -1 in zigzag order."""
+ATTRIBUTES = BatchHeader._fields.index("attributes")
+LAST_OFFSET_DELTA = BatchHeader._fields.index("last_offset_delta")
+BASE_TIMESTAMP = BatchHeader._fields.index("base_timestamp_ms")
+MAX_HEADERS = 10_000
+"""Headers that one record may have."""
+
+
+def iterate_batches(buffer: Buffer, check_crc: bool = True) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """The batches that stand one behind the other in `buffer`, each with its header and as a view of all its bytes.
+
+    A batch that is cut short at the end is left out, as answers to Fetch end so. Raises MalformedMessage.
+    """
+    view = memoryview(buffer)
+    offset, end = 0, len(view)
+    while end - offset >= HEADER_SIZE:
+        header = read_header(view, offset)
+        size = header.batch_length + LENGTH_OVERHEAD
+        if header.magic != MAGIC:
+            raise MalformedMessage(f"batch at offset {header.base_offset} has format {header.magic}, not {MAGIC}")
+        if size < HEADER_SIZE:
+            raise MalformedMessage(f"batch at offset {header.base_offset} claims to have {size} bytes")
+        if size > end - offset:
+            return
+        batch = view[offset : offset + size]
+        if check_crc and checksum(batch, 0, size) != header.crc:
+            raise MalformedMessage(f"batch at offset {header.base_offset} has a wrong CRC")
+        yield header, batch
+        offset += size
+
+
+def iterate_records(batch: memoryview, header: BatchHeader, max_decompressed_bytes: int) -> Iterator[Record]:
+    """The records of the one batch in `batch`, header included. Raises MalformedMessage, at the latest at the record.
+
+    Keys and values are copies. The CRC is not looked at.
+    """
+    data = decompress(header.codec, batch[HEADER_SIZE:], max_decompressed_bytes)
+    data = data if isinstance(data, bytes) else bytes(data)
+    count = header.record_count
+    if count < 0 or count * SMALLEST_RECORD > len(data):
+        raise MalformedMessage(f"a batch claims {count} records in {len(data)} bytes")
+    offset = 0
+    for index in range(count):
+        try:
+            record, offset = read_record(data, offset, header)
+        except (IndexError, UnicodeDecodeError) as e:
+            raise MalformedMessage(f"record {index} of batch at offset {header.base_offset} is damaged: {e}") from None
+        yield record
+    if offset != len(data):
+        raise MalformedMessage(f"{len(data) - offset} bytes follow the records of batch at {header.base_offset}")
+
+
+def read_record(data: bytes, offset: int, header: BatchHeader) -> tuple[Record, int]:
+    """(record, offset behind it). Raises MalformedMessage, IndexError, UnicodeDecodeError.
+
+    Numbers of one byte are read in place: this is where consumers spend their time.
+    """
+    size, offset = read_varlong(data, offset)
+    end = offset + size
+    if size < SMALLEST_RECORD - 1 or end > len(data):
+        raise MalformedMessage(f"a record of {size} bytes where {len(data) - offset} are left")
+    timestamp_delta, offset = read_varlong(data, offset + 1)
+    offset_delta = data[offset]
+    if offset_delta < 0x80:
+        offset_delta = (offset_delta >> 1) ^ -(offset_delta & 1)
+        offset += 1
+    else:
+        offset_delta, offset = read_varlong(data, offset)
+    if not 0 <= offset_delta <= header[LAST_OFFSET_DELTA]:
+        raise MalformedMessage(f"a record at {offset_delta} in a batch whose last is at {header.last_offset_delta}")
+    if data[offset] == NULL:
+        key = None
+        offset += 1
+    else:
+        key, offset = read_bytes(data, offset, end)
+    value, offset = read_bytes(data, offset, end)
+    headers: tuple[Header, ...] = ()
+    if data[offset] == 0:
+        offset += 1
+    else:
+        count, offset = read_varlong(data, offset)
+        headers, offset = read_headers(data, offset, end, count)
+    if offset != end:
+        raise MalformedMessage("a record's parts do not add up to its size")
+    if header[ATTRIBUTES] & LOG_APPEND_TIME:
+        timestamp_ms = header.max_timestamp_ms
+    else:
+        timestamp_ms = header[BASE_TIMESTAMP] + timestamp_delta
+    return Record(header[0] + offset_delta, timestamp_ms, key, value, headers), end
+
+
+def read_headers(data: bytes, offset: int, end: int, count: int) -> tuple[tuple[Header, ...], int]:
+    if not 0 < count <= MAX_HEADERS or count * 2 > end - offset:
+        raise MalformedMessage(f"a record claims {count} headers")
+    headers = []
+    for _ in range(count):
+        key, offset = read_bytes(data, offset, end)
+        value, offset = read_bytes(data, offset, end)
+        if key is None:
+            raise MalformedMessage("a record has a header without a key")
+        headers.append((key.decode(), value))
+    return tuple(headers), offset
+
+
+def read_bytes(data: bytes, offset: int, end: int) -> tuple[bytes | None, int]:
+    """Bytes behind their length, -1 for null."""
+    size = data[offset]
+    offset += 1
+    if size < 0x80:
+        size = (size >> 1) ^ -(size & 1)
+    else:
+        size, offset = read_varlong(data, offset - 1)
+    if size < 0:
+        if size != -1:
+            raise MalformedMessage(f"a length of {size} in a record")
+        return None, offset
+    stop = offset + size
+    if stop > end:
+        raise MalformedMessage(f"{size} bytes in a record that has {end - offset} left")
+    return data[offset:stop], stop

@@ -1,0 +1,55 @@
+"""Variable-length integers: seven bits a byte, the lowest first; signed ones in zigzag order."""
+
+from __future__ import annotations
+
+from penstock.wire.primitives import Buffer
+from penstock.wire.schema import MalformedMessage
+
+
+def read_uvarint(buffer: Buffer, offset: int) -> tuple[int, int]:
+    """(value, offset behind it) of an unsigned varint of at most 32 bits."""
+    value = shift = 0
+    while shift < 35:
+        byte = buffer[offset]
+        offset += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if value >= 1 << 32:
+                break
+            return value, offset
+        shift += 7
+    raise MalformedMessage("a varint is longer than 32 bits")
+
+
+def write_uvarint(out: bytearray, value: int) -> None:
+    """Appends an unsigned varint."""
+    assert 0 <= value < 1 << 32, f"{value} is no unsigned 32-bit number"
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+
+
+def read_varlong(buffer: Buffer, offset: int) -> tuple[int, int]:
+    """(value, offset behind it) of a signed varint of at most 64 bits."""
+    value = shift = 0
+    while shift < 70:
+        byte = buffer[offset]
+        offset += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if value >= 1 << 64:
+                break
+            return (value >> 1) ^ -(value & 1), offset
+        shift += 7
+    raise MalformedMessage("a varint is longer than 64 bits")
+
+
+def write_varlong(out: bytearray, value: int) -> None:
+    """Appends a signed varint of at most 64 bits."""
+    assert -(1 << 63) <= value < 1 << 63, f"{value} is no signed 64-bit number"
+    zigzag = (value << 1) ^ (value >> 63)
+    while zigzag > 0x7F:
+        out.append(zigzag & 0x7F | 0x80)
+        zigzag >>= 7
+    out.append(zigzag)

@@ -1,0 +1,73 @@
+"""Variable-length integers, as the protocol and the record format have them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.wire.schema import MalformedMessage
+from penstock.wire.varint import read_uvarint, read_varlong, write_uvarint, write_varlong
+
+
+@given(st.integers(0, (1 << 32) - 1))
+def test_an_unsigned_number_comes_back(value: int) -> None:
+    out = bytearray(b"x")
+    write_uvarint(out, value)
+    assert len(out) - 1 == max(1, -(-value.bit_length() // 7))
+    assert read_uvarint(out + b"\xff", 1) == (value, len(out))
+
+
+@given(st.integers(-(1 << 63), (1 << 63) - 1))
+def test_a_signed_number_comes_back(value: int) -> None:
+    out = bytearray(b"x")
+    write_varlong(out, value)
+    assert read_varlong(out + b"\xff", 1) == (value, len(out))
+
+
+@pytest.mark.parametrize(
+    ("value", "encoded"),
+    [
+        (0, "00"),
+        (-1, "01"),
+        (1, "02"),
+        (-64, "7f"),
+        (64, "8001"),
+        (-65, "8101"),
+        (300, "d804"),
+        (2147483647, "feffffff0f"),
+    ],
+)
+def test_signed_numbers_are_in_zigzag_order(value: int, encoded: str) -> None:
+    out = bytearray()
+    write_varlong(out, value)
+    assert out.hex() == encoded
+
+
+@pytest.mark.parametrize("data", ["ffffffff1f", "8080808010", "ffffffffff01", "808080808000"])
+def test_an_unsigned_number_past_32_bits_is_malformed(data: str) -> None:
+    with pytest.raises(MalformedMessage, match="32 bits"):
+        read_uvarint(bytes.fromhex(data), 0)
+
+
+@pytest.mark.parametrize("data", ["ffffffffffffffffff02", "8080808080808080808001", "ff" * 12])
+def test_a_signed_number_past_64_bits_is_malformed(data: str) -> None:
+    with pytest.raises(MalformedMessage, match="64 bits"):
+        read_varlong(bytes.fromhex(data), 0)
+
+
+@given(st.binary(max_size=12))
+def test_any_bytes_are_a_number_or_an_error(data: bytes) -> None:
+    for read, bits in ((read_uvarint, 32), (read_varlong, 64)):
+        try:
+            value, end = read(data, 0)
+        except (MalformedMessage, IndexError):
+            continue
+        assert -(1 << bits) < value < 1 << bits
+        assert 0 < end <= len(data)
+
+
+@pytest.mark.parametrize("value", [-1, 1 << 32])
+def test_what_is_no_unsigned_number_is_not_written(value: int) -> None:
+    with pytest.raises(AssertionError, match="unsigned"):
+        write_uvarint(bytearray(), value)
