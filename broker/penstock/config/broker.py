@@ -1,0 +1,269 @@
+"""The settings of a broker, typed: `BrokerConfig` has a field for each, dots turned to underscores.
+
+It is made once (`sources`), handed to everybody, and changed in place when a dynamic setting changes at run time:
+whoever reads a field when needed reads what holds, and whoever has to act on a change subscribes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar
+
+from penstock.config.definition import InvalidSetting, Kind, Setting, Source, Value, unknown
+from penstock.config.listeners import parse_listeners
+from penstock.config.topic import TOPIC_SETTINGS, config_fields, parse_topic_setting
+from penstock.config.values import TopicConfig
+
+V = TypeVar("V")
+KINDS = {"bool": Kind.BOOLEAN, "int": Kind.LONG, "str": Kind.STRING, "str | None": Kind.STRING}
+MAX_INT = (1 << 31) - 1
+
+
+def setting(default: V, documentation: str, *, minimum: int = 0, maximum: int = MAX_INT, dynamic: bool = False) -> V:
+    """A field of `BrokerConfig` with its definition; bounds are for numbers."""
+    metadata = {"documentation": documentation, "minimum": minimum, "maximum": maximum, "dynamic": dynamic}
+    made: V = field(default=default, metadata=metadata)
+    return made
+
+
+@dataclass(slots=True)
+class BrokerConfig:
+    """All settings of a broker that are not defaults for topics; those are resolved in `topic_defaults`."""
+
+    node_id: int = setting(0, "The number of this broker in its cluster.")
+    broker_rack: str | None = setting(None, "The rack or zone of this broker, told to clients that read from near.")
+    listeners: str | None = setting(
+        None, "Where to listen, as NAME://host:port,...; an empty host means all addresses, port 0 a free one."
+    )
+    advertised_listeners: str | None = setting(
+        None, "The addresses told to clients, as NAME://host:port,... by listener; where it listens, if not given."
+    )
+
+    num_partitions: int = setting(
+        1, "Partitions of a topic that is created without saying how many.", minimum=1, maximum=100_000
+    )
+    default_replication_factor: int = setting(
+        1, "Replicas of a topic that is created without saying how many.", minimum=1, maximum=64
+    )
+    auto_create_topics_enable: bool = setting(True, "Whether a topic is created when a client first asks for it.")
+    delete_topic_enable: bool = setting(True, "Whether topics can be deleted.")
+    max_partitions: int = setting(
+        100_000,
+        "Partitions of all topics together that this cluster accepts.",
+        minimum=1,
+        maximum=1_000_000,
+        dynamic=True,
+    )
+
+    group_min_session_timeout_ms: int = setting(6000, "The shortest session timeout that a member may ask for, in ms.")
+    group_max_session_timeout_ms: int = setting(
+        1_800_000, "The longest session timeout that a member may ask for, in ms."
+    )
+    group_initial_rebalance_delay_ms: int = setting(
+        3000, "How long the first rebalance of an empty group waits for more members, in ms."
+    )
+    group_max_size: int = setting(MAX_INT, "Members that a group may have.", minimum=1)
+    offsets_retention_minutes: int = setting(
+        43_200,
+        "How long committed offsets are kept once their group is empty, in minutes. The default, 30 days, outlives the"
+        " default retention of messages, 14 days: a group that comes back finds its place as long as there is one.",
+        minimum=1,
+    )
+    offsets_retention_check_interval_ms: int = setting(
+        600_000, "Time between two looks for offsets that are no longer kept, in ms.", minimum=1
+    )
+    offset_metadata_max_bytes: int = setting(4096, "The longest text that may be committed with an offset, in bytes.")
+    producer_id_expiration_ms: int = setting(
+        86_400_000, "How long an idle producer is remembered by a partition, in ms.", minimum=1, dynamic=True
+    )
+
+    socket_request_max_bytes: int = setting(
+        104_857_600, "The largest request that is accepted, in bytes.", minimum=1024, maximum=1 << 30
+    )
+    queued_max_request_bytes: int = setting(
+        268_435_456,
+        "Memory for requests that have not arrived completely, over all connections, in bytes.",
+        minimum=1 << 20,
+        maximum=1 << 40,
+    )
+    connections_max_idle_ms: int = setting(600_000, "Time after which an idle connection is closed, in ms.", minimum=1)
+    max_connections: int = setting(
+        MAX_INT,
+        "Connections that are accepted at a time; fewer where the process may not open so many files.",
+        minimum=1,
+    )
+    max_connections_per_ip: int = setting(MAX_INT, "Connections that are accepted from one address.", minimum=1)
+
+    fetch_max_bytes: int = setting(57_671_680, "The most bytes of records in one fetch response.", minimum=1024)
+    max_incremental_fetch_session_cache_slots: int = setting(1000, "Fetch sessions that are remembered.")
+
+    log_max_open_files: int = setting(
+        512, "Files of segments that are held open; others are opened when needed.", minimum=16, maximum=1_000_000
+    )
+
+    log_retention_check_interval_ms: int = setting(
+        300_000, "How long what was just written is left alone by retention, however old its timestamps, in ms."
+    )
+
+    topic_defaults: TopicConfig = field(default_factory=TopicConfig)
+    """What a topic without settings of its own has."""
+    given: dict[Source, dict[str, str]] = field(default_factory=dict)
+    """The texts from which all this follows, by where they come from."""
+    listeners_of_changes: list[Callable[[], None]] = field(default_factory=list)
+
+    @classmethod
+    def from_texts(cls, texts: Mapping[str, str]) -> BrokerConfig:
+        """A broker's settings as given at its start, by Kafka's names. Raises `InvalidSetting`."""
+        config = cls()
+        for name, text in texts.items():
+            parse_broker_setting(name, text)
+        config.given[Source.STATIC] = dict(texts)
+        problems = config._resolve()
+        if problems:
+            raise InvalidSetting(problems[0])
+        return config
+
+    def change(self, all_brokers: Mapping[str, str], this_broker: Mapping[str, str]) -> list[str]:
+        """Takes in settings changed at run time; returns what was left out because it is not understood."""
+        self.given[Source.ALL_BROKERS] = dict(all_brokers)
+        self.given[Source.BROKER] = dict(this_broker)
+        problems = self._resolve()
+        for listener in self.listeners_of_changes:
+            listener()
+        return problems
+
+    def subscribe(self, listener: Callable[[], None]) -> None:
+        """Calls `listener` after settings have changed at run time."""
+        self.listeners_of_changes.append(listener)
+
+    def text(self, name: str) -> str | None:
+        """What is given for a broker setting, the nearest source first; None where nothing is."""
+        for source in (Source.BROKER, Source.ALL_BROKERS, Source.STATIC):
+            texts = self.given.get(source, {})
+            if name in texts and (source is Source.STATIC or BROKER_SETTINGS[name].dynamic):
+                return texts[name]
+        return None
+
+    def _resolve(self) -> list[str]:
+        problems = [
+            str(unknown(name, BROKER_SETTINGS, "broker setting"))
+            for texts in self.given.values()
+            for name in texts
+            if name not in BROKER_SETTINGS
+        ]
+        for each in fields(self):
+            if "documentation" not in each.metadata:
+                continue
+            name = each.name.replace("_", ".")
+            text = self.text(name)
+            try:
+                setattr(self, each.name, each.default if text is None else parse_broker_setting(name, text))
+            except InvalidSetting as e:
+                problems.append(str(e))
+        values: dict[str, Any] = {}
+        for topic_name in TOPIC_SETTINGS:
+            try:
+                values.update(config_fields(topic_name, self._topic_default(topic_name)))
+            except InvalidSetting as e:
+                problems.append(str(e))
+        self.topic_defaults = TopicConfig(**values)
+        if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms:
+            problems.append(
+                f"group.min.session.timeout.ms ({self.group_min_session_timeout_ms}) must not be greater than"
+                f" group.max.session.timeout.ms ({self.group_max_session_timeout_ms})"
+            )
+        return problems
+
+    def _topic_default(self, topic_name: str) -> Value:
+        known = TOPIC_SETTINGS[topic_name]
+        for synonym in known.synonyms:
+            text = self.text(synonym.name)
+            if text is not None:
+                return scaled(topic_name, text, synonym.factor)
+        assert known.setting.default is not None, f"{topic_name} has a default"
+        return known.setting.parse(known.setting.default)
+
+
+def scaled(topic_name: str, text: str, factor: int) -> Value:
+    """A topic setting's value from a broker setting in a unit `factor` times as large; negative values stay."""
+    if factor != 1:
+        value = int(text)
+        return parse_topic_setting(topic_name, str(value * factor if value > 0 else value))
+    return parse_topic_setting(topic_name, text)
+
+
+def own_settings() -> list[Setting]:
+    """The definitions of `BrokerConfig`'s fields."""
+    found = []
+    for each in fields(BrokerConfig):
+        if "documentation" not in each.metadata:
+            continue
+        kind = KINDS[str(each.type)]
+        if kind is Kind.LONG and each.metadata["maximum"] <= MAX_INT:
+            kind = Kind.INT
+        numeric = kind in (Kind.INT, Kind.LONG)
+        default = each.default
+        found.append(
+            Setting(
+                each.name.replace("_", "."),
+                kind,
+                None if default is None else str(default).lower() if isinstance(default, bool) else str(default),
+                each.metadata["documentation"],
+                each.metadata["minimum"] if numeric else None,
+                each.metadata["maximum"] if numeric else None,
+                dynamic=each.metadata["dynamic"],
+            )
+        )
+    return found
+
+
+def topic_default_settings() -> list[Setting]:
+    """The definitions of broker settings that give topics their defaults, with bounds in their own units."""
+    found = []
+    for known in TOPIC_SETTINGS.values():
+        of = known.setting
+        for i, synonym in enumerate(known.synonyms):
+            low, high = of.minimum, of.maximum
+            if synonym.factor != 1:
+                low = None if low is None else max(low, -1) if low <= 0 else 1
+                high = ((1 << 63) - 1) // synonym.factor
+            found.append(
+                Setting(
+                    synonym.name,
+                    Kind.INT if synonym.factor != 1 else of.kind,
+                    of.default if i == 0 else None,
+                    of.documentation if synonym.factor == 1 else f"As {known.synonyms[0].name}, in a longer unit.",
+                    low,
+                    min(high, MAX_INT) if synonym.factor != 1 and high is not None else high,
+                    of.allowed,
+                    dynamic=True,
+                )
+            )
+    return found
+
+
+BROKER_SETTINGS: dict[str, Setting] = {s.name: s for s in own_settings() + topic_default_settings()}
+TOPIC_SETTING_OF = {
+    synonym.name: (name, synonym.factor) for name, known in TOPIC_SETTINGS.items() for synonym in known.synonyms
+}
+
+
+def broker_setting(name: str) -> Setting:
+    """Raises `InvalidSetting` for an unknown name."""
+    known = BROKER_SETTINGS.get(name)
+    if known is None:
+        raise unknown(name, BROKER_SETTINGS, "broker setting")
+    return known
+
+
+def parse_broker_setting(name: str, text: str) -> Value:
+    """Raises `InvalidSetting` for an unknown name and for a value that it cannot have."""
+    known = broker_setting(name)
+    value = known.parse(text)
+    if name in TOPIC_SETTING_OF:
+        topic_name, factor = TOPIC_SETTING_OF[name]
+        scaled(topic_name, text.strip(), factor)
+    elif name in ("listeners", "advertised.listeners"):
+        parse_listeners(text, name)
+    return value

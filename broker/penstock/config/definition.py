@@ -1,0 +1,129 @@
+"""What a setting is: name, type, default, what is allowed, one sentence that explains it. Used by `topic` and `broker`.
+
+A value travels as text (command line, environment, requests, store) and is parsed, once, at the edge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from enum import IntEnum
+
+Value = bool | int | float | str | tuple[str, ...]
+
+MAX_VALUE_CHARS = 4096
+
+
+class Kind(IntEnum):
+    """The type of a setting; the numbers are those that DescribeConfigs answers with (KIP-569)."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+
+
+class Source(IntEnum):
+    """Where a value comes from, in DescribeConfigs' numbers; the first that gives one wins."""
+
+    TOPIC = 1
+    BROKER = 2
+    """Set at run time for one broker."""
+    ALL_BROKERS = 3
+    """Set at run time for all brokers."""
+    STATIC = 4
+    """Given at the start: file, environment, command line."""
+    DEFAULT = 5
+
+
+class InvalidSetting(ValueError):
+    """A setting that there is not, or a value that it cannot have; the message names both and what is allowed."""
+
+
+LIMITS = {Kind.INT: (-(1 << 31), (1 << 31) - 1), Kind.LONG: (-(1 << 63), (1 << 63) - 1)}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A known setting. `default` None is "not set". `allowed` are the words of all but numbers, any where it is empty.
+
+    `dynamic` settings can be changed while the broker runs.
+    """
+
+    name: str
+    kind: Kind
+    default: str | None
+    documentation: str
+    minimum: float | None = None
+    maximum: float | None = None
+    allowed: tuple[str, ...] = ()
+    dynamic: bool = False
+
+    def parse(self, text: str) -> Value:
+        """Raises `InvalidSetting`."""
+        text = text.strip()
+        if len(text) > MAX_VALUE_CHARS:
+            raise InvalidSetting(f"the value of {self.name} has {len(text)} characters: at most {MAX_VALUE_CHARS}")
+        if self.kind is Kind.BOOLEAN:
+            if text.lower() not in (self.allowed or ("true", "false")):
+                raise self.invalid(text)
+            return text.lower() == "true"
+        if self.kind is Kind.LIST:
+            return self._parse_list(text)
+        if self.kind is Kind.STRING:
+            if self.allowed and text not in self.allowed:
+                raise self.invalid(text)
+            return text
+        return self._parse_number(text)
+
+    def _parse_list(self, text: str) -> tuple[str, ...]:
+        words = tuple(dict.fromkeys(word.strip() for word in text.split(",")))
+        if self.allowed and not all(word in self.allowed for word in words):
+            raise self.invalid(text)
+        return words
+
+    def _parse_number(self, text: str) -> int | float:
+        if "_" in text or not text.isascii():  # Python reads more as numbers than people write in settings
+            raise self.invalid(text)
+        try:
+            number = float(text) if self.kind is Kind.DOUBLE else int(text)
+        except ValueError:
+            raise self.invalid(text) from None
+        low, high = LIMITS.get(self.kind, (float("-inf"), float("inf")))
+        low = low if self.minimum is None else self.minimum
+        high = high if self.maximum is None else self.maximum
+        if not low <= number <= high:  # also refuses NaN
+            raise self.invalid(text)
+        return number
+
+    def invalid(self, text: str) -> InvalidSetting:
+        return InvalidSetting(f"invalid value {shown(text)} for {self.name}: it must be {self.expectation()}")
+
+    def expectation(self) -> str:
+        """What is allowed, in words."""
+        if self.kind is Kind.BOOLEAN:
+            return " or ".join(self.allowed or ("true", "false"))
+        if self.kind is Kind.LIST:
+            return f"a comma-separated list of {' and '.join(self.allowed)}" if self.allowed else "a list"
+        if self.kind is Kind.STRING:
+            return " or ".join(self.allowed)
+        what = "a number" if self.kind is Kind.DOUBLE else "a whole number"
+        low, high = LIMITS.get(self.kind, (None, None))
+        low = low if self.minimum is None else self.minimum  # type: ignore[assignment]
+        high = high if self.maximum is None else self.maximum  # type: ignore[assignment]
+        return f"{what} from {low} to {high}"
+
+
+def shown(text: str) -> str:
+    """A value as error messages show it, shortened."""
+    return repr(text if len(text) <= 100 else text[:97] + "...")
+
+
+def unknown(name: str, known: Iterable[str], what: str = "setting") -> InvalidSetting:
+    """The error for a name that is not known, with the nearest one that is."""
+    near = get_close_matches(name[:200], list(known), n=1, cutoff=0.6)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return InvalidSetting(f"unknown {what} {shown(name)}{hint}")

@@ -1,0 +1,221 @@
+"""The settings of a topic: the table of all that is known, and how a topic's `TopicConfig` follows from it.
+
+Each has broker settings that give its default for topics without their own (`log.retention.ms` for `retention.ms`);
+where several name the same thing in different units, the first of them that is set counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from penstock.config.definition import InvalidSetting, Kind, Setting, Value, unknown
+from penstock.config.values import DAY_MS, FOREVER, TopicConfig
+
+MIN_SEGMENT_BYTES = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Synonym:
+    """A broker setting that gives a topic setting's default, times `factor`."""
+
+    name: str
+    factor: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSetting:
+    """A topic setting, and its broker settings in the order in which they count."""
+
+    setting: Setting
+    synonyms: tuple[Synonym, ...]
+
+
+def define(
+    name: str,
+    kind: Kind,
+    default: str | int | float,
+    documentation: str,
+    *synonyms: str | tuple[str, int],
+    minimum: float | None = None,
+    maximum: float | None = None,
+    allowed: tuple[str, ...] = (),
+) -> tuple[str, TopicSetting]:
+    setting = Setting(name, kind, str(default), documentation, minimum, maximum, allowed, dynamic=True)
+    return name, TopicSetting(setting, tuple(Synonym(s) if isinstance(s, str) else Synonym(*s) for s in synonyms))
+
+
+HOUR_MS, MINUTE_MS = 3_600_000, 60_000
+
+TOPIC_SETTINGS: dict[str, TopicSetting] = dict(
+    [
+        define(
+            "cleanup.policy", Kind.LIST, "delete",
+            "What becomes of old data: delete drops it by age and size, compact keeps the last record of each key.",
+            "log.cleanup.policy", allowed=("delete", "compact"),
+        ),
+        define(
+            "compression.type", Kind.STRING, "producer",
+            "Batches are stored as the producer compressed them; nothing else is offered.",
+            "compression.type", allowed=("producer",),
+        ),
+        define(
+            "delete.retention.ms", Kind.LONG, DAY_MS,
+            "How long a compacted topic keeps the record that says that a key was deleted, in ms.",
+            "log.cleaner.delete.retention.ms", minimum=0,
+        ),
+        define(
+            "file.delete.delay.ms", Kind.LONG, MINUTE_MS,
+            "How long the file of a deleted segment stays, in ms.",
+            "log.segment.delete.delay.ms", minimum=0,
+        ),
+        define(
+            "flush.messages", Kind.LONG, 1,
+            "Records after which the log is forced to disk; with 1 an acknowledgement means that the batch is on disk.",
+            "log.flush.interval.messages", minimum=1,
+        ),
+        define(
+            "flush.ms", Kind.LONG, FOREVER,
+            "Time after which appended records are forced to disk, in ms.",
+            "log.flush.interval.ms", minimum=0,
+        ),
+        define(
+            "index.interval.bytes", Kind.INT, 4096,
+            "Bytes of log between two entries of the offset index.",
+            "log.index.interval.bytes", minimum=0,
+        ),
+        define(
+            "max.compaction.lag.ms", Kind.LONG, FOREVER,
+            "Time after which a record is compacted at the latest, in ms.",
+            "log.cleaner.max.compaction.lag.ms", minimum=1,
+        ),
+        define(
+            "max.message.bytes", Kind.INT, 1_048_588,
+            "The largest batch of records that is accepted, in bytes, as compressed.",
+            "message.max.bytes", minimum=0, maximum=1 << 30,
+        ),
+        define(
+            "message.timestamp.after.max.ms", Kind.LONG, HOUR_MS,
+            "How far in the future a record's timestamp may lie, in ms.",
+            "log.message.timestamp.after.max.ms", minimum=0,
+        ),
+        define(
+            "message.timestamp.before.max.ms", Kind.LONG, FOREVER,
+            "How far in the past a record's timestamp may lie, in ms.",
+            "log.message.timestamp.before.max.ms", minimum=0,
+        ),
+        define(
+            "message.timestamp.type", Kind.STRING, "CreateTime",
+            "Whether a record has the producer's timestamp (CreateTime) or the broker's (LogAppendTime).",
+            "log.message.timestamp.type", allowed=("CreateTime", "LogAppendTime"),
+        ),
+        define(
+            "min.cleanable.dirty.ratio", Kind.DOUBLE, 0.5,
+            "The part of a log that must be uncompacted before it is compacted.",
+            "log.cleaner.min.cleanable.ratio", minimum=0, maximum=1,
+        ),
+        define(
+            "min.compaction.lag.ms", Kind.LONG, 0,
+            "Time for which a record is not compacted, in ms.",
+            "log.cleaner.min.compaction.lag.ms", minimum=0,
+        ),
+        define(
+            "min.insync.replicas", Kind.INT, 1,
+            "In-sync replicas that must have a batch before it is acknowledged; counts at most the replication factor.",
+            "min.insync.replicas", minimum=1,
+        ),
+        define(
+            "preallocate", Kind.BOOLEAN, "false",
+            "Files of segments grow as they are written; nothing else is offered.",
+            "log.preallocate", allowed=("false",),
+        ),
+        define(
+            "retention.bytes", Kind.LONG, -1,
+            "The size to which a partition's log may grow before old segments are deleted, in bytes; -1 for no bound.",
+            "log.retention.bytes", minimum=-1,
+        ),
+        define(
+            "retention.ms", Kind.LONG, 14 * DAY_MS,
+            "The age at which segments are deleted, in ms; -1 for never.",
+            "log.retention.ms", ("log.retention.minutes", MINUTE_MS), ("log.retention.hours", HOUR_MS), minimum=-1,
+        ),
+        define(
+            "segment.bytes", Kind.INT, 1 << 30,
+            "The size at which a new segment is begun, in bytes.",
+            "log.segment.bytes", minimum=MIN_SEGMENT_BYTES,
+        ),
+        define(
+            "segment.jitter.ms", Kind.LONG, 0,
+            "The most by which segment.ms is shortened at random, in ms, so that not all logs roll at once.",
+            "log.roll.jitter.ms", ("log.roll.jitter.hours", HOUR_MS), minimum=0,
+        ),
+        define(
+            "segment.ms", Kind.LONG, 7 * DAY_MS,
+            "The age at which a new segment is begun, in ms.",
+            "log.roll.ms", ("log.roll.hours", HOUR_MS), minimum=1,
+        ),
+        define(
+            "unclean.leader.election.enable", Kind.BOOLEAN, "false",
+            "Whether a replica that may lack acknowledged records can become leader when there is no other.",
+            "unclean.leader.election.enable",
+        ),
+    ]
+)  # fmt: skip
+
+
+def topic_setting(name: str) -> Setting:
+    """Raises `InvalidSetting` for an unknown name."""
+    known = TOPIC_SETTINGS.get(name)
+    if known is None:
+        raise unknown(name, TOPIC_SETTINGS, "topic setting")
+    return known.setting
+
+
+def parse_topic_setting(name: str, text: str) -> Value:
+    """Raises `InvalidSetting` for an unknown name and for a value that it cannot have."""
+    return topic_setting(name).parse(text)
+
+
+def config_fields(name: str, value: Value) -> dict[str, Any]:
+    """The fields of `TopicConfig` that a setting decides; none where only one value is offered."""
+    if name == "cleanup.policy":
+        assert isinstance(value, tuple), "cleanup.policy is a list"
+        return {"cleanup_delete": "delete" in value, "cleanup_compact": "compact" in value}
+    if name == "message.timestamp.type":
+        return {"message_timestamp_log_append": value == "LogAppendTime"}
+    if name in ("compression.type", "preallocate"):
+        return {}
+    return {name.replace(".", "_"): value}
+
+
+def resolve(overrides: Mapping[str, str], defaults: TopicConfig) -> TopicConfig:
+    """What a topic's own settings and the defaults make together. Raises `InvalidSetting`."""
+    if not overrides:
+        return defaults
+    fields: dict[str, Any] = {}
+    for name, text in overrides.items():
+        fields.update(config_fields(name, parse_topic_setting(name, text)))
+    config = replace(defaults, **fields)
+    if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
+        raise InvalidSetting(
+            f"min.compaction.lag.ms ({config.min_compaction_lag_ms}) must not be greater than"
+            f" max.compaction.lag.ms ({config.max_compaction_lag_ms})"
+        )
+    return config
+
+
+def resolve_leniently(overrides: Mapping[str, str], defaults: TopicConfig) -> tuple[TopicConfig, list[str]]:
+    """As `resolve` for what is already stored: settings that are not understood are left out, and named."""
+    try:
+        return resolve(overrides, defaults), []
+    except InvalidSetting:
+        pass
+    problems: list[str] = []
+    config = defaults
+    for name, text in overrides.items():
+        try:
+            config = resolve({name: text}, config)
+        except InvalidSetting as e:
+            problems.append(str(e))
+    return config, problems

@@ -1,0 +1,42 @@
+"""The resolved settings of a topic, as the rooms below use them. Made by `config.topic` from names and strings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+FOREVER = (1 << 63) - 1
+DAY_MS = 86_400_000
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    """Each field is the topic setting of the same name with dots; sizes in bytes, times in ms, -1 for no bound.
+
+    `flush_messages` 1 means that a batch counts once fdatasync has returned for it.
+    """
+
+    cleanup_delete: bool = True
+    cleanup_compact: bool = False
+    retention_ms: int = 14 * DAY_MS
+    retention_bytes: int = -1
+    segment_bytes: int = 1 << 30
+    segment_ms: int = 7 * DAY_MS
+    segment_jitter_ms: int = 0
+    index_interval_bytes: int = 4096
+    max_message_bytes: int = 1_048_588
+    min_insync_replicas: int = 1
+    flush_messages: int = 1
+    flush_ms: int = FOREVER
+    file_delete_delay_ms: int = 60_000
+    message_timestamp_log_append: bool = False
+    message_timestamp_before_max_ms: int = FOREVER
+    message_timestamp_after_max_ms: int = 3_600_000
+    delete_retention_ms: int = DAY_MS
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = FOREVER
+    min_cleanable_dirty_ratio: float = 0.5
+    unclean_leader_election_enable: bool = False
+
+    @property
+    def flushes_each_batch(self) -> bool:
+        return self.flush_messages <= 1

@@ -1,0 +1,87 @@
+"""The recent changes of the embedded store, kept in memory: watches can begin in the past. Used by `embedded`.
+
+It is bounded: where it would grow past its bounds the oldest revisions are forgotten, and a watch that still wanted
+them is told so (`Compacted`), as with etcd.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.state.store import Changes, Compacted, Entry, Event
+
+MAX_EVENTS = 16_384
+"""More than the largest burst that is one request, a topic of 10,000 partitions; some 10 MB where keys are small."""
+MAX_BYTES = 8 << 20
+MAX_DELIVERY = 4096
+"""Events that one `Changes` holds before it is cut at the next revision."""
+
+
+@dataclass(frozen=True, slots=True)
+class Revision:
+    """The changes of one transaction, and beside each what the key was before."""
+
+    number: int
+    events: list[Event]
+    before: list[Entry | None]
+
+    def size_bytes(self) -> int:
+        return sum(len(e.key) + (len(e.entry.value) if e.entry else 0) for e in self.events)
+
+
+class History:
+    """Revisions without gaps up to `last`; changes from `first_change` on are known, states from `first_state` on."""
+
+    def __init__(self, revision: int, max_events: int = MAX_EVENTS, max_bytes: int = MAX_BYTES) -> None:
+        self.last = revision
+        self.first_change = revision + 1
+        self.first_state = revision
+        self._revisions: dict[int, Revision] = {}
+        self._max_events, self._max_bytes = max_events, max_bytes
+        self._events = self._bytes = 0
+
+    def add(self, revision: Revision) -> None:
+        assert revision.number == self.last + 1, f"revision {revision.number} follows {self.last}"
+        self.last = revision.number
+        self._revisions[revision.number] = revision
+        self._events += len(revision.events)
+        self._bytes += revision.size_bytes()
+        while (self._events > self._max_events or self._bytes > self._max_bytes) and self.first_change < self.last:
+            self.forget_before(self.first_change + 1)
+
+    def forget_before(self, revision: int) -> None:
+        """Drops changes before `revision`."""
+        while self.first_change < revision:
+            gone = self._revisions.pop(self.first_change, None)
+            self.first_change += 1
+            if gone is not None:
+                self._events -= len(gone.events)
+                self._bytes -= gone.size_bytes()
+        self.first_state = max(self.first_state, revision)
+
+    def changes(self, prefix: str, from_revision: int) -> tuple[Changes, int]:
+        """Changes under a prefix at `from_revision` and later, and where to go on. Raises `Compacted`."""
+        if from_revision < self.first_change:
+            raise Compacted(f"revision {from_revision} is no longer kept: the oldest is {self.first_change}")
+        found: list[Event] = []
+        number = from_revision
+        while number <= self.last and len(found) < MAX_DELIVERY:
+            found.extend(e for e in self._revisions[number].events if e.key.startswith(prefix))
+            number += 1
+        return Changes(number - 1, found), number
+
+    def undo(self, prefix: str, entries: list[Entry], revision: int) -> list[Entry]:
+        """What `entries`, current ones under a prefix, were at `revision`. Raises `Compacted`."""
+        if revision < self.first_state:
+            raise Compacted(f"revision {revision} is no longer kept: the oldest is {self.first_state}")
+        states = {entry.key: entry for entry in entries}
+        for number in range(self.last, revision, -1):
+            then = self._revisions[number]
+            for event, before in zip(then.events, then.before, strict=True):
+                if not event.key.startswith(prefix):
+                    continue
+                if before is None:
+                    states.pop(event.key, None)
+                else:
+                    states[event.key] = before
+        return [states[key] for key in sorted(states)]

@@ -1,0 +1,152 @@
+"""The values in the store: JSON, so that people can read them; one structure for each kind of key (see `keys`).
+
+A field that a newer version added is ignored by an older one, and has a default for records written before it.
+Times are wall-clock milliseconds since 1970.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Annotated, TypeVar
+from uuid import UUID
+
+import msgspec
+
+from penstock.state.store import StoreError
+
+R = TypeVar("R", bound="Record")
+
+BrokerId = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
+Int32 = Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
+Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+"""What goes out on the wire in as many bits must fit into them."""
+MAX_PARTITIONS = 200_000
+"""Partitions of one topic that a record may claim."""
+
+
+class BadRecord(StoreError, ValueError):
+    """The value of a key is no record of its kind; the message names the key and says what is wrong."""
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of all values in the store."""
+
+
+class ClusterRecord(Record, frozen=True, kw_only=True):
+    cluster_id: str
+    schema_version: Count = 1
+    """Of keys and records; a broker refuses a store whose number it does not know."""
+    feature_level: Count = 1
+    """What all brokers have agreed that they may write and send."""
+
+
+class ControllerRecord(Record, frozen=True, kw_only=True):
+    broker_id: BrokerId
+    epoch: Count = 0
+
+
+class EndpointRecord(Record, frozen=True, kw_only=True):
+    listener: str
+    host: str
+    port: Annotated[int, msgspec.Meta(ge=0, le=65535)]
+
+
+class BrokerRecord(Record, frozen=True, kw_only=True):
+    """A broker that is alive. `incarnation` is another after each start; `failure_domain` is a path, zone/node."""
+
+    broker_id: BrokerId
+    incarnation: UUID
+    endpoints: list[EndpointRecord]
+    rack: str | None = None
+    failure_domain: str = ""
+    draining: bool = False
+    registered_ms: Int64 = 0
+
+
+class BrokerConfigRecord(Record, frozen=True, kw_only=True):
+    settings: dict[str, str]
+
+
+class TopicRecord(Record, frozen=True, kw_only=True):
+    """`partition_count` partitions have keys of their own. `deleting` is the tombstone: its data may be removed."""
+
+    name: str
+    topic_id: UUID
+    partition_count: Annotated[int, msgspec.Meta(ge=1, le=MAX_PARTITIONS)]
+    overrides: dict[str, str] = {}
+    created_ms: Int64 = 0
+    deleting: bool = False
+
+
+class TopicNameRecord(Record, frozen=True, kw_only=True):
+    topic_id: UUID
+
+
+class PartitionRecord(Record, frozen=True, kw_only=True):
+    """`replicas` has the preferred leader first; `leader` is -1 where there is none. An ISR is never empty."""
+
+    replicas: Annotated[list[BrokerId], msgspec.Meta(min_length=1, max_length=64)]
+    leader: Annotated[int, msgspec.Meta(ge=-1, le=(1 << 31) - 1)]
+    leader_epoch: Count = 0
+    isr: Annotated[list[BrokerId], msgspec.Meta(min_length=1, max_length=64)]
+    adding: list[BrokerId] = []
+    removing: list[BrokerId] = []
+
+
+class ProducerIdsRecord(Record, frozen=True, kw_only=True):
+    """`next_id` and all after it have not been given to anybody."""
+
+    next_id: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+
+
+class MemberRecord(Record, frozen=True, kw_only=True):
+    """A member of a group as of its last completed rebalance; timeouts in milliseconds."""
+
+    member_id: str
+    instance_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    session_timeout_ms: Count = 0
+    rebalance_timeout_ms: Count = 0
+    subscription: bytes = b""
+    """What it sent for the protocol that was chosen."""
+    assignment: bytes = b""
+
+
+class GroupRecord(Record, frozen=True, kw_only=True):
+    """A group of consumers as of its last completed rebalance; `state_ms` is when it got into its present state."""
+
+    protocol_type: str = ""
+    generation: Int32 = 0
+    protocol: str | None = None
+    leader: str | None = None
+    members: list[MemberRecord] = []
+    state_ms: Int64 = 0
+
+
+class OffsetRecord(Record, frozen=True, kw_only=True):
+    """A committed offset; `leader_epoch` -1 is unknown, `expire_ms` -1 leaves expiry to the broker's settings."""
+
+    offset: Int64
+    leader_epoch: Int32 = -1
+    metadata: str = ""
+    commit_ms: Int64 = 0
+    expire_ms: Int64 = -1
+
+
+@cache
+def decoder(cls: type[R]) -> msgspec.json.Decoder[R]:
+    return msgspec.json.Decoder(cls)
+
+
+def decode(cls: type[R], key: str, value: bytes) -> R:
+    """The record that is the value of `key`. Raises `BadRecord`."""
+    try:
+        record: R = decoder(cls).decode(value)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
+        raise BadRecord(f"the value of {key} is no {cls.__name__}: {e}") from None
+    return record
+
+
+encode = msgspec.json.Encoder().encode

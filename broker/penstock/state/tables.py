@@ -1,0 +1,200 @@
+"""The records of the cluster's metadata as they stand in the store, and the views that follow. Used by `watcher`.
+
+`put` and `delete` take in single keys and remember which topics they touch; `project` then makes the views of those
+alone, so that the cost of a change does not depend on how much else there is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from urllib.parse import unquote
+from uuid import UUID
+
+from penstock.config.topic import resolve_leniently
+from penstock.config.values import TopicConfig
+from penstock.state import keys
+from penstock.state.records import (
+    BadRecord,
+    BrokerConfigRecord,
+    BrokerRecord,
+    ClusterRecord,
+    ControllerRecord,
+    PartitionRecord,
+    TopicNameRecord,
+    TopicRecord,
+    decode,
+)
+from penstock.state.store import Entry
+from penstock.state.view import PartitionView, TopicView
+
+INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state", "__share_group_state")
+CONFIG_CACHE = 1024
+
+
+@dataclass(slots=True)
+class TopicTable:
+    """All that is known of one topic id; it is a topic once its name points to it and its partitions are all here."""
+
+    record: TopicRecord | None = None
+    partitions: dict[int, PartitionView] = field(default_factory=dict)
+
+
+@dataclass
+class Tables:
+    """The records by kind. `problems` has, by key, why a value was not understood; the last one that was then stays."""
+
+    cluster: ClusterRecord | None = None
+    controller: ControllerRecord | None = None
+    brokers: dict[str, BrokerRecord] = field(default_factory=dict)
+    broker_configs: dict[str, dict[str, str]] = field(default_factory=dict)
+    names: dict[str, UUID] = field(default_factory=dict)
+    topics: dict[UUID, TopicTable] = field(default_factory=dict)
+    problems: dict[str, str] = field(default_factory=dict)
+    touched: set[UUID] = field(default_factory=set)
+    brokers_touched: bool = False
+    configs_touched: bool = False
+    _ids: dict[str, UUID] = field(default_factory=dict)
+    _configs: dict[tuple[tuple[str, str], ...], TopicConfig] = field(default_factory=dict)
+
+    def put(self, entry: Entry) -> None:
+        """Takes in a key's new value; notes a problem where it is not understood."""
+        try:
+            self._put(entry.key, entry.value)
+        except ValueError as e:
+            self.problems[entry.key] = str(e) if isinstance(e, BadRecord) else f"{entry.key} is no key of ours: {e}"
+        else:
+            if self.problems:
+                self.problems.pop(entry.key, None)
+
+    def _put(self, key: str, value: bytes) -> None:
+        if key.startswith(keys.PARTITIONS):
+            id_text, _, index = key[len(keys.PARTITIONS) :].partition("/")
+            topic_id = self._id(id_text)
+            record = decode(PartitionRecord, key, value)
+            view = PartitionView(int(index), record.replicas, record.leader, record.leader_epoch, record.isr)
+            self._table(topic_id).partitions[view.index] = view
+            self.touched.add(topic_id)
+        elif key.startswith(keys.TOPICS):
+            topic_id = self._id(key[len(keys.TOPICS) :])
+            self._table(topic_id).record = decode(TopicRecord, key, value)
+            self.touched.add(topic_id)
+        elif key.startswith(keys.TOPIC_NAMES):
+            topic_id = decode(TopicNameRecord, key, value).topic_id
+            name = unquote(key[len(keys.TOPIC_NAMES) :])
+            before = self.names.get(name)
+            self.names[name] = topic_id
+            self.touched.update({topic_id} if before is None else {topic_id, before})
+        else:
+            self._put_other(key, value)
+
+    def _put_other(self, key: str, value: bytes) -> None:
+        if key.startswith(keys.BROKERS):
+            self.brokers[key] = decode(BrokerRecord, key, value)
+            self.brokers_touched = True
+        elif key.startswith(keys.BROKER_CONFIGS):
+            self.broker_configs[key] = decode(BrokerConfigRecord, key, value).settings
+            self.configs_touched = True
+        elif key == keys.CLUSTER:
+            self.cluster = decode(ClusterRecord, key, value)
+        elif key == keys.CONTROLLER:
+            self.controller = decode(ControllerRecord, key, value)
+        # Anything else is a newer version's.
+
+    def delete(self, key: str) -> None:
+        self.problems.pop(key, None)
+        if key.startswith((keys.PARTITIONS, keys.TOPICS)):
+            self._delete_of_topic(key)
+        elif key.startswith(keys.TOPIC_NAMES):
+            topic_id = self.names.pop(unquote(key[len(keys.TOPIC_NAMES) :]), None)
+            if topic_id is not None:
+                self.touched.add(topic_id)
+        elif key.startswith(keys.BROKERS):
+            self.brokers_touched = self.brokers.pop(key, None) is not None or self.brokers_touched
+        elif key.startswith(keys.BROKER_CONFIGS):
+            self.configs_touched = self.broker_configs.pop(key, None) is not None or self.configs_touched
+        elif key == keys.CONTROLLER:
+            self.controller = None
+
+    def _delete_of_topic(self, key: str) -> None:
+        kind = keys.PARTITIONS if key.startswith(keys.PARTITIONS) else keys.TOPICS
+        id_text, _, index = key[len(kind) :].partition("/")
+        topic_id = self._ids.get(id_text)
+        table = self.topics.get(topic_id) if topic_id is not None else None
+        if topic_id is None or table is None:
+            return
+        self.touched.add(topic_id)
+        if kind == keys.TOPICS:
+            table.record = None
+        elif index.isdecimal():
+            table.partitions.pop(int(index), None)
+        if table.record is None and not table.partitions:
+            del self.topics[topic_id]
+            del self._ids[id_text]
+
+    def _id(self, text: str) -> UUID:
+        """A topic id, parsed once for all the keys that it is in. Raises ValueError."""
+        topic_id = self._ids.get(text)
+        if topic_id is None:
+            topic_id = self._ids[text] = UUID(text)
+        return topic_id
+
+    def _table(self, topic_id: UUID) -> TopicTable:
+        table = self.topics.get(topic_id)
+        if table is None:
+            table = self.topics[topic_id] = TopicTable()
+        return table
+
+    def keep_understood(self, before: Tables) -> None:
+        """Where a value is not understood, takes over what was understood of its key `before`."""
+        for key in self.problems:
+            kind = keys.PARTITIONS if key.startswith(keys.PARTITIONS) else keys.TOPICS
+            id_text, _, index = key[len(kind) :].partition("/")
+            topic_id = before._ids.get(id_text)
+            known = before.topics.get(topic_id) if key.startswith(kind) and topic_id is not None else None
+            if topic_id is None or known is None:
+                continue
+            table = self._table(self._id(id_text))
+            if kind == keys.TOPICS:
+                table.record = known.record
+            elif index.isdecimal() and int(index) in known.partitions:
+                table.partitions[int(index)] = known.partitions[int(index)]
+
+    def is_deleting(self, topic_id: UUID) -> bool:
+        table = self.topics.get(topic_id)
+        return table is not None and table.record is not None and table.record.deleting
+
+    def project(self, topic_id: UUID, defaults: TopicConfig) -> TopicView | None:
+        """The topic as it is to be seen; None where it is not (yet, or any more) one."""
+        table = self.topics.get(topic_id)
+        if table is None or table.record is None or table.record.deleting:
+            return None
+        record = table.record
+        if self.names.get(record.name) != topic_id:
+            return None
+        try:
+            partitions = [table.partitions[i] for i in range(record.partition_count)]
+        except KeyError as e:
+            key = keys.partition(topic_id, e.args[0])
+            self.problems.setdefault(key, f"{key} is missing: topic {record.name} has {record.partition_count}")
+            return None
+        config = self._config(record, defaults)
+        is_internal = record.name in INTERNAL_TOPICS
+        return TopicView(record.name, topic_id, partitions, record.overrides, config, is_internal)
+
+    def _config(self, record: TopicRecord, defaults: TopicConfig) -> TopicConfig:
+        if not record.overrides:
+            return defaults
+        cache_key = tuple(sorted(record.overrides.items()))
+        config = self._configs.get(cache_key)
+        if config is None:
+            config, problems = resolve_leniently(record.overrides, defaults)
+            if problems:
+                self.problems[keys.topic(record.topic_id)] = f"topic {record.name}: {'; '.join(problems)}"
+            if len(self._configs) >= CONFIG_CACHE:
+                self._configs.clear()
+            self._configs[cache_key] = config
+        return config
+
+    def forget_configs(self) -> None:
+        """The defaults have changed: nothing that was resolved with them holds."""
+        self._configs.clear()

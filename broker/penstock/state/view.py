@@ -1,0 +1,90 @@
+"""A broker's view of the cluster: what the store says, as of one revision. Read by everybody, written by `Watcher`.
+
+Rooms above hold a `ClusterView` and look things up in it without waiting; they learn of changes by `subscribe`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from penstock.config.values import TopicConfig
+
+
+@dataclass(slots=True)
+class PartitionView:
+    """Who holds a partition. `isr` and `replicas` are broker ids, the preferred leader first in `replicas`."""
+
+    index: int
+    replicas: list[int]
+    leader: int
+    leader_epoch: int
+    isr: list[int]
+
+
+@dataclass(slots=True)
+class TopicView:
+    """A topic; `overrides` are the settings given for it, by name; `config` is what follows with the defaults."""
+
+    name: str
+    topic_id: UUID
+    partitions: list[PartitionView]
+    overrides: dict[str, str]
+    config: TopicConfig
+    is_internal: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a listener can be reached from outside."""
+
+    listener: str
+    host: str
+    port: int
+
+
+@dataclass(slots=True)
+class BrokerView:
+    """A broker that is alive."""
+
+    broker_id: int
+    endpoints: list[Endpoint]
+    rack: str | None = None
+
+    def endpoint(self, listener: str) -> Endpoint | None:
+        return next((e for e in self.endpoints if e.listener == listener), None)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicChange:
+    """A topic before and after: no `old` for a new one, no `new` for a deleted one; a recreated one is two changes."""
+
+    old: TopicView | None
+    new: TopicView | None
+
+
+@dataclass
+class ClusterView:
+    """The view. Objects in it are replaced, not changed in place, when the store changes."""
+
+    cluster_id: str = ""
+    controller_id: int = -1
+    revision: int = 0
+    brokers: dict[int, BrokerView] = field(default_factory=dict)
+    topics: dict[str, TopicView] = field(default_factory=dict)
+    topics_by_id: dict[UUID, TopicView] = field(default_factory=dict)
+    deleting: set[UUID] = field(default_factory=set)
+    """Topics whose deletion was decided (a tombstone): their data may be removed. A topic that is missing from the view
+    for another reason may not."""
+    listeners: list[Callable[[list[TopicChange]], None]] = field(default_factory=list)
+
+    def subscribe(self, listener: Callable[[list[TopicChange]], None]) -> None:
+        """Calls `listener`, on the loop, with each revision's changes of topics after they are in the view."""
+        self.listeners.append(listener)
+
+    def topic_partition(self, name: str, index: int) -> PartitionView | None:
+        topic = self.topics.get(name)
+        if topic is None or not 0 <= index < len(topic.partitions):
+            return None
+        return topic.partitions[index]

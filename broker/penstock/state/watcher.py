@@ -1,0 +1,214 @@
+"""Keeps a broker's `ClusterView` as the store says: loads all, then applies changes in revision order. Made by `node`.
+
+What a broker knows of the cluster it knows from here alone, also of what it has itself written: whoever writes waits
+with `applied` until the view has it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from uuid import UUID
+
+from penstock.config.broker import BrokerConfig
+from penstock.runtime.logging import get_logger
+from penstock.state import keys
+from penstock.state.records import BrokerRecord
+from penstock.state.store import Changes, Compacted, Event, Store, StoreUnavailable
+from penstock.state.tables import Tables
+from penstock.state.view import BrokerView, ClusterView, Endpoint, TopicChange, TopicView
+
+log = get_logger("penstock.state")
+
+RETRY_S = 0.5
+
+
+class Watcher:
+    """Follows `keys.METADATA`. `config` is changed when a broker setting in the store is.
+
+    Values that are no records are reported by key in `problems` and in the log, and what was there before stays.
+    """
+
+    def __init__(self, store: Store, view: ClusterView, config: BrokerConfig) -> None:
+        self.store, self.view, self.config = store, view, config
+        self.loads = 0
+        """How often everything was read: once, and again when changes were missed."""
+        self._tables = Tables()
+        self._reported: dict[str, str] = {}
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """By key, what is wrong with its value."""
+        return self._tables.problems
+
+    def unnamed(self) -> list[UUID]:
+        """Topic ids of which something is stored that no name points to, and that are not being deleted."""
+        named = set(self._tables.names.values())
+        return [i for i in self._tables.topics if i not in named and not self._tables.is_deleting(i)]
+
+    async def start(self) -> None:
+        """Returns when the view is filled. Raises `StoreError`."""
+        assert self._task is None, "a watcher is started once"
+        await self._load()
+        self._task = asyncio.get_running_loop().create_task(self._follow(), name="watcher")
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+        for _, waiter in self._waiting:
+            waiter.cancel()
+        self._waiting.clear()
+
+    async def applied(self, revision: int) -> None:
+        """Returns when the view has everything up to `revision`, which must be that of a change of metadata."""
+        if self.view.revision >= revision:
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((revision, waiter))
+        await waiter
+
+    async def _follow(self) -> None:
+        while True:
+            try:
+                async for changes in self.store.watch(keys.METADATA, self.view.revision + 1):
+                    self._apply(changes)
+            except Compacted:
+                log.info("changes were missed: reading all metadata again", revision=self.view.revision)
+                await self._reload()
+            except StoreUnavailable as e:
+                log.warning("the store is not available", reason=str(e))
+                await asyncio.sleep(RETRY_S)
+            except Exception:
+                # Our bug: a broker that no longer followed the store would do more harm than one that reads all again.
+                log.exception("changes could not be applied: reading all metadata again")
+                await asyncio.sleep(RETRY_S)
+                await self._reload()
+
+    async def _reload(self) -> None:
+        try:
+            await self._load()
+        except Exception as e:
+            log.warning("the metadata could not be read", reason=str(e))
+            await asyncio.sleep(RETRY_S)
+
+    async def _load(self) -> None:
+        listing = await self.store.range(keys.METADATA)
+        self.loads += 1
+        before, self._tables = self._tables, Tables()
+        for entry in listing.entries:
+            self._tables.put(entry)
+        self._tables.keep_understood(before)
+        self._tables.touched.update(self.view.topics_by_id)
+        self._tables.touched.update(self.view.deleting)
+        self._tables.brokers_touched = self._tables.configs_touched = True
+        self._publish(listing.revision)
+
+    def _apply(self, changes: Changes) -> None:
+        for event in changes.events:
+            self._take(event)
+        self._publish(changes.revision)
+
+    def _take(self, event: Event) -> None:
+        if event.entry is None:
+            self._tables.delete(event.key)
+        else:
+            self._tables.put(event.entry)
+
+    def _publish(self, revision: int) -> None:
+        """Brings the view up to the tables, then tells the listeners, then those who wait."""
+        tables, view = self._tables, self.view
+        view.cluster_id = tables.cluster.cluster_id if tables.cluster else view.cluster_id
+        view.controller_id = tables.controller.broker_id if tables.controller else -1
+        if tables.brokers_touched:
+            tables.brokers_touched = False
+            view.brokers = {record.broker_id: broker_view(record) for record in tables.brokers.values()}
+        if tables.configs_touched:
+            tables.configs_touched = False
+            self._change_config()
+        touched, tables.touched = tables.touched, set()
+        topic_changes = self._change_topics(touched)
+        view.revision = revision
+        self._report()
+        if topic_changes:
+            for listener in view.listeners:
+                call(listener, topic_changes)
+        self._wake(revision)
+
+    def _change_config(self) -> None:
+        configs = self._tables.broker_configs
+        all_brokers = configs.get(keys.broker_config(None), {})
+        this_broker = configs.get(keys.broker_config(self.config.node_id), {})
+        before = self.config.topic_defaults
+        for problem in self.config.change(all_brokers, this_broker):
+            log.warning("a broker setting in the store is left out", reason=problem)
+        if self.config.topic_defaults != before:
+            self._tables.forget_configs()
+            self._tables.touched.update(self._tables.topics)
+
+    def _change_topics(self, touched: set[UUID]) -> list[TopicChange]:
+        gone: list[TopicChange] = []
+        come: list[TopicChange] = []
+        view, defaults = self.view, self.config.topic_defaults
+        for topic_id in touched:
+            old, new = view.topics_by_id.get(topic_id), self._tables.project(topic_id, defaults)
+            if self._tables.is_deleting(topic_id):
+                view.deleting.add(topic_id)
+            else:
+                view.deleting.discard(topic_id)
+            if old == new:
+                continue
+            if new is None:
+                assert old is not None, "None is None"
+                gone.append(TopicChange(old, None))
+            else:
+                come.append(TopicChange(old, new))
+        for change in gone:
+            remove(view, change.old)
+        for change in come:
+            assert change.new is not None, "what comes is there"
+            view.topics[change.new.name] = view.topics_by_id[change.new.topic_id] = change.new
+        return gone + come
+
+    def _report(self) -> None:
+        if self._tables.problems == self._reported:
+            return
+        for key, reason in self._tables.problems.items():
+            if self._reported.get(key) != reason:
+                log.error("a value in the store is not understood", key=key, reason=reason)
+        self._reported = dict(self._tables.problems)
+
+    def _wake(self, revision: int) -> None:
+        if not self._waiting:
+            return
+        waiting, self._waiting = self._waiting, []
+        for wanted, waiter in waiting:
+            if wanted > revision:
+                self._waiting.append((wanted, waiter))
+            elif not waiter.done():
+                waiter.set_result(None)
+
+
+def remove(view: ClusterView, old: TopicView | None) -> None:
+    assert old is not None, "what is removed was there"
+    del view.topics_by_id[old.topic_id]
+    present = view.topics.get(old.name)
+    if present is not None and present.topic_id == old.topic_id:
+        del view.topics[old.name]
+
+
+def broker_view(record: BrokerRecord) -> BrokerView:
+    endpoints = [Endpoint(e.listener, e.host, e.port) for e in record.endpoints]
+    return BrokerView(record.broker_id, endpoints, record.rack)
+
+
+def call(listener: Callable[[list[TopicChange]], None], changes: list[TopicChange]) -> None:
+    """One listener's failure is logged, and is not the others'."""
+    try:
+        listener(changes)
+    except Exception:
+        log.exception("a listener of topic changes failed")

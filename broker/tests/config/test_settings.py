@@ -1,0 +1,214 @@
+"""Every known setting takes what it may, refuses what it may not, and arrives in the typed configuration."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+
+from penstock.config.broker import BROKER_SETTINGS, TOPIC_SETTING_OF, BrokerConfig, parse_broker_setting
+from penstock.config.definition import InvalidSetting, Kind, Setting
+from penstock.config.topic import (
+    TOPIC_SETTINGS,
+    config_fields,
+    parse_topic_setting,
+    resolve,
+    resolve_leniently,
+    topic_setting,
+)
+from penstock.config.values import DAY_MS, FOREVER, TopicConfig
+
+LONG = 1 << 63
+TOPIC_EXAMPLES: dict[str, tuple[str, list[str]]] = {
+    "cleanup.policy": ("compact, delete", ["", "burn", "delete,", "delete,burn"]),
+    "compression.type": ("producer", ["zstd", "gzip", "uncompressed", ""]),
+    "delete.retention.ms": ("0", ["-1"]),
+    "file.delete.delay.ms": ("0", ["-1"]),
+    "flush.messages": ("9223372036854775807", ["0", "-1", "9223372036854775808"]),
+    "flush.ms": ("0", ["-1"]),
+    "index.interval.bytes": ("0", ["-1", "2147483648"]),
+    "max.compaction.lag.ms": ("1", ["0"]),
+    "max.message.bytes": ("0", ["-1", "1073741825"]),
+    "message.timestamp.after.max.ms": ("0", ["-1"]),
+    "message.timestamp.before.max.ms": ("0", ["-1"]),
+    "message.timestamp.type": ("LogAppendTime", ["logappendtime", "", "Now"]),
+    "min.cleanable.dirty.ratio": ("0.25", ["-0.1", "1.1", "nan", "inf", "half", "0_0.5"]),
+    "min.compaction.lag.ms": ("0", ["-1"]),
+    "min.insync.replicas": ("2", ["0", "-1"]),
+    "preallocate": ("FALSE", ["true", "yes", "0"]),
+    "retention.bytes": ("-1", ["-2"]),
+    "retention.ms": (" 5 ", ["-2", "1.5", "1e3", "five", "", "0x10", "1_000", "١"]),
+    "segment.bytes": ("1024", ["1023", "2147483648"]),
+    "segment.jitter.ms": ("0", ["-1"]),
+    "segment.ms": ("1", ["0"]),
+    "unclean.leader.election.enable": ("True", ["1", "on", ""]),
+}
+
+
+def test_the_examples_cover_every_topic_setting() -> None:
+    assert set(TOPIC_EXAMPLES) == set(TOPIC_SETTINGS)
+
+
+@pytest.mark.parametrize("name", TOPIC_SETTINGS)
+def test_a_topic_setting_takes_a_good_value(name: str) -> None:
+    good, _ = TOPIC_EXAMPLES[name]
+    resolve({name: good}, TopicConfig())
+
+
+@pytest.mark.parametrize(("name", "bad"), [(name, bad) for name, (_, bads) in TOPIC_EXAMPLES.items() for bad in bads])
+def test_a_topic_setting_refuses_a_bad_value_by_name_value_and_what_is_allowed(name: str, bad: str) -> None:
+    with pytest.raises(InvalidSetting) as refused:
+        parse_topic_setting(name, bad)
+    assert name in str(refused.value)
+    assert repr(bad) in str(refused.value)
+    assert "must be" in str(refused.value)
+
+
+@pytest.mark.parametrize("name", TOPIC_SETTINGS)
+def test_a_topic_settings_default_is_valid_and_is_that_of_the_typed_configuration(name: str) -> None:
+    default = topic_setting(name).default
+    assert default is not None
+    for field, value in config_fields(name, parse_topic_setting(name, default)).items():
+        assert getattr(TopicConfig(), field) == value
+
+
+def test_every_field_of_the_typed_configuration_has_its_setting() -> None:
+    covered = {
+        f for name, (good, _) in TOPIC_EXAMPLES.items() for f in config_fields(name, parse_topic_setting(name, good))
+    }
+    assert covered == {f.name for f in fields(TopicConfig)}
+
+
+def good_and_bad(setting: Setting) -> tuple[list[str], list[str]]:
+    """Values at the edges of what a broker setting takes, and beyond them."""
+    if setting.name in TOPIC_SETTING_OF and TOPIC_SETTING_OF[setting.name][1] == 1:
+        good, bad = TOPIC_EXAMPLES[TOPIC_SETTING_OF[setting.name][0]]
+        return [good], bad
+    if setting.kind is Kind.BOOLEAN:
+        return ["true", "FALSE"], ["", "yes", "1"]
+    if setting.kind in (Kind.INT, Kind.LONG):
+        assert setting.minimum is not None, setting
+        assert setting.maximum is not None, setting
+        low, high = int(setting.minimum), int(setting.maximum)
+        return [str(low), str(high)], [str(low - 1), str(high + 1), "x", "", "1.0"]
+    if setting.name.endswith("listeners"):
+        return ["A://h:1,B://[::1]:2"], ["h:1", "A://h", "A://h:70000", "A://h:1,A://h:2", ""]
+    return ["anything"], ["x" * 5000]
+
+
+@pytest.mark.parametrize("setting", BROKER_SETTINGS.values(), ids=lambda s: s.name)
+def test_a_broker_setting_takes_good_values_and_refuses_bad_ones(setting: Setting) -> None:
+    good, bad = good_and_bad(setting)
+    for text in good:
+        parse_broker_setting(setting.name, text)
+    for text in bad:
+        with pytest.raises(InvalidSetting, match=setting.name.split(".")[0]):
+            parse_broker_setting(setting.name, text)
+
+
+@pytest.mark.parametrize("setting", BROKER_SETTINGS.values(), ids=lambda s: s.name)
+def test_a_setting_has_a_valid_default_and_a_sentence_that_explains_it(setting: Setting) -> None:
+    assert setting.documentation.endswith(".")
+    if setting.default is not None:
+        parse_broker_setting(setting.name, setting.default)
+
+
+@pytest.mark.parametrize("setting", [s for s in BROKER_SETTINGS.values() if s.name not in TOPIC_SETTING_OF], ids=str)
+def test_a_given_broker_setting_arrives_in_its_typed_field(setting: Setting) -> None:
+    text = good_and_bad(setting)[0][-1]
+    others = {"group.max.session.timeout.ms": str(2**31 - 1)} if "session" in setting.name else {}
+    config = BrokerConfig.from_texts({**others, setting.name: text})
+    assert getattr(config, setting.name.replace(".", "_")) == setting.parse(text)
+
+
+def test_defaults_are_those_that_are_promised() -> None:
+    config = BrokerConfig()
+    assert config.topic_defaults == BrokerConfig.from_texts({}).topic_defaults == TopicConfig()
+    assert config.topic_defaults.retention_ms == 14 * DAY_MS
+    assert config.topic_defaults.retention_bytes == -1
+    assert config.topic_defaults.flush_messages == 1
+    assert config.offsets_retention_minutes * 60_000 > config.topic_defaults.retention_ms
+    assert config.auto_create_topics_enable
+
+
+@pytest.mark.parametrize(
+    ("given", "retention_ms"),
+    [
+        ({"log.retention.hours": "2"}, 7_200_000),
+        ({"log.retention.minutes": "3", "log.retention.hours": "2"}, 180_000),
+        ({"log.retention.ms": "4", "log.retention.minutes": "3", "log.retention.hours": "2"}, 4),
+        ({"log.retention.hours": "-1"}, -1),
+        ({"log.retention.minutes": "-1", "log.retention.hours": "2"}, -1),
+    ],
+)
+def test_milliseconds_count_before_minutes_before_hours(given: dict[str, str], retention_ms: int) -> None:
+    assert BrokerConfig.from_texts(given).topic_defaults.retention_ms == retention_ms
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "field", "value"),
+    [
+        ("message.max.bytes", "5000", "max_message_bytes", 5000),
+        ("log.flush.interval.messages", "10", "flush_messages", 10),
+        ("log.flush.interval.ms", "10", "flush_ms", 10),
+        ("log.roll.hours", "1", "segment_ms", 3_600_000),
+        ("log.cleanup.policy", "compact", "cleanup_delete", False),
+        ("log.message.timestamp.type", "LogAppendTime", "message_timestamp_log_append", True),
+        ("min.insync.replicas", "2", "min_insync_replicas", 2),
+        ("log.segment.bytes", "2048", "segment_bytes", 2048),
+        ("log.cleaner.min.cleanable.ratio", "0.1", "min_cleanable_dirty_ratio", 0.1),
+    ],
+)
+def test_broker_settings_give_topics_their_defaults(name: str, text: str, field: str, value: object) -> None:
+    assert getattr(BrokerConfig.from_texts({name: text}).topic_defaults, field) == value
+
+
+def test_a_topics_own_setting_counts_before_the_brokers() -> None:
+    defaults = BrokerConfig.from_texts({"log.retention.ms": "7"}).topic_defaults
+    assert resolve({"retention.ms": "8"}, defaults).retention_ms == 8
+    assert resolve({"segment.bytes": "2048"}, defaults).retention_ms == 7
+    assert resolve({}, defaults) is defaults
+
+
+def test_settings_that_contradict_each_other_are_refused() -> None:
+    with pytest.raises(InvalidSetting, match=r"min\.compaction\.lag\.ms"):
+        resolve({"min.compaction.lag.ms": "2", "max.compaction.lag.ms": "1"}, TopicConfig())
+    with pytest.raises(InvalidSetting, match=r"group\.min\.session"):
+        BrokerConfig.from_texts({"group.min.session.timeout.ms": "10", "group.max.session.timeout.ms": "9"})
+
+
+def test_what_is_stored_and_not_understood_is_left_out_and_named() -> None:
+    config, problems = resolve_leniently(
+        {"retention.ms": "5", "segment.ms": "x", "from.the.future": "1"}, TopicConfig()
+    )
+    assert config.retention_ms == 5
+    assert config.segment_ms == TopicConfig().segment_ms
+    assert len(problems) == 2
+
+
+def test_changes_at_run_time_are_taken_in_and_told() -> None:
+    config = BrokerConfig.from_texts({"log.retention.ms": "1"})
+    told: list[int] = []
+    config.subscribe(lambda: told.append(config.topic_defaults.retention_ms))
+    assert config.change({"log.retention.ms": "2"}, {}) == []
+    assert config.change({"log.retention.ms": "2"}, {"log.retention.ms": "3"}) == []
+    assert config.change({}, {}) == []
+    assert told == [2, 3, 1]
+
+
+def test_a_setting_in_the_store_that_makes_no_sense_is_left_out_and_named() -> None:
+    config = BrokerConfig()
+    problems = config.change({"log.retention.ms": "x", "max.partitions": "5", "absent": "1"}, {})
+    assert len(problems) == 2
+    assert config.max_partitions == 5
+    assert config.topic_defaults.retention_ms == 14 * DAY_MS
+
+
+def test_a_fixed_setting_in_the_store_changes_nothing() -> None:
+    config = BrokerConfig()
+    config.change({"num.partitions": "9"}, {"node.id": "4"})
+    assert (config.num_partitions, config.node_id) == (1, 0)
+
+
+def test_forever_fits() -> None:
+    assert parse_topic_setting("flush.ms", str(FOREVER)) == LONG - 1

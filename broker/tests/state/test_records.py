@@ -1,0 +1,123 @@
+"""Keys and records: there and back, and what hostile content does."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from penstock.state import keys
+from penstock.state.records import (
+    BadRecord,
+    BrokerConfigRecord,
+    BrokerRecord,
+    ClusterRecord,
+    ControllerRecord,
+    EndpointRecord,
+    GroupRecord,
+    MemberRecord,
+    OffsetRecord,
+    PartitionRecord,
+    ProducerIdsRecord,
+    Record,
+    TopicNameRecord,
+    TopicRecord,
+    decode,
+    encode,
+)
+
+ID = UUID("6ba7b810-9dad-41d1-80b4-00c04fd430c8")
+RECORDS: list[Record] = [
+    ClusterRecord(cluster_id="abc"),
+    ControllerRecord(broker_id=3, epoch=4),
+    BrokerRecord(
+        broker_id=1,
+        incarnation=ID,
+        endpoints=[EndpointRecord(listener="A", host="h", port=65535)],
+        rack="r",
+        failure_domain="zone/node",
+        draining=True,
+        registered_ms=5,
+    ),
+    BrokerConfigRecord(settings={"a": "b"}),
+    TopicRecord(name="t", topic_id=ID, partition_count=3, overrides={"retention.ms": "1"}, created_ms=9, deleting=True),
+    TopicNameRecord(topic_id=ID),
+    PartitionRecord(replicas=[1, 2], leader=-1, leader_epoch=7, isr=[2], adding=[3], removing=[1]),
+    ProducerIdsRecord(next_id=(1 << 63) - 1),
+    GroupRecord(
+        protocol_type="consumer",
+        generation=4,
+        protocol="range",
+        leader="m",
+        members=[MemberRecord(member_id="m", instance_id="i", subscription=b"\x00\xff", assignment=b"\x80")],
+        state_ms=8,
+    ),
+    OffsetRecord(offset=5, leader_epoch=2, metadata="m ü", commit_ms=3, expire_ms=4),
+]
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda r: type(r).__name__)
+def test_a_record_comes_back_as_it_was(record: Record) -> None:
+    assert decode(type(record), "/k", encode(record)) == record
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda r: type(r).__name__)
+def test_what_a_newer_version_added_is_ignored(record: Record) -> None:
+    assert decode(type(record), "/k", encode(record)[:-1] + b',"added":[{"x":1}]}') == record
+
+
+HOSTILE = [b"", b"{", b"null", b"[]", b'"x"', b"\xff\xfe", b"[" * 10_000, b"{}" * 2]
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda r: type(r).__name__)
+@pytest.mark.parametrize("value", HOSTILE, ids=lambda v: repr(v[:20]))
+def test_what_is_no_record_is_refused_by_its_key(record: Record, value: bytes) -> None:
+    with pytest.raises(BadRecord, match="/the/key"):
+        decode(type(record), "/the/key", value)
+
+
+@pytest.mark.parametrize(
+    ("cls", "value"),
+    [
+        (TopicRecord, b'{"name":"t","topic_id":"6ba7b810-9dad-41d1-80b4-00c04fd430c8","partition_count":0}'),
+        (TopicRecord, b'{"name":"t","topic_id":"6ba7b810-9dad-41d1-80b4-00c04fd430c8","partition_count":2000000000}'),
+        (TopicRecord, b'{"name":"t","topic_id":"no id","partition_count":1}'),
+        (PartitionRecord, b'{"replicas":[],"leader":0,"isr":[0]}'),
+        (PartitionRecord, b'{"replicas":[0],"leader":0,"isr":[]}'),
+        (PartitionRecord, b'{"replicas":[-1],"leader":0,"isr":[0]}'),
+        (PartitionRecord, b'{"replicas":[0],"leader":-2,"isr":[0]}'),
+        (PartitionRecord, b'{"replicas":[0],"leader":0,"isr":[0],"leader_epoch":-1}'),
+        (OffsetRecord, b'{"offset":1e400}'),
+        (OffsetRecord, b'{"offset":9223372036854775808}'),
+        (ProducerIdsRecord, b'{"next_id":-1}'),
+        (ProducerIdsRecord, b'{"next_id":9223372036854775808}'),
+        (EndpointRecord, b'{"listener":"A","host":"h","port":70000}'),
+    ],
+)
+def test_numbers_out_of_bounds_are_refused(cls: type[Record], value: bytes) -> None:
+    with pytest.raises(BadRecord):
+        decode(cls, "/k", value)
+
+
+@pytest.mark.parametrize("group", ["g", "", "a/b", "../..", "%2F", "ü €", "a b", "/", "\x00", "-_.~"])
+def test_a_group_id_survives_its_key_and_stays_one_part_of_it(group: str) -> None:
+    key = keys.offset(group, ID, 12)
+    assert keys.parse_offset(key) == (group, ID, 12)
+    assert key.startswith(keys.group_offsets(group))
+    assert keys.group_of(keys.group(group)) == group
+    assert key.count("/") == keys.offset("plain", ID, 12).count("/")
+
+
+def test_offsets_of_one_group_are_not_among_anothers() -> None:
+    assert not keys.offset("ab", ID, 1).startswith(keys.group_offsets("a"))
+
+
+@pytest.mark.parametrize("key", ["/penstock/v1/offsets/g", "/penstock/v1/offsets/g/x/1", "/other", keys.GROUPS + "g"])
+def test_a_key_of_something_else_is_no_offset(key: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        keys.parse_offset(key)
+
+
+def test_what_changes_with_traffic_is_outside_of_what_all_brokers_follow() -> None:
+    for key in (keys.PRODUCER_IDS, keys.GROUPS, keys.OFFSETS):
+        assert not key.startswith(keys.METADATA)
