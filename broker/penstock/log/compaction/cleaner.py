@@ -1,0 +1,293 @@
+"""Cleans segments: keeps of each key the last record, and writes what stays to new files (KIP-58, KIP-534).
+
+Runs in the worker process. Offsets never change, a batch keeps its span of offsets, its producer's fields and its
+codec. A record without a value says that its key is gone; it stays for delete.retention.ms after the first cleaning
+that saw it, which is noted in its batch (the delete horizon of KIP-534). The last batch of each producer stays even if
+empty, and so do control batches.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from hashlib import blake2b
+from typing import NamedTuple
+
+import msgspec
+
+from penstock.log.compaction.swap import CLEANED
+from penstock.log.index_files import write_indexes
+from penstock.log.scan import BadBatch, Found, verify
+from penstock.log.segment import MAX_RELATIVE_OFFSET, Segment, SegmentRow
+from penstock.runtime.files import File, Files
+from penstock.wire.batch import CODEC_MASK, BatchHeader
+from penstock.wire.records import Record, build_batch, iterate_records
+from penstock.wire.schema import MalformedMessage
+
+DELETE_HORIZON = 0x40
+"""The attribute that makes a batch's base timestamp the time from which its tombstones may go (KIP-534)."""
+MAX_DECOMPRESSED_BYTES = 256 << 20
+DIGEST_BYTES = 16
+WRITE_BYTES = 1 << 20
+
+
+class Source(msgspec.Struct, frozen=True, array_like=True):
+    """A segment to clean, as the broker knows it."""
+
+    base_offset: int
+    size_bytes: int
+    end_offset: int
+
+
+class Job(msgspec.Struct, frozen=True):
+    """What the worker is to do; everything that it needs to know."""
+
+    name: str
+    """Tells this job's files from those of others."""
+    directory: str
+    sources: list[Source]
+    dirty_offset: int
+    """Below it every record is the last of its key, as far as that was known."""
+    now_ms: int
+    delete_retention_ms: int
+    segment_bytes: int
+    index_interval_bytes: int
+    max_keys: int
+
+
+class Result(msgspec.Struct, frozen=True):
+    """What the worker did; `error` where it could not."""
+
+    name: str
+    sources: list[int] = []
+    """The base offsets of the segments that `rows` replace; none where they may stay as they are."""
+    rows: list[SegmentRow] = []
+    """The new segments, whose files have the job's name."""
+    compacted_until: int = 0
+    """Offsets below it have been taken into account."""
+    kept_records: int = 0
+    dropped_records: int = 0
+    error: str | None = None
+
+
+def cleaned_name(path: str, job: str) -> str:
+    return f"{path}.{job}{CLEANED}"
+
+
+class LastOffsets(NamedTuple):
+    """What the first pass finds out: the last offset of each key, up to where, and the last batches of producers."""
+
+    offsets: dict[bytes, int]
+    until: int
+    producers: dict[int, int]
+
+
+def clean(files: Files, job: Job) -> Result:
+    """Does a job. Raises OSError, BadBatch, MalformedMessage; then no file of it is to be used."""
+    last = read_last_offsets(files, job)
+    sources = [source for source in job.sources if source.base_offset < last.until]
+    cleaner = Cleaner(files, job, last)
+    rows = cleaner.run(sources)
+    if not cleaner.changed and len(rows) == len(sources):
+        remove_files(files, job.directory, f".{job.name}{CLEANED}")
+        return Result(job.name, [], [], last.until, cleaner.kept, cleaner.dropped)
+    replaced = [source.base_offset for source in sources]
+    return Result(job.name, replaced, rows, last.until, cleaner.kept, cleaner.dropped)
+
+
+def digest(key: bytes) -> bytes:
+    return blake2b(key, digest_size=DIGEST_BYTES).digest()
+
+
+def read_last_offsets(files: Files, job: Job) -> LastOffsets:
+    """Reads the keys behind `dirty_offset`, until there are `max_keys` of them or no more."""
+    offsets: dict[bytes, int] = {}
+    producers: dict[int, int] = {}
+    until = job.dirty_offset
+    full = False
+    for source in job.sources:
+        for found in batches_of(files, job, source):
+            header = found.header
+            if header.producer_id >= 0:
+                producers[header.producer_id] = header.base_offset
+            if full or header.last_offset < job.dirty_offset:
+                continue
+            if not header.is_control:
+                for record in records_of(found) or ():
+                    if record.key is not None:
+                        offsets[digest(record.key)] = record.offset
+            until = header.last_offset + 1
+            full = len(offsets) >= job.max_keys
+        if not full:
+            until = max(until, source.end_offset)
+    return LastOffsets(offsets, until, producers)
+
+
+def records_of(found: Found) -> list[Record] | None:
+    """The records of a batch; None where a producer sent bytes that are none under a right CRC: that batch stays."""
+    try:
+        return list(iterate_records(found.batch, found.header, MAX_DECOMPRESSED_BYTES))
+    except MalformedMessage:
+        return None
+
+
+def batches_of(files: Files, job: Job, source: Source) -> Iterator[Found]:
+    file = files.open(Segment(job.directory, source.base_offset).path, read_only=True)
+    try:
+        yield from verify(file, 0, source.size_bytes, source.base_offset)
+    finally:
+        file.close()
+
+
+class Cleaner:
+    """Writes what stays of the sources to new segments."""
+
+    def __init__(self, files: Files, job: Job, last: LastOffsets) -> None:
+        self.files, self.job, self.last = files, job, last
+        self.kept = self.dropped = 0
+        self.changed = False
+        self.rows: list[SegmentRow] = []
+        self.segment = Segment(job.directory, 0)
+        self.file: File | None = None
+        self.out = bytearray()
+
+    def run(self, sources: list[Source]) -> list[SegmentRow]:
+        """The rows of the new segments; their files are on disk."""
+        if not sources:
+            return []
+        try:
+            self.begin(sources[0].base_offset)
+            for source in sources:
+                for found in batches_of(self.files, self.job, source):
+                    batch = self.cleaned(found)
+                    if batch is None:
+                        self.changed = True
+                    else:
+                        self.add(found.header, batch)
+            self.end(sources[-1].end_offset)
+        finally:
+            if self.file is not None:
+                self.file.close()
+        return self.rows
+
+    def begin(self, base_offset: int) -> None:
+        self.segment = Segment(self.job.directory, base_offset)
+        self.file = self.files.open(cleaned_name(self.segment.path, self.job.name), create=True)
+        self.file.truncate(0)
+
+    def add(self, header: BatchHeader, batch: bytes | memoryview) -> None:
+        segment, job = self.segment, self.job
+        wide = header.last_offset - segment.base_offset > MAX_RELATIVE_OFFSET
+        if segment.size and (wide or segment.size + len(batch) > job.segment_bytes):
+            self.end(header.base_offset)
+            self.begin(header.base_offset)
+            segment = self.segment
+        segment.note(segment.size, header.base_offset, header.max_timestamp_ms, job.index_interval_bytes)
+        segment.size += len(batch)
+        self.out += batch
+        if len(self.out) >= WRITE_BYTES:
+            self.write()
+
+    def write(self) -> None:
+        assert self.file is not None, "a segment was begun"
+        self.file.append(self.out)
+        self.out.clear()
+
+    def end(self, end_offset: int) -> None:
+        """Makes the present segment durable, with its indexes, and notes its row."""
+        self.write()
+        file, self.file = self.file, None
+        assert file is not None, "a segment was begun"
+        try:
+            file.sync()
+        finally:
+            file.close()
+        segment, job = self.segment, self.job
+        segment.end_offset = end_offset
+        segment.seal(job.now_ms)
+        indexes = segment.indexes
+        assert indexes is not None, "sealing makes indexes"
+        pending = indexes.take_unwritten()
+        segment.note_written_indexes()
+        index_path = cleaned_name(segment.index_path, job.name)
+        target = CleanedPaths(index_path, cleaned_name(segment.time_index_path, job.name))
+        write_indexes(self.files, target, pending, sync=True)
+        self.rows.append(segment.row())
+
+    def cleaned(self, found: Found) -> bytes | memoryview | None:
+        """What stays of a batch: all of it, a new batch, or nothing."""
+        header = found.header
+        if header.is_control or header.base_offset >= self.last.until:
+            self.kept += header.record_count
+            return found.batch
+        records = records_of(found)
+        if records is None:
+            self.kept += header.record_count
+            return found.batch
+        horizon_ms = header.base_timestamp_ms if header.attributes & DELETE_HORIZON else None
+        kept = [r for r in records if self.stays(r, horizon_ms)]
+        self.kept += len(kept)
+        self.dropped += len(records) - len(kept)
+        tombstones = any(r.value is None for r in kept)
+        if len(kept) == len(records) and (not tombstones or horizon_ms is not None):
+            return found.batch if records or self.is_last_of_producer(header) else None
+        self.changed = True
+        if not kept and not self.is_last_of_producer(header):
+            return None
+        return rebuilt(header, kept, horizon_ms, self.job.now_ms + self.job.delete_retention_ms if tombstones else None)
+
+    def stays(self, record: Record, horizon_ms: int | None) -> bool:
+        if record.key is None:
+            return False
+        if self.last.offsets.get(digest(record.key), -1) > record.offset:
+            return False
+        return record.value is not None or horizon_ms is None or horizon_ms > self.job.now_ms
+
+    def is_last_of_producer(self, header: BatchHeader) -> bool:
+        return header.producer_id >= 0 and self.last.producers.get(header.producer_id) == header.base_offset
+
+
+class CleanedPaths(NamedTuple):
+    """Where the index files of a cleaned segment are, for `write_indexes`."""
+
+    index_path: str
+    time_index_path: str
+
+
+def rebuilt(header: BatchHeader, kept: list[Record], old_horizon_ms: int | None, new_horizon_ms: int | None) -> bytes:
+    """A batch with fewer records in the place of an old one."""
+    attributes = header.attributes & ~(CODEC_MASK | DELETE_HORIZON)
+    base_timestamp_ms = header.base_timestamp_ms
+    horizon_ms = new_horizon_ms if old_horizon_ms is None else old_horizon_ms
+    if horizon_ms is not None and new_horizon_ms is not None:
+        attributes |= DELETE_HORIZON
+        base_timestamp_ms = horizon_ms
+    return build_batch(
+        kept,
+        base_offset=header.base_offset,
+        last_offset_delta=header.last_offset_delta,
+        codec=header.codec,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+        leader_epoch=header.leader_epoch,
+        attributes=attributes,
+        base_timestamp_ms=base_timestamp_ms,
+        max_timestamp_ms=header.max_timestamp_ms,
+    )
+
+
+def clean_safely(files: Files, job: Job) -> Result:
+    """Does a job; where it cannot, removes its files and says why."""
+    try:
+        return clean(files, job)
+    except (OSError, BadBatch, MalformedMessage, ValueError) as e:
+        with contextlib.suppress(OSError):
+            remove_files(files, job.directory, f".{job.name}{CLEANED}")
+        return Result(job.name, error=f"{type(e).__name__}: {e}")
+
+
+def remove_files(files: Files, directory: str, suffix: str) -> None:
+    names: Iterable[str] = [n for n in files.list(directory) if n.endswith(suffix)]
+    for name in names:
+        files.remove(f"{directory}/{name}")

@@ -1,0 +1,186 @@
+"""Compacts logs one after the other: judges, has the worker clean, and swaps the new segments in.
+
+Part of `LogDir`. Logs are looked at when they roll, get new settings or come of age; others cost nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+
+from penstock.log.compaction.cleaner import Job, Result, cleaned_name, remove_files
+from penstock.log.compaction.plan import Plan, judge
+from penstock.log.compaction.runner import Runner
+from penstock.log.compaction.swap import CLEANED, SWAP, swap_name
+from penstock.log.maintenance import Maintenance, lock_of
+from penstock.log.partition_log import PartitionLog
+from penstock.log.segment import Segment
+from penstock.log.types import LogDirFailed, LogFull
+from penstock.runtime.clock import Clock
+from penstock.runtime.logging import get_logger
+
+MAX_KEYS = 1_000_000
+"""Keys that the worker holds at once, about 200 bytes each; a log with more is compacted in several goes."""
+LONGEST_WAIT_MS = 600_000
+
+logger = get_logger(__name__)
+
+
+class Compactor:
+    """The queue of logs to look at, and the one that is being compacted."""
+
+    def __init__(self, maintenance: Maintenance, clock: Clock, runner: Runner) -> None:
+        self.maintenance, self.clock, self.runner = maintenance, clock, runner
+        self.queue: dict[PartitionLog, None] = {}
+        self.timers: dict[PartitionLog, asyncio.TimerHandle] = {}
+        self.task: asyncio.Task[None] | None = None
+        self.numbers = itertools.count(1)
+        self.started = False
+        self.compactions = 0
+
+    def start(self) -> None:
+        self.started = True
+        self.wake()
+
+    async def stop(self) -> None:
+        """Gives up the present compaction; nothing of it will count."""
+        self.started = False
+        for timer in self.timers.values():
+            timer.cancel()
+        self.timers.clear()
+        await self.runner.stop()
+        if self.task is not None:
+            await asyncio.wait([self.task])
+
+    def note(self, log: PartitionLog) -> None:
+        """Has a log looked at soon."""
+        if log.config.cleanup_compact:
+            self.queue[log] = None
+            self.wake()
+
+    def wake(self) -> None:
+        if self.started and self.queue and self.task is None:
+            self.task = asyncio.get_running_loop().create_task(self.work())
+            self.task.add_done_callback(self.rest)
+
+    def rest(self, task: asyncio.Task[None]) -> None:
+        self.task = None
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("compaction stopped", error=repr(error))
+        self.wake()
+
+    async def work(self) -> None:
+        while self.queue and self.started:
+            log = next(iter(self.queue))
+            del self.queue[log]
+            try:
+                await self.look(log)
+            except (LogDirFailed, LogFull) as e:
+                logger.warning("a compaction was given up", reason=str(e))
+            except OSError as e:
+                self.maintenance.owner.fail(e)
+
+    async def look(self, log: PartitionLog) -> None:
+        """Compacts a log if it is time, or sees when it will be."""
+        timer = self.timers.pop(log, None)
+        if timer is not None:
+            timer.cancel()
+        if log.failed is None and not log.closed:
+            await log.flush()  # what was just sealed can only be compacted once it counts
+        verdict = judge(log, self.clock.wall_ms())
+        if verdict.plan is not None:
+            if await self.compact(log, verdict.plan):
+                self.queue[log] = None  # there may be more than one go could hold
+        elif verdict.again_ms is not None:
+            wait_ms = min(max(verdict.again_ms - self.clock.wall_ms(), 1), LONGEST_WAIT_MS)
+            loop = asyncio.get_running_loop()
+            self.timers[log] = loop.call_later(wait_ms / 1000, self.note, log)
+
+    async def compact(self, log: PartitionLog, plan: Plan) -> bool:
+        """One go; whether anything came of it."""
+        config = log.config
+        job = Job(
+            name=f"{os.getpid()}-{next(self.numbers)}",
+            directory=log.directory,
+            sources=plan.sources,
+            dirty_offset=plan.dirty_offset,
+            now_ms=self.clock.wall_ms(),
+            delete_retention_ms=config.delete_retention_ms,
+            segment_bytes=config.segment_bytes,
+            index_interval_bytes=config.index_interval_bytes,
+            max_keys=MAX_KEYS,
+        )
+        result = await self.runner.run(job)
+        if result.error is not None:
+            if self.started:
+                logger.error("a log could not be compacted", log=log.directory, reason=result.error)
+            return False
+        async with lock_of(log):
+            dropped = await self.swap(log, plan, job, result)
+        self.compactions += 1
+        logger.info("log compacted", log=log.directory, kept=result.kept_records, dropped=result.dropped_records)
+        return dropped and result.compacted_until > plan.dirty_offset
+
+    async def swap(self, log: PartitionLog, plan: Plan, job: Job, result: Result) -> bool:
+        """Puts the new segments in the place of the old ones. The caller holds the log's lock."""
+        by_base = {s.base_offset: s for s in log.segments}
+        if log.closed or any(by_base.get(s.base_offset) is not s for s in plan.segments):
+            await self.maintenance.run(self.forget, job)  # retention was faster, or the log is gone
+            return False
+        if not result.rows:
+            log.compacted_until = result.compacted_until
+            return True
+        new = [Segment.from_row(log.directory, row, sealed=True) for row in result.rows]
+        old = [by_base[base] for base in result.sources]
+        count = len(old)
+        assert log.segments[:count] == old, "what is compacted begins where the log begins"
+        sequence = log.sequence + 1
+        await self.maintenance.run(self.announce, job, new, sequence)
+        before, log.compacted_until = log.compacted_until, result.compacted_until
+        try:
+            await self.maintenance.write_checkpoint(log, [*new, *log.segments[count:]])
+        except LogFull:
+            # A later checkpoint would make them count.
+            log.compacted_until = before
+            await self.maintenance.run(self.withdraw, log.directory, sequence)
+            raise
+        assert log.sequence == sequence, "the checkpoint that makes a swap count is the one that was announced"
+        self.put_in_place(log, old, new, sequence)
+        await self.maintenance.run(self.maintenance.owner.files.sync_dir, log.directory)
+        bases = {s.base_offset for s in new}
+        left = [s for s in old if s.base_offset not in bases]
+        if left:
+            await self.maintenance.drop(left, log.config.file_delete_delay_ms)
+        return True
+
+    def announce(self, job: Job, new: list[Segment], sequence: int) -> None:
+        """Gives the cleaned files the names by which recovery knows what to do with them. In a thread."""
+        files = self.maintenance.owner.files
+        for segment in new:
+            for path in (segment.path, segment.index_path, segment.time_index_path):
+                files.rename(cleaned_name(path, job.name), swap_name(path, sequence))
+        files.sync_dir(job.directory)
+
+    def withdraw(self, directory: str, sequence: int) -> None:
+        remove_files(self.maintenance.owner.files, directory, f".{sequence}{SWAP}")
+
+    def put_in_place(self, log: PartitionLog, old: list[Segment], new: list[Segment], sequence: int) -> None:
+        """Renames over the old files and changes the list of segments, in one turn of the loop, so that no read sees
+        the one without the other."""
+        files, owner = self.maintenance.owner.files, self.maintenance.owner
+        log.segments[: len(old)] = new
+        log.size_bytes = sum(s.size for s in log.segments)
+        log.reader.forget_places()
+        bases = {s.base_offset for s in new}
+        for segment in new:
+            for path in (segment.index_path, segment.time_index_path, segment.path):
+                files.rename(swap_name(path, sequence), path)
+        for segment in old:
+            owner.indexes.forget(segment)
+            if segment.base_offset in bases:
+                self.maintenance.close_unpinned(segment)
+
+    def forget(self, job: Job) -> None:
+        """Removes what a job wrote in vain. In a thread."""
+        remove_files(self.maintenance.owner.files, job.directory, f".{job.name}{CLEANED}")

@@ -1,0 +1,102 @@
+"""Where compaction jobs are done: in a worker process of their own, or in a thread where the files are no real ones."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from typing import Protocol
+
+import msgspec
+
+from penstock.log.compaction.cleaner import Job, Result, clean_safely
+from penstock.runtime.files import Files
+
+IDLE_S = 30.0
+MAX_LINE_BYTES = 64 << 20
+
+
+class Runner(Protocol):
+    """Does one job at a time."""
+
+    async def run(self, job: Job) -> Result: ...
+
+    async def stop(self) -> None: ...
+
+
+class ThreadRunner:
+    """Does jobs on the given files in a thread. For simulations and tests: it shares the interpreter with the loop."""
+
+    def __init__(self, files: Files) -> None:
+        self.files = files
+
+    async def run(self, job: Job) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(None, clean_safely, self.files, job)
+
+    async def stop(self) -> None:
+        pass
+
+
+class ProcessRunner:
+    """Starts the worker for the first job and ends it when there has been none for a while."""
+
+    def __init__(self) -> None:
+        self.process: asyncio.subprocess.Process | None = None
+        self.idle: asyncio.TimerHandle | None = None
+        self.busy = False
+
+    async def run(self, job: Job) -> Result:
+        """A worker that dies makes the job fail; the next one gets a new worker."""
+        if self.idle is not None:
+            self.idle.cancel()
+        self.busy = True
+        try:
+            process = self.process or await self.start()
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write(msgspec.json.encode(job) + b"\n")
+            await process.stdin.drain()
+            line = await process.stdout.readline()
+            if not line:
+                raise ConnectionError("the compaction worker died")
+            return msgspec.json.decode(line, type=Result)
+        except (ConnectionError, msgspec.DecodeError, ValueError) as e:
+            await self.stop()
+            return Result(job.name, error=str(e))
+        finally:
+            self.busy = False
+            if self.process is not None:
+                self.idle = asyncio.get_running_loop().call_later(IDLE_S, self.dismiss)
+
+    async def start(self) -> asyncio.subprocess.Process:
+        self.process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "penstock.log.compaction.worker",
+            str(os.getpid()),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            limit=MAX_LINE_BYTES,
+        )
+        return self.process
+
+    def dismiss(self) -> None:
+        """Lets an idle worker end by itself."""
+        self.idle = None
+        process = self.process
+        if process is not None and not self.busy:
+            self.process = None
+            assert process.stdin is not None
+            process.stdin.close()
+
+    async def stop(self) -> None:
+        """Ends the worker at once, in the middle of a job if need be."""
+        if self.idle is not None:
+            self.idle.cancel()
+            self.idle = None
+        process, self.process = self.process, None
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()

@@ -1,0 +1,330 @@
+"""The data directory of a broker: whose it is, which partitions it has, and what is done to them.
+
+Made by `node`, which claims it, recovers it and starts it, in this order; `replica` asks it for logs. Recovery blocks
+and comes before the broker serves; all else runs on the loop. Logs are opened when somebody first asks for them: until
+then a partition is one checkpoint in memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Container, Iterator
+from uuid import UUID
+
+from penstock.config.values import TopicConfig
+from penstock.log import checkpoint as checkpoints
+from penstock.log import opening
+from penstock.log.checkpoint import Key
+from penstock.log.compaction.compactor import Compactor
+from penstock.log.compaction.runner import ProcessRunner, Runner
+from penstock.log.file_pool import DEFAULT_MAX_OPEN, FilePool
+from penstock.log.flusher import Flusher
+from penstock.log.index_files import IndexCache
+from penstock.log.maintenance import Maintenance
+from penstock.log.partition_log import PartitionLog
+from penstock.log.retention import Retention
+from penstock.log.truncation import truncate
+from penstock.log.types import BatchState, CorruptLog, LogDirFailed
+from penstock.runtime.clock import Clock
+from penstock.runtime.files import Files
+from penstock.runtime.logging import get_logger
+
+SWEEP_S = 60.0
+SWEEP_BYTES = 1 << 20
+"""With less than that behind its checkpoint, reading a log again is cheaper than a checkpoint a minute."""
+SWEEP_AGE_MS = 600_000
+"""A log that was appended to is checkpointed at the latest after that time, however little came."""
+
+logger = get_logger(__name__)
+
+
+class LogDir:
+    """See the module. `was_unclean` tells that the broker did not shut down cleanly before.
+
+    Making one takes the directory's lock; raises DirectoryInUse, OSError.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        path: str,
+        clock: Clock,
+        broker_id: int,
+        max_open_files: int = DEFAULT_MAX_OPEN,
+        *,
+        retention_delay_ms: int = 0,
+        on_failed: Callable[[Exception], None] | None = None,
+        compaction: Runner | None = None,
+    ) -> None:
+        self.files, self.path, self.clock = files, path.rstrip("/"), clock
+        self.broker_id = broker_id
+        self.on_failed = on_failed
+        self.pool = FilePool(files, max_open_files)
+        self.indexes = IndexCache(files)
+        self.flusher = Flusher(files, self.fail)
+        self.maintenance = Maintenance(self)
+        self.retention = Retention(clock, self.drop_old, retention_delay_ms)
+        self.compactor = Compactor(self.maintenance, clock, compaction or ProcessRunner())
+        self.found: opening.Opened | None = None
+        self.was_unclean = False
+        self.recovered = False
+        self.failed: Exception | None = None
+        self.logs: dict[Key, PartitionLog] = {}
+        self.stored: dict[Key, bytes] = {}
+        """The checkpoints of partitions that have data and are not open."""
+        self.corrupt: dict[Key, CorruptLog] = {}
+        """Partitions that cannot be opened, and why."""
+        self.torn_bytes: dict[Key, int] = {}
+        """What recovery cut off, by partition."""
+        self.topics: dict[UUID, set[int]] = {}
+        """The partitions with data or an open log, by topic."""
+        self.dirty: dict[PartitionLog, None] = {}
+        self.sweep_timer: asyncio.TimerHandle | None = None
+        self.deletions = 0
+        self.closing = False
+        self.pool.on_pressure = self.flush_dirty
+        opening.lock_directory(files, self.path)
+
+    @property
+    def directory_id(self) -> UUID:
+        """Stays with the directory for good."""
+        assert self.found is not None, "the log directory was claimed"
+        return self.found.meta.directory_id
+
+    def __iter__(self) -> Iterator[PartitionLog]:
+        """The open logs."""
+        return iter(list(self.logs.values()))
+
+    # Opening and closing
+
+    def claim(self, cluster_id: str) -> None:
+        """Sees whose the directory is, and how it was left. Raises WrongDirectory, OSError."""
+        self.found = opening.look(self.files, self.path, cluster_id, self.broker_id)
+        self.was_unclean = self.found.was_unclean
+
+    def recover(self, make_state: Callable[[], BatchState]) -> None:
+        """Recovers the partitions of a directory that was not shut down cleanly; next to nothing where it was. Blocks.
+
+        Raises OSError. Partitions whose files are damaged are listed in `corrupt`.
+        """
+        found = self.found
+        assert found is not None, "the log directory was claimed"
+        opening.recover_all(self.files, self.path, found, make_state, self.clock)
+        self.stored, self.corrupt, self.torn_bytes = found.checkpoints, found.corrupt, found.torn_bytes
+        for topic_id, partition in [*self.stored, *self.corrupt]:
+            self.topics.setdefault(topic_id, set()).add(partition)
+        self.maintenance.keep_reserve()
+        self.recovered = True
+
+    def start(self) -> None:
+        """Starts the flush worker and the timers, on the running event loop."""
+        assert self.recovered, "the log directory was recovered"
+        self.flusher.start()
+        self.retention.start()
+        self.compactor.start()
+        for name in self.files.list(self.path):
+            if opening.is_doomed(name):
+                self.maintenance.spawn(self.maintenance.run(self.files.remove_tree, f"{self.path}/{name}"))
+
+    async def close(self) -> None:
+        """Shuts down cleanly: everything on disk, one file with all checkpoints, and a mark that says so."""
+        if self.closing:
+            return
+        self.closing = True
+        if self.sweep_timer is not None:
+            self.sweep_timer.cancel()
+        self.retention.stop()
+        await self.compactor.stop()
+        await self.maintenance.stop()
+        if self.failed is None:
+            for log in self.logs.values():
+                if log.flushed_offset < log.end_offset:
+                    self.flusher.request(log)
+            await self.flusher.idle()
+        await self.flusher.stop()
+        if self.failed is None and self.recovered:
+            entries = dict(self.stored)
+            for key, log in self.logs.items():
+                if log.created and not log.closed:
+                    if log.progress.directory_unsynced:  # of a segment without records
+                        self.files.sync_dir(log.directory)
+                    captured, pending = log.capture()
+                    opening.write_pending(self.files, pending)
+                    entries[key] = checkpoints.encode(captured)
+            await asyncio.get_running_loop().run_in_executor(None, opening.mark_clean, self.files, self.path, entries)
+        for log in self.logs.values():
+            self.maintenance.release(log)
+        self.files.unlock(f"{self.path}/{opening.LOCK_NAME}")
+
+    def fail(self, error: Exception) -> None:
+        """Stops the directory for good: nothing is written any more, and whoever waits is told."""
+        if self.failed is not None:
+            return
+        self.failed = error
+        logger.error("the log directory has failed and stops", path=self.path, error=str(error))
+        self.flusher.stop_for_good()
+        for log in list(self.logs.values()):
+            log.fail(error)
+        if self.on_failed is not None:
+            self.on_failed(error)
+
+    # Logs
+
+    def open_or_create(
+        self, topic_id: UUID, topic_name: str, partition: int, config: TopicConfig, state: BatchState
+    ) -> PartitionLog:
+        """The log of a partition, with `state` as of its end. Touches the disk only for what has data.
+
+        Raises CorruptLog where the partition's files are damaged, LogDirFailed.
+        """
+        key = topic_id, partition
+        if self.failed is not None:
+            raise LogDirFailed(f"{self.path}: {self.failed}")
+        if key in self.corrupt:
+            raise self.corrupt[key]
+        assert key not in self.logs, f"{topic_name}-{partition} is open already"
+        data = self.stored.get(key)
+        checkpoint = checkpoints.decode(data) if data is not None else None
+        state.restore((checkpoint.snapshot or None) if checkpoint is not None else None)
+        directory = f"{self.path}/{topic_id}-{partition}"
+        log = PartitionLog(self, directory, topic_id, topic_name, partition, config, state, checkpoint)
+        log.torn_bytes = self.torn_bytes.get(key, 0)
+        self.stored.pop(key, None)
+        self.logs[key] = log
+        self.topics.setdefault(topic_id, set()).add(partition)
+        if log.segments:
+            self.retention.note(log)
+            self.compactor.note(log)
+        return log
+
+    def partition_bytes(self, topic_id: UUID, partition: int) -> int | None:
+        """The size of a partition's log, 0 where it has no data; None where its files are damaged."""
+        key = topic_id, partition
+        if key in self.corrupt:
+            return None
+        log = self.logs.get(key)
+        if log is not None:
+            return log.size_bytes
+        data = self.stored.get(key)
+        return 0 if data is None else sum(row.size_bytes for row in checkpoints.decode(data).segments)
+
+    def unopened(self) -> list[Key]:
+        """Partitions with data that nobody has asked for. Their retention begins when they are opened."""
+        return list(self.stored)
+
+    def delete_topic(self, topic_id: UUID) -> list[asyncio.Task[None]]:
+        """Removes all partitions of a topic; their files go after file.delete.delay.ms.
+
+        When the tasks are done their directories have names that a restart takes for deleted.
+        """
+        tasks = []
+        for partition in self.topics.pop(topic_id, set()):
+            key = topic_id, partition
+            self.corrupt.pop(key, None)
+            self.stored.pop(key, None)
+            log = self.logs.pop(key, None)
+            self.deletions += 1
+            if log is not None:
+                self.dirty.pop(log, None)
+                tasks.append(self.maintenance.spawn(self.maintenance.delete(log, self.deletions)))
+            else:
+                directory = f"{self.path}/{topic_id}-{partition}"
+                tasks.append(self.maintenance.spawn(self.maintenance.delete_directory(directory, self.deletions, 0)))
+        return tasks
+
+    def quarantine_unknown(self, known: Container[Key]) -> list[str]:
+        """Moves directories of partitions that nobody knows to `quarantine/`; returns their names. Blocks."""
+        names = []
+        for key in [*self.stored, *self.corrupt]:
+            if key not in known:
+                names.append(opening.quarantine(self.files, self.path, f"{key[0]}-{key[1]}"))
+                self.stored.pop(key, None)
+                self.corrupt.pop(key, None)
+                self.topics[key[0]].discard(key[1])
+        return names
+
+    # What logs ask for: see `partition_log.Host`
+
+    def request_flush(self, log: PartitionLog) -> None:
+        self.flusher.request(log)
+
+    def note_dirty(self, log: PartitionLog) -> None:
+        log.dirty_since_ms = self.clock.boot_ms()
+        self.dirty[log] = None
+        if self.sweep_timer is None and not self.closing:
+            self.sweep_timer = asyncio.get_running_loop().call_later(SWEEP_S, self.sweep)
+        if log.retention_due_ms is None:
+            self.retention.note(log)
+
+    def note_created(self, log: PartitionLog) -> None:
+        if not self.closing:
+            self.maintenance.spawn(self.maintenance.describe(log))
+
+    def note_rolled(self, log: PartitionLog) -> None:
+        self.retention.note(log)
+        self.compactor.note(log)
+        if log.uncheckpointed_bytes >= SWEEP_BYTES:
+            self.checkpoint_soon(log)
+
+    def flush_dirty(self) -> None:
+        """Has all logs flushed that hold files open only because they are not."""
+        if not self.flusher.running and not self.flusher.requested:
+            for log in self.dirty:
+                if log.flushed_offset < log.end_offset:
+                    self.flusher.request(log)
+
+    def checkpoint_soon(self, log: PartitionLog) -> None:
+        if log in self.dirty and not self.closing:
+            del self.dirty[log]
+            log.uncheckpointed_bytes = 0
+            self.maintenance.spawn(self.maintenance.checkpoint(log))
+
+    def sweep(self) -> None:
+        """Checkpoints logs that were appended to; runs only while there are some."""
+        self.sweep_timer = None
+        if self.failed is not None or self.closing:
+            return
+        old_ms = self.clock.boot_ms() - SWEEP_AGE_MS
+        for log in list(self.dirty):
+            since_ms = log.dirty_since_ms
+            if since_ms is None or log.closed:
+                del self.dirty[log]
+            elif log.uncheckpointed_bytes >= SWEEP_BYTES or since_ms <= old_ms:
+                self.checkpoint_soon(log)
+        if self.dirty:
+            self.sweep_timer = asyncio.get_running_loop().call_later(SWEEP_S, self.sweep)
+
+    def drop_old(self, log: PartitionLog) -> None:
+        if not self.closing:
+            self.maintenance.spawn(self.maintenance.advance_start(log))
+
+    async def advance_start(self, log: PartitionLog) -> None:
+        try:
+            await self.maintenance.advance_start(log)
+        except OSError as e:
+            self.fail(e)
+            raise LogDirFailed(f"{self.path}: {e}") from e
+
+    async def truncate(self, log: PartitionLog, offset: int) -> None:
+        try:
+            await truncate(self.maintenance, log, offset)
+        except OSError as e:
+            self.fail(e)
+            raise LogDirFailed(f"{self.path}: {e}") from e
+
+    async def delete(self, log: PartitionLog) -> None:
+        key = log.topic_id, log.partition
+        self.logs.pop(key, None)
+        self.dirty.pop(log, None)
+        self.topics.get(log.topic_id, set()).discard(log.partition)
+        self.deletions += 1
+        await self.maintenance.delete(log, self.deletions)
+
+    async def close_log(self, log: PartitionLog) -> None:
+        key = log.topic_id, log.partition
+        data = await self.maintenance.close_log(log)
+        self.dirty.pop(log, None)
+        if self.logs.get(key) is log:
+            del self.logs[key]
+            if data is not None:
+                self.stored[key] = data

@@ -1,0 +1,81 @@
+"""A file system that fails on demand: errors on write or sync, writes that stop short, syncs that do nothing."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from typing import Any
+
+from penstock.runtime.disk import OsFile, OsFiles
+from penstock.runtime.files import Buffer
+
+
+def error(number: int) -> OSError:
+    return OSError(number, os.strerror(number))
+
+
+class FaultyFile:
+    """An open file whose operations `FaultyFiles` may make fail."""
+
+    def __init__(self, files: FaultyFiles, inner: OsFile) -> None:
+        self.files, self.inner = files, inner
+        self.path = inner.path
+
+    def append(self, data: Buffer) -> None:
+        self.files.check("append", self.path, lambda: self.inner.append(memoryview(data)[: len(data) // 2]))
+        self.inner.append(data)
+
+    def sync(self) -> None:
+        self.files.check("sync", self.path)
+        self.files.synced.append(self.path)
+        self.inner.sync()
+
+    def truncate(self, size: int) -> None:
+        self.files.check("truncate", self.path)
+        self.inner.truncate(size)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+class FaultyFiles(OsFiles):
+    """The real file system with `fail(operation, errno)`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.faults: dict[str, tuple[int, Callable[[str], bool], int]] = {}
+        self.synced: list[str] = []
+        self.failures = 0
+
+    def fail(
+        self, operation: str, number: int, where: Callable[[str], bool] = lambda path: True, times: int = 1 << 30
+    ) -> None:
+        """Makes an operation (append, sync, sync_dir, truncate, create, write_atomic) fail with an errno."""
+        self.faults[operation] = number, where, times
+
+    def heal(self) -> None:
+        self.faults.clear()
+
+    def check(self, operation: str, path: str, before: Callable[[], None] | None = None) -> None:
+        """Raises where the operation is to fail; `before` does the part that still works."""
+        number, where, times = self.faults.get(operation, (0, bool, 0))
+        if number and times > 0 and where(path):
+            self.faults[operation] = number, where, times - 1
+            self.failures += 1
+            if before is not None and number in (errno.ENOSPC, errno.EIO):
+                before()
+            raise error(number)
+
+    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> Any:
+        if create and not self.exists(path):
+            self.check("create", path)
+        return FaultyFile(self, super().open(path, create=create, read_only=read_only))
+
+    def sync_dir(self, path: str) -> None:
+        self.check("sync_dir", path)
+        super().sync_dir(path)
+
+    def write_atomic(self, path: str, data: Buffer) -> None:
+        self.check("write_atomic", path)
+        super().write_atomic(path, data)
