@@ -1,0 +1,1 @@
+"""Topic lifecycle: the only writer of topics, partitions and their settings."""

@@ -1,0 +1,55 @@
+"""Which topic names there can be. Used by `topic_admin`."""
+
+from __future__ import annotations
+
+import re
+
+from penstock.control.results import AdminError
+from penstock.wire.errors import ErrorCode
+
+MAX_NAME_CHARS = 249
+LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+def check_name(name: str) -> None:
+    """Raises `AdminError` for a name that no topic can have: Kafka's rules. It is a safe part of a path, too."""
+    reason = None
+    if not name:
+        reason = "it is empty"
+    elif name in (".", ".."):
+        reason = f"it cannot be {name}"
+    elif len(name) > MAX_NAME_CHARS:
+        reason = f"it has {len(name)} characters, and may have {MAX_NAME_CHARS}"
+    elif LEGAL.fullmatch(name) is None:
+        reason = "only letters, digits, '.', '_' and '-' are allowed"
+    if reason is not None:
+        shown = name if len(name) <= MAX_NAME_CHARS else name[:MAX_NAME_CHARS] + "..."
+        raise AdminError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Invalid topic name {shown!r}: {reason}.")
+
+
+class Collisions:
+    """Names that differ only in '.' and '_' cannot both be: metrics' names would be the same."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, set[str]] = {}
+
+    def add(self, name: str) -> None:
+        if "." in name or "_" in name:
+            self._names.setdefault(name.replace(".", "_"), set()).add(name)
+
+    def remove(self, name: str) -> None:
+        alike = self._names.get(name.replace(".", "_"))
+        if alike is not None:
+            alike.discard(name)
+            if not alike:
+                del self._names[name.replace(".", "_")]
+
+    def check(self, name: str) -> None:
+        """Raises `AdminError` where another topic's name is too much like it."""
+        if "." in name or "_" in name:
+            for other in self._names.get(name.replace(".", "_"), ()):
+                if other != name:
+                    raise AdminError(
+                        ErrorCode.INVALID_TOPIC_EXCEPTION,
+                        f"Topic '{name}' collides with existing topic '{other}': '.' and '_' count as the same.",
+                    )

@@ -1,0 +1,111 @@
+"""What administrators ask about groups and do to them from outside. Called by `api.group_admin`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from penstock.group.coordinator import GroupCoordinator
+from penstock.group.offset_table import OffsetKey
+from penstock.group.phases import GroupState
+from penstock.group.state_machine import ClassicGroup
+from penstock.group.subscription import CONSUMER
+from penstock.state.view import TopicView
+from penstock.wire.errors import ErrorCode
+
+CLASSIC = "classic"
+"""The type of all groups so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberDescription:
+    """A member; what it sent and what it got only while the group is stable."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    metadata: bytes
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """A group as it is now; `protocol` is empty unless it is stable."""
+
+    group_id: str
+    state: GroupState
+    protocol_type: str = ""
+    protocol: str = ""
+    members: list[MemberDescription] = field(default_factory=list)
+
+
+def describe(coordinator: GroupCoordinator, group_id: str) -> GroupDescription | None:
+    """None for a group that is not there."""
+    group = coordinator.find(group_id)
+    if group is None:
+        return GroupDescription(group_id, GroupState.EMPTY) if coordinator.exists(group_id) else None
+    stable = group.state is GroupState.STABLE
+    protocol = group.protocol if stable and group.protocol is not None else ""
+    members = [
+        MemberDescription(
+            m.member_id,
+            m.instance_id,
+            m.client_id,
+            m.client_host,
+            m.protocols.get(protocol, b"") if stable else b"",
+            m.assignment if stable else b"",
+        )
+        for m in group.roster
+    ]
+    return GroupDescription(group_id, group.state, group.protocol_type, protocol, members)
+
+
+def list_groups(
+    coordinator: GroupCoordinator, states: Sequence[str], types: Sequence[str]
+) -> list[tuple[str, str, GroupState]]:
+    """(group id, protocol type, state) of each group; an empty filter lets everything through, case does not matter."""
+    wanted_states = {state.lower() for state in states}
+    wanted_types = {name.lower() for name in types}
+    if wanted_types and CLASSIC not in wanted_types:
+        return []
+    found = []
+    for group_id in coordinator.group_ids():
+        group = coordinator.find(group_id)
+        state = GroupState.EMPTY if group is None else group.state
+        if not wanted_states or state.value.lower() in wanted_states:
+            found.append((group_id, "" if group is None else group.protocol_type, state))
+    return found
+
+
+async def delete_offsets(
+    coordinator: GroupCoordinator, group_id: str, partitions: Sequence[tuple[TopicView | None, int]]
+) -> tuple[ErrorCode, list[ErrorCode]]:
+    """Deletes offsets of topics that nobody in the group subscribes to: an error for all, or one for each."""
+    if coordinator.unavailable:
+        return coordinator.unavailable, []
+    if not coordinator.exists(group_id):
+        return ErrorCode.GROUP_ID_NOT_FOUND, []
+    group = coordinator.find(group_id)
+    active = group is not None and group.state is not GroupState.EMPTY
+    if group is not None and active and group.protocol_type != CONSUMER:
+        return ErrorCode.NON_EMPTY_GROUP, []
+    errors = [deletion_error(topic, index, group if active else None) for topic, index in partitions]
+    chosen = [
+        OffsetKey(group_id, topic.topic_id, index)
+        for (topic, index), error in zip(partitions, errors, strict=True)
+        if topic is not None and not error
+    ]
+    failed = await asyncio.gather(*coordinator.offsets.delete(chosen))
+    return ErrorCode.COORDINATOR_NOT_AVAILABLE if any(failed) else ErrorCode.NONE, errors
+
+
+def deletion_error(topic: TopicView | None, index: int, active: ClassicGroup | None) -> ErrorCode:
+    if topic is None or not 0 <= index < len(topic.partitions):
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if active is not None:
+        topics = active.subscribed_topics()
+        if topics is None or topic.name in topics:
+            return ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+    return ErrorCode.NONE

@@ -1,0 +1,106 @@
+"""Ends committed offsets that nobody has used for long enough (KIP-211). Driven by a timer; `coordinator` starts it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from penstock.config.broker import BrokerConfig
+from penstock.group.expiry import NEVER, GroupStanding, expires_ms
+from penstock.group.offsets import Offsets
+from penstock.runtime.clock import Clock
+from penstock.runtime.logging import get_logger
+from penstock.state.view import ClusterView
+
+log = get_logger(__name__)
+
+MINUTE_MS = 60_000
+MAX_LEAP_MS = 3_600_000
+"""By how much the wall clock may be set while offsets still end by it."""
+
+
+class OffsetRetention:
+    """Looks at groups whose time has come, each check interval, and not at all while there are none.
+
+    `standing` tells how a group stands. `nothing_left` is called for a group that is empty and has no offsets; it
+    answers whether the group was given up.
+    """
+
+    def __init__(
+        self,
+        offsets: Offsets,
+        view: ClusterView,
+        clock: Clock,
+        config: BrokerConfig,
+        standing: Callable[[str], GroupStanding],
+        nothing_left: Callable[[str], bool],
+    ) -> None:
+        self._offsets = offsets
+        self._view = view
+        self._clock = clock
+        self._config = config
+        self._standing = standing
+        self._nothing_left = nothing_left
+        self._timer: asyncio.TimerHandle | None = None
+        self._drift_ms = 0
+        self.paused = False
+        """The wall clock has leaped against the boot clock: nothing ends until it is right or the broker restarts."""
+
+    def start(self) -> None:
+        self._drift_ms = self._clock.wall_ms() - self._clock.boot_ms()
+        self._arm()
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def run(self) -> None:
+        """One pass."""
+        now_ms = self._clock.wall_ms()
+        if self._leaped(now_ms):
+            return
+        for group_id in self._offsets.expiry.pop_due(now_ms):
+            self._check(group_id, now_ms)
+
+    def _arm(self) -> None:
+        interval_s = self._config.offsets_retention_check_interval_ms / 1000
+        self._timer = asyncio.get_running_loop().call_later(interval_s, self._pass)
+
+    def _pass(self) -> None:
+        self._arm()
+        self.run()
+
+    def _check(self, group_id: str, now_ms: int) -> None:
+        standing = self._standing(group_id)
+        retention_ms = self._config.offsets_retention_minutes * MINUTE_MS
+        fresh = self._offsets.being_committed(group_id)
+        ended, next_ms = [], now_ms + retention_ms if fresh else NEVER
+        for key, record in self._offsets.table.of_group(group_id):
+            topic = self._view.topics_by_id.get(key.topic_id)
+            end_ms = expires_ms(record, topic.name if topic is not None else "", standing, retention_ms)
+            if key in fresh:
+                continue
+            if end_ms <= now_ms:
+                ended.append(key)
+            else:
+                next_ms = min(next_ms, end_ms)
+        if ended:
+            log.info("committed offsets have expired", group=group_id, partitions=len(ended))
+            self._offsets.delete(ended)
+        in_use = standing.empty_since_ms is None and not standing.is_simple
+        if next_ms == NEVER and not in_use and self._nothing_left(group_id):
+            return
+        self._offsets.expiry.schedule(group_id, min(next_ms, now_ms + retention_ms))
+
+    def _leaped(self, now_ms: int) -> bool:
+        leap_ms = now_ms - self._clock.boot_ms() - self._drift_ms
+        leaped = abs(leap_ms) > MAX_LEAP_MS
+        if leaped and not self.paused:
+            log.error(
+                "the wall clock has leaped: committed offsets do not expire until it is set right, "
+                "or the broker is restarted to accept it",
+                leap_s=leap_ms // 1000,
+            )
+        self.paused = leaped
+        return leaped

@@ -1,0 +1,1 @@
+"""Producer ids; later the transaction coordinator."""

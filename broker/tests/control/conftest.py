@@ -1,0 +1,82 @@
+"""A cluster of one broker, on a real store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from penstock.config.broker import BrokerConfig
+from penstock.control.config_admin import ConfigAdmin
+from penstock.control.membership import ensure_cluster, register_embedded
+from penstock.control.topic_admin import TopicAdmin
+from penstock.runtime.clock import SystemClock
+from penstock.state.embedded import EmbeddedStore
+from penstock.state.store import Changes
+from penstock.state.view import ClusterView, Endpoint
+from penstock.state.watcher import Watcher
+
+
+@dataclass
+class Cluster:
+    store: EmbeddedStore
+    view: ClusterView
+    watcher: Watcher
+    config: BrokerConfig
+    topics: TopicAdmin
+    configs: ConfigAdmin
+
+    async def close(self) -> None:
+        await self.topics.settle()
+        await self.watcher.stop()
+        await self.store.close()
+
+
+class LaggingStore(EmbeddedStore):
+    """A store whose watches bring everything late."""
+
+    async def watch(self, prefix: str, from_revision: int) -> AsyncIterator[Changes]:
+        async for changes in super().watch(prefix, from_revision):
+            for _ in range(50):
+                await asyncio.sleep(0)
+            yield changes
+
+
+async def open_cluster(path: str, lagging: bool = False, **settings: str) -> Cluster:
+    store = LaggingStore(path) if lagging else EmbeddedStore(path)
+    config = BrokerConfig.from_texts({name.replace("_", "."): text for name, text in settings.items()})
+    await ensure_cluster(store)
+    await register_embedded(store, 0, [Endpoint("PLAINTEXT", "127.0.0.1", 9092)], None, UUID(int=7), 1)
+    view = ClusterView()
+    watcher = Watcher(store, view, config)
+    await watcher.start()
+    topics = TopicAdmin(store, view, watcher, SystemClock(), config)
+    return Cluster(store, view, watcher, config, topics, ConfigAdmin(store, view, watcher, config))
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[Cluster]:
+    opened = await open_cluster(":memory:")
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def lagging_cluster() -> AsyncIterator[Cluster]:
+    opened = await open_cluster(":memory:", lagging=True)
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+def opener(tmp_path: Path):
+    """Opens a cluster that lasts: the same each time it is called."""
+
+    async def open_again(**settings: str) -> Cluster:
+        return await open_cluster(str(tmp_path / "state.db"), **settings)
+
+    return open_again

@@ -1,0 +1,165 @@
+"""Changing settings at run time."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from penstock.config.definition import Source
+from penstock.control.config_describe import describe_all_brokers, describe_broker, describe_topic
+from penstock.control.results import ConfigChange, ConfigOperation, NewTopic, Resource
+from penstock.wire.errors import ErrorCode
+
+SET, DELETE = ConfigOperation.SET, ConfigOperation.DELETE
+APPEND, SUBTRACT = ConfigOperation.APPEND, ConfigOperation.SUBTRACT
+
+
+@pytest.fixture
+async def topic(cluster):
+    await cluster.topics.create([NewTopic("t", 1, 1, settings={"retention.ms": "1000", "segment.bytes": "2048"})])
+    return lambda: cluster.view.topics["t"]
+
+
+async def change(cluster, *changes, kind=Resource.TOPIC, name="t", validate_only=False):
+    return await cluster.configs.change(kind, name, [ConfigChange(*c) for c in changes], validate_only)
+
+
+async def test_setting_and_deleting_leave_the_other_settings(cluster, topic) -> None:
+    outcome = await change(cluster, ("retention.ms", SET, " 5 "), ("segment.bytes", DELETE, None))
+    assert outcome.error is ErrorCode.NONE
+    assert topic().overrides == {"retention.ms": "5"}
+    assert topic().config.retention_ms == 5
+    assert topic().config.segment_bytes == 1 << 30
+
+
+async def test_replacing_drops_what_is_not_named(cluster, topic) -> None:
+    outcome = await cluster.configs.replace(Resource.TOPIC, "t", [("flush.messages", "7")])
+    assert outcome.error is ErrorCode.NONE
+    assert topic().overrides == {"flush.messages": "7"}
+
+
+async def test_lists_are_appended_to_and_subtracted_from_default_included(cluster, topic) -> None:
+    await change(cluster, ("cleanup.policy", APPEND, "compact"))
+    assert topic().overrides["cleanup.policy"] == "delete,compact"
+    assert topic().config.cleanup_compact
+    await change(cluster, ("cleanup.policy", SUBTRACT, "delete"))
+    assert topic().overrides["cleanup.policy"] == "compact"
+    assert not topic().config.cleanup_delete
+    assert (await change(cluster, ("cleanup.policy", SUBTRACT, "compact"))).error is ErrorCode.INVALID_CONFIG
+    assert topic().overrides["cleanup.policy"] == "compact"
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ([("retention.mss", SET, "1")], ErrorCode.INVALID_CONFIG),
+        ([("retention.mss", DELETE, None)], ErrorCode.INVALID_CONFIG),
+        ([("retention.ms", SET, "-2")], ErrorCode.INVALID_CONFIG),
+        ([("retention.ms", SET, None)], ErrorCode.INVALID_REQUEST),
+        ([("retention.ms", APPEND, "1")], ErrorCode.INVALID_CONFIG),
+        ([("retention.ms", 4, "1")], ErrorCode.INVALID_REQUEST),
+        ([("retention.ms", SET, "1"), ("retention.ms", SET, "2")], ErrorCode.INVALID_REQUEST),
+        ([("cleanup.policy", SET, "burn")], ErrorCode.INVALID_CONFIG),
+        ([("flush.ms", SET, "1"), ("flush.messages", SET, "0")], ErrorCode.INVALID_CONFIG),
+        ([("max.compaction.lag.ms", SET, "1"), ("min.compaction.lag.ms", SET, "2")], ErrorCode.INVALID_CONFIG),
+    ],
+    ids=str,
+)
+async def test_what_cannot_be_set_is_refused_and_nothing_of_it_is_done(cluster, topic, changes, error) -> None:
+    before = topic()
+    outcome = await change(cluster, *changes)
+    assert outcome.error is error
+    assert outcome.message
+    assert topic() is before
+
+
+async def test_an_unknown_name_is_answered_with_the_nearest_known_one(cluster, topic) -> None:
+    outcome = await change(cluster, ("retention.mss", SET, "1"))
+    assert "did you mean retention.ms" in outcome.message
+
+
+async def test_a_change_can_be_tried_without_doing_it(cluster, topic) -> None:
+    before = topic()
+    assert (await change(cluster, ("retention.ms", SET, "5"), validate_only=True)).error is ErrorCode.NONE
+    assert (await change(cluster, ("retention.ms", SET, "x"), validate_only=True)).error is ErrorCode.INVALID_CONFIG
+    assert topic() is before
+
+
+async def test_racing_changes_of_different_settings_are_all_there(cluster, topic) -> None:
+    names = ["flush.ms", "retention.bytes", "segment.ms", "index.interval.bytes", "delete.retention.ms"]
+    outcomes = await asyncio.gather(*[change(cluster, (name, SET, "77")) for name in names])
+    assert {o.error for o in outcomes} == {ErrorCode.NONE}
+    assert {name: topic().overrides.get(name) for name in names} == dict.fromkeys(names, "77")
+
+
+async def test_topics_and_kinds_that_are_not_there_are_refused(cluster) -> None:
+    assert (await change(cluster, name="absent")).error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert (await change(cluster, kind=8, name="0")).error is ErrorCode.INVALID_REQUEST
+    assert (await change(cluster, kind=Resource.BROKER, name="7")).error is ErrorCode.INVALID_REQUEST
+    assert (await change(cluster, kind=Resource.BROKER, name="x")).error is ErrorCode.INVALID_REQUEST
+
+
+async def test_a_brokers_default_changes_all_topics_that_have_none_of_their_own(cluster, topic) -> None:
+    await cluster.topics.create([NewTopic("other", 1, 1)])
+    seen = []
+    cluster.view.subscribe(seen.extend)
+    outcome = await change(cluster, ("log.retention.ms", SET, "42"), kind=Resource.BROKER, name="")
+    assert outcome.error is ErrorCode.NONE
+    assert cluster.view.topics["other"].config.retention_ms == 42
+    assert topic().config.retention_ms == 1000
+    assert [c.new.name for c in seen if c.new.config.retention_ms == 42] == ["other"]
+    await change(cluster, ("log.retention.ms", DELETE, None), kind=Resource.BROKER, name="")
+    assert cluster.view.topics["other"].config.retention_ms == 14 * 86_400_000
+
+
+async def test_what_is_set_for_one_broker_counts_before_what_is_set_for_all(cluster) -> None:
+    await change(cluster, ("message.max.bytes", SET, "1000"), kind=Resource.BROKER, name="")
+    await change(cluster, ("message.max.bytes", SET, "2000"), kind=Resource.BROKER, name="0")
+    assert cluster.config.topic_defaults.max_message_bytes == 2000
+    (described,) = [d for d in describe_broker(cluster.config) if d.setting.name == "message.max.bytes"]
+    assert (described.value, described.source) == ("2000", Source.BROKER)
+    assert [(s.value, s.source) for s in described.synonyms] == [
+        ("2000", Source.BROKER),
+        ("1000", Source.ALL_BROKERS),
+        ("1048588", Source.DEFAULT),
+    ]
+    assert [d.value for d in describe_all_brokers(cluster.config)] == ["1000"]
+
+
+async def test_settings_that_hold_from_the_start_cannot_be_changed(cluster) -> None:
+    outcome = await change(cluster, ("num.partitions", SET, "2"), kind=Resource.BROKER, name="0")
+    assert outcome.error is ErrorCode.INVALID_CONFIG
+    assert "num.partitions" in outcome.message
+
+
+async def test_broker_settings_last(opener) -> None:
+    cluster = await opener()
+    await change(cluster, ("max.partitions", SET, "5"), kind=Resource.BROKER, name="0")
+    await cluster.close()
+    cluster = await opener()
+    assert cluster.config.max_partitions == 5
+    await cluster.close()
+
+
+async def test_a_topics_value_is_shown_with_where_it_comes_from(opener) -> None:
+    cluster = await opener(log_retention_hours="2")
+    await cluster.topics.create([NewTopic("t", 1, 1, settings={"segment.bytes": "2048"})])
+    shown = {d.setting.name: d for d in describe_topic(cluster.view.topics["t"], cluster.config)}
+    assert (shown["segment.bytes"].value, shown["segment.bytes"].source) == ("2048", Source.TOPIC)
+    assert (shown["retention.ms"].value, shown["retention.ms"].source) == ("7200000", Source.STATIC)
+    assert [(s.name, s.value, s.source) for s in shown["retention.ms"].synonyms] == [
+        ("log.retention.hours", "2", Source.STATIC),
+        ("log.retention.ms", "1209600000", Source.DEFAULT),
+    ]
+    assert (shown["flush.ms"].value, shown["flush.ms"].source) == (str((1 << 63) - 1), Source.DEFAULT)
+    await cluster.close()
+
+
+async def test_what_is_described_is_what_holds(cluster, topic) -> None:
+    for described in describe_topic(topic(), cluster.config):
+        name = described.setting.name
+        value = described.setting.parse(described.value)
+        field = name.replace(".", "_")
+        if hasattr(topic().config, field):
+            assert getattr(topic().config, field) == value, name

@@ -1,0 +1,341 @@
+"""A group on a clock that the test sets, and a coordinator on a loop whose time passes only when nobody is busy."""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+import struct
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from penstock.config.broker import BrokerConfig
+from penstock.config.values import TopicConfig
+from penstock.group.calls import Answer, JoinAnswer, JoinRequest, Persist, SyncAnswer, SyncRequest
+from penstock.group.coordinator import GroupCoordinator
+from penstock.group.state_machine import ClassicGroup
+from penstock.state.embedded import EmbeddedStore
+from penstock.state.view import BrokerView, ClusterView, Endpoint, PartitionView, TopicChange, TopicView
+from penstock.wire import codec
+from penstock.wire.errors import ErrorCode
+from penstock.wire.messages.consumer_protocol_subscription import ConsumerProtocolSubscription
+
+SESSION_MS = 10_000
+REBALANCE_MS = 60_000
+IDS = count(1)
+
+
+def subscription(*topics: str, user_data: bytes = b"") -> bytes:
+    """What a consumer sends for each assignor."""
+    message = ConsumerProtocolSubscription(topics=list(topics), user_data=user_data)
+    return struct.pack(">h", 1) + bytes(codec.encode(message, 1))
+
+
+class Call:
+    """A call on a group that may not be answered yet."""
+
+    def __init__(self) -> None:
+        self.answers: list[Any] = []
+
+    @property
+    def answer(self) -> Any:
+        assert self.answers, "not answered yet"
+        assert len(self.answers) == 1, f"answered {len(self.answers)} times"
+        return self.answers[0]
+
+    @property
+    def error(self) -> ErrorCode:
+        return self.answer.error
+
+    @property
+    def waits(self) -> bool:
+        return not self.answers
+
+
+class GroupUnderTest:
+    """Drives a `ClassicGroup`. What it wants to be durable is so at once, unless `holds_persists`."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.config = BrokerConfig()
+        self.config.group_initial_rebalance_delay_ms = 0
+        for name, value in settings.items():
+            setattr(self.config, name, value)
+        self.group = ClassicGroup("g", self.config, lambda: str(next(IDS)))
+        self.now_ms = 1000.0
+        self.holds_persists = False
+        self.held: list[int] = []
+        self.persists = 0
+
+    # --- time
+
+    def pass_ms(self, duration_ms: float) -> None:
+        """Lets time pass, waking the group when it asked for it."""
+        until_ms = self.now_ms + duration_ms
+        wakes = 0
+        while self.group.wake_ms is not None and self.group.wake_ms <= until_ms:
+            self.now_ms = max(self.now_ms, self.group.wake_ms)
+            self.group.tick(self.now_ms)
+            self.settle()
+            wakes += 1
+            assert wakes < 10_000, f"the group wants to be woken again and again at {self.now_ms}"
+        self.now_ms = until_ms
+
+    def settle(self) -> None:
+        while effects := self.group.take_effects():
+            for effect in effects:
+                if isinstance(effect, Answer):
+                    assert isinstance(effect.waiter, Call)
+                    effect.waiter.answers.append(effect.answer)
+                else:
+                    assert isinstance(effect, Persist)
+                    self.persists += 1
+                    if self.holds_persists:
+                        self.held.append(effect.sequence)
+                    else:
+                        self.group.persisted(effect.sequence, self.now_ms)
+
+    def release(self, ok: bool = True) -> None:
+        """Everything held becomes durable, or fails."""
+        held, self.held = self.held, []
+        for sequence in held:
+            (self.group.persisted if ok else self.group.persist_failed)(sequence, self.now_ms)
+            self.settle()
+
+    # --- calls
+
+    def join(self, member_id: str = "", **more: Any) -> Call:
+        protocols = more.pop("protocols", {"range": subscription("t")})
+        request = JoinRequest(
+            more.pop("protocol_type", "consumer"),
+            protocols,
+            more.pop("session_timeout_ms", SESSION_MS),
+            more.pop("rebalance_timeout_ms", REBALANCE_MS),
+            member_id=member_id,
+            client_id=more.pop("client_id", "c"),
+            two_step=more.pop("two_step", False),
+            **more,
+        )
+        call = Call()
+        self.group.join(request, call, self.now_ms)
+        self.settle()
+        return call
+
+    def sync(self, joined: JoinAnswer, assignments: dict[str, bytes] | None = None, **more: Any) -> Call:
+        call = Call()
+        generation = more.pop("generation", joined.generation)
+        request = SyncRequest(joined.member_id, generation, assignments=assignments or {}, **more)
+        self.group.sync(request, call, self.now_ms)
+        self.settle()
+        return call
+
+    def heartbeat(self, joined: JoinAnswer, instance_id: str | None = None, generation: int | None = None) -> ErrorCode:
+        return self.group.heartbeat(
+            joined.member_id, instance_id, joined.generation if generation is None else generation, self.now_ms
+        )
+
+    def commit(self, joined: JoinAnswer, generation: int | None = None) -> ErrorCode:
+        return self.group.check_commit(
+            joined.member_id, None, joined.generation if generation is None else generation, self.now_ms
+        )
+
+    def leave(self, member_id: str, instance_id: str | None = None) -> ErrorCode:
+        error = self.group.leave(member_id, instance_id)
+        self.group.settle(self.now_ms)
+        self.settle()
+        return error
+
+    def abandon(self, call: Call) -> None:
+        self.group.abandon(call, self.now_ms)
+        self.settle()
+
+    # --- scenes
+
+    def stable(self, *instances: str | None, **more: Any) -> list[JoinAnswer]:
+        """A stable group with a member for each name (None for a dynamic one); the first is the leader."""
+        self.config.group_initial_rebalance_delay_ms = 5
+        calls = [self.join(instance_id=instance, **more) for instance in instances]
+        self.pass_ms(5)
+        self.config.group_initial_rebalance_delay_ms = 0
+        if any(call.waits for call in calls):
+            self.pass_ms(5)
+        joined = [call.answer for call in calls]
+        assert all(not answer.error for answer in joined), joined
+        self.sync_all(joined)
+        return joined
+
+    def sync_all(self, joined: list[JoinAnswer]) -> list[SyncAnswer]:
+        """Everybody syncs; each is assigned its own id and the generation."""
+        plan = {j.member_id: f"{j.member_id}@{j.generation}".encode() for j in joined}
+        calls = [self.sync(j, plan if j.leader == j.member_id else None) for j in joined]
+        return [call.answer for call in calls]
+
+
+@pytest.fixture
+def make_group() -> Callable[..., GroupUnderTest]:
+    return GroupUnderTest
+
+
+@pytest.fixture
+def g() -> GroupUnderTest:
+    return GroupUnderTest()
+
+
+@pytest.fixture
+def subscribe() -> Callable[..., bytes]:
+    return subscription
+
+
+# --- a loop whose time passes only when nothing is to be done
+
+
+class VirtualSelector(selectors.DefaultSelector):
+    """Instead of waiting, moves the loop's time on; unless a store is writing, which takes real time and no virtual."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        super().__init__()
+        self.loop = loop
+
+    def select(self, timeout: float | None = None) -> list[Any]:
+        events = super().select(0)
+        if events or timeout == 0:
+            return events
+        if self.loop.busy():
+            return super().select(0.01)
+        if timeout is None:  # no timer: a thread is about to report
+            events = super().select(20)
+            assert events, "the loop waits for something that never comes"
+            return events
+        self.loop.now_s += timeout
+        return []
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+        self.stores: list[EmbeddedStore] = []
+        super().__init__(VirtualSelector(self))
+
+    def time(self) -> float:
+        return self.now_s
+
+    def busy(self) -> bool:
+        return any(store._queue or store._in_flight for store in self.stores)
+
+
+class VirtualClock:
+    """Goes with the loop; the wall can be set apart."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self.loop = loop
+        self.leap_ms = 0
+
+    def wall_ms(self) -> int:
+        return self.boot_ms() + 1_700_000_000_000 + self.leap_ms
+
+    def boot_ms(self) -> int:
+        return int(self.loop.now_s * 1000)
+
+
+class World:
+    """A coordinator with its store, its view and its time."""
+
+    def __init__(self, loop: VirtualLoop, path: str) -> None:
+        self.loop = loop
+        self.path = path
+        self.clock = VirtualClock(loop)
+        self.config = BrokerConfig()
+        self.config.group_initial_rebalance_delay_ms = 0
+        self.view = ClusterView(cluster_id="test", controller_id=0, revision=1)
+        self.view.brokers[0] = BrokerView(0, [Endpoint("MAIN", "broker.example", 9092)])
+        self.store: EmbeddedStore
+        self.groups: GroupCoordinator
+
+    async def start(self) -> GroupCoordinator:
+        self.store = EmbeddedStore(self.path)
+        self.loop.stores.append(self.store)
+        self.view.listeners.clear()
+        self.groups = GroupCoordinator(self.store, self.view, self.clock, self.config)
+        await self.groups.start()
+        return self.groups
+
+    async def restart(self) -> GroupCoordinator:
+        """As after kill -9: the coordinator is not asked, only the store's file is closed."""
+        self.groups.retention.close()
+        for running in self.groups._running.values():
+            if running.timer is not None:
+                running.timer.cancel()
+        await self.store.close()
+        return await self.start()
+
+    async def stop(self) -> None:
+        await self.groups.close()
+        await self.store.close()
+
+    def create_topic(self, name: str, partitions: int = 4) -> UUID:
+        indexes = range(partitions)
+        topic = TopicView(name, uuid4(), [PartitionView(i, [0], 0, 0, [0]) for i in indexes], {}, TopicConfig())
+        self._change(TopicChange(None, topic))
+        return topic.topic_id
+
+    def delete_topic(self, name: str) -> None:
+        topic = self.view.topics[name]
+        self.view.deleting.add(topic.topic_id)
+        self._change(TopicChange(topic, None))
+
+    def _change(self, change: TopicChange) -> None:
+        if change.old is not None:
+            self.view.deleting.add(change.old.topic_id)
+            del self.view.topics[change.old.name], self.view.topics_by_id[change.old.topic_id]
+        if change.new is not None:
+            self.view.topics[change.new.name] = self.view.topics_by_id[change.new.topic_id] = change.new
+        self.view.revision += 1
+        for listener in self.view.listeners:
+            listener([change])
+
+    def request(self, member_id: str = "", **more: Any) -> JoinRequest:
+        return JoinRequest(
+            "consumer",
+            more.pop("protocols", {"range": subscription("t")}),
+            more.pop("session_timeout_ms", SESSION_MS),
+            more.pop("rebalance_timeout_ms", REBALANCE_MS),
+            member_id=member_id,
+            client_id="c",
+            two_step=more.pop("two_step", False),
+            **more,
+        )
+
+    async def stable(self, group_id: str, **more: Any) -> JoinAnswer:
+        """A stable group of one member, which is returned."""
+        joined = await self.groups.join(group_id, self.request(**more))
+        assert not joined.error, joined
+        plan = {joined.member_id: b"mine"}
+        synced = await self.groups.sync(group_id, SyncRequest(joined.member_id, joined.generation, assignments=plan))
+        assert not synced.error, synced
+        return joined
+
+
+@pytest.fixture
+def run_world(tmp_path: Path) -> Iterator[Callable[..., None]]:
+    """Runs a coroutine function with a started `World`, in virtual time."""
+    loop = VirtualLoop()
+
+    def run(scene: Callable[..., Any], **settings: Any) -> None:
+        async def play() -> None:
+            world = World(loop, str(tmp_path / "state.db"))
+            for name, value in settings.items():
+                setattr(world.config, name, value)
+            await world.start()
+            try:
+                await scene(world)
+            finally:
+                await world.stop()
+
+        loop.run_until_complete(play())
+
+    yield run
+    loop.run_until_complete(loop.shutdown_asyncgens())
+    loop.close()

@@ -1,0 +1,178 @@
+"""When committed offsets end (KIP-211)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from penstock.group.expiry import NEVER, ExpiryQueue, GroupStanding, expires_ms
+from penstock.group.offsets import Commit
+from penstock.state.records import OffsetRecord
+
+DAY_S = 86_400
+RETENTION = {"offsets_retention_minutes": 24 * 60}
+
+
+@pytest.mark.parametrize(
+    ("standing", "expire_ms", "ends_ms"),
+    [
+        (GroupStanding(True, None, None), -1, 100 + 1000),
+        (GroupStanding(False, 500, None), -1, 500 + 1000),
+        (GroupStanding(False, 50, None), -1, 100 + 1000),
+        (GroupStanding(False, None, frozenset({"t"})), -1, NEVER),
+        (GroupStanding(False, None, frozenset({"u"})), -1, 100 + 1000),
+        (GroupStanding(False, None, None), -1, NEVER),
+        (GroupStanding(True, None, None), 300, 300),
+        (GroupStanding(False, 500, None), 300, 300),
+        (GroupStanding(False, None, frozenset({"t"})), 300, NEVER),
+    ],
+)
+def test_when_an_offset_ends(standing, expire_ms, ends_ms):
+    record = OffsetRecord(offset=1, commit_ms=100, expire_ms=expire_ms)
+    assert expires_ms(record, "t", standing, 1000) == ends_ms
+
+
+def test_the_queue_gives_groups_out_once_in_their_time():
+    queue = ExpiryQueue()
+    queue.schedule("a", 30)
+    queue.schedule("b", 20)
+    queue.schedule("a", 10)
+    queue.schedule("a", 40)
+    assert queue.pop_due(9) == []
+    assert queue.pop_due(10) == ["a"]
+    assert queue.pop_due(1000) == ["b"]
+    assert queue.pop_due(1000) == []
+    assert not queue
+
+
+def test_offsets_without_a_group_end_after_their_last_commit(run_world):
+    async def scene(world):
+        t = world.create_topic("t")
+        await world.groups.commit("g", [Commit(t, 0, 1, -1, ""), Commit(t, 1, 1, -1, "")])
+        await asyncio.sleep(DAY_S / 2)
+        await world.groups.commit("g", [Commit(t, 0, 2, -1, "")])
+        await asyncio.sleep(DAY_S / 2 + 1200)
+        assert [c.partition for c in world.groups.committed()] == [0]
+        await asyncio.sleep(DAY_S / 2)
+        assert not world.groups.exists("g")
+
+    run_world(scene, **RETENTION)
+
+
+def test_offsets_of_a_group_are_kept_while_it_has_members_and_a_day_longer(run_world):
+    async def scene(world):
+        t = world.create_topic("t")
+        member = await world.stable("g", session_timeout_ms=1_800_000)
+        await world.groups.commit("g", [Commit(t, 0, 1, -1, "")])
+        for _ in range(3 * 48):
+            await asyncio.sleep(1700)
+            world.groups.heartbeat("g", member.member_id, None, 1)
+        world.groups.leave("g", [(member.member_id, None)])
+        await asyncio.sleep(DAY_S - 60)
+        assert [c.offset for c in world.groups.committed()] == [1]
+        await asyncio.sleep(1300)
+        assert not world.groups.exists("g"), "with its last offset an empty group goes"
+        await world.restart()
+        assert not world.groups.exists("g")
+
+    run_world(scene, **RETENTION)
+
+
+def test_offsets_of_topics_that_members_no_longer_subscribe_to_end(run_world):
+    async def scene(world):
+        t, u = world.create_topic("t"), world.create_topic("u")
+        member = await world.stable("g", session_timeout_ms=1_800_000)
+        await world.groups.commit("g", [Commit(t, 0, 1, -1, ""), Commit(u, 0, 1, -1, "")])
+        for _ in range(60):
+            await asyncio.sleep(1700)
+            world.groups.heartbeat("g", member.member_id, None, 1)
+        assert [c.topic for c in world.groups.committed()] == ["t"]
+
+    run_world(scene, **RETENTION)
+
+
+def test_a_client_may_ask_for_another_retention(run_world):
+    async def scene(world):
+        t = world.create_topic("t")
+        await world.groups.commit("g", [Commit(t, 0, 1, -1, "")], retention_ms=3_600_000)
+        await world.groups.commit("g", [Commit(t, 1, 1, -1, "")])
+        await asyncio.sleep(3000)
+        assert len(list(world.groups.committed())) == 2
+        await asyncio.sleep(1300)
+        assert [c.partition for c in world.groups.committed()] == [1]
+
+    run_world(scene, **RETENTION)
+
+
+@pytest.mark.parametrize("metadata_bytes", [100, 2_000_000])
+def test_a_restart_does_not_end_offsets_of_a_group_that_had_members_for_long(run_world, metadata_bytes):
+    async def scene(world):
+        t = world.create_topic("t")
+        protocols = {"range": b"x" * metadata_bytes}
+        member = await world.stable("g", session_timeout_ms=1_800_000, protocols=protocols)
+        await world.groups.commit("g", [Commit(t, 0, 1, -1, "")])
+        for _ in range(60):
+            await asyncio.sleep(1700)
+            world.groups.heartbeat("g", member.member_id, None, 1)
+        await world.restart()
+        await asyncio.sleep(3600)
+        assert [c.offset for c in world.groups.committed()] == [1]
+
+    run_world(scene, **RETENTION)
+
+
+def test_a_restart_does_not_prolong_retention(run_world):
+    async def scene(world):
+        t = world.create_topic("t")
+        await world.groups.commit("g", [Commit(t, 0, 1, -1, "")])
+        await asyncio.sleep(DAY_S - 100)
+        await world.restart()
+        await asyncio.sleep(1300)
+        assert not world.groups.exists("g")
+
+    run_world(scene, **RETENTION)
+
+
+def test_an_empty_group_without_offsets_goes_with_the_next_pass(run_world):
+    async def scene(world):
+        member = await world.stable("g")
+        world.groups.leave("g", [(member.member_id, None)])
+        assert world.groups.exists("g")
+        await asyncio.sleep(700)
+        assert not world.groups.exists("g")
+
+    run_world(scene)
+
+
+def test_a_commit_on_its_way_saves_an_offset_that_was_about_to_end(run_world):
+    async def scene(world):
+        t = world.create_topic("t")
+        await world.groups.commit("g", [Commit(t, 0, 1, -1, "")])
+        world.groups.retention.close()
+        await asyncio.sleep(2 * DAY_S)
+        commit = world.groups.commit("g", [Commit(t, 0, 2, -1, "")])
+        world.groups.retention.run()
+        assert await commit == []
+        await asyncio.sleep(1)
+        assert [c.offset for c in world.groups.committed()] == [2]
+
+    run_world(scene, **RETENTION)
+
+
+def test_nothing_ends_after_the_wall_clock_leaped_until_it_is_set_right(run_world):
+    async def scene(world):
+        t = world.create_topic("t")
+        await world.groups.commit("g", [Commit(t, 0, 1, -1, "")])
+        world.clock.leap_ms = 40 * DAY_S * 1000
+        await asyncio.sleep(3600)
+        assert world.groups.retention.paused
+        assert world.groups.exists("g")
+        world.clock.leap_ms = 0
+        await asyncio.sleep(3600)
+        assert not world.groups.retention.paused
+        assert world.groups.exists("g")
+        await asyncio.sleep(DAY_S)
+        assert not world.groups.exists("g")
+
+    run_world(scene, **RETENTION)

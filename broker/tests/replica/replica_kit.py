@@ -1,0 +1,225 @@
+"""What the tests of partitions and of the APIs above them are made of: a real store, log directory and topics, a clock
+to turn, and a disk whose syncs can be held up or made to fail."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import struct
+import threading
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import UUID
+
+from faulty import FaultyFiles
+from log_kit import START_MS, HandClock, abandon, headers_in, settle
+
+from penstock.config.broker import BrokerConfig
+from penstock.control.config_admin import ConfigAdmin
+from penstock.control.membership import ensure_cluster, register_embedded
+from penstock.control.results import ConfigChange, ConfigOperation, NewTopic, Resource
+from penstock.control.topic_admin import TopicAdmin
+from penstock.log.compaction.runner import ThreadRunner
+from penstock.log.log_dir import LogDir
+from penstock.log.partition_log import PartitionLog
+from penstock.replica.manager import ReplicaManager
+from penstock.replica.partition import Appended, Partition
+from penstock.replica.producer_state import ProducerState
+from penstock.state.embedded import EmbeddedStore
+from penstock.state.view import ClusterView, Endpoint
+from penstock.state.watcher import Watcher
+from penstock.wire.batch import CRC, BatchHeader, checksum, read_header
+from penstock.wire.errors import ErrorCode
+from penstock.wire.record import Record
+from penstock.wire.records import build_batch
+
+DEADLINE_S = 30.0
+
+
+class GatedFiles(FaultyFiles):
+    """The real file system, whose syncs wait while it is `held`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def hold(self) -> None:
+        self.gate.clear()
+
+    def let_go(self) -> None:
+        self.gate.set()
+
+    def check(self, operation: str, path: str, before: Callable[[], None] | None = None) -> None:
+        if operation == "sync":
+            assert self.gate.wait(DEADLINE_S), "a sync was held up for good"
+        super().check(operation, path, before)
+
+
+@dataclass
+class DataPath:
+    """The rooms below the APIs, put together as a node does."""
+
+    files: GatedFiles
+    clock: HandClock
+    config: BrokerConfig
+    view: ClusterView
+    watcher: Watcher
+    topics: TopicAdmin
+    configs: ConfigAdmin
+    log_dir: LogDir
+    replicas: ReplicaManager
+
+    async def create(self, name: str = "t", partitions: int = 1, **settings: str) -> UUID:
+        """Makes a topic; settings by Kafka's names with underscores."""
+        overrides = {key.replace("_", "."): text for key, text in settings.items()}
+        (outcome,) = await self.topics.create([NewTopic(name, partitions, 1, settings=dict(overrides))])
+        assert outcome.error is ErrorCode.NONE, outcome.message
+        assert outcome.topic_id is not None
+        return outcome.topic_id
+
+    async def partition(self, name: str = "t", **settings: str) -> Partition:
+        """The first partition of a new topic."""
+        await self.create(name, **settings)
+        found = self.replicas.find(name, 0)
+        assert found is not None
+        return found
+
+    async def alter(self, name: str, setting: str, value: str) -> None:
+        change = ConfigChange(setting, ConfigOperation.SET, value)
+        outcome = await self.configs.change(Resource.TOPIC, name, [change])
+        assert outcome.error is ErrorCode.NONE, outcome.message
+
+    async def delete(self, name: str = "t") -> None:
+        outcome = await self.topics.delete(self.view.topics[name])
+        assert outcome.error is ErrorCode.NONE, outcome.message
+
+    async def flushed(self) -> None:
+        """Returns when all that was written is on disk and counts."""
+        await settle(self.log_dir)
+
+    def pins(self) -> int:
+        """Slices that somebody still holds."""
+        return sum(segment.pins for log in self.log_dir for segment in log.segments)
+
+
+@contextlib.asynccontextmanager
+async def opened_data_path(
+    home: Path, *, clean: bool = True, clock: HandClock | None = None, state: str | None = None
+) -> AsyncIterator[DataPath]:
+    """All of it; with `clean` False it ends as a killed process leaves it. `state`: the store's path."""
+    files, clock = GatedFiles(), clock or HandClock()
+    store, view, config = EmbeddedStore(state or str(home / "state.db")), ClusterView(), BrokerConfig.from_texts({})
+    cluster = await ensure_cluster(store)
+    await register_embedded(store, 0, [Endpoint("PLAINTEXT", "127.0.0.1", 9092)], None, UUID(int=7), 1)
+    watcher = Watcher(store, view, config)
+    await watcher.start()
+    log_dir = LogDir(files, str(home), clock, 0, compaction=ThreadRunner(files))
+    log_dir.claim(cluster.cluster_id)
+    log_dir.recover(ProducerState)
+    log_dir.start()
+    replicas = ReplicaManager(view, log_dir, clock, config)
+    topics = TopicAdmin(store, view, watcher, clock, config)
+    topics.cleaners.append(replicas.forget_topic)
+    configs = ConfigAdmin(store, view, watcher, config)
+    try:
+        yield DataPath(files, clock, config, view, watcher, topics, configs, log_dir, replicas)
+    finally:
+        files.let_go()
+        replicas.close()
+        await topics.settle()
+        await watcher.stop()
+        await store.close()
+        await (log_dir.close() if clean else abandon(log_dir))
+
+
+def batch_of(
+    count: int = 3,
+    *,
+    key: bytes | None = b"k",
+    value: bytes = b"some value",
+    timestamp_ms: int = START_MS,
+    base_timestamp_ms: int | None = None,
+    codec: int = 0,
+    producer: tuple[int, int, int] = (-1, -1, -1),
+    attributes: int = 0,
+) -> memoryview:
+    """A batch as a producer sends it: records whose timestamps rise by one. `producer`: id, epoch, first sequence."""
+    records = [Record(key=key, value=value, timestamp_ms=timestamp_ms + i) for i in range(count)]
+    batch = build_batch(
+        records,
+        codec=codec,
+        producer_id=producer[0],
+        producer_epoch=producer[1],
+        base_sequence=producer[2],
+        attributes=attributes,
+        base_timestamp_ms=base_timestamp_ms,
+    )
+    return memoryview(bytearray(batch))
+
+
+def patched(batch: memoryview, layout: str, offset: int, value: int, *, sealed: bool = True) -> memoryview:
+    """The batch with a field of its header changed; with a CRC that fits unless not `sealed`."""
+    struct.pack_into(layout, batch, offset, value)
+    if sealed:
+        CRC.pack_into(batch, 17, checksum(batch, 0, len(batch)))
+    return batch
+
+
+def accepted(partition: Partition, batch: memoryview | None = None) -> Appended:
+    done = partition.append(batch if batch is not None else batch_of())
+    assert not done.error, done
+    return done
+
+
+def stored(log: PartitionLog) -> bytes:
+    """All that is in the log's files."""
+    return b"".join(Path(segment.path).read_bytes() for segment in log.segments)
+
+
+def stored_headers(log: PartitionLog) -> list[BatchHeader]:
+    data = stored(log)
+    for header, position in zip(headers_in(data), positions(data), strict=True):
+        view = memoryview(data)
+        assert header.crc == checksum(view, position, header.size_bytes), "what is in the log has the CRC that it says"
+    return headers_in(data)
+
+
+def positions(data: bytes) -> list[int]:
+    found, position = [], 0
+    while position < len(data):
+        found.append(position)
+        position += read_header(data, position).size_bytes
+    return found
+
+
+class Waiter:
+    """Notes the answers of `when_committed`."""
+
+    def __init__(self) -> None:
+        self.answers: list[int] = []
+
+    def __call__(self, error: int) -> None:
+        self.answers.append(error)
+
+
+class Listener:
+    """A reader that notes what it is told."""
+
+    def __init__(self) -> None:
+        self.grown: list[int] = []
+        self.ended = 0
+
+    def on_data(self, grown_bytes: int) -> None:
+        self.grown.append(grown_bytes)
+
+    def on_end(self) -> None:
+        self.ended += 1
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Lets the loop turn until something has come true; fails where it does not."""
+    async with asyncio.timeout(DEADLINE_S):
+        while not condition():
+            await asyncio.sleep(0.001)
