@@ -1,0 +1,1 @@
+"""Requests to the rooms below, and back: one module for each API family."""

@@ -1,0 +1,265 @@
+"""Fetch: finds where the records lie and lets the connection send them from there; waits when there are too few.
+
+Called by the dispatcher with a decoded request. A waiting request hangs on the partitions that it reads, and costs
+nothing until one of them has data or its time is up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NamedTuple
+
+from penstock.api.exchange import Exchange
+from penstock.api.fetch_sessions import FetchSessions, Selection, Target, Topic
+from penstock.log.types import LogError, LogSlice, OffsetOutOfRange
+from penstock.replica.manager import ReplicaManager
+from penstock.replica.partition import Partition
+from penstock.runtime.stats import RequestStats
+from penstock.wire.apis import ApiKey
+from penstock.wire.errors import ErrorCode
+from penstock.wire.fetch_frame import FetchedPartition, encode_fetch_response
+from penstock.wire.messages.fetch import FetchRequest
+
+READ_COMMITTED = 1
+MAX_WAIT_MS = 300_000
+"""Nobody may hang on a broker for longer, whatever the request says."""
+
+
+class FetchLimits(NamedTuple):
+    """The broker's own bounds."""
+
+    max_bytes: int
+
+
+class FetchApi:
+    """Serves Fetch 4 to 18."""
+
+    def __init__(
+        self,
+        replicas: ReplicaManager,
+        sessions: FetchSessions,
+        limits: FetchLimits,
+        stats: RequestStats,
+    ) -> None:
+        self.replicas, self.sessions, self.limits = replicas, sessions, limits
+        self.stats = stats
+
+    def handle(self, request: FetchRequest, version: int, correlation_id: int, exchange: Exchange, owner: str) -> None:
+        """Answers now, or later when there is something to send."""
+        selection = self.sessions.select(request, version, owner)
+        fetch = PendingFetch(self, request, version, correlation_id, exchange, selection)
+        if selection.error:
+            fetch.reply(Gathered())
+        else:
+            fetch.start()
+
+
+class Gathered:
+    """What one look at the partitions found."""
+
+    __slots__ = ("bytes", "found", "urgent")
+
+    def __init__(self) -> None:
+        self.found: list[tuple[Target, FetchedPartition]] = []
+        self.bytes = 0
+        self.urgent = False
+        """Whether the answer should not wait: an error, or a log that parted from the reader's."""
+
+    def release(self) -> None:
+        for _, fetched in self.found:
+            if isinstance(fetched.records, LogSlice):
+                fetched.records.release()
+
+
+class PendingFetch:
+    """One Fetch request until it is answered. Implements `replica.partition.Reader`."""
+
+    __slots__ = (
+        "api",
+        "correlation_id",
+        "done",
+        "exchange",
+        "expected_bytes",
+        "min_bytes",
+        "request",
+        "scheduled",
+        "selection",
+        "started",
+        "timer",
+        "version",
+        "watched",
+    )
+
+    def __init__(
+        self,
+        api: FetchApi,
+        request: FetchRequest,
+        version: int,
+        correlation_id: int,
+        exchange: Exchange,
+        selection: Selection,
+    ) -> None:
+        self.api, self.request, self.version = api, request, version
+        self.correlation_id, self.exchange, self.selection = correlation_id, exchange, selection
+        self.started = api.stats.now_s()
+        self.min_bytes = min(request.min_bytes, self.max_bytes)
+        self.expected_bytes = 0
+        self.done = self.scheduled = False
+        self.timer: asyncio.TimerHandle | None = None
+        self.watched: list[Partition] = []
+
+    def start(self) -> None:
+        gathered = self.gather()
+        wait_ms = min(self.request.max_wait_ms, MAX_WAIT_MS)
+        if gathered.urgent or wait_ms <= 0 or gathered.bytes >= self.min_bytes or not self.selection.targets:
+            self.reply(gathered)
+            return
+        gathered.release()
+        self.expected_bytes = gathered.bytes
+        self.watch()
+        self.timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self.finish)
+        self.exchange.on_gone(self.cancel)
+
+    def watch(self) -> None:
+        find = self.api.replicas.find
+        for target in self.selection.targets:
+            partition = find(target.topic, target.partition)
+            if partition is not None:
+                partition.readers[self] = None
+                self.watched.append(partition)
+
+    def on_data(self, grown_bytes: int) -> None:
+        """Data came; answers at the end of this turn of the loop, so that one answer covers all that came in it."""
+        self.expected_bytes += grown_bytes
+        if not self.scheduled and self.expected_bytes >= self.min_bytes:
+            self.scheduled = True
+            asyncio.get_running_loop().call_soon(self.finish)
+
+    def on_end(self) -> None:
+        """Something is not there any more, which the answer will say."""
+        if not self.scheduled:
+            self.scheduled = True
+            asyncio.get_running_loop().call_soon(self.finish)
+
+    def finish(self) -> None:
+        if not self.done:
+            self.cancel()
+            self.reply(self.gather())
+
+    def cancel(self) -> None:
+        self.done = True
+        if self.timer is not None:
+            self.timer.cancel()
+        for partition in self.watched:
+            partition.readers.pop(self, None)
+        self.watched.clear()
+
+    def gather(self) -> Gathered:
+        """Reads what there is, within the bounds; the first partition with data gets a whole batch, however large."""
+        gathered = Gathered()
+        left = self.max_bytes
+        for target in self.selection.targets:
+            fetched = self.fetch_one(target, left, at_least_one=gathered.bytes == 0)
+            gathered.found.append((target, fetched))
+            if fetched.error or fetched.diverging is not None:
+                gathered.urgent = True
+            if fetched.records is not None:
+                gathered.bytes += fetched.records.size
+                left -= fetched.records.size
+        return gathered
+
+    def fetch_one(self, target: Target, left: int, at_least_one: bool) -> FetchedPartition:
+        partition = self.api.replicas.find(target.topic, target.partition)
+        if partition is None:
+            return self.nobody(target)
+        error = epoch_error(target.current_leader_epoch, partition.leader_epoch)
+        if self.replica_id >= 0:
+            error = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if error:
+            leader = (self.api.replicas.broker_id, partition.leader_epoch)
+            return FetchedPartition(target.partition, error, leader=leader)
+        log = partition.log
+        aborted = () if self.request.isolation_level == READ_COMMITTED else None
+        stable, start, high = partition.last_stable_offset, log.start_offset, partition.high_watermark
+        diverging = self.divergence(partition, target)
+        records = None
+        try:
+            if diverging is None and (left > 0 or at_least_one):
+                max_bytes = max(min(target.max_bytes, left), 0)
+                records = partition.read(target.fetch_offset, max_bytes, at_least_one)
+        except OffsetOutOfRange:
+            return FetchedPartition(target.partition, ErrorCode.OFFSET_OUT_OF_RANGE, high, stable, start)
+        except LogError:
+            return FetchedPartition(target.partition, ErrorCode.KAFKA_STORAGE_ERROR, high, stable, start)
+        return FetchedPartition(target.partition, 0, high, stable, start, records, aborted, diverging)
+
+    @property
+    def max_bytes(self) -> int:
+        """What the answer may hold; nobody waits for more than that."""
+        return min(self.request.max_bytes, self.api.limits.max_bytes)
+
+    @property
+    def replica_id(self) -> int:
+        """Who asks: -1 for a consumer. A client that poses as a follower is nobody's follower here."""
+        return self.request.replica_state.replica_id if self.version >= 15 else self.request.replica_id
+
+    def divergence(self, partition: Partition, target: Target) -> tuple[int, int] | None:
+        """Where the reader's log parted from ours (KIP-595), if its last fetched epoch tells so."""
+        if target.last_fetched_epoch < 0:
+            return None
+        epoch, end_offset = partition.log.epoch_end_offset(target.last_fetched_epoch)
+        if epoch == target.last_fetched_epoch and end_offset >= target.fetch_offset:
+            return None
+        return epoch, end_offset
+
+    def nobody(self, target: Target) -> FetchedPartition:
+        error, leader = self.api.replicas.absence(target.topic, target.partition)
+        return FetchedPartition(target.partition, error, leader=leader)
+
+    def reply(self, gathered: Gathered) -> None:
+        self.done = True
+        self.api.stats.observe(ApiKey.FETCH, self.api.stats.now_s() - self.started)
+        self.api.stats.fetched_bytes += gathered.bytes
+        if self.exchange.gone:
+            gathered.release()
+            return
+        found = gathered.found
+        if self.selection.incremental:
+            found = self.changed(found)
+        elif self.selection.session is not None:
+            remember(found)
+        topics: dict[Topic, list[FetchedPartition]] = {}
+        for target, fetched in found:
+            topics.setdefault(target.topic, []).append(fetched)
+        parts = encode_fetch_response(
+            self.correlation_id, self.version, self.selection.error, self.selection.session_id, list(topics.items())
+        )
+        self.exchange.reply(parts)  # type: ignore[arg-type]  # the Sized parts are the LogSlices given above
+
+    def changed(self, found: list[tuple[Target, FetchedPartition]]) -> list[tuple[Target, FetchedPartition]]:
+        """What an incremental answer has to tell; partitions that had data go to the back of the queue."""
+        session = self.selection.session
+        assert session is not None
+        news = [(t, f) for t, f in found if f.records is not None or f.diverging or t.told != state_of(f)]
+        remember(news)
+        for target, fetched in news:
+            key = target.topic, target.partition
+            if fetched.records is not None and session.targets.get(key) is target:
+                session.targets[key] = session.targets.pop(key)
+        return news
+
+
+def state_of(fetched: FetchedPartition) -> tuple[int, int, int]:
+    return fetched.error, fetched.high_watermark, fetched.log_start_offset
+
+
+def remember(found: list[tuple[Target, FetchedPartition]]) -> None:
+    for target, fetched in found:
+        target.told = state_of(fetched) if not fetched.error else None
+
+
+def epoch_error(claimed: int, current: int) -> ErrorCode:
+    """Compares the leader epoch that a client knows, -1 for none, with ours (KIP-320)."""
+    if claimed < 0 or claimed == current:
+        return ErrorCode.NONE
+    return ErrorCode.FENCED_LEADER_EPOCH if claimed < current else ErrorCode.UNKNOWN_LEADER_EPOCH

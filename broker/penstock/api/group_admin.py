@@ -1,0 +1,140 @@
+"""DescribeGroups, ListGroups, DeleteGroups and OffsetDelete: groups seen from outside."""
+
+from __future__ import annotations
+
+from penstock.api.routes import RequestContext, Route
+from penstock.group import admin
+from penstock.group.coordinator import GroupCoordinator
+from penstock.group.phases import GroupState
+from penstock.state.view import ClusterView
+from penstock.wire.errors import ErrorCode
+from penstock.wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
+from penstock.wire.messages.describe_groups import (
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+from penstock.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from penstock.wire.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+
+DESCRIBE_TELLS_MISSING = 6
+"""From this version on a group that is not there is an error, before it was a dead group."""
+READ, DELETE, DESCRIBE = 3, 6, 8
+ALL_OPERATIONS = 1 << READ | 1 << DELETE | 1 << DESCRIBE
+"""What may be done to a group, as bits: everything, as nobody's rights are checked."""
+OPERATIONS_NOT_ASKED = -(1 << 31)
+
+
+class GroupAdminApi:
+    """Handlers for administrators of groups."""
+
+    def __init__(self, coordinator: GroupCoordinator, view: ClusterView) -> None:
+        self.coordinator = coordinator
+        self.view = view
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(DescribeGroupsRequest, DescribeGroupsResponse, self.describe_groups, 0, 6, describe_failed),
+            Route(ListGroupsRequest, ListGroupsResponse, self.list_groups, 0, 5, list_failed),
+            Route(DeleteGroupsRequest, DeleteGroupsResponse, self.delete_groups, 0, 2, delete_failed),
+            Route(OffsetDeleteRequest, OffsetDeleteResponse, self.offset_delete, 0, 0, offset_delete_failed),
+        ]
+
+    def describe_groups(self, request: DescribeGroupsRequest, context: RequestContext) -> DescribeGroupsResponse:
+        operations = ALL_OPERATIONS if request.include_authorized_operations else OPERATIONS_NOT_ASKED
+        groups = [self.describe_one(group_id, context.version, operations) for group_id in request.groups]
+        return DescribeGroupsResponse(groups=groups)
+
+    def describe_one(self, group_id: str, version: int, operations: int) -> DescribedGroup:
+        if self.coordinator.unavailable:
+            return DescribedGroup(error_code=self.coordinator.unavailable, group_id=group_id)
+        found = admin.describe(self.coordinator, group_id)
+        if found is None:
+            missing = version >= DESCRIBE_TELLS_MISSING
+            return DescribedGroup(
+                error_code=ErrorCode.GROUP_ID_NOT_FOUND if missing else ErrorCode.NONE,
+                error_message=f"There is no group {group_id}." if missing else None,
+                group_id=group_id,
+                group_state=GroupState.DEAD.value,
+                authorized_operations=operations,
+            )
+        return DescribedGroup(
+            group_id=group_id,
+            group_state=found.state.value,
+            protocol_type=found.protocol_type,
+            protocol_data=found.protocol,
+            members=[
+                DescribedGroupMember(
+                    member_id=m.member_id,
+                    group_instance_id=m.instance_id,
+                    client_id=m.client_id,
+                    client_host=m.client_host,
+                    member_metadata=m.metadata,
+                    member_assignment=m.assignment,
+                )
+                for m in found.members
+            ],
+            authorized_operations=operations,
+        )
+
+    def list_groups(self, request: ListGroupsRequest, context: RequestContext) -> ListGroupsResponse:
+        if self.coordinator.unavailable:
+            return ListGroupsResponse(error_code=self.coordinator.unavailable)
+        found = admin.list_groups(self.coordinator, request.states_filter, request.types_filter)
+        return ListGroupsResponse(
+            groups=[
+                ListedGroup(
+                    group_id=group_id, protocol_type=protocol_type, group_state=state.value, group_type=admin.CLASSIC
+                )
+                for group_id, protocol_type, state in found
+            ]
+        )
+
+    async def delete_groups(self, request: DeleteGroupsRequest, context: RequestContext) -> DeleteGroupsResponse:
+        results = []
+        for group_id in dict.fromkeys(request.groups_names):
+            error = await self.coordinator.delete(group_id)
+            results.append(DeletableGroupResult(group_id=group_id, error_code=error))
+        return DeleteGroupsResponse(results=results)
+
+    async def offset_delete(self, request: OffsetDeleteRequest, context: RequestContext) -> OffsetDeleteResponse:
+        named = [(self.view.topics.get(t.name), p.partition_index) for t in request.topics for p in t.partitions]
+        error, errors = await admin.delete_offsets(self.coordinator, request.group_id, named)
+        if error:
+            return OffsetDeleteResponse(error_code=error)
+        each = iter(errors)
+        topics = [
+            OffsetDeleteResponseTopic(
+                name=t.name,
+                partitions=[
+                    OffsetDeleteResponsePartition(partition_index=p.partition_index, error_code=next(each))
+                    for p in t.partitions
+                ],
+            )
+            for t in request.topics
+        ]
+        return OffsetDeleteResponse(topics=topics)
+
+
+def describe_failed(request: DescribeGroupsRequest, error: int) -> DescribeGroupsResponse:
+    return DescribeGroupsResponse(groups=[DescribedGroup(error_code=error, group_id=g) for g in request.groups])
+
+
+def list_failed(request: ListGroupsRequest, error: int) -> ListGroupsResponse:
+    return ListGroupsResponse(error_code=error)
+
+
+def delete_failed(request: DeleteGroupsRequest, error: int) -> DeleteGroupsResponse:
+    return DeleteGroupsResponse(
+        results=[DeletableGroupResult(group_id=group_id, error_code=error) for group_id in request.groups_names]
+    )
+
+
+def offset_delete_failed(request: OffsetDeleteRequest, error: int) -> OffsetDeleteResponse:
+    return OffsetDeleteResponse(error_code=error)

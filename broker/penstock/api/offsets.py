@@ -1,0 +1,225 @@
+"""OffsetCommit and OffsetFetch: where a group's consumers go on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from uuid import UUID
+
+from penstock.api.routes import RequestContext, Route
+from penstock.group.coordinator import GroupCoordinator
+from penstock.group.offset_table import OffsetKey
+from penstock.group.offsets import Commit
+from penstock.state.records import OffsetRecord
+from penstock.state.view import ClusterView, TopicView
+from penstock.wire.errors import ErrorCode
+from penstock.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from penstock.wire.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+
+TOPIC_IDS = 10
+"""From this version on, of either API, topics are named by id."""
+FETCH_BATCH = 8
+FETCH_GROUP_ERROR = 2
+NO_OFFSET = -1
+
+
+class OffsetsApi:
+    """Handlers for committed offsets."""
+
+    def __init__(self, coordinator: GroupCoordinator, view: ClusterView) -> None:
+        self.coordinator = coordinator
+        self.view = view
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(OffsetCommitRequest, OffsetCommitResponse, self.offset_commit, 2, 10, commit_failed),
+            Route(OffsetFetchRequest, OffsetFetchResponse, self.offset_fetch, 1, 10, fetch_failed),
+        ]
+
+    # --- commit
+
+    async def offset_commit(self, request: OffsetCommitRequest, context: RequestContext) -> OffsetCommitResponse:
+        error = self.coordinator.check_commit(
+            request.group_id, request.member_id, request.group_instance_id, request.generation_id_or_member_epoch
+        )
+        if error:
+            return commit_failed(request, error)
+        by_id = context.version >= TOPIC_IDS
+        commits: list[Commit] = []
+        answers: list[OffsetCommitResponsePartition] = []
+        topics = []
+        for asked in request.topics:
+            topic = self.view.topics_by_id.get(asked.topic_id) if by_id else self.view.topics.get(asked.name)
+            partitions = []
+            for p in asked.partitions:
+                error = self.commit_error(topic, p, by_id)
+                answer = OffsetCommitResponsePartition(partition_index=p.partition_index, error_code=error)
+                partitions.append(answer)
+                if topic is not None and not error:
+                    answers.append(answer)
+                    commits.append(commit_of(topic.topic_id, p))
+            topics.append(OffsetCommitResponseTopic(name=asked.name, topic_id=asked.topic_id, partitions=partitions))
+        retention_ms = request.retention_time_ms if request.retention_time_ms >= 0 else None
+        for index in await self.coordinator.commit(request.group_id, commits, retention_ms):
+            answers[index].error_code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return OffsetCommitResponse(topics=topics)
+
+    def commit_error(self, topic: TopicView | None, asked: OffsetCommitRequestPartition, by_id: bool) -> ErrorCode:
+        if topic is None:
+            return ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if not 0 <= asked.partition_index < len(topic.partitions):
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if asked.committed_offset < NO_OFFSET:
+            return ErrorCode.INVALID_REQUEST
+        metadata = asked.committed_metadata
+        if metadata and len(metadata.encode()) > self.coordinator.config.offset_metadata_max_bytes:
+            return ErrorCode.OFFSET_METADATA_TOO_LARGE
+        return ErrorCode.NONE
+
+    # --- fetch
+
+    def offset_fetch(self, request: OffsetFetchRequest, context: RequestContext) -> OffsetFetchResponse:
+        """Everything committed is stable, as there are no transactions: `require_stable` asks for nothing more."""
+        if context.version >= FETCH_BATCH:
+            by_id = context.version >= TOPIC_IDS
+            return OffsetFetchResponse(groups=[self.fetch_group(group, by_id) for group in request.groups])
+        if self.coordinator.unavailable:
+            return fetch_failed(request, self.coordinator.unavailable)
+        named: list[OffsetFetchRequestTopics] | None = None
+        if request.topics is not None:
+            named = [
+                OffsetFetchRequestTopics(name=t.name, partition_indexes=t.partition_indexes) for t in request.topics
+            ]
+        topics = self.fetch_topics(request.group_id, named, by_id=False)
+        return OffsetFetchResponse(topics=[old_topic(topic) for topic in topics])
+
+    def fetch_group(self, asked: OffsetFetchRequestGroup, by_id: bool) -> OffsetFetchResponseGroup:
+        error = self.coordinator.unavailable
+        if error:
+            return OffsetFetchResponseGroup(group_id=asked.group_id, error_code=error)
+        return OffsetFetchResponseGroup(
+            group_id=asked.group_id, topics=self.fetch_topics(asked.group_id, asked.topics, by_id)
+        )
+
+    def fetch_topics(
+        self, group_id: str, asked: list[OffsetFetchRequestTopics] | None, by_id: bool
+    ) -> list[OffsetFetchResponseTopics]:
+        if asked is None:
+            return self.fetch_all(group_id)
+        topics = []
+        for each in asked:
+            topic = self.view.topics_by_id.get(each.topic_id) if by_id else self.view.topics.get(each.name)
+            if topic is None:
+                error = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.NONE
+                partitions = [fetched(index, None, error) for index in each.partition_indexes]
+            else:
+                partitions = self.fetch_partitions(group_id, topic.topic_id, each.partition_indexes)
+            topics.append(OffsetFetchResponseTopics(name=each.name, topic_id=each.topic_id, partitions=partitions))
+        return topics
+
+    def fetch_partitions(
+        self, group_id: str, topic_id: UUID, indexes: Iterable[int]
+    ) -> list[OffsetFetchResponsePartitions]:
+        table = self.coordinator.offsets.table
+        return [fetched(index, table.get(OffsetKey(group_id, topic_id, index))) for index in indexes]
+
+    def fetch_all(self, group_id: str) -> list[OffsetFetchResponseTopics]:
+        topics = []
+        for topic_id, partitions in self.coordinator.offsets.table.topics_of_group(group_id).items():
+            topic = self.view.topics_by_id.get(topic_id)
+            if topic is not None:
+                found = [fetched(index, record) for index, record in sorted(partitions.items())]
+                topics.append(OffsetFetchResponseTopics(name=topic.name, topic_id=topic_id, partitions=found))
+        return topics
+
+
+def commit_of(topic_id: UUID, asked: OffsetCommitRequestPartition) -> Commit:
+    return Commit(
+        topic_id,
+        asked.partition_index,
+        asked.committed_offset,
+        asked.committed_leader_epoch,
+        asked.committed_metadata or "",
+    )
+
+
+def fetched(
+    index: int, record: OffsetRecord | None, error: ErrorCode = ErrorCode.NONE
+) -> OffsetFetchResponsePartitions:
+    if record is None:
+        return OffsetFetchResponsePartitions(
+            partition_index=index, committed_offset=NO_OFFSET, metadata="", error_code=error
+        )
+    return OffsetFetchResponsePartitions(
+        partition_index=index,
+        committed_offset=record.offset,
+        committed_leader_epoch=record.leader_epoch,
+        metadata=record.metadata,
+        error_code=error,
+    )
+
+
+def old_topic(topic: OffsetFetchResponseTopics) -> OffsetFetchResponseTopic:
+    """The same in the form of the versions before 8."""
+    return OffsetFetchResponseTopic(
+        name=topic.name,
+        partitions=[
+            OffsetFetchResponsePartition(
+                partition_index=p.partition_index,
+                committed_offset=p.committed_offset,
+                committed_leader_epoch=p.committed_leader_epoch,
+                metadata=p.metadata,
+                error_code=p.error_code,
+            )
+            for p in topic.partitions
+        ],
+    )
+
+
+def commit_failed(request: OffsetCommitRequest, error: int) -> OffsetCommitResponse:
+    return OffsetCommitResponse(
+        topics=[
+            OffsetCommitResponseTopic(
+                name=t.name,
+                topic_id=t.topic_id,
+                partitions=[
+                    OffsetCommitResponsePartition(partition_index=p.partition_index, error_code=error)
+                    for p in t.partitions
+                ],
+            )
+            for t in request.topics
+        ]
+    )
+
+
+def fetch_failed(request: OffsetFetchRequest, error: int) -> OffsetFetchResponse:
+    """The error wherever the version has a place for it: for each group, for the whole, and for each partition."""
+    groups = [OffsetFetchResponseGroup(group_id=g.group_id, error_code=error) for g in request.groups]
+    topics = [
+        OffsetFetchResponseTopic(
+            name=t.name,
+            partitions=[
+                OffsetFetchResponsePartition(
+                    partition_index=index, committed_offset=NO_OFFSET, metadata="", error_code=error
+                )
+                for index in t.partition_indexes
+            ],
+        )
+        for t in request.topics or ()
+    ]
+    return OffsetFetchResponse(error_code=error, groups=groups, topics=topics)

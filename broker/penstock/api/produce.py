@@ -1,0 +1,185 @@
+"""Produce: batches go from the receive buffer to the log within the call; the answer leaves when they count.
+
+acks=all waits for the high watermark, so for the flush; acks=1 is answered when written; acks=0 never. This handler
+works on the frame itself and is called by the dispatcher before any general decoding.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import NamedTuple
+
+from penstock.api.exchange import Connection, Exchange
+from penstock.replica.manager import ReplicaManager
+from penstock.replica.partition import Partition
+from penstock.runtime.stats import RequestStats
+from penstock.wire.apis import ApiKey
+from penstock.wire.errors import ErrorCode
+from penstock.wire.produce_frame import (
+    FIRST_SERVED,
+    BatchPlace,
+    PartitionResult,
+    Topic,
+    encode_produce_response,
+    parse_produce,
+)
+
+ACKS = (-1, 0, 1)
+SWEEP_S = 1.0
+"""How often waiting requests are looked over for those whose time is up."""
+
+TopicResults = list[tuple[Topic, list[PartitionResult]]]
+
+
+class ProduceApi:
+    """Serves Produce 3 to 13."""
+
+    def __init__(self, replicas: ReplicaManager, stats: RequestStats) -> None:
+        self.replicas = replicas
+        self.stats = stats
+        self.waiting: dict[ProduceWait, None] = {}
+        self.sweep: asyncio.TimerHandle | None = None
+
+    def handle(self, connection: Connection, frame: memoryview, body: int, version: int, correlation_id: int) -> None:
+        """Serves the request whose body starts at `body`; `frame` is only valid during the call."""
+        started = self.stats.now_s()
+        request = parse_produce(frame, body, version)
+        exchange = connection.open_exchange()
+        acks = request.acks
+        refusal = refuse(acks, request.transactional_id, version)
+        waits: list[Unsettled] = []
+        answer: TopicResults = []
+        failed = False
+        for topic, places in request.topics:
+            results: list[PartitionResult] = []
+            answer.append((topic, results))
+            for place in places:
+                partition = None if refusal else self.replicas.find(topic, place.partition)
+                if partition is None:
+                    results.append(refusal_for(place, refusal) if refusal else self.nobody(topic, place))
+                    failed = True
+                    continue
+                batch = frame[place.start : place.start + max(place.size, 0)]
+                done = partition.append(batch)
+                batch.release()
+                start = partition.log.start_offset
+                if done.error:
+                    failed = True
+                    results.append(PartitionResult(place.partition, done.error, message=done.message))
+                    continue
+                result = PartitionResult(place.partition, 0, done.base_offset, done.log_append_time_ms, start)
+                if acks == -1 and partition.high_watermark < done.required_offset:
+                    waits.append(Unsettled(partition, done.required_offset, results, len(results), result))
+                    result = PartitionResult(place.partition, ErrorCode.REQUEST_TIMED_OUT)
+                results.append(result)
+        if acks == 0:
+            if failed:
+                # the only way to tell a producer that expects no answer
+                exchange.abort("a batch sent with acks=0 was refused")
+            else:
+                exchange.drop()
+        elif waits:
+            self.wait(ProduceWait(self, exchange, correlation_id, version, answer, started), waits, request.timeout_ms)
+        else:
+            self.stats.observe(ApiKey.PRODUCE, self.stats.now_s() - started)
+            exchange.reply([encode_produce_response(correlation_id, version, answer)])
+
+    def nobody(self, topic: Topic, place: BatchPlace) -> PartitionResult:
+        """Why a partition is not here."""
+        error, leader = self.replicas.absence(topic, place.partition)
+        return PartitionResult(place.partition, error, leader=leader)
+
+    def wait(self, wait: ProduceWait, waits: list[Unsettled], timeout_ms: int) -> None:
+        loop = asyncio.get_running_loop()
+        wait.remaining = len(waits)
+        wait.deadline = wait.started + max(timeout_ms, 0) / 1000
+        self.waiting[wait] = None
+        if self.sweep is None:
+            self.sweep = loop.call_later(SWEEP_S, self.expire)
+        for unsettled in waits:
+            unsettled.partition.when_committed(unsettled.required_offset, wait.settler(unsettled))
+
+    def expire(self) -> None:
+        """Answers the requests whose timeout has passed; runs only while some are waiting.
+
+        What was written of theirs may still come to count.
+        """
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        for wait in [w for w in self.waiting if w.deadline <= now]:
+            wait.finish()
+        self.sweep = loop.call_later(SWEEP_S, self.expire) if self.waiting else None
+
+
+class Unsettled(NamedTuple):
+    """A batch that is written and does not count yet: what to wait for, and what `results[at]` will be then.
+
+    Until then it says that time ran out, which is what the client is told if it does.
+    """
+
+    partition: Partition
+    required_offset: int
+    results: list[PartitionResult]
+    at: int
+    result: PartitionResult
+
+
+class ProduceWait:
+    """A request with acks=all whose batches are written but do not count yet."""
+
+    __slots__ = ("answer", "api", "correlation_id", "deadline", "exchange", "remaining", "started", "version")
+
+    def __init__(
+        self,
+        api: ProduceApi,
+        exchange: Exchange,
+        correlation_id: int,
+        version: int,
+        answer: TopicResults,
+        started: float,
+    ) -> None:
+        self.api, self.exchange, self.answer = api, exchange, answer
+        self.correlation_id, self.version = correlation_id, version
+        self.remaining = 0
+        self.started = started
+        self.deadline = 0.0
+
+    def settler(self, unsettled: Unsettled) -> Callable[[int], None]:
+        """What the partition calls when its batch counts, or never will."""
+        settled = False
+
+        def settle(error: int) -> None:
+            nonlocal settled
+            assert not settled, "a batch is settled once"
+            settled = True
+            result = unsettled.result
+            unsettled.results[unsettled.at] = PartitionResult(result.partition, error) if error else result
+            self.remaining -= 1
+            if not self.remaining:
+                self.finish()
+
+        return settle
+
+    def finish(self) -> None:
+        """Answers with what is settled by now."""
+        if self not in self.api.waiting:
+            return  # its time had run out before
+        del self.api.waiting[self]
+        self.api.stats.observe(ApiKey.PRODUCE, self.api.stats.now_s() - self.started)
+        self.exchange.reply([encode_produce_response(self.correlation_id, self.version, self.answer)])
+
+
+def refuse(acks: int, transactional_id: str | None, version: int) -> tuple[ErrorCode, str] | None:
+    """Why no part of the request can be taken."""
+    if version < FIRST_SERVED:
+        return ErrorCode.UNSUPPORTED_VERSION, "message formats 0 and 1 are not taken"
+    if acks not in ACKS:
+        return ErrorCode.INVALID_REQUIRED_ACKS, f"acks is -1 (all), 0 or 1, not {acks}"
+    if transactional_id is not None:
+        return ErrorCode.INVALID_TXN_STATE, "a broker without a cluster has no transactions"
+    return None
+
+
+def refusal_for(place: BatchPlace, refusal: tuple[ErrorCode, str]) -> PartitionResult:
+    return PartitionResult(place.partition, refusal[0], message=refusal[1])

@@ -1,0 +1,47 @@
+"""InitProducerId: an id for a producer that wants its retries recognised (KIP-98, KIP-360)."""
+
+from __future__ import annotations
+
+from penstock.api.routes import RequestContext, Route
+from penstock.runtime.logging import get_logger
+from penstock.state.records import BadRecord
+from penstock.state.store import StoreError
+from penstock.txn.producer_ids import ProducerIds
+from penstock.wire.errors import ErrorCode
+from penstock.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+
+log = get_logger(__name__)
+
+NO_ID = NO_EPOCH = -1
+TRANSACTIONS_REFUSED = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+"""The one error for which every client gives up at once instead of asking for a coordinator again and again."""
+
+
+class ProducerIdsApi:
+    """Serves idempotent producers; a transactional one is refused."""
+
+    def __init__(self, ids: ProducerIds) -> None:
+        self.ids = ids
+
+    def routes(self) -> list[Route]:
+        return [Route(InitProducerIdRequest, InitProducerIdResponse, self.init_producer_id, 0, 5, failed)]
+
+    async def init_producer_id(self, request: InitProducerIdRequest, context: RequestContext) -> InitProducerIdResponse:
+        """Always a new id with epoch 0, also for who has one.
+
+        Without a transactional id nobody can tell whether an id and epoch are still the producer's own, so an epoch is
+        not bumped here: an idempotent client that lost its sequence does that by itself, or asks for a new id.
+        """
+        if request.transactional_id is not None:
+            return failed(request, TRANSACTIONS_REFUSED)
+        if (request.producer_id == NO_ID) != (request.producer_epoch == NO_EPOCH):
+            return failed(request, ErrorCode.INVALID_REQUEST)
+        try:
+            return InitProducerIdResponse(producer_id=await self.ids.next_id(), producer_epoch=0)
+        except (StoreError, BadRecord) as e:
+            log.warning("no producer id", error=str(e))
+            return failed(request, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+
+
+def failed(request: InitProducerIdRequest, error: int) -> InitProducerIdResponse:
+    return InitProducerIdResponse(error_code=error, producer_id=NO_ID, producer_epoch=NO_EPOCH)

@@ -1,0 +1,48 @@
+"""ApiVersions: what this broker serves. The first request of every client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from penstock.api.routes import Route
+from penstock.wire import codec
+from penstock.wire.apis import ApiKey
+from penstock.wire.errors import ErrorCode
+from penstock.wire.frame import RequestHeader
+from penstock.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from penstock.wire.messages.fetch import FetchRequest
+from penstock.wire.messages.produce import ProduceRequest
+
+PRODUCE_ADVERTISED_FROM = 0
+"""Versions below 3 are not served, but several clients refuse a broker that does not name them."""
+
+
+class ApiVersionsApi:
+    """Serves ApiVersions 0 to 4."""
+
+    def __init__(self, routes: Iterable[Route]) -> None:
+        served = {route.request.KEY: (route.first, route.last) for route in routes}
+        served[ApiKey.PRODUCE] = (PRODUCE_ADVERTISED_FROM, ProduceRequest.VERSIONS[1])
+        served[ApiKey.FETCH] = FetchRequest.VERSIONS
+        served[ApiKey.API_VERSIONS] = ApiVersionsRequest.VERSIONS
+        self.served = [
+            ApiVersion(api_key=key, min_version=first, max_version=last)
+            for key, (first, last) in sorted(served.items())
+        ]
+
+    def answer(self, frame: memoryview, header: RequestHeader) -> tuple[ApiVersionsResponse, int]:
+        """(response, the version to write it in)."""
+        first, last = ApiVersionsRequest.VERSIONS
+        if not first <= header.version <= last:
+            return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=self.served), 0
+        request = codec.decode(ApiVersionsRequest, header.version, frame, header.body_offset)
+        named = request.client_software_name, request.client_software_version
+        if header.version >= 3 and not all(map(well_formed, named)):
+            return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST), header.version
+        return ApiVersionsResponse(api_keys=self.served), header.version
+
+
+def well_formed(name: str) -> bool:
+    """Letters, digits, dots and dashes, with a letter or digit at each end (KIP-511)."""
+    inner = name.replace("-", "").replace(".", "")
+    return bool(name) and name[0] not in "-." and name[-1] not in "-." and inner.isascii() and inner.isalnum()

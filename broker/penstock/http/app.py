@@ -1,0 +1,71 @@
+"""The HTTP side of a broker: health for whoever restarts it, metrics for whoever watches it. Started by `node`."""
+
+from __future__ import annotations
+
+import asyncio
+
+from aiohttp import web
+
+from penstock.config.listeners import ListenerAddress
+from penstock.http.heartbeat import Heartbeat
+from penstock.http.sources import Sources
+from penstock.server.listener import bind
+
+DEAD_S = 10.0
+"""A loop that has not beaten for so long serves nobody: better to be restarted."""
+SHUTDOWN_S = 1.0
+TEXT_FORMAT = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class HttpServer:
+    """`/health/live`, `/health/ready`, `/metrics`."""
+
+    def __init__(self, sources: Sources) -> None:
+        self.sources = sources
+        self.heartbeat = Heartbeat(asyncio.get_running_loop())
+        self.rendering = asyncio.Lock()
+        app = web.Application(client_max_size=1 << 16)
+        app.add_routes(
+            [
+                web.get("/health/live", self.live),
+                web.get("/health/ready", self.ready),
+                web.get("/metrics", self.metrics),
+            ]
+        )
+        self.runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S)
+
+    async def start(self, host: str, port: int) -> int:
+        """Listens, and returns the port (0 lets the system choose). Raises `server.listener.ListenError`."""
+        address, sockets = await bind(asyncio.get_running_loop(), ListenerAddress("HTTP", host, port))
+        await self.runner.setup()
+        for sock in sockets:
+            await web.SockSite(self.runner, sock).start()
+        self.heartbeat.start()
+        return address.port
+
+    async def close(self) -> None:
+        self.heartbeat.stop()
+        await self.runner.cleanup()
+
+    async def live(self, request: web.Request) -> web.Response:
+        """Whether the process does anything at all."""
+        age_s = self.heartbeat.age_s
+        if age_s > DEAD_S:
+            return web.Response(status=503, text=f"the event loop has stood still for {age_s:.1f} s\n")
+        return web.Response(text="live\n")
+
+    async def ready(self, request: web.Request) -> web.Response:
+        """Whether clients may be sent here."""
+        reason = self.sources.not_ready()
+        if reason is not None:
+            return web.Response(status=503, text=f"not ready: {reason}\n")
+        return web.Response(text="ready\n")
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        """Rendered for one at a time: scrapers that pile up must not multiply the work."""
+        from penstock.http.metrics import render, take_snapshot  # megabytes that only a scraped broker needs
+
+        async with self.rendering:
+            snapshot = await take_snapshot(self.sources, self.heartbeat)
+            body = await asyncio.get_running_loop().run_in_executor(None, render, snapshot)
+        return web.Response(body=body, headers={"Content-Type": TEXT_FORMAT})

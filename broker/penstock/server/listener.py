@@ -1,0 +1,125 @@
+"""The server: listens by several names, admits connections within bounds, and ends them in good order.
+
+`node` makes one, gives it the dispatcher as `handler`, and tells clients the addresses that `listen` returns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from collections.abc import Awaitable, Callable, Iterable
+from concurrent.futures import Executor
+from functools import partial
+
+from penstock.api.exchange import FrameHandler
+from penstock.config.listeners import ListenerAddress
+from penstock.server.connection import ServerConnection
+from penstock.server.hub import Hub
+from penstock.server.limits import ServerLimits
+from penstock.server.stats import ServerStats
+
+
+class ListenError(Exception):
+    """A listener could not be opened; the message says which, why, and what to do."""
+
+
+BoundFirst = Callable[[list[ListenerAddress]], Awaitable[None]]
+
+
+class Server:
+    """All listeners and connections of a broker. Made and used on its event loop."""
+
+    def __init__(self, handler: FrameHandler, limits: ServerLimits, executor: Executor | None = None) -> None:
+        self.hub = Hub(handler, limits, executor)
+        self.servers: list[asyncio.Server] = []
+
+    @property
+    def stats(self) -> ServerStats:
+        return self.hub.stats
+
+    async def listen(
+        self, addresses: Iterable[ListenerAddress], bound_first: BoundFirst | None = None
+    ) -> list[ListenerAddress]:
+        """Opens the listeners; returns them with the ports that they got. Raises ListenError, with none left open.
+
+        `bound_first` is awaited with these before anybody is accepted: to tell others the addresses, say.
+        """
+        loop = self.hub.loop
+        bound: list[ListenerAddress] = []
+        opened: list[tuple[str, socket.socket]] = []
+        try:
+            for address in addresses:
+                actual, sockets = await bind(loop, address)
+                bound.append(actual)
+                opened += [(address.name, sock) for sock in sockets]
+            if bound_first is not None:
+                await bound_first(bound)
+        except BaseException:
+            for _, sock in opened:
+                sock.close()
+            raise
+        for name, sock in opened:
+            factory = partial(ServerConnection, self.hub, name)
+            self.servers.append(await loop.create_server(factory, sock=sock, backlog=self.hub.limits.backlog))
+        return bound
+
+    async def close(self, grace_s: float) -> None:
+        """Stops accepting and reading; requests in progress get `grace_s` for their answers; then all ends."""
+        for server in self.servers:
+            server.close()
+        await self.hub.close(grace_s)
+
+
+async def bind(
+    loop: asyncio.AbstractEventLoop, address: ListenerAddress
+) -> tuple[ListenerAddress, list[socket.socket]]:
+    """Sockets for each address that the host stands for, all with the same port."""
+    try:
+        found = await loop.getaddrinfo(
+            address.host or None, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+    except socket.gaierror as e:
+        raise ListenError(
+            f"listener {address}: the host cannot be resolved ({e.strerror}): name one of this machine"
+        ) from e
+    sockets: list[socket.socket] = []
+    port = address.port
+    try:
+        for family, kind, protocol, _, where in dict.fromkeys(found):
+            try:
+                sock = socket.socket(family, kind, protocol)
+            except OSError as e:
+                if e.errno == errno.EAFNOSUPPORT:
+                    continue
+                raise
+            sockets.append(sock)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # what is accepted inherits it
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            sock.bind((where[0], port, *where[2:]))
+            port = sock.getsockname()[1]
+            sock.setblocking(False)
+    except OSError as e:
+        for sock in sockets:
+            sock.close()
+        raise ListenError(explain(address, port, e)) from e
+    if not sockets:
+        raise ListenError(f"listener {address}: the host has no address that this machine can listen on")
+    return ListenerAddress(address.name, address.host, port), sockets
+
+
+def explain(address: ListenerAddress, port: int, error: OSError) -> str:
+    """What is wrong with a listener, and the cure."""
+    if error.errno == errno.EADDRINUSE:
+        cure = (
+            f"port {port} is taken: stop what listens there (`ss -ltnp 'sport = :{port}'` shows it) or choose another"
+        )
+    elif error.errno == errno.EADDRNOTAVAIL:
+        cure = "this machine does not have that address: bind to one it has and name this one as advertised"
+    elif error.errno == errno.EACCES:
+        cure = f"port {port} needs privileges: choose one above 1023"
+    else:
+        cure = error.strerror or str(error)
+    return f"listener {address}: {cure}"

@@ -1,0 +1,123 @@
+"""A cluster of one broker on a real store, asked through the codec as a client would."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from penstock.api.cluster import ClusterApi
+from penstock.api.configs import ConfigsApi
+from penstock.api.exchange import Peer
+from penstock.api.log_dirs import LogDirsApi, LogDirState
+from penstock.api.metadata import MetadataApi
+from penstock.api.quorum import QuorumApi
+from penstock.api.routes import RequestContext, Route
+from penstock.api.topics import TopicsApi
+from penstock.config.broker import BrokerConfig
+from penstock.control.config_admin import ConfigAdmin
+from penstock.control.membership import ensure_cluster, register_embedded
+from penstock.control.topic_admin import TopicAdmin
+from penstock.runtime.clock import SystemClock
+from penstock.state.embedded import EmbeddedStore
+from penstock.state.view import ClusterView, Endpoint
+from penstock.state.watcher import Watcher
+from penstock.wire import codec
+from penstock.wire.schema import Payload
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "replica"), str(HERE.parent / "log")]
+
+
+@dataclass
+class Disk:
+    """What DescribeLogDirs finds."""
+
+    states: list[LogDirState] = field(default_factory=lambda: [LogDirState("/data", False, 1000, 400)])
+    sizes: dict[tuple[UUID, int], int] = field(default_factory=dict)
+
+    def log_dirs(self) -> list[LogDirState]:
+        return self.states
+
+    def partition_bytes(self, path: str, topic_id: UUID, index: int) -> int | None:
+        return self.sizes.get((topic_id, index))
+
+
+class FixedClock:
+    """A clock that stands still."""
+
+    def wall_ms(self) -> int:
+        return 1_700_000_000_000
+
+    def boot_ms(self) -> int:
+        return 0
+
+
+class Asker:
+    """Sends requests of any version to the handlers, encoded and decoded as on the wire."""
+
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self.routes = {route.request: route for route in routes}
+
+    async def __call__(self, request: Payload, version: int, listener: str = "INSIDE") -> Any:
+        route = self.routes[type(request)]
+        assert route.first <= version <= route.last
+        received = codec.decode(route.request, version, codec.encode(request, version))
+        peer = Peer(1, listener, "127.0.0.1", 5)
+        answer = route.handler(received, RequestContext(version, 1, "test", peer, None))  # type: ignore[arg-type]
+        response = await answer if inspect.isawaitable(answer) else answer
+        assert type(response) is route.response
+        return codec.decode(route.response, version, codec.encode(response, version))
+
+    def failed(self, request: Payload, version: int, error: int) -> Any:
+        route = self.routes[type(request)]
+        assert route.failure is not None
+        return codec.decode(route.response, version, codec.encode(route.failure(request, error), version))
+
+
+@dataclass
+class Broker:
+    ask: Asker
+    store: EmbeddedStore
+    view: ClusterView
+    config: BrokerConfig
+    admin: TopicAdmin
+    disk: Disk
+
+
+@pytest.fixture
+def settings() -> dict[str, str]:
+    """Settings of the broker; tests parametrise it."""
+    return {}
+
+
+@pytest.fixture
+async def broker(settings: dict[str, str]) -> AsyncIterator[Broker]:
+    store, view, config = EmbeddedStore(":memory:"), ClusterView(), BrokerConfig.from_texts(settings)
+    await ensure_cluster(store)
+    endpoints = [Endpoint("INSIDE", "10.0.0.1", 9092), Endpoint("OUTSIDE", "example.org", 19092)]
+    await register_embedded(store, 0, endpoints, "rack-1", UUID(int=7), 1)
+    watcher = Watcher(store, view, config)
+    await watcher.start()
+    admin = TopicAdmin(store, view, watcher, SystemClock(), config)
+    configs = ConfigAdmin(store, view, watcher, config)
+    disk = Disk()
+    apis = [
+        MetadataApi(view, admin, config),
+        TopicsApi(view, admin, config),
+        ConfigsApi(view, configs, config),
+        ClusterApi(view),
+        QuorumApi(store, view, FixedClock()),
+        LogDirsApi(view, disk),
+    ]
+    routes = [route for api in apis for route in api.routes()]
+    yield Broker(Asker(routes), store, view, config, admin, disk)
+    await admin.settle()
+    await watcher.stop()
+    await store.close()

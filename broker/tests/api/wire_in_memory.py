@@ -1,0 +1,186 @@
+"""A connection without a socket: frames go in as a client encodes them, answers are noted and decoded again.
+
+Answers take their bytes from slices as the kernel would, and give the slices back; a connection that is lost gives them
+back unread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from replica_kit import DataPath, batch_of, opened_data_path, until
+
+from penstock.api.dispatch import Dispatcher
+from penstock.api.exchange import Callback, Part, Peer
+from penstock.api.fetch import FetchApi, FetchLimits
+from penstock.api.fetch_sessions import FetchSessions
+from penstock.api.log_queries import LogQueriesApi
+from penstock.api.produce import ProduceApi
+from penstock.api.routes import Route
+from penstock.api.versions import ApiVersionsApi
+from penstock.log.types import LogSlice
+from penstock.runtime.stats import RequestStats
+from penstock.wire import codec
+from penstock.wire.apis import response_header_version
+from penstock.wire.frame import request_head
+from penstock.wire.messages.fetch import FetchRequest, FetchResponse
+from penstock.wire.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+from penstock.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from penstock.wire.schema import Payload
+
+R = TypeVar("R", bound=Payload)
+PEER = Peer(1, "PLAINTEXT", "127.0.0.1", 5)
+
+
+class RecordedExchange:
+    """One request's place; `frame` is its answer once there is one, whole."""
+
+    def __init__(self) -> None:
+        self.frame: bytes | None = None
+        self.dropped = False
+        self.aborted: str | None = None
+        self.gone = False
+        self.callbacks: list[Callback] = []
+
+    @property
+    def completed(self) -> bool:
+        return self.frame is not None or self.dropped or self.aborted is not None
+
+    def complete(self) -> None:
+        assert not self.completed, "an exchange is completed once"
+        self.callbacks.clear()
+
+    def reply(self, parts: Sequence[Part]) -> None:
+        self.complete()
+        content = b""
+        for part in parts:
+            if isinstance(part, LogSlice):
+                content += b"" if self.gone else part.file.read_at(part.position, part.size)
+                part.release()
+            else:
+                content += bytes(part)
+        self.frame = content
+
+    def drop(self) -> None:
+        self.complete()
+        self.dropped = True
+
+    def abort(self, reason: str) -> None:
+        self.complete()
+        self.aborted = reason
+
+    def on_gone(self, callback: Callback) -> None:
+        self.callbacks.append(callback)
+
+    def lose(self) -> None:
+        """The connection ends."""
+        self.gone = True
+        for callback in self.callbacks:
+            callback()
+
+
+class RecordedConnection:
+    """Implements `api.exchange.Connection`."""
+
+    def __init__(self, peer: Peer = PEER) -> None:
+        self.peer = peer
+        self.exchanges: list[RecordedExchange] = []
+
+    def open_exchange(self) -> RecordedExchange:
+        exchange = RecordedExchange()
+        self.exchanges.append(exchange)
+        return exchange
+
+
+class Wire:
+    """A client of the data path's APIs; requests may be of any version."""
+
+    def __init__(self, path: DataPath, max_bytes: int = 50 << 20) -> None:
+        self.path = path
+        self.stats = RequestStats()
+        self.sessions = FetchSessions(10, lambda: 0.0, seed=1)
+        self.produce = ProduceApi(path.replicas, self.stats)
+        self.fetch = FetchApi(path.replicas, self.sessions, FetchLimits(max_bytes), self.stats)
+        self.routes = LogQueriesApi(path.replicas).routes()
+        self.dispatcher = self.make_dispatcher(self.routes)
+        self.connection = RecordedConnection()
+        self.correlation_id = 0
+
+    def make_dispatcher(self, routes: list[Route]) -> Dispatcher:
+        return Dispatcher(self.produce, self.fetch, ApiVersionsApi(routes), routes, self.stats)
+
+    def frame_of(self, request: Payload, version: int) -> bytearray:
+        """As it stands in the receive buffer: without its size."""
+        self.correlation_id += 1
+        head = request_head(request.KEY, version, self.correlation_id, "tester")
+        return codec.encode(request, version, bytes(head))[4:]
+
+    def send(self, request: Payload, version: int) -> RecordedExchange | None:
+        """Returns the request's exchange. The frame's memory is gone afterwards, as in the server."""
+        frame = self.frame_of(request, version)
+        before = len(self.connection.exchanges)
+        view = memoryview(frame)
+        self.dispatcher(self.connection, view)
+        view.release()
+        frame[:] = b"\xee" * len(frame)
+        frame.clear()  # raises BufferError where somebody kept a view of it
+        return self.connection.exchanges[-1] if len(self.connection.exchanges) > before else None
+
+    def decoded(self, exchange: RecordedExchange, response: type[R], version: int) -> R:
+        """The answer, whose size and correlation id must be right."""
+        frame = exchange.frame
+        assert frame is not None, "there is no answer yet"
+        assert int.from_bytes(frame[:4], "big") == len(frame) - 4
+        assert frame[4:8] == self.correlation_id.to_bytes(4, "big")
+        start = 8 + response_header_version(response.KEY, version)
+        return codec.decode(response, version, frame, start)
+
+    async def ask(self, request: Payload, response: type[R], version: int) -> R:
+        """Sends and waits for the answer."""
+        exchange = self.send(request, version)
+        assert exchange is not None
+        await until(lambda: exchange.completed)
+        return self.decoded(exchange, response, version)
+
+    def produce_request(
+        self,
+        version: int,
+        batches: dict[tuple[str, int], memoryview | bytes | None] | None = None,
+        acks: int = -1,
+        timeout_ms: int = 30_000,
+        **more: Any,
+    ) -> ProduceRequest:
+        """A request for (topic, partition) → batch; names become ids where the version wants them."""
+        topics: dict[str, TopicProduceData] = {}
+        for (name, index), batch in (batches or {("t", 0): batch_of()}).items():
+            known = self.path.view.topics.get(name)
+            ids = {"topic_id": known.topic_id} if version >= 13 and known is not None else {}
+            data = topics.setdefault(name, TopicProduceData(name=name, partition_data=[], **ids))
+            data.partition_data.append(PartitionProduceData(index=index, records=batch))
+        return ProduceRequest(acks=acks, timeout_ms=timeout_ms, topic_data=list(topics.values()), **more)
+
+    async def produced(self, version: int = 9, *arguments: Any, **more: Any) -> ProduceResponse:
+        return await self.ask(self.produce_request(version, *arguments, **more), ProduceResponse, version)
+
+    async def fetched(self, request: FetchRequest, version: int) -> FetchResponse:
+        return await self.ask(request, FetchResponse, version)
+
+    async def listed(self, request: ListOffsetsRequest, version: int) -> ListOffsetsResponse:
+        return await self.ask(request, ListOffsetsResponse, version)
+
+
+@contextlib.asynccontextmanager
+async def opened_wire(home: Path, **more: Any) -> AsyncIterator[Wire]:
+    """All is given back at the end: no slice may be held, nobody may be left waiting."""
+    async with opened_data_path(home, state=":memory:") as path:
+        wire = Wire(path, **more)
+        yield wire
+        path.files.let_go()
+        await path.flushed()
+        assert path.pins() == 0, "a slice was not given back"
+        if wire.produce.sweep is not None:
+            wire.produce.sweep.cancel()
+        await wire.dispatcher.close()

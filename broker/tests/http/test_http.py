@@ -1,0 +1,303 @@
+"""Health says what is so, and metrics tell the counters as they are."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple
+
+import aiohttp
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from penstock.http.app import HttpServer
+from penstock.http.heartbeat import Heartbeat
+from penstock.http.sources import Sources
+from penstock.log.types import LogError, LogSlice
+from penstock.runtime.stats import Histogram, RequestStats
+from penstock.server.listener import ListenError
+from penstock.server.stats import CloseReason, ServerStats
+from penstock.wire.records import Record, build_batch
+
+NOW_MS = 1_700_000_000_000
+
+
+class FixedClock:
+    def wall_ms(self) -> int:
+        return NOW_MS
+
+    def boot_ms(self) -> int:
+        return 0
+
+
+class BatchFile:
+    def __init__(self, content: bytes, error: OSError | None = None) -> None:
+        self.path, self.content, self.error = "segment", content, error
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        if self.error:
+            raise self.error
+        return self.content[offset : offset + size]
+
+
+class PartOfALog:
+    def __init__(self, start_offset: int, end_offset: int) -> None:
+        self.start_offset, self.end_offset, self.size_bytes = start_offset, end_offset, 1000 + end_offset
+
+
+class FakePartition:
+    """A partition with one batch an offset, each a second older than the next."""
+
+    def __init__(self, name: str, index: int, start_offset: int, high_watermark: int) -> None:
+        self.name, self.index, self.high_watermark = name, index, high_watermark
+        self.messages_in = high_watermark
+        self.log = PartOfALog(start_offset, high_watermark + 1)
+        self.lent = 0
+        self.error: OSError | None = None
+
+    def read(self, offset: int, max_bytes: int, at_least_one: bool) -> LogSlice | None:
+        if not self.log.start_offset <= offset < self.high_watermark:
+            raise LogError("out of range")
+        age_s = self.high_watermark - offset
+        batch = build_batch([Record(timestamp_ms=NOW_MS - age_s * 1000, value=b"x")], base_offset=offset)
+        self.lent += 1
+
+        def release() -> None:
+            self.lent -= 1
+
+        file = BatchFile(b"before" + batch, self.error)
+        return LogSlice(file, 6, len(batch), release)  # type: ignore[arg-type]
+
+
+class Committed(NamedTuple):
+    group_id: str
+    topic: str
+    partition: int
+    offset: int
+
+
+class Flusher:
+    rounds = 12
+    synced_files = 34
+
+
+class Broker:
+    """Counters that a test sets, and the HTTP server that tells them."""
+
+    def __init__(self) -> None:
+        self.reason: str | None = None
+        self.parts = [FakePartition("flights", 0, 0, 10), FakePartition("flights", 1, 5, 5)]
+        self.committed: list[Committed] = []
+        self.requests, self.server, self.flushes = RequestStats(), ServerStats(), Histogram()
+        self.sources = Sources(
+            version="1.2.3",
+            clock=FixedClock(),
+            requests=self.requests,
+            server=self.server,
+            flusher=Flusher(),
+            flush_durations=self.flushes,
+            not_ready=lambda: self.reason,
+            partitions=lambda: self.parts,
+            find=self.find,
+            committed=lambda: self.committed,
+        )
+        self.http = HttpServer(self.sources)
+
+    def find(self, topic: str, index: int) -> FakePartition | None:
+        return next((p for p in self.parts if (p.name, p.index) == (topic, index)), None)
+
+    async def get(self, path: str) -> tuple[int, str]:
+        async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{self.port}{path}") as response:
+            return response.status, await response.text()
+
+    async def metrics(self) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
+        status, text = await self.get("/metrics")
+        assert status == 200
+        found: dict[str, dict[tuple[tuple[str, str], ...], float]] = {}
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                at = tuple(sorted(sample.labels.items()))
+                assert at not in found.setdefault(sample.name, {}), "each series once"
+                found[sample.name][at] = sample.value
+        return found
+
+    port = 0
+
+
+@asynccontextmanager
+async def running() -> AsyncIterator[Broker]:
+    broker = Broker()
+    broker.port = await broker.http.start("127.0.0.1", 0)
+    try:
+        yield broker
+    finally:
+        await broker.http.close()
+
+
+async def test_a_broker_whose_loop_turns_is_alive() -> None:
+    async with running() as broker:
+        assert await broker.get("/health/live") == (200, "live\n")
+
+
+async def test_a_loop_that_stood_still_is_not_alive() -> None:
+    async with running() as broker:
+        broker.http.heartbeat.stop()
+        broker.http.heartbeat.last -= 60
+        status, text = await broker.get("/health/live")
+        assert status == 503
+        assert "stood still for 60." in text
+
+
+async def test_readiness_says_why_not() -> None:
+    async with running() as broker:
+        assert await broker.get("/health/ready") == (200, "ready\n")
+        broker.reason = "recovering 3 of 12 partitions"
+        assert await broker.get("/health/ready") == (503, "not ready: recovering 3 of 12 partitions\n")
+        assert (await broker.metrics())["penstock_ready"] == {(): 0}
+
+
+async def test_an_unknown_path_is_not_found() -> None:
+    async with running() as broker:
+        assert (await broker.get("/health"))[0] == 404
+
+
+async def test_the_servers_counters_are_told() -> None:
+    async with running() as broker:
+        server = broker.server
+        server.bytes_in, server.bytes_out, server.requests, server.connections = 11, 22, 33, 4
+        server.closed[CloseReason.IDLE] = 5
+        broker.requests.fetched_bytes = 66
+        found = await broker.metrics()
+        assert found["penstock_received_bytes_total"] == {(): 11}
+        assert found["penstock_sent_bytes_total"] == {(): 22}
+        assert found["penstock_received_requests_total"] == {(): 33}
+        assert found["penstock_connections"] == {(): 4}
+        assert found["penstock_connections_closed_total"] == {(("reason", "idle"),): 5}
+        assert found["penstock_fetched_bytes_total"] == {(): 66}
+        assert found["penstock_flush_rounds_total"] == {(): 12}
+        assert found["penstock_flushed_files_total"] == {(): 34}
+        assert found["penstock_build_info"] == {(("version", "1.2.3"),): 1}
+        assert found["process_resident_memory_bytes"][()] > 1_000_000
+
+
+async def test_times_are_told_as_cumulative_buckets_by_api() -> None:
+    async with running() as broker:
+        for seconds in (0.0001, 0.003, 0.003, 60.0):
+            broker.requests.observe(0, seconds)
+        broker.flushes.observe(0.2)
+        found = await broker.metrics()
+        buckets = found["penstock_request_seconds_bucket"]
+        by_bound = {dict(at)["le"]: n for at, n in buckets.items() if dict(at)["api"] == "Produce"}
+        assert by_bound["0.0001"] == 1
+        assert by_bound["0.0025"] == 1
+        assert by_bound["0.005"] == 3
+        assert by_bound["10.0"] == 3
+        assert by_bound["+Inf"] == 4
+        assert found["penstock_request_seconds_count"] == {(("api", "Produce"),): 4}
+        assert found["penstock_request_seconds_sum"][("api", "Produce"),] == pytest.approx(60.0061)
+        assert found["penstock_flush_seconds_count"] == {(): 1}
+
+
+async def test_each_partition_tells_its_offsets_and_size() -> None:
+    async with running() as broker:
+        found = await broker.metrics()
+        first, second = (("partition", "0"), ("topic", "flights")), (("partition", "1"), ("topic", "flights"))
+        assert found["penstock_partition_start_offset"] == {first: 0, second: 5}
+        assert found["penstock_partition_end_offset"] == {first: 11, second: 6}
+        assert found["penstock_partition_high_watermark"] == {first: 10, second: 5}
+        assert found["penstock_partition_size_bytes"] == {first: 1011, second: 1006}
+        assert found["penstock_partition_records_total"] == {first: 10, second: 5}
+
+
+def at(group: str, partition: int) -> tuple[tuple[str, str], ...]:
+    return ("group", group), ("partition", str(partition)), ("topic", "flights")
+
+
+async def test_lag_is_told_in_records_and_in_seconds() -> None:
+    async with running() as broker:
+        broker.committed = [
+            Committed("behind", "flights", 0, 3),
+            Committed("done", "flights", 0, 10),
+            Committed("done", "flights", 1, 5),
+            Committed("ahead", "flights", 0, 12),
+            Committed("gone", "no-such-topic", 0, 3),
+        ]
+        found = await broker.metrics()
+        assert found["penstock_group_lag_records"][at("behind", 0)] == 7
+        assert found["penstock_group_lag_seconds"][at("behind", 0)] == 7
+        assert found["penstock_group_offset"][at("behind", 0)] == 3
+        for key in (at("done", 0), at("done", 1), at("ahead", 0)):
+            assert found["penstock_group_lag_records"][key] == 0
+            assert found["penstock_group_lag_seconds"][key] == 0
+        assert all(p.lent == 0 for p in broker.parts), "slices are given back"
+
+
+async def test_a_group_before_the_logs_start_lags_by_what_is_there() -> None:
+    async with running() as broker:
+        broker.parts[0].log.start_offset = 6
+        broker.committed = [Committed("late", "flights", 0, 1)]
+        found = await broker.metrics()
+        assert found["penstock_group_lag_records"][at("late", 0)] == 4
+        assert found["penstock_group_lag_seconds"][at("late", 0)] == 4
+
+
+async def test_an_age_that_cannot_be_read_is_left_out() -> None:
+    async with running() as broker:
+        broker.parts[0].error = OSError("bad sector")
+        broker.committed = [Committed("behind", "flights", 0, 3)]
+        found = await broker.metrics()
+        assert found["penstock_group_lag_records"] == {at("behind", 0): 7}
+        assert "penstock_group_lag_seconds" not in found
+        assert broker.parts[0].lent == 0
+
+
+async def test_names_that_need_quoting_survive() -> None:
+    async with running() as broker:
+        broker.committed = [Committed('odd "group"\n\\', "flights", 0, 3)]
+        assert at('odd "group"\n\\', 0) in (await broker.metrics())["penstock_group_lag_records"]
+
+
+async def test_ten_thousand_partitions_are_told() -> None:
+    async with running() as broker:
+        broker.parts = [FakePartition("many", i, 0, i) for i in range(10_000)]
+        found = await broker.metrics()
+        assert len(found["penstock_partition_high_watermark"]) == 10_000
+
+
+async def test_a_port_that_is_taken_is_explained() -> None:
+    async with running() as broker:
+        with pytest.raises(ListenError, match="is taken"):
+            await HttpServer(broker.sources).start("127.0.0.1", broker.port)
+
+
+class ManualLoop:
+    """A loop whose time the test sets."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.timers: list[tuple[float, Any]] = []
+
+    def time(self) -> float:
+        return self.now
+
+    def call_at(self, when: float, callback: Any) -> Any:
+        self.timers.append((when, callback))
+        return self
+
+    def cancel(self) -> None:
+        self.timers.clear()
+
+    def run(self, until: Iterable[float]) -> None:
+        for self.now in until:
+            (_, callback) = self.timers.pop()
+            callback()
+
+
+def test_delays_of_the_loop_are_counted_as_stalls() -> None:
+    loop = ManualLoop()
+    heartbeat = Heartbeat(loop, interval_s=0.1)  # type: ignore[arg-type]
+    heartbeat.start()
+    loop.run([100.1, 100.21, 100.61, 100.71, 102.81])
+    assert heartbeat.stalls == 2
+    assert heartbeat.stalled_s == pytest.approx(2.3)
+    assert heartbeat.longest_s == pytest.approx(2.0)

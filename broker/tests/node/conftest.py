@@ -1,0 +1,30 @@
+"""Makes the shared parts of this folder importable; brokers that end with their test."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from node_kit import Process
+
+MakeProcess = Callable[..., Process]
+
+
+@pytest.fixture
+def up(tmp_path: Path) -> Iterator[MakeProcess]:
+    """Starts `penstock up` with these arguments on the test's data directory, and waits until it serves."""
+    begun: list[Process] = []
+
+    def begin(*arguments: str, **more: object) -> Process:
+        process = Process(tmp_path, *arguments, **more)  # type: ignore[arg-type]
+        begun.append(process)
+        return process.ready()
+
+    yield begin
+    for process in begun:
+        process.kill()

@@ -1,0 +1,175 @@
+"""A server on real sockets with a handler of the test's own, on both event loops."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import struct
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+from penstock.api.exchange import Connection, Exchange
+from penstock.config.listeners import ListenerAddress
+from penstock.log.types import LogSlice
+from penstock.server import connection as connection_module
+from penstock.server.limits import ServerLimits
+from penstock.server.listener import Server
+
+Run = Callable[[Coroutine[Any, Any, None]], None]
+
+
+@pytest.fixture(params=["uvloop", "asyncio", "transport"])
+def run(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+    """Runs a scenario: on uvloop, on asyncio's own loop, and with output through the transport alone."""
+    factory = asyncio.new_event_loop if request.param == "asyncio" else uvloop.new_event_loop
+    if request.param == "transport":
+        monkeypatch.setattr(connection_module, "HAS_SENDFILE", False)
+    with asyncio.Runner(loop_factory=factory) as runner:
+        yield lambda scenario: runner.run(asyncio.wait_for(scenario, 60))
+
+
+@dataclass
+class Desk:
+    """A handler that lets the test decide: it records requests, and answers by `answer` or leaves them open."""
+
+    answer: Callable[[Exchange, bytes], None] | None = None
+    requests: list[bytes] = field(default_factory=list)
+    open: list[Exchange] = field(default_factory=list)
+    most_open: int = 0
+
+    def __call__(self, connection: Connection, frame: memoryview) -> None:
+        content = bytes(frame)
+        self.requests.append(content)
+        exchange = connection.open_exchange()
+        if self.answer is not None:
+            self.answer(exchange, content)
+        else:
+            self.open.append(exchange)
+            self.most_open = max(self.most_open, len(self.open))
+
+    async def received(self, number: int) -> None:
+        while len(self.requests) < number:
+            await asyncio.sleep(0.001)
+
+
+def echo(exchange: Exchange, content: bytes) -> None:
+    exchange.reply([framed(content)])
+
+
+def framed(content: bytes) -> bytes:
+    return struct.pack(">i", len(content)) + content
+
+
+@dataclass
+class Client:
+    """The other end of a connection."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    def send(self, *contents: bytes) -> None:
+        self.writer.write(b"".join(map(framed, contents)))
+
+    async def receive(self) -> bytes:
+        (size,) = struct.unpack(">i", await self.reader.readexactly(4))
+        return await self.reader.readexactly(size)
+
+    async def ask(self, content: bytes) -> bytes:
+        self.send(content)
+        return await self.receive()
+
+    async def closed(self) -> bytes:
+        """Waits until the server has closed; what came before."""
+        try:
+            return await self.reader.read()
+        except ConnectionResetError:
+            return b""
+
+    def hang_up(self) -> None:
+        self.writer.transport.abort()
+
+
+class Service:
+    def __init__(self, server: Server, port: int) -> None:
+        self.server, self.port = server, port
+        self.clients: list[Client] = []
+
+    async def connect(self) -> Client:
+        client = Client(*await asyncio.open_connection("127.0.0.1", self.port))
+        self.clients.append(client)
+        return client
+
+
+@asynccontextmanager
+async def serving(handler: Desk, limits: ServerLimits | None = None, grace_s: float = 0.0) -> AsyncIterator[Service]:
+    server = Server(handler, limits or ServerLimits())
+    (address,) = await server.listen([ListenerAddress("PLAINTEXT", "127.0.0.1", 0)])
+    service = Service(server, address.port)
+    try:
+        yield service
+        probe = await service.connect()  # whatever happened, others are served
+        handler.answer = echo
+        assert await probe.ask(b"still there?") == b"still there?"
+    finally:
+        await server.close(grace_s)
+        for client in service.clients:
+            client.hang_up()
+        assert server.hub.pool.held_bytes == 0, "memory of connections that are gone"
+        assert server.stats.connections == server.stats.paused == 0, "connections that are gone"
+
+
+class SegmentFile:
+    """A file as the log's, whose cache the test can empty and whose reads it can fail."""
+
+    def __init__(self, path: Path, content: bytes) -> None:
+        path.write_bytes(content)
+        self.path = str(path)
+        self.content = content
+        self.fd = os.open(path, os.O_RDONLY)
+        self.is_cached = True
+        self.reads = 0
+        self.error: OSError | None = None
+        self.lent = 0
+
+    def fileno(self) -> int:
+        return self.fd
+
+    def cached(self, offset: int, size: int) -> bool:
+        return self.is_cached
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        self.reads += 1
+        if self.error is not None:
+            raise self.error
+        return os.pread(self.fd, size, offset)
+
+    def slice(self, position: int, size: int) -> LogSlice:
+        self.lent += 1
+        released = False
+
+        def release() -> None:
+            nonlocal released
+            assert not released, "a slice is released once"
+            released = True
+            self.lent -= 1
+
+        return LogSlice(self, position, size, release)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def segment(tmp_path: Path) -> Iterator[SegmentFile]:
+    file = SegmentFile(tmp_path / "segment.log", os.urandom(1 << 20) * 12)
+    yield file
+    os.close(file.fd)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Waits for what must come to pass."""
+    while not condition():
+        await asyncio.sleep(0.002)

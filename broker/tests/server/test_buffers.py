@@ -1,0 +1,136 @@
+"""Bytes become frames however they are cut, and nobody's memory follows what a peer merely claims."""
+
+from __future__ import annotations
+
+import random
+import struct
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.api.exchange import ProtocolViolation
+from penstock.server.buffers import GROWTH, SHARED_BYTES, SMALL_BYTES, BufferPool, FrameReader
+
+MIB = 1 << 20
+
+
+def feed(reader: FrameReader, data: bytes, most: int | None = None) -> list[bytes]:
+    """Receives `data` as a socket would and takes up to `most` frames in a turn."""
+    frames = []
+    while data:
+        buffer = reader.get_buffer()
+        assert len(buffer) > 0, "there is room to receive"
+        taken = min(len(buffer), len(data))
+        buffer[:taken] = data[:taken]
+        data = data[taken:]
+        reader.received(taken)
+        frames += take(reader, most)
+    return frames
+
+
+def take(reader: FrameReader, most: int | None = None) -> list[bytes]:
+    frames = []
+    while most is None or len(frames) < most:
+        frame = reader.next_frame()
+        if frame is None:
+            break
+        frames.append(bytes(frame))
+    reader.settle()
+    return frames
+
+
+def framed(content: bytes) -> bytes:
+    return struct.pack(">i", len(content)) + content
+
+
+sizes = st.lists(
+    st.one_of(st.integers(0, 40), st.integers(0, 3 * SMALL_BYTES), st.sampled_from([SHARED_BYTES, 3 * MIB])),
+    max_size=8,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(sizes, st.integers(0, 1 << 32), st.sampled_from([1, 3]))
+def test_frames_come_out_as_they_went_in_however_they_are_cut(lengths: list[int], seed: int, readers: int) -> None:
+    rng = random.Random(seed)
+    pool = BufferPool(8 * MIB)
+    contents = [rng.randbytes(n) for n in lengths]
+    stream = b"".join(map(framed, contents))
+    pairs = [(FrameReader(pool), list[bytes]()) for _ in range(readers)]
+    cuts = sorted(rng.randrange(len(stream) + 1) for _ in range(rng.choice([0, 3, 60])))
+    for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+        for reader, frames in pairs:  # side by side, so that none may lean on the shared buffer
+            frames += feed(reader, stream[start:end])
+    for reader, frames in pairs:
+        assert frames == contents
+        assert not reader.incomplete
+    assert pool.held_bytes == 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(0, 2000), min_size=1, max_size=200), st.integers(1, 30))
+def test_what_is_not_taken_yet_waits_its_turn(lengths: list[int], most: int) -> None:
+    reader = FrameReader(BufferPool(MIB))
+    contents = [bytes([i % 256]) * n for i, n in enumerate(lengths)]
+    frames = feed(reader, b"".join(map(framed, contents)), most)
+    while len(frames) < len(contents):
+        reader.recall()
+        more = take(reader, most)
+        assert more, "each turn brings some"
+        frames += more
+    assert frames == contents
+    assert not reader.incomplete
+
+
+def test_a_declared_size_takes_no_memory_before_bytes_come() -> None:
+    pool = BufferPool(100 * MIB)
+    readers = [FrameReader(pool) for _ in range(1000)]
+    for reader in readers:
+        assert feed(reader, struct.pack(">i", 100 * MIB) + b"x" * 20) == []
+    assert pool.held_bytes == 24_000
+
+
+def test_memory_for_a_frame_grows_with_what_has_arrived() -> None:
+    pool = BufferPool(100 * MIB)
+    reader = FrameReader(pool)
+    arrived = 4
+    feed(reader, struct.pack(">i", 64 * MIB))
+    while arrived < 63 * MIB:
+        feed(reader, b"x" * 100_000)
+        arrived += 100_000
+        assert pool.held_bytes <= 2 * GROWTH * arrived
+
+
+def test_a_peer_that_has_sent_large_frames_gets_room_for_the_next_at_once() -> None:
+    pool = BufferPool(100 * MIB)
+    reader = FrameReader(pool)
+    frame = framed(b"y" * 900_000)
+    assert len(feed(reader, frame)) == 1
+    assert feed(reader, frame[:70_000]) == []
+    assert reader.own is not None
+    assert len(reader.get_buffer()) == len(frame) - 70_000, "exactly the rest is asked for"
+    assert len(feed(reader, frame[70_000:])) == 1
+    assert pool.held_bytes == 0
+
+
+@pytest.mark.parametrize("size", [-1, -(1 << 31), MIB + 1, (1 << 31) - 1])
+def test_an_impossible_size_is_refused_before_anything_is_held(size: int) -> None:
+    pool = BufferPool(MIB)
+    with pytest.raises(ProtocolViolation, match=str(size)):
+        feed(FrameReader(pool), struct.pack(">i", size) + b"x" * 100)
+    assert pool.held_bytes == 0
+
+
+def test_the_largest_size_allowed_is_taken_and_an_empty_frame_too() -> None:
+    reader = FrameReader(BufferPool(MIB))
+    assert feed(reader, framed(b"") + framed(b"z" * MIB)) == [b"", b"z" * MIB]
+
+
+def test_buffers_are_kept_for_others_within_a_bound() -> None:
+    pool = BufferPool(100 * MIB)
+    for buffer in [pool.borrow(2 * MIB) for _ in range(50)]:
+        pool.give_back(buffer)
+    assert pool.retained_bytes == sum(size * len(spare) for size, spare in pool.spare.items()) == 8 * MIB
+    pool.borrow(2 * MIB - 5)
+    assert pool.retained_bytes == 6 * MIB

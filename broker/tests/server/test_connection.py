@@ -1,0 +1,288 @@
+"""Requests and answers of one connection: their order, their bounds, and how a connection ends."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+import struct
+
+import pytest
+from server_kit import Desk, Run, echo, framed, serving, until
+
+from penstock.api.exchange import Connection, Exchange, ProtocolViolation
+from penstock.server.limits import ServerLimits
+from penstock.server.stats import CloseReason
+
+
+def test_answers_leave_in_the_order_of_the_requests(run: Run) -> None:
+    async def scenario() -> None:
+        desk = Desk()
+        async with serving(desk) as service:
+            client = await service.connect()
+            client.send(*[b"%d" % i for i in range(50)])
+            await desk.received(50)
+            numbers = list(range(50))
+            random.Random(3).shuffle(numbers)
+            for number in numbers:
+                desk.open[number].reply([framed(b"%d" % number)])
+                await asyncio.sleep(0)
+            assert [int(await client.receive()) for _ in range(50)] == list(range(50))
+
+    run(scenario())
+
+
+def test_a_request_that_waits_does_not_keep_others_from_being_read(run: Run) -> None:
+    async def scenario() -> None:
+        desk = Desk()
+        async with serving(desk) as service:
+            client = await service.connect()
+            client.send(b"long poll")
+            await desk.received(1)
+            client.send(b"heartbeat")
+            await desk.received(2)
+            desk.open[1].reply([framed(b"alive")])
+            desk.open[0].reply([framed(b"data")])
+            assert await client.receive() == b"data"
+            assert await client.receive() == b"alive"
+
+    run(scenario())
+
+
+def test_a_request_without_an_answer_leaves_no_gap(run: Run) -> None:
+    async def scenario() -> None:
+        desk = Desk()
+        async with serving(desk) as service:
+            client = await service.connect()
+            client.send(b"acks=0", b"acks=1")
+            await desk.received(2)
+            desk.open[1].reply([framed(b"written")])
+            desk.open[0].drop()
+            assert await client.receive() == b"written"
+
+    run(scenario())
+
+
+def test_a_pipeline_of_100_000_requests_is_served_within_bounds(run: Run) -> None:
+    async def scenario() -> None:
+        highest = 0
+
+        def answer(exchange: Exchange, content: bytes) -> None:
+            nonlocal highest
+            hub = service.server.hub
+            highest = max(highest, *(c.open_exchanges for c in hub.connections.values()))  # type: ignore[attr-defined]
+            if len(desk.requests) % 2:
+                exchange.reply([framed(content)])
+            else:
+                asyncio.get_running_loop().call_soon(exchange.reply, [framed(content)])
+
+        desk = Desk(answer)
+        async with serving(desk, ServerLimits(max_in_flight=100)) as service:
+            client = await service.connect()
+            total = 100_000
+            client.send(*[b"%06d" % i for i in range(total)])
+            got = await client.reader.readexactly(10 * total)
+            assert got == b"".join(framed(b"%06d" % i) for i in range(total))
+            assert highest == 100
+            assert service.server.stats.requests == total
+
+    run(scenario())
+
+
+def test_a_client_that_never_reads_holds_bounded_memory_and_is_closed(run: Run) -> None:
+    async def scenario() -> None:
+        desk = Desk(lambda exchange, content: exchange.reply([framed(b"a" * 10_000)]))
+        limits = ServerLimits(max_unsent_bytes=200_000, idle_s=0.5)
+        async with serving(desk, limits) as service:
+            loop = asyncio.get_running_loop()
+            with socket.create_connection(("127.0.0.1", service.port)) as sock:
+                sock.setblocking(False)
+                sending = loop.create_task(loop.sock_sendall(sock, framed(b"more") * 300_000))
+                sending.add_done_callback(lambda task: task.exception())
+                await until(lambda: service.server.stats.connections == 1)
+                (connection,) = service.server.hub.connections.values()
+                await until(lambda: connection.paused != 0)
+                unsent = 0
+                while service.server.stats.connections:
+                    unsent = max(unsent, connection.unsent_bytes)  # type: ignore[attr-defined]
+                    await asyncio.sleep(0.002)
+                assert 200_000 < unsent <= 200_000 + 10_004
+                assert service.server.hub.pool.held_bytes == 0
+                assert service.server.stats.closed[CloseReason.IDLE] == 1
+
+    run(scenario())
+
+
+def test_a_client_that_reads_late_gets_everything(run: Run) -> None:
+    async def scenario() -> None:
+        desk = Desk(lambda exchange, content: exchange.reply([framed(content * 1000)]))
+        async with serving(desk, ServerLimits(max_unsent_bytes=50_000)) as service:
+            loop = asyncio.get_running_loop()
+            with socket.create_connection(("127.0.0.1", service.port)) as sock:
+                sock.setblocking(False)
+                contents = [b"%04d" % i for i in range(5000)]
+                sending = loop.create_task(loop.sock_sendall(sock, b"".join(map(framed, contents))))
+                await until(lambda: service.server.stats.paused == 1)
+                got = bytearray()
+                while len(got) < 4004 * 5000:
+                    got += await loop.sock_recv(sock, 1 << 20)
+                await sending
+                assert got == b"".join(framed(content * 1000) for content in contents)
+                assert service.server.stats.paused == 0
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("size", [0x7FFFFFFF, -1, -0x80000000, (100 << 20) + 1])
+def test_an_impossible_frame_length_closes_the_connection(run: Run, size: int) -> None:
+    async def scenario() -> None:
+        desk = Desk(echo)
+        async with serving(desk) as service:
+            client = await service.connect()
+            client.writer.write(framed(b"good") + struct.pack(">i", size) + b"x" * 100)
+            assert await client.closed() in (framed(b"good"), b"")
+            assert desk.requests == [b"good"]
+            assert service.server.stats.closed[CloseReason.VIOLATION] == 1
+
+    run(scenario())
+
+
+def test_a_handler_that_is_told_nonsense_ends_the_connection_behind_earlier_answers(run: Run) -> None:
+    async def scenario() -> None:
+        def answer(exchange: Exchange, content: bytes) -> None:
+            if content == b"nonsense":
+                raise ProtocolViolation("no such API")
+            echo(exchange, content)
+
+        desk = Desk(answer)
+        async with serving(desk) as service:
+            client = await service.connect()
+            client.send(b"one", b"two", b"nonsense", b"three")
+            assert await client.closed() == framed(b"one") + framed(b"two")
+            assert desk.requests == [b"one", b"two", b"nonsense"]
+            assert service.server.stats.closed[CloseReason.VIOLATION] == 1
+
+    run(scenario())
+
+
+def test_an_exception_in_a_handler_costs_only_its_connection(run: Run) -> None:
+    async def scenario() -> None:
+        def answer(exchange: Exchange, content: bytes) -> None:
+            raise RuntimeError("a bug")
+
+        async with serving(Desk(answer)) as service:
+            client = await service.connect()
+            client.send(b"anything")
+            assert await client.closed() == b""
+            assert service.server.stats.closed[CloseReason.FAILED] == 1
+
+    run(scenario())
+
+
+def test_a_handler_can_abort_a_connection_now_or_later(run: Run) -> None:
+    async def scenario() -> None:
+        desk = Desk(lambda exchange, content: exchange.abort("refused with acks=0"))
+        async with serving(desk) as service:
+            client = await service.connect()
+            client.send(b"anything", b"never served")
+            assert await client.closed() == b""
+            desk.answer = None
+            client = await service.connect()
+            client.send(b"late")
+            await desk.received(2)
+            desk.open[0].abort("it failed")
+            assert await client.closed() == b""
+            assert desk.requests == [b"anything", b"late"]
+            assert service.server.stats.closed[CloseReason.ABORTED] == 2
+
+    run(scenario())
+
+
+def test_those_who_wait_are_told_once_when_the_peer_is_gone(run: Run) -> None:
+    async def scenario() -> None:
+        desk = Desk()
+        async with serving(desk) as service:
+            client = await service.connect()
+            client.send(b"one", b"two")
+            await desk.received(2)
+            told: list[int] = []
+            for number, exchange in enumerate(desk.open):
+                exchange.on_gone(lambda number=number: told.append(number))  # type: ignore[misc]
+            desk.open[0].reply([framed(b"first")])
+            assert await client.receive() == b"first"
+            client.hang_up()
+            await until(lambda: desk.open[1].gone)
+            assert told == [1]
+            desk.open[1].on_gone(lambda: told.append(7))
+            assert told == [1, 7], "who asks too late is told at once"
+            desk.open[1].reply([framed(b"nobody hears it")])
+            assert told == [1, 7]
+            assert service.server.stats.closed[CloseReason.PEER] == 1
+
+    run(scenario())
+
+
+def test_an_idle_connection_and_one_that_stops_mid_frame_are_closed_in_time(run: Run) -> None:
+    async def scenario() -> None:
+        desk = Desk()
+        async with serving(desk, ServerLimits(idle_s=0.3)) as service:
+            idle, stuck, waiting = [await service.connect() for _ in range(3)]
+            stuck.writer.write(struct.pack(">i", 100) + b"half")
+            waiting.send(b"long poll")
+            await desk.received(1)
+            assert await idle.closed() == b""
+            assert await stuck.closed() == b""
+            assert service.server.stats.closed[CloseReason.IDLE] == 2
+            desk.open[0].reply([framed(b"it waited for us, not we for it")])
+            assert await waiting.receive() == b"it waited for us, not we for it"
+
+    run(scenario())
+
+
+def test_a_connection_that_is_used_is_not_idle(run: Run) -> None:
+    async def scenario() -> None:
+        async with serving(Desk(echo), ServerLimits(idle_s=1.6)) as service:
+            used, idle = await service.connect(), await service.connect()
+            asking = True
+
+            async def use() -> None:
+                while asking:
+                    assert await used.ask(b"x") == b"x"
+                    await asyncio.sleep(0.05)
+
+            task = asyncio.ensure_future(use())
+            await idle.closed()
+            assert await used.ask(b"y") in (b"x", b"y")
+            asking = False
+            await task
+
+    run(scenario())
+
+
+def test_random_bytes_never_reach_beyond_their_connection(run: Run) -> None:
+    async def scenario() -> None:
+        seed = random.randrange(1 << 32)
+        print("seed", seed)  # noqa: T201
+        rng = random.Random(seed)
+
+        class Fussy(Desk):
+            def __call__(self, connection: Connection, frame: memoryview) -> None:
+                if len(frame) > 3 and frame[0] > 200:
+                    raise ProtocolViolation("a byte above 200")
+                super().__call__(connection, frame)
+
+        desk = Fussy(echo)
+        async with serving(desk, ServerLimits(max_request_bytes=1 << 16)) as service:
+            good = await service.connect()
+            for i in range(300):
+                client = await service.connect()
+                stream = bytearray(b"".join(framed(rng.randbytes(rng.randrange(200))) for _ in range(5)))
+                for _ in range(rng.randrange(4)):
+                    stream[rng.randrange(len(stream))] = rng.randrange(256)
+                client.writer.write(stream[: rng.randrange(len(stream) + 1)])
+                if rng.random() < 0.3:
+                    client.hang_up()
+                assert await good.ask(b"%d" % i) == b"%d" % i
+            assert len(service.server.hub.connections) <= 301
+
+    run(scenario())

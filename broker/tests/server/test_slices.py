@@ -1,0 +1,221 @@
+"""Records go from a file to the socket whole and in their place, and every slice is given back once."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import random
+import threading
+
+import pytest
+from server_kit import Desk, Run, SegmentFile, framed, serving, until
+
+from penstock.api.exchange import Exchange, Part
+from penstock.log.types import LogSlice
+from penstock.server.limits import ServerLimits
+from penstock.server.output import COPIED_SLICE_BYTES
+from penstock.server.stats import CloseReason
+
+
+def answer_of(segment: SegmentFile, rng: random.Random, largest: int) -> tuple[list[Part], bytes]:
+    """A frame of buffers and slices in any order, and its bytes."""
+    parts: list[Part] = [b""]
+    content = b""
+    for _ in range(rng.randrange(1, 9)):
+        if rng.random() < 0.5:
+            head = rng.randbytes(rng.choice([0, 1, 60, 3000]))
+            parts.append(head)
+            content += head
+        size = rng.choice([1, 700, COPIED_SLICE_BYTES, COPIED_SLICE_BYTES + 1, rng.randrange(1, largest)])
+        position = rng.randrange(len(segment.content) - size)
+        parts.append(segment.slice(position, size))
+        content += segment.content[position : position + size]
+    tail = rng.randbytes(rng.choice([0, 2]))
+    parts.append(bytearray(tail))
+    content += tail
+    parts[0] = len(content).to_bytes(4, "big")
+    return parts, content
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_answers_of_buffers_and_slices_arrive_whole_and_in_order(run: Run, segment: SegmentFile, cached: bool) -> None:
+    async def scenario() -> None:
+        rng = random.Random(11)
+        segment.is_cached = cached
+        expected = []
+
+        def answer(exchange: Exchange, content: bytes) -> None:
+            parts, whole = answer_of(segment, rng, 300_000)
+            expected.append(whole)
+            exchange.reply(parts)
+
+        async with serving(Desk(answer)) as service:
+            client = await service.connect()
+            client.send(*[b"fetch"] * 60)
+            for number in range(60):
+                got = await client.receive()
+                assert got == expected[number], f"answer {number}"
+            await until(lambda: segment.lent == 0)
+            assert service.server.stats.bytes_out == sum(len(e) + 4 for e in expected)
+
+    run(scenario())
+
+
+def test_a_large_slice_reaches_a_slow_reader_while_others_are_served(run: Run, segment: SegmentFile) -> None:
+    async def scenario() -> None:
+        size = len(segment.content)
+        desk = Desk(lambda e, _: e.reply([size.to_bytes(4, "big"), segment.slice(0, size)]))
+        async with serving(desk) as service:
+            slow, other = await service.connect(), await service.connect()
+            slow.send(b"fetch")
+            await desk.received(1)
+            desk.answer = lambda e, content: e.reply([framed(content)])
+            assert await other.ask(b"hello") == b"hello"
+            assert segment.lent == 1
+            assert await slow.receive() == segment.content
+            await until(lambda: segment.lent == 0)
+
+    run(scenario())
+
+
+def test_what_is_not_in_the_page_cache_is_read_by_a_thread_first(run: Run, segment: SegmentFile) -> None:
+    async def scenario() -> None:
+        segment.is_cached = False
+        threads: list[int] = []
+        read_at = segment.read_at
+
+        def recording(offset: int, size: int) -> bytes:
+            threads.append(threading.get_ident())
+            return read_at(offset, size)
+
+        segment.read_at = recording  # type: ignore[method-assign]
+        desk = Desk(lambda e, _: e.reply([(3 << 20).to_bytes(4, "big"), segment.slice(5, 3 << 20)]))
+        async with serving(desk) as service:
+            client = await service.connect()
+            assert await client.ask(b"fetch") == segment.content[5 : 5 + (3 << 20)]
+        assert threads
+        assert threading.get_ident() not in threads, "the event loop must not wait for the disk"
+
+    run(scenario())
+
+
+def test_a_connection_lost_in_the_middle_gives_its_slices_back(run: Run, segment: SegmentFile) -> None:
+    async def scenario() -> None:
+        size = len(segment.content)
+        desk = Desk(lambda e, _: e.reply([size.to_bytes(4, "big"), segment.slice(0, size), segment.slice(9, 9)]))
+        async with serving(desk) as service:
+            client = await service.connect()
+            client.send(b"fetch", b"fetch", b"fetch")
+            await desk.received(3)
+            await client.reader.readexactly(100_000)
+            assert segment.lent
+            client.hang_up()
+            await until(lambda: segment.lent == 0)
+
+    run(scenario())
+
+
+def test_a_slice_is_given_back_only_after_the_thread_that_reads_it(run: Run, segment: SegmentFile) -> None:
+    async def scenario() -> None:
+        segment.is_cached = False
+        started, go_on = threading.Event(), threading.Event()
+        read_at = segment.read_at
+
+        def held_up(offset: int, size: int) -> bytes:
+            started.set()
+            assert go_on.wait(30)
+            assert segment.lent == 1, "the file is still ours"
+            return read_at(offset, size)
+
+        segment.read_at = held_up  # type: ignore[method-assign]
+        desk = Desk(lambda e, _: e.reply([(1 << 20).to_bytes(4, "big"), segment.slice(0, 1 << 20)]))
+        async with serving(desk) as service:
+            client = await service.connect()
+            client.send(b"fetch")
+            await until(started.is_set)
+            client.hang_up()
+            await until(lambda: service.server.stats.connections == 0)
+            assert segment.lent == 1
+            go_on.set()
+            await until(lambda: segment.lent == 0)
+
+    run(scenario())
+
+
+def test_an_answer_to_nobody_is_given_back_at_once(run: Run, segment: SegmentFile) -> None:
+    async def scenario() -> None:
+        desk = Desk()
+        async with serving(desk) as service:
+            client = await service.connect()
+            client.send(b"first", b"second")
+            await desk.received(2)
+            desk.open[1].reply([segment.slice(0, 100)])  # waits behind the first
+            client.hang_up()
+            await until(lambda: desk.open[0].gone)
+            assert segment.lent == 0
+            desk.open[0].reply([b"head", segment.slice(0, 100)])
+            assert segment.lent == 0
+
+    run(scenario())
+
+
+def test_records_that_cannot_be_read_close_the_connection(run: Run, segment: SegmentFile) -> None:
+    async def scenario() -> None:
+        segment.is_cached = False
+        segment.error = OSError(errno.EIO, os.strerror(errno.EIO))
+        desk = Desk(lambda e, _: e.reply([(1 << 20).to_bytes(4, "big"), segment.slice(0, 1 << 20)]))
+        async with serving(desk) as service:
+            client = await service.connect()
+            client.send(b"fetch")
+            await client.closed()
+            await until(lambda: segment.lent == 0)
+            assert service.server.stats.closed[CloseReason.FAILED] == 1
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("size", [100, 1 << 20])
+def test_a_file_that_ends_too_early_closes_the_connection(run: Run, segment: SegmentFile, size: int) -> None:
+    async def scenario() -> None:
+        position = len(segment.content) - 50
+        desk = Desk(lambda e, _: e.reply([size.to_bytes(4, "big"), segment.slice(position, size)]))
+        async with serving(desk) as service:
+            client = await service.connect()
+            client.send(b"fetch")
+            assert len(await client.closed()) < size
+            await until(lambda: segment.lent == 0)
+            assert service.server.stats.closed[CloseReason.FAILED] == 1
+
+    run(scenario())
+
+
+def test_waiting_answers_with_slices_count_little_but_not_nothing(run: Run, segment: SegmentFile) -> None:
+    async def scenario() -> None:
+        size = 4 << 20
+        lent_most = 0
+
+        def answer(exchange: Exchange, content: bytes) -> None:
+            nonlocal lent_most
+            exchange.reply([size.to_bytes(4, "big"), segment.slice(0, size)])
+            lent_most = max(lent_most, segment.lent)
+
+        async with serving(Desk(answer), ServerLimits(max_unsent_bytes=20_000)) as service:
+            client = await service.connect()
+            client.send(*[b"fetch"] * 200)
+            await until(lambda: service.server.stats.paused == 1)
+            assert lent_most < 25
+            for _ in range(200):
+                assert len(await client.receive()) == size
+                await asyncio.sleep(0)
+        assert segment.lent == 0
+
+    run(scenario())
+
+
+def test_slices_are_of_the_logs_kind(segment: SegmentFile) -> None:
+    held = segment.slice(0, 5)
+    assert isinstance(held, LogSlice)
+    held.release()
+    with pytest.raises(AssertionError, match="once"):
+        held.release()
