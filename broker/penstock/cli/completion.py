@@ -1,0 +1,27 @@
+"""`penstock completion`: prints what makes a shell complete penstock's commands and options."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import typer
+from typer._completion_shared import get_completion_script
+
+from penstock.cli.root import make_app
+
+app = make_app()
+
+Shell = Literal["bash", "zsh", "fish"]
+
+
+@app.command()
+def completion(shell: Annotated[Shell, typer.Argument(help="The shell to make a script for.")]) -> None:
+    """Print a completion script for a shell.
+
+    Examples:
+
+    - `eval "$(penstock completion bash)"` (in ~/.bashrc)
+    - `penstock completion zsh > ~/.zfunc/_penstock`
+    - `penstock completion fish > ~/.config/fish/completions/penstock.fish`
+    """
+    print(get_completion_script(prog_name="penstock", complete_var="_PENSTOCK_COMPLETE", shell=shell))

@@ -1,0 +1,220 @@
+"""`penstock consume`: messages on standard output, as text or as JSON documents."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import sys
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import typer
+
+from penstock.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, CommandError, ExitCode, Output, run
+from penstock.cli.root import make_app
+from penstock.cli.times import format_time, parse_time_ms
+from penstock.client import Consumer, Record, TopicPartition
+from penstock.runtime.clock import SystemClock
+
+app = make_app()
+
+Isolation = Literal["read_uncommitted", "read_committed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where to begin; at most one is set. None set: the beginning, or the end with `--follow`."""
+
+    beginning: bool = False
+    offset: int | None = None
+    time_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How much, and in what form."""
+
+    partitions: list[int]
+    group: str | None
+    count: int | None
+    follow: bool
+    as_json: bool
+    key_separator: str | None
+    details: bool
+
+
+@app.command()
+def consume(
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", help="What to read.")],
+    from_beginning: Annotated[bool, typer.Option("--from-beginning", help="From the first message.")] = False,
+    offset: Annotated[
+        int | None, typer.Option("--offset", help="From this offset; negative: so many before the end.")
+    ] = None,
+    time: Annotated[
+        str | None,
+        typer.Option("--time", metavar="TIME", help="From the first message since: 2026-01-31T10:00:00Z, or -90m."),
+    ] = None,
+    partition: Annotated[
+        list[int] | None, typer.Option("--partition", "-p", min=0, help="Only this one; may be repeated.")
+    ] = None,
+    group: Annotated[
+        str | None,
+        typer.Option("--group", "-g", help="Read as a member of this group, and commit what was written out."),
+    ] = None,
+    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="Stop after so many messages.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes, until Ctrl-C.")] = False,
+    key_separator: Annotated[
+        str | None, typer.Option("--key-separator", "-K", metavar="TEXT", help="Write keys too, this behind each.")
+    ] = None,
+    details: Annotated[bool, typer.Option("--details", help="Write partition, offset and time before each.")] = False,
+    isolation: Annotated[Isolation, typer.Option(help="read_committed leaves aborted transactions out.")] = (
+        "read_uncommitted"
+    ),
+    output: Output = "text",
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Write messages out: all that are there now, from the beginning; with `--follow`, those that come.
+
+    With `--group` it goes on where the group is (at the beginning where it committed nothing). With `--output json`
+    each message is a line with topic, partition, offset, timestamp_ms, key, value and headers; what is no UTF-8 stands
+    under key_base64 and value_base64.
+
+    Examples:
+
+    - `penstock consume flights --count 10`
+    - `penstock consume flights --follow --key-separator ' '`
+    - `penstock consume flights --time -1h --output json | jq .value`
+    - `penstock consume flights --offset -100 --partition 0`
+    """
+    if sum((from_beginning, offset is not None, time is not None)) > 1:
+        raise typer.BadParameter("choose one of --from-beginning, --offset and --time")
+    if group is not None and (partition or offset is not None or time is not None or from_beginning):
+        raise typer.BadParameter(
+            "a group reads from where it is, all its partitions: move it with penstock group reset-offsets",
+            param_hint="--group",
+        )
+    try:
+        time_ms = None if time is None else parse_time_ms(time, SystemClock().wall_ms())
+    except ValueError as e:
+        raise typer.BadParameter(str(e), param_hint="--time") from None
+    options = Options(partition or [], group, count, follow, output == "json", key_separator, details)
+    run(consume_all(bootstrap, topics, Start(from_beginning, offset, time_ms), options, isolation))
+
+
+async def consume_all(bootstrap: str, topics: list[str], start: Start, options: Options, isolation: Isolation) -> None:
+    async with Consumer(bootstrap, group_id=options.group, offset_reset="earliest", isolation=isolation) as consumer:
+        for topic in topics:
+            await consumer.partitions(topic)
+        if options.group is not None:
+            consumer.subscribe(topics)
+        else:
+            await begin(consumer, await chosen(consumer, topics, options.partitions), start, options.follow)
+        await Writing(consumer, options).run()
+
+
+async def chosen(consumer: Consumer, topics: list[str], numbers: list[int]) -> list[TopicPartition]:
+    """The partitions to read; a number that no topic has is an error."""
+    there = [tp for topic in topics for tp in sorted(await consumer.partitions(topic))]
+    wanted = [tp for tp in there if not numbers or tp.partition in numbers]
+    missing = set(numbers) - {tp.partition for tp in wanted}
+    if missing:
+        raise CommandError(f"no topic named here has partition {min(missing)}", ExitCode.NOT_FOUND)
+    return wanted
+
+
+async def begin(consumer: Consumer, partitions: list[TopicPartition], start: Start, follow: bool) -> None:
+    """Assigns the partitions, and goes to where reading begins."""
+    consumer.assign(partitions)
+    if start.time_ms is not None:
+        await consumer.seek_to_time(start.time_ms)
+    elif start.offset is not None:
+        firsts, ends = await consumer.beginning_offsets(partitions), await consumer.end_offsets(partitions)
+        for tp in partitions:
+            at = start.offset if start.offset >= 0 else ends[tp] + start.offset
+            consumer.seek(tp, min(max(at, firsts[tp]), ends[tp]))
+    elif follow and not start.beginning:
+        await consumer.seek_to_end()
+    else:
+        await consumer.seek_to_beginning()
+
+
+class Writing:
+    """Reads and writes until enough was written, or everything that was there at the start."""
+
+    def __init__(self, consumer: Consumer, options: Options) -> None:
+        self.consumer, self.options = consumer, options
+        self.written = 0
+        self.ends: dict[TopicPartition, int] = {}
+
+    async def run(self) -> None:
+        count = self.options.count
+        while count is None or self.written < count:
+            if not self.options.follow and await self.finished():
+                return
+            wanted = 2_000 if count is None else min(count - self.written, 2_000)
+            batches = await self.consumer.getmany(timeout_ms=200, max_records=wanted)
+            for tp, records in batches.items():
+                self.write(tp, records)
+            if batches:
+                sys.stdout.flush()
+                if self.options.group is not None:
+                    await self.consumer.commit()
+
+    async def finished(self) -> bool:
+        """Whether everything that was there when a partition was first seen has been read."""
+        assigned = self.consumer.assignment
+        if not assigned:
+            return self.options.group is None or (self.consumer.generation > 0 and await self.settled())
+        new = assigned - self.ends.keys()
+        if new:
+            self.ends.update(await self.consumer.end_offsets(new))
+        return all([await self.consumer.position(tp) >= self.ends[tp] for tp in assigned])
+
+    async def settled(self) -> bool:
+        """A member without partitions waits a moment: some may still come to it."""
+        await asyncio.sleep(0.5)
+        return not self.consumer.assignment
+
+    def write(self, tp: TopicPartition, records: list[Record]) -> None:
+        limit = len(records) if self.options.count is None else self.options.count - self.written
+        out = sys.stdout.buffer
+        for record in records[:limit]:
+            if self.options.as_json:
+                out.write(json.dumps(document(tp, record), ensure_ascii=False).encode())
+            else:
+                out.write(self.line(tp, record))
+            out.write(b"\n")
+        self.written += min(limit, len(records))
+
+    def line(self, tp: TopicPartition, record: Record) -> bytes:
+        line = record.value or b""
+        if self.options.key_separator is not None:
+            line = (record.key or b"") + self.options.key_separator.encode() + line
+        if self.options.details:
+            line = f"{tp.topic} {tp.partition} {record.offset} {format_time(record.timestamp_ms)} ".encode() + line
+        return line
+
+
+def document(tp: TopicPartition, record: Record) -> dict[str, Any]:
+    """A message as JSON has it; `penstock produce --format json` reads it."""
+    found: dict[str, Any] = {
+        "topic": tp.topic,
+        "partition": tp.partition,
+        "offset": record.offset,
+        "timestamp_ms": record.timestamp_ms,
+        **content("key", record.key),
+        **content("value", record.value),
+    }
+    if record.headers:
+        found["headers"] = {name: None if v is None else v.decode("utf-8", "replace") for name, v in record.headers}
+    return found
+
+
+def content(name: str, data: bytes | None) -> dict[str, str | None]:
+    if data is None:
+        return {name: None}
+    try:
+        return {name: data.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(data).decode()}

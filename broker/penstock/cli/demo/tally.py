@@ -1,0 +1,114 @@
+"""What the demo's consumers reported, record by record, and whether it is right. No I/O: `story` feeds and asks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from penstock.cli.demo.flights import Totals
+
+Row = tuple[str, int | None]
+"""(carrier, delay in minutes)"""
+
+
+@dataclass(slots=True)
+class PartitionTally:
+    """One partition: its records by offset, who reported each offset how often, in order of arrival."""
+
+    rows: dict[int, Row] = field(default_factory=dict)
+    repeats: list[int] = field(default_factory=list)
+    changed: list[int] = field(default_factory=list)
+
+    def add(self, offset: int, row: Row) -> None:
+        if offset not in self.rows:
+            self.rows[offset] = row
+            return
+        self.repeats.append(offset)
+        if self.rows[offset] != row:
+            self.changed.append(offset)
+
+
+class Tally:
+    """All partitions of the demo's topic."""
+
+    def __init__(self, partition_count: int) -> None:
+        self.partitions = [PartitionTally() for _ in range(partition_count)]
+        self.by_member: dict[str, int] = {}
+
+    def add(self, member: str, partition: int, first_offset: int, rows: list[Row]) -> None:
+        """Records of consecutive offsets."""
+        tally = self.partitions[partition]
+        for offset, row in enumerate(rows, first_offset):
+            tally.add(offset, row)
+        self.by_member[member] = self.by_member.get(member, 0) + len(rows)
+
+    @property
+    def distinct(self) -> int:
+        return sum(len(p.rows) for p in self.partitions)
+
+    @property
+    def repeats(self) -> int:
+        return sum(len(p.repeats) for p in self.partitions)
+
+    def totals(self) -> Totals:
+        """The table, repeats removed."""
+        totals = Totals()
+        for partition in self.partitions:
+            for carrier, delay in partition.rows.values():
+                totals.add(carrier, delay)
+        return totals
+
+    def complete(self, ends: list[int]) -> bool:
+        return all(len(p.rows) >= end for p, end in zip(self.partitions, ends, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that has to hold."""
+
+    what: str
+    holds: bool
+    found: str
+
+
+def verdict(
+    tally: Tally,
+    expected: Totals,
+    ends: list[int],
+    lost: dict[int, int],
+    reported: dict[int, int],
+    lag: int,
+) -> list[Check]:
+    """All checks. `ends` are the partitions' end offsets, `lost` the killed member's partitions with the offset that
+    the broker had as committed when it was killed, `reported` those that it had said were committed, `lag` the
+    group's at the end.
+    """
+    missing = sum(end - sum(offset < end for offset in p.rows) for p, end in zip(tally.partitions, ends, strict=True))
+    strange = sum(offset >= end for p, end in zip(tally.partitions, ends, strict=True) for offset in p.rows)
+    produced = sum(ends)
+    early = [
+        (number, offset)
+        for number, p in enumerate(tally.partitions)
+        for offset in p.repeats
+        if number not in lost or offset < lost[number]
+    ]
+    forgotten = [p for p, offset in reported.items() if lost.get(p, 0) < offset]
+    changed = sum(len(p.changed) for p in tally.partitions)
+    found = tally.totals()
+    flights = sum(expected.flights.values())
+    return [
+        Check("every flight was acknowledged once", produced == flights, f"{produced:,} of {flights:,}"),
+        Check("no (partition, offset) is missing", missing == 0 and strange == 0, f"{missing:,} missing"),
+        Check(
+            "every repeat lies past the killed member's last commit",
+            not early,
+            f"{tally.repeats:,} repeats, {len(early):,} of them before it",
+        ),
+        Check("a repeat is the same record", changed == 0, f"{changed:,} differ"),
+        Check("no commit that was acknowledged is lost", not forgotten, f"{len(forgotten):,} lost"),
+        Check(
+            "the table equals the data set's own, repeats removed",
+            found == expected,
+            f"{sum(found.flights.values()):,} flights, {len(found.flights)} carriers",
+        ),
+        Check("the group's lag is 0", lag == 0, f"{lag:,}"),
+    ]

@@ -1,0 +1,182 @@
+"""`penstock group`: list, describe, reset-offsets, delete."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from penstock.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, CommandError, ExitCode, Output, Yes, confirm, run
+from penstock.cli.group_reset import Target, reset_offsets
+from penstock.cli.output import print_json, print_table
+from penstock.cli.root import make_app
+from penstock.cli.times import parse_time_ms
+from penstock.client import Admin, GroupDescription, PartitionLag, TopicPartition
+from penstock.runtime.clock import SystemClock
+
+app = make_app(no_args_is_help=True, help="List, describe, reset and delete consumer groups.")
+
+Group = Annotated[str, typer.Argument(metavar="GROUP", help="The group's id.")]
+
+
+@app.command("list")
+def list_(output: Output = "text", bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
+    """List consumer groups with their states.
+
+    Example: `penstock group list`
+    """
+    run(list_groups(bootstrap, output == "json"))
+
+
+async def list_groups(bootstrap: str, as_json: bool) -> None:
+    async with Admin(bootstrap) as admin:
+        groups = await admin.list_groups()
+    if as_json:
+        print_json([{"group": g.group_id, "state": g.state, "protocol_type": g.protocol_type} for g in groups])
+        return
+    print_table(("group", "state", "type"), [(g.group_id, g.state, g.protocol_type) for g in groups])
+
+
+@app.command()
+def describe(group: Group, output: Output = "text", bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
+    """Describe a group: its members, what each reads, and how far it is behind.
+
+    Examples:
+
+    - `penstock group describe tour`
+    - `penstock group describe tour --output json | jq .lag`
+    """
+    run(describe_group(bootstrap, group, output == "json"))
+
+
+async def describe_group(bootstrap: str, group: str, as_json: bool) -> None:
+    async with Admin(bootstrap) as admin:
+        found = await admin.describe_group(group)
+        topics = {tp.topic for member in found.members for tp in member.partitions}
+        lags = await admin.group_lag(group, topics)
+    if found.state == "Dead" and not lags:
+        raise CommandError(f"group {group!r} does not exist (penstock group list shows all)", ExitCode.NOT_FOUND)
+    if as_json:
+        print_json(document(found, lags))
+    else:
+        show_group(found, lags)
+
+
+def owners_of(group: GroupDescription) -> dict[TopicPartition, str]:
+    return {tp: member.member_id for member in group.members for tp in member.partitions}
+
+
+def document(group: GroupDescription, lags: dict[TopicPartition, PartitionLag]) -> dict[str, object]:
+    owners = owners_of(group)
+    known = [lag.lag for lag in lags.values() if lag.lag is not None]
+    return {
+        "group": group.group_id,
+        "state": group.state,
+        "protocol": group.protocol,
+        "members": [
+            {
+                "member_id": m.member_id,
+                "instance_id": m.instance_id,
+                "client_id": m.client_id,
+                "host": m.host,
+                "partitions": [str(tp) for tp in m.partitions],
+            }
+            for m in group.members
+        ],
+        "lag": sum(known),
+        "partitions": [
+            {
+                "topic": tp.topic,
+                "partition": tp.partition,
+                "committed": lag.committed.offset if lag.committed else None,
+                "metadata": lag.committed.metadata if lag.committed else None,
+                "start_offset": lag.start_offset,
+                "end_offset": lag.end_offset,
+                "lag": lag.lag,
+                "member_id": owners.get(tp),
+            }
+            for tp, lag in lags.items()
+        ],
+    }
+
+
+def show_group(group: GroupDescription, lags: dict[TopicPartition, PartitionLag]) -> None:
+    owners = owners_of(group)
+    total = sum(lag.lag or 0 for lag in lags.values())
+    print(f"group {group.group_id}  state {group.state}  members {len(group.members)}  lag {total:,}")
+    if group.members:
+        rows = [(m.member_id, m.instance_id, m.client_id, m.host, len(m.partitions)) for m in group.members]
+        print_table(("member", "instance", "client", "host", "partitions"), rows)
+    if lags:
+        rows_ = [
+            (tp.topic, str(tp.partition), lag.committed.offset if lag.committed else None, lag.end_offset, lag.lag,
+             owners.get(tp))
+            for tp, lag in lags.items()
+        ]  # fmt: skip
+        print_table(("topic", "partition", "committed", "end", "lag", "member"), rows_)
+
+
+@app.command("reset-offsets")
+def reset(
+    group: Group,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option("--topic", "-t", metavar="TOPIC[:P,...]", help="All or some partitions; may be repeated."),
+    ] = None,
+    all_topics: Annotated[bool, typer.Option("--all-topics", help="Everything the group has committed.")] = False,
+    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the first message that is there.")] = False,
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="Behind the last message.")] = False,
+    to_offset: Annotated[int | None, typer.Option("--to-offset", min=0, help="To this offset.")] = None,
+    to_time: Annotated[
+        str | None,
+        typer.Option("--to-time", metavar="TIME", help="To the first message since: 2026-01-31T10:00:00Z, or -90m."),
+    ] = None,
+    shift_by: Annotated[
+        int | None, typer.Option("--shift-by", metavar="N", help="So many messages on, or back (negative).")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Execute the plan; without it, it is only shown.")] = False,
+    output: Output = "text",
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Set where a group goes on. Shows the plan; `--yes` executes it. Refused while the group has members.
+
+    Offsets beyond a partition's ends are brought back to them.
+
+    Examples:
+
+    - `penstock group reset-offsets tour --all-topics --to-earliest`
+    - `penstock group reset-offsets tour --topic flights:0,2 --to-time -2h --yes`
+    - `penstock group reset-offsets tour --topic flights --shift-by -100 --yes`
+    """
+    asked = [to_earliest, to_latest, to_offset is not None, to_time is not None, shift_by is not None]
+    if sum(asked) != 1:
+        raise typer.BadParameter("say where to: one of --to-earliest, --to-latest, --to-offset, --to-time, --shift-by")
+    if bool(topic) == all_topics:
+        raise typer.BadParameter("say which partitions: --topic (may be repeated), or --all-topics")
+    try:
+        time_ms = None if to_time is None else parse_time_ms(to_time, SystemClock().wall_ms())
+    except ValueError as e:
+        raise typer.BadParameter(str(e), param_hint="--to-time") from None
+    target = Target(to_earliest, to_latest, to_offset, time_ms, shift_by)
+    run(reset_offsets(bootstrap, group, topic or [], target, yes, output == "json"))
+
+
+@app.command()
+def delete(
+    groups: Annotated[list[str], typer.Argument(metavar="GROUP...", help="Ids of groups.")],
+    yes: Yes = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Delete groups with the offsets they committed. Refused for a group that has members.
+
+    Example: `penstock group delete tour --yes`
+    """
+    run(delete_groups(bootstrap, groups, yes))
+
+
+async def delete_groups(bootstrap: str, groups: list[str], yes: bool) -> None:
+    async with Admin(bootstrap) as admin:
+        confirm(f"Delete {', '.join(groups)} with committed offsets?", yes)
+        await admin.delete_groups(groups)
+    for group in groups:
+        print(f"deleted group {group}")

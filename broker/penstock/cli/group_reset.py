@@ -1,0 +1,133 @@
+"""The plan of `penstock group reset-offsets`: from what was asked to offsets by partition."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from penstock.cli.common import CommandError, ExitCode
+from penstock.cli.output import print_json, print_table
+from penstock.client import Admin, TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where to; exactly one is set."""
+
+    earliest: bool = False
+    latest: bool = False
+    offset: int | None = None
+    time_ms: int | None = None
+    shift: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One partition's change; `before` None where nothing was committed."""
+
+    before: int | None
+    after: int
+
+
+def parse_topic(text: str) -> tuple[str, list[int] | None]:
+    """`flights` or `flights:0,2` as a topic and its partitions (None: all). Raises ValueError."""
+    topic, colon, numbers = text.partition(":")
+    if not colon:
+        return topic, None
+    parts = numbers.split(",")
+    if not topic or not all(p.isdecimal() for p in parts):
+        raise ValueError(f"{text!r}: write a topic, or a topic with partitions such as flights:0,2")
+    return topic, [int(p) for p in parts]
+
+
+def plan(
+    target: Target,
+    committed: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, tuple[int, int]],
+    at_time: Mapping[TopicPartition, int],
+) -> dict[TopicPartition, Step]:
+    """For each partition in `ends` (first offset, end offset) where it goes, kept within its ends.
+
+    `at_time` has the first offset since the target's time, -1 for none. Raises `CommandError` where a shift has
+    nothing to start from.
+    """
+    steps = {}
+    for tp, (start, end) in sorted(ends.items()):
+        before = committed.get(tp)
+        if target.earliest:
+            after = start
+        elif target.latest:
+            after = end
+        elif target.offset is not None:
+            after = target.offset
+        elif target.time_ms is not None:
+            after = at_time[tp] if at_time[tp] >= 0 else end
+        else:
+            assert target.shift is not None, "a reset without a target"
+            if before is None:
+                raise CommandError(f"{tp} has no committed offset to shift: leave it out, or use --to-...")
+            after = before + target.shift
+        steps[tp] = Step(before, min(max(after, start), end))
+    return steps
+
+
+async def chosen_partitions(
+    admin: Admin, topics: list[str], committed: Mapping[TopicPartition, int]
+) -> list[TopicPartition]:
+    """What `--topic` names, or (none named) all that the group has committed and that still exists."""
+    if not topics:
+        known = await admin.list_topics()
+        return [tp for tp in committed if tp.topic in known and tp.partition in known[tp.topic].partitions]
+    named = dict(parse_topic(text) for text in topics)
+    infos = await admin.describe_topics(named)
+    chosen = []
+    for topic, numbers in named.items():
+        there = infos[topic].partitions
+        for number in sorted(there) if numbers is None else numbers:
+            if number not in there:
+                raise CommandError(
+                    f"topic {topic!r} has no partition {number}: it has {len(there)}", ExitCode.NOT_FOUND
+                )
+            chosen.append(TopicPartition(topic, number))
+    return chosen
+
+
+async def reset_offsets(
+    bootstrap: str, group: str, topics: list[str], target: Target, execute: bool, as_json: bool
+) -> None:
+    """Shows the plan, and executes it where told to."""
+    async with Admin(bootstrap) as admin:
+        found = await admin.describe_group(group)
+        if found.is_active:
+            raise CommandError(
+                f"group {group!r} is {found.state} with {len(found.members)} members: stop its consumers first",
+                ExitCode.REFUSED,
+            )
+        committed = {tp: at.offset for tp, at in (await admin.committed(group)).items()}
+        partitions = await chosen_partitions(admin, topics, committed)
+        if not partitions:
+            raise CommandError(f"group {group!r} has committed nothing: name topics with --topic", ExitCode.NOT_FOUND)
+        at_time: dict[TopicPartition, int] = {}
+        if target.time_ms is not None:
+            times = await admin.list_offsets(dict.fromkeys(partitions, target.time_ms))
+            at_time = {tp: at.offset for tp, at in times.items()}
+        steps = plan(target, committed, await admin.ends(partitions), at_time)
+        if execute:
+            await admin.alter_offsets(group, {tp: step.after for tp, step in steps.items()})
+    if as_json:
+        print_json(
+            {
+                "group": group,
+                "executed": execute,
+                "partitions": [
+                    {"topic": tp.topic, "partition": tp.partition, "before": step.before, "after": step.after}
+                    for tp, step in steps.items()
+                ],
+            }
+        )
+        return
+    print_table(
+        ("topic", "partition", "before", "after"),
+        [(tp.topic, str(tp.partition), step.before, step.after) for tp, step in steps.items()],
+    )
+    print(f"group {group}: offsets are set" if execute else "this is the plan; --yes executes it")

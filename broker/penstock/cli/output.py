@@ -1,0 +1,74 @@
+"""How results are shown: tables with rich on a terminal, plain columns elsewhere, JSON for scripts."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any, TextIO
+
+Cell = str | int | float | None
+
+
+def print_json(document: Any) -> None:
+    """One JSON document: indented on a terminal, one line elsewhere."""
+    print(json.dumps(document, indent=2 if sys.stdout.isatty() else None, ensure_ascii=False))
+
+
+def text(cell: Cell) -> str:
+    if cell is None:
+        return "-"
+    if isinstance(cell, float):
+        return f"{cell:,.2f}"
+    return f"{cell:,}" if isinstance(cell, int) else printable(cell)
+
+
+def printable(value: str) -> str:
+    """Without control characters: a name from a broker must not move the terminal's cursor."""
+    return value if value.isprintable() else "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in value)
+
+
+def print_table(
+    columns: Sequence[str], rows: Sequence[Sequence[Cell]], *, title: str | None = None, out: TextIO | None = None
+) -> None:
+    """Columns of numbers stand to the right. Elsewhere than on a terminal: two spaces between columns, no colour."""
+    stream = out or sys.stdout
+    right = [bool(rows) and all(isinstance(row[i], int | float | None) for row in rows) for i in range(len(columns))]
+    if stream.isatty():
+        print_rich(columns, rows, right, title, stream)
+        return
+    if title:
+        print(title, file=stream)
+    cells = [[column.upper() for column in columns], *([text(cell) for cell in row] for row in rows)]
+    widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
+    for line in cells:
+        aligned = [c.rjust(w) if r else c.ljust(w) for c, w, r in zip(line, widths, right, strict=True)]
+        print("  ".join(aligned).rstrip(), file=stream)
+
+
+def print_rich(
+    columns: Sequence[str], rows: Sequence[Sequence[Cell]], right: Sequence[bool], title: str | None, stream: TextIO
+) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, header_style="bold")
+    for column, numbers in zip(columns, right, strict=True):
+        table.add_column(column, justify="right" if numbers else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(text(cell)) for cell in row))
+    Console(file=stream).print(table)
+
+
+def size_text(size_bytes: int) -> str:
+    """Bytes for people: 1.5 MiB."""
+    if size_bytes < 0:
+        return "-"
+    size = float(size_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"

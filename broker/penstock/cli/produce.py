@@ -1,0 +1,196 @@
+"""`penstock produce`: lines or JSON documents become messages."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import sys
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Annotated, Any, BinaryIO, Literal
+
+import typer
+
+from penstock.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, CommandError, ExitCode, Output, run
+from penstock.cli.lines import read_lines
+from penstock.cli.output import print_json
+from penstock.cli.progress import Progress
+from penstock.cli.root import make_app
+from penstock.client import Producer
+from penstock.client.types import Headers
+
+app = make_app()
+
+InputFormat = Literal["lines", "json"]
+Acks = Literal["all", "1", "0"]
+Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message as it was read."""
+
+    value: bytes | None
+    key: bytes | None = None
+    headers: Headers = ()
+    partition: int | None = None
+    timestamp_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What applies to all messages of one call."""
+
+    format: InputFormat
+    key_separator: str | None
+    key: str | None
+    partition: int | None
+    headers: Headers
+
+
+@app.command()
+def produce(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Where to.")],
+    file: Annotated[str, typer.Argument(metavar="[FILE]", help="What to read; - is standard input.")] = "-",
+    format_: Annotated[
+        InputFormat, typer.Option("--format", "-f", help="lines: a message each. json: a document each, see below.")
+    ] = "lines",
+    key_separator: Annotated[
+        str | None,
+        typer.Option("--key-separator", "-K", metavar="TEXT", help="What stands between key and value in a line."),
+    ] = None,
+    key: Annotated[str | None, typer.Option("--key", "-k", help="The key of messages that bring none.")] = None,
+    partition: Annotated[int | None, typer.Option("--partition", "-p", min=0, help="All to this partition.")] = None,
+    header: Annotated[
+        list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", help="For all; may be repeated.")
+    ] = None,
+    acks: Annotated[Acks, typer.Option(help="Who has to have a message before it counts.")] = "all",
+    compression: Annotated[
+        Compression, typer.Option("--compression", "-z", help="How batches are compressed.")
+    ] = "none",
+    linger_ms: Annotated[float, typer.Option(min=0, help="How long a batch waits for more messages.")] = 5,
+    batch_size: Annotated[int, typer.Option(min=1024, help="Bytes at which a batch is sent.")] = 64 * 1024,
+    output: Output = "text",
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Send messages: each line of a file or of standard input is one.
+
+    With `--format json` each line is a document with `value` and, if wanted, `key`, `headers` (an object),
+    `partition`, `timestamp_ms`. A value that is no string is sent as JSON; `value_base64` and `key_base64` give bytes.
+    This is what `penstock consume --output json` writes.
+
+    Examples:
+
+    - `echo hello | penstock produce greetings`
+    - `penstock produce flights flights.csv --key-separator ,`
+    - `penstock consume flights --output json | penstock produce copy --format json`
+    """
+    headers = [parse_header(text) for text in header or []]
+    options = Options(format_, key_separator, key, partition, headers)
+    settings = {
+        "acks": acks if acks == "all" else int(acks),
+        "compression": compression,
+        "linger_ms": linger_ms,
+        "batch_size": batch_size,
+    }
+    run(produce_all(bootstrap, topic, file, options, settings, output == "json"))
+
+
+def parse_header(text: str) -> tuple[str, bytes]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise typer.BadParameter(f"{text!r} is no header: write name=value", param_hint="--header")
+    return name, value.encode()
+
+
+def parse_line(line: bytes, options: Options) -> Message:
+    """One line as a message. Raises ValueError that says what is wrong with it."""
+    if options.format == "json":
+        return parse_document(line, options)
+    key = None if options.key is None else options.key.encode()
+    value = line
+    if options.key_separator:
+        before, separator, after = line.partition(options.key_separator.encode())
+        if separator:
+            key, value = before, after
+    return Message(value, key, options.headers, options.partition)
+
+
+def parse_document(line: bytes, options: Options) -> Message:
+    try:
+        document = json.loads(line)
+    except ValueError as e:
+        raise ValueError(f"no JSON: {e}") from None
+    if not isinstance(document, dict) or not ({"value", "value_base64"} & document.keys()):
+        raise ValueError('no object with a "value"')
+    key = part(document, "key")
+    if key is None and options.key is not None:
+        key = options.key.encode()
+    headers = document.get("headers") or {}
+    if not isinstance(headers, dict):
+        raise ValueError('"headers" is no object')
+    named = [(name, None if v is None else content(v)) for name, v in headers.items()]
+    partition, timestamp_ms = document.get("partition"), document.get("timestamp_ms")
+    for name, number in (("partition", partition), ("timestamp_ms", timestamp_ms)):
+        if number is not None and (isinstance(number, bool) or not isinstance(number, int)):
+            raise ValueError(f'"{name}" is no whole number')
+    chosen = options.partition if options.partition is not None else partition
+    return Message(part(document, "value"), key, [*options.headers, *named], chosen, timestamp_ms)
+
+
+def part(document: dict[str, Any], name: str) -> bytes | None:
+    """A key or value: text, JSON, or bytes in base64."""
+    encoded = document.get(f"{name}_base64")
+    if encoded is not None:
+        try:
+            return base64.b64decode(encoded, validate=True)
+        except (ValueError, TypeError):
+            raise ValueError(f'"{name}_base64" is no base64') from None
+    value = document.get(name)
+    return None if value is None else content(value)
+
+
+def content(value: object) -> bytes:
+    return value.encode() if isinstance(value, str) else json.dumps(value, ensure_ascii=False).encode()
+
+
+def open_source(file: str, stack: AsyncExitStack) -> BinaryIO:
+    return sys.stdin.buffer if file == "-" else stack.enter_context(open(file, "rb"))
+
+
+async def produce_all(
+    bootstrap: str, topic: str, file: str, options: Options, settings: dict[str, Any], as_json: bool
+) -> None:
+    loop = asyncio.get_running_loop()
+    async with AsyncExitStack() as stack:
+        source = open_source(file, stack)
+        producer = await stack.enter_async_context(Producer(bootstrap, **settings))
+        await producer.partitions(topic)
+        progress = stack.enter_context(Progress("messages sent", quiet=source.isatty()))
+        began = loop.time()
+        count = size_bytes = 0
+        async for lines in read_lines(source):
+            for line in lines:
+                try:
+                    message = parse_line(line, options)
+                except ValueError as e:
+                    where = "standard input" if file == "-" else file
+                    raise CommandError(f"{where}, line {count + 1}: {e}", ExitCode.USAGE) from None
+                await producer.send(
+                    topic,
+                    message.value,
+                    key=message.key,
+                    partition=message.partition,
+                    headers=message.headers,
+                    timestamp_ms=message.timestamp_ms,
+                )
+                count += 1
+                size_bytes += len(message.value or b"") + len(message.key or b"")
+            progress.show(count)
+        await producer.flush()
+        seconds = loop.time() - began
+    if as_json:
+        print_json({"topic": topic, "messages": count, "bytes": size_bytes, "seconds": round(seconds, 3)})
+    else:
+        print(f"sent {count:,} messages to {topic}", file=sys.stderr)

@@ -1,0 +1,47 @@
+"""A line on the terminal that counts; silent elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import rich.progress
+
+
+class Progress:
+    """Shows a count on standard error while its `with` block runs, where that is a terminal and not `quiet`.
+
+    `total` makes it a bar.
+    """
+
+    def __init__(self, what: str, *, total: int | None = None, quiet: bool = False) -> None:
+        self._what, self._total = what, total
+        self._bar: rich.progress.Progress | None = None
+        self._task: rich.progress.TaskID | None = None
+        self._quiet = quiet or not sys.stderr.isatty()
+
+    def __enter__(self) -> Progress:
+        if not self._quiet:
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+            from rich.progress import Progress as Bar
+
+            columns = [SpinnerColumn(), TextColumn("{task.description}")]
+            counts = [BarColumn(), MofNCompleteColumn()] if self._total else [TextColumn("{task.completed:,}")]
+            self._bar = Bar(*columns, *counts, TimeElapsedColumn(), console=Console(stderr=True), transient=True)
+            self._bar.start()
+            self._task = self._bar.add_task(self._what, total=self._total)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def show(self, count: int) -> None:
+        """How many there are now."""
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, completed=count)

@@ -1,0 +1,37 @@
+"""Points in time as people write them on a command line."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+
+UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+RELATIVE = re.compile(r"-(\d{1,12})(ms|s|m|h|d)")
+
+
+def parse_time_ms(text: str, now_ms: int) -> int:
+    """Milliseconds since 1970 for `2026-01-31T10:00:00Z` (local time without a zone), `-90m` (ago: ms, s, m, h, d),
+    or a number of milliseconds. Raises ValueError.
+    """
+    relative = RELATIVE.fullmatch(text)
+    if relative is not None:
+        return max(now_ms - int(relative[1]) * UNITS_MS[relative[2]], 0)
+    if text.isdecimal() and len(text) > 4:
+        return int(text)
+    try:
+        return int(datetime.fromisoformat(text).astimezone(UTC).timestamp() * 1000)
+    except (ValueError, OverflowError):
+        raise ValueError(
+            f"{text!r} is no time: write 2026-01-31T10:00:00Z, -90m for 90 minutes ago, or milliseconds since 1970"
+        ) from None
+
+
+def format_time(timestamp_ms: int) -> str:
+    """UTC to the millisecond; "-" for none."""
+    if timestamp_ms < 0:
+        return "-"
+    try:
+        when = datetime.fromtimestamp(timestamp_ms / 1000, tz=UTC)
+    except (ValueError, OverflowError, OSError):
+        return str(timestamp_ms)
+    return when.isoformat(timespec="milliseconds").replace("+00:00", "Z")

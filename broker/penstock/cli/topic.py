@@ -1,0 +1,253 @@
+"""`penstock topic`: create, list, describe, alter, delete."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from penstock.cli.common import (
+    DEFAULT_BOOTSTRAP,
+    Bootstrap,
+    CommandError,
+    ExitCode,
+    Output,
+    Yes,
+    confirm,
+    parse_configs,
+    run,
+)
+from penstock.cli.output import print_json, print_table, size_text
+from penstock.cli.root import make_app
+from penstock.client import Admin, AlterConfig, BrokerError, ErrorCode, NewTopic, TopicInfo, TopicPartition
+
+app = make_app(no_args_is_help=True, help="Create, list, describe, alter and delete topics.")
+
+Name = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
+Names = Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Names of topics.")]
+Config = Annotated[
+    list[str] | None,
+    typer.Option("--config", "-c", metavar="NAME=VALUE", help="A topic setting, by Kafka's name; may be repeated."),
+]
+
+
+@app.command()
+def create(
+    topic: Name,
+    partitions: Annotated[
+        int | None, typer.Option("--partitions", "-p", min=1, help="How many; default: the broker's num.partitions.")
+    ] = None,
+    replication_factor: Annotated[
+        int | None, typer.Option(min=1, help="Replicas of each partition; default: the broker's.")
+    ] = None,
+    config: Config = None,
+    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="An existing topic is no error.")] = False,
+    validate_only: Annotated[bool, typer.Option("--dry-run", help="Only say whether it could be created.")] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Create a topic.
+
+    Examples:
+
+    - `penstock topic create flights --partitions 6`
+    - `penstock topic create audit --config retention.ms=-1 --config flush.messages=1`
+    - `penstock topic create state --config cleanup.policy=compact`
+    """
+    run(
+        create_topic(
+            bootstrap,
+            NewTopic(topic, partitions or -1, replication_factor or -1, parse_configs(config or [], "--config")),
+            if_not_exists,
+            validate_only,
+        )
+    )
+
+
+async def create_topic(bootstrap: str, topic: NewTopic, if_not_exists: bool, validate_only: bool) -> None:
+    async with Admin(bootstrap) as admin:
+        try:
+            made = (await admin.create_topics([topic], validate_only=validate_only))[0]
+        except BrokerError as e:
+            if e.code != ErrorCode.TOPIC_ALREADY_EXISTS:
+                raise
+            if not if_not_exists:
+                raise CommandError(
+                    f"topic {topic.name!r} exists already: penstock topic alter changes it", ExitCode.REFUSED
+                ) from None
+            print(f"topic {topic.name} exists already")
+            return
+    verb = "could be created" if validate_only else "created"
+    count = f" with {made.partitions} partition{'s' * (made.partitions != 1)}" if made.partitions > 0 else ""
+    print(f"{verb} topic {topic.name}{count}")
+
+
+@app.command("list")
+def list_(
+    internal: Annotated[bool, typer.Option("--internal", help="Also topics that brokers keep for themselves.")] = False,
+    output: Output = "text",
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """List topics.
+
+    Examples:
+
+    - `penstock topic list`
+    - `penstock topic list --output json | jq -r '.[].name'`
+    """
+    run(list_topics(bootstrap, internal, output == "json"))
+
+
+async def list_topics(bootstrap: str, internal: bool, as_json: bool) -> None:
+    async with Admin(bootstrap) as admin:
+        topics = (await admin.list_topics(internal=internal)).values()
+    if as_json:
+        print_json([summary(topic) for topic in topics])
+        return
+    rows = [(t.name, len(t.partitions), replication_factor_of(t)) for t in topics]
+    print_table(("topic", "partitions", "replicas"), rows)
+
+
+def replication_factor_of(topic: TopicInfo) -> int:
+    return max((len(p.replicas) for p in topic.partitions.values()), default=0)
+
+
+def summary(topic: TopicInfo) -> dict[str, object]:
+    return {
+        "name": topic.name,
+        "topic_id": str(topic.topic_id),
+        "partitions": len(topic.partitions),
+        "replication_factor": replication_factor_of(topic),
+        "internal": topic.is_internal,
+    }
+
+
+@app.command()
+def describe(
+    topics: Names,
+    all_configs: Annotated[bool, typer.Option("--all-configs", help="Settings at their defaults too.")] = False,
+    output: Output = "text",
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Describe topics: partitions with leaders, replicas, offsets and sizes, and settings that differ from the default.
+
+    Example: `penstock topic describe flights`
+    """
+    run(describe_topics(bootstrap, topics, all_configs, output == "json"))
+
+
+async def describe_topics(bootstrap: str, names: list[str], all_configs: bool, as_json: bool) -> None:
+    async with Admin(bootstrap) as admin:
+        topics = await admin.describe_topics(names)
+        sizes: dict[TopicPartition, int] = {}
+        for directory in await admin.log_dirs():
+            for tp, size_bytes in directory.partitions.items():
+                sizes[tp] = max(size_bytes, sizes.get(tp, 0))
+        documents = [await describe_one(admin, topic, sizes, all_configs) for topic in topics.values()]
+    if as_json:
+        print_json(documents)
+        return
+    for document in documents:
+        show_topic(document)
+
+
+async def describe_one(
+    admin: Admin, topic: TopicInfo, sizes: dict[TopicPartition, int], all_configs: bool
+) -> dict[str, object]:
+    led = [TopicPartition(topic.name, p.partition) for p in topic.partitions.values() if p.leader >= 0]
+    ends = await admin.ends(led)
+    configs = await admin.topic_configs(topic.name)
+    partitions = []
+    for p in topic.partitions.values():
+        tp = TopicPartition(topic.name, p.partition)
+        start, end = ends.get(tp, (None, None))
+        partitions.append(
+            {
+                "partition": p.partition,
+                "leader": p.leader,
+                "replicas": list(p.replicas),
+                "isr": list(p.isr),
+                "start_offset": start,
+                "end_offset": end,
+                "size_bytes": sizes.get(tp, 0),
+            }
+        )
+    shown = {c.name: c.value for c in configs.values() if all_configs or not c.is_default}
+    return {**summary(topic), "partitions": partitions, "configs": shown}
+
+
+def show_topic(document: dict[str, object]) -> None:
+    partitions, configs = document["partitions"], document["configs"]
+    assert isinstance(partitions, list), "a topic's document has a list of partitions"
+    assert isinstance(configs, dict), "a topic's document has settings by name"
+    rows = [
+        (
+            str(p["partition"]),
+            str(p["leader"]) if p["leader"] >= 0 else "none",
+            ",".join(map(str, p["replicas"])),
+            ",".join(map(str, p["isr"])),
+            p["start_offset"],
+            p["end_offset"],
+            size_text(p["size_bytes"]),
+        )
+        for p in partitions
+    ]
+    print(f"topic {document['name']}  id {document['topic_id']}")
+    print_table(("partition", "leader", "replicas", "isr", "start", "end", "size"), rows)
+    if configs:
+        print_table(("setting", "value"), list(configs.items()))
+
+
+@app.command()
+def alter(
+    topic: Name,
+    partitions: Annotated[
+        int | None, typer.Option("--partitions", "-p", min=1, help="Raise the number of partitions to this.")
+    ] = None,
+    config: Config = None,
+    unset: Annotated[
+        list[str] | None, typer.Option("--unset", metavar="NAME", help="Back to the default; may be repeated.")
+    ] = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Change a topic: settings, and more partitions.
+
+    With more partitions, records with a key may go to another partition than before; what is there stays where it is.
+
+    Examples:
+
+    - `penstock topic alter flights --config retention.ms=86400000`
+    - `penstock topic alter flights --unset retention.ms --partitions 12`
+    """
+    changes = [AlterConfig(n, v) for n, v in parse_configs(config or [], "--config").items()]
+    changes += [AlterConfig(name, None, "delete") for name in unset or []]
+    if not changes and partitions is None:
+        raise typer.BadParameter("nothing to change: give --config, --unset or --partitions")
+    run(alter_topic(bootstrap, topic, changes, partitions))
+
+
+async def alter_topic(bootstrap: str, topic: str, changes: list[AlterConfig], partitions: int | None) -> None:
+    async with Admin(bootstrap) as admin:
+        await admin.describe_topics([topic])
+        if changes:
+            await admin.alter_topic_configs(topic, changes)
+        if partitions is not None:
+            await admin.create_partitions({topic: partitions})
+    print(f"altered topic {topic}")
+
+
+@app.command()
+def delete(topics: Names, yes: Yes = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
+    """Delete topics with all their messages. This cannot be undone.
+
+    Example: `penstock topic delete flights --yes`
+    """
+    run(delete_topics(bootstrap, topics, yes))
+
+
+async def delete_topics(bootstrap: str, topics: list[str], yes: bool) -> None:
+    async with Admin(bootstrap) as admin:
+        await admin.describe_topics(topics)
+        confirm(f"Delete {', '.join(topics)} with all messages?", yes)
+        await admin.delete_topics(topics)
+    for topic in topics:
+        print(f"deleted topic {topic}")

@@ -1,0 +1,98 @@
+"""An asyncio client for every broker that speaks the Kafka protocol: producer, consumer, admin.
+
+Everything public is named here; docs/guide/client.md tells how to use it.
+"""
+
+from penstock.client.accumulator import Delivery
+from penstock.client.admin import Admin
+from penstock.client.admin_types import (
+    AlterConfig,
+    ClusterInfo,
+    ConfigEntry,
+    CreatedTopic,
+    GroupDescription,
+    GroupListing,
+    GroupMember,
+    LogDir,
+    NewTopic,
+    PartitionLag,
+)
+from penstock.client.consumer import Consumer
+from penstock.client.errors import (
+    BrokerError,
+    BufferFull,
+    ClientError,
+    Closed,
+    CommitFailed,
+    ConnectionFailed,
+    DeliveryFailed,
+    GroupFenced,
+    IllegalState,
+    NoBrokerAvailable,
+    NoOffset,
+    RecordTooLarge,
+    RequestTimedOut,
+    UnknownTopic,
+    UnsupportedByBroker,
+)
+from penstock.client.offsets import EARLIEST, LATEST, MAX_TIMESTAMP
+from penstock.client.producer import Producer
+from penstock.client.rebalancing import RebalanceListener
+from penstock.client.types import (
+    ConsumerRecord,
+    Node,
+    OffsetAndMetadata,
+    OffsetAndTimestamp,
+    PartitionInfo,
+    RecordMetadata,
+    TopicInfo,
+    TopicPartition,
+)
+from penstock.wire.errors import ErrorCode
+from penstock.wire.record import Record
+
+__all__ = [
+    "EARLIEST",
+    "LATEST",
+    "MAX_TIMESTAMP",
+    "Admin",
+    "AlterConfig",
+    "BrokerError",
+    "BufferFull",
+    "ClientError",
+    "Closed",
+    "ClusterInfo",
+    "CommitFailed",
+    "ConfigEntry",
+    "ConnectionFailed",
+    "Consumer",
+    "ConsumerRecord",
+    "CreatedTopic",
+    "Delivery",
+    "DeliveryFailed",
+    "ErrorCode",
+    "GroupDescription",
+    "GroupFenced",
+    "GroupListing",
+    "GroupMember",
+    "IllegalState",
+    "LogDir",
+    "NewTopic",
+    "NoBrokerAvailable",
+    "NoOffset",
+    "Node",
+    "OffsetAndMetadata",
+    "OffsetAndTimestamp",
+    "PartitionInfo",
+    "PartitionLag",
+    "Producer",
+    "RebalanceListener",
+    "Record",
+    "RecordMetadata",
+    "RecordTooLarge",
+    "RequestTimedOut",
+    "TopicInfo",
+    "TopicPartition",
+    "UnknownTopic",
+    "UnsupportedByBroker",
+]

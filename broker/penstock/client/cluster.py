@@ -1,0 +1,323 @@
+"""The cluster as a client sees it: connections to its brokers, metadata that is kept fresh, requests that find their
+broker and are repeated where that can help.
+
+Producer, consumer and admin each have one, and pass it to what they are made of.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TypeVar
+
+from penstock.client.backoff import Backoff
+from penstock.client.connection import MAX_RESPONSE_BYTES, Connection
+from penstock.client.errors import (
+    BrokerError,
+    ClientError,
+    Closed,
+    NoBrokerAvailable,
+    RequestTimedOut,
+    UnknownTopic,
+    check,
+)
+from penstock.client.metadata import Metadata, merge, parse_bootstrap
+from penstock.client.types import Node, TopicInfo
+from penstock.wire.errors import ErrorCode
+from penstock.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from penstock.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from penstock.wire.schema import Payload
+
+T = TypeVar("T")
+R = TypeVar("R", bound=Payload)
+
+DATA, COORDINATOR = "data", "coordinator"
+"""What a connection is for: group traffic must not queue behind a long poll."""
+
+
+class Cluster:
+    """Start with `start`, end with `close`; in between it may be used by many tasks.
+
+    `metadata_max_age_ms` is how old metadata gets before it is asked for again: how soon new partitions are seen.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str | Iterable[str],
+        *,
+        client_id: str = "penstock",
+        request_timeout_ms: float = 30_000,
+        connect_timeout_ms: float = 10_000,
+        metadata_max_age_ms: float = 60_000,
+        max_response_bytes: int = MAX_RESPONSE_BYTES,
+        backoff: Backoff | None = None,
+        auto_create_topics: bool = False,
+    ) -> None:
+        self.addresses = parse_bootstrap(bootstrap)
+        self.client_id = client_id
+        self.request_timeout_ms = request_timeout_ms
+        self.connect_timeout_ms = connect_timeout_ms
+        self.metadata_max_age_ms = metadata_max_age_ms
+        self.max_response_bytes = max_response_bytes
+        self.backoff = backoff or Backoff()
+        self.auto_create_topics = auto_create_topics
+        self.metadata = Metadata()
+        self.wants_all_topics = False
+        self.on_metadata: list[Callable[[Metadata], None]] = []
+        self._topics: set[str] = set()
+        self._connections: dict[tuple[int, str], Connection] = {}
+        self._opening: dict[tuple[int, str], asyncio.Task[Connection]] = {}
+        self._bootstrap: Connection | None = None
+        self._coordinators: dict[str, int] = {}
+        self._refreshing: asyncio.Task[None] | None = None
+        self._refresher: asyncio.Task[None] | None = None
+        self._stale = asyncio.Event()
+        self._closed = False
+
+    async def start(self) -> None:
+        """Connects and learns of the brokers. Raises `NoBrokerAvailable` where no bootstrap address answers."""
+        await self.refresh()
+        self._refresher = asyncio.create_task(self._keep_fresh(), name="penstock-metadata")
+
+    async def close(self) -> None:
+        """Closes every connection. Idempotent."""
+        self._closed = True
+        tasks = [t for t in (self._refresher, self._refreshing, *self._opening.values()) if t is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for connection in (*self._connections.values(), *filter(None, [self._bootstrap])):
+            await connection.close()
+        self._connections.clear()
+
+    # Metadata
+
+    async def refresh(self) -> None:
+        """Asks for metadata now; callers that come while one is under way share it."""
+        if self._closed:
+            raise Closed("the client is closed")
+        if self._refreshing is None or self._refreshing.done():
+            self._refreshing = asyncio.create_task(self._refresh())
+        await asyncio.shield(self._refreshing)
+
+    def invalidate(self) -> None:
+        """Has metadata asked for again soon: somebody was told by a broker that it is out of date."""
+        self._stale.set()
+
+    def follow(self, topics: Iterable[str]) -> None:
+        """Keeps these topics' metadata fresh from now on."""
+        new = set(topics) - self._topics
+        if new:
+            self._topics |= new
+            self.invalidate()
+
+    def forget(self, topics: Iterable[str]) -> None:
+        """Stops following these topics."""
+        self._topics -= set(topics)
+
+    async def topic(self, name: str, timeout_ms: float | None = None) -> TopicInfo:
+        """A topic's partitions, asked for where not known.
+
+        Raises `UnknownTopic` once the broker says that there is no such topic and does not create it by asking, and
+        `BrokerError` for a name that is refused.
+        """
+        return await self.topics_known([name], timeout_ms)
+
+    async def topics_known(self, names: Iterable[str], timeout_ms: float | None = None) -> TopicInfo:
+        """As `topic`, for several at once; returns the last."""
+        wanted = list(names)
+        assert wanted, "no topic named"
+        missing = [name for name in wanted if not self.metadata.partition_count(name)]
+        if missing:
+            self._topics |= set(missing)
+            limit_ms = self.request_timeout_ms if timeout_ms is None else timeout_ms
+            try:
+                async with asyncio.timeout(limit_ms / 1000):
+                    await self._find(missing)
+            except TimeoutError:
+                raise RequestTimedOut(f"no metadata for topic {missing[0]!r} within {limit_ms:.0f} ms") from None
+        return self.metadata.topics[wanted[-1]]
+
+    async def _find(self, names: list[str]) -> None:
+        attempt = 0
+        while True:
+            await self.refresh()
+            missing = [name for name in names if not self.metadata.partition_count(name)]
+            if not missing:
+                return
+            error = self.metadata.errors.get(missing[0], ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            if error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and attempt >= (3 if self.auto_create_topics else 1):
+                self._topics.discard(missing[0])
+                raise UnknownTopic(f"topic {missing[0]!r} does not exist: create it first (penstock topic create)")
+            if not BrokerError(error).retriable:
+                self._topics.discard(missing[0])
+                raise BrokerError(error, f"topic {missing[0]!r}")
+            await asyncio.sleep(self.backoff.delay_s(attempt))
+            attempt += 1
+
+    async def _keep_fresh(self) -> None:
+        attempt = 0
+        while True:
+            try:
+                async with asyncio.timeout(self.metadata_max_age_ms / 1000):
+                    await self._stale.wait()
+                await asyncio.sleep(self.backoff.delay_s(min(attempt, 2)))
+            except TimeoutError:
+                pass
+            self._stale.clear()
+            if not self._topics and not self.wants_all_topics:
+                continue
+            try:
+                await self.refresh()
+                attempt = 0
+            except ClientError:
+                attempt += 1
+                self._stale.set()
+
+    async def _refresh(self) -> None:
+        asked = None if self.wants_all_topics else sorted(self._topics)
+        topics = None if asked is None else [MetadataRequestTopic(name=name) for name in asked]
+        request = MetadataRequest(topics=topics, allow_auto_topic_creation=self.auto_create_topics)
+        answer = await self.call_any(request, MetadataResponse)
+        if answer.error_code:
+            raise BrokerError(answer.error_code, "metadata")
+        self.metadata = merge(self.metadata, answer, asked)
+        for listener in self.on_metadata:
+            listener(self.metadata)
+
+    async def all_metadata(self) -> Metadata:
+        """Metadata of all topics, asked for now; what is followed stays as it was."""
+        answer = await self.call_any(MetadataRequest(topics=None, allow_auto_topic_creation=False), MetadataResponse)
+        check(answer.error_code, "metadata")
+        return merge(Metadata(), answer, None)
+
+    # Connections
+
+    async def connection(self, node_id: int, purpose: str = DATA) -> Connection:
+        """The connection to a broker, made where there is none. Raises `ConnectionFailed`, `NoBrokerAvailable`."""
+        if self._closed:
+            raise Closed("the client is closed")
+        key = (node_id, purpose)
+        connection = self._connections.get(key)
+        if connection is not None and not connection.closed:
+            return connection
+        task = self._opening.get(key)
+        if task is None:
+            node = self.metadata.brokers.get(node_id)
+            if node is None:
+                raise NoBrokerAvailable(f"broker {node_id} is not known: the metadata does not name it")
+            task = self._opening[key] = asyncio.create_task(self._open(key, node))
+        return await asyncio.shield(task)
+
+    async def _open(self, key: tuple[int, str], node: Node) -> Connection:
+        try:
+            connection = self._connections[key] = await self._connect(node.host, node.port)
+            return connection
+        except ClientError:
+            self.invalidate()
+            raise
+        finally:
+            del self._opening[key]
+
+    async def _connect(self, host: str, port: int) -> Connection:
+        return await Connection.open(
+            host,
+            port,
+            client_id=self.client_id,
+            connect_timeout_ms=self.connect_timeout_ms,
+            request_timeout_ms=self.request_timeout_ms,
+            max_response_bytes=self.max_response_bytes,
+        )
+
+    async def any_connection(self) -> Connection:
+        """A connection to whichever broker answers: one that is open, a known one, a bootstrap address."""
+        for connection in (self._bootstrap, *self._connections.values()):
+            if connection is not None and not connection.closed:
+                return connection
+        known = [(node.host, node.port) for node in self.metadata.brokers.values()]
+        random.shuffle(known)
+        errors = []
+        for host, port in dict.fromkeys([*known, *self.addresses]):
+            try:
+                self._bootstrap = await self._connect(host, port)
+                return self._bootstrap
+            except ClientError as e:
+                errors.append(str(e))
+        raise NoBrokerAvailable("no broker can be reached: " + "; ".join(errors))
+
+    # Requests
+
+    async def call(
+        self, node_id: int, request: Payload, response: type[R], *, purpose: str = DATA, timeout_ms: float | None = None
+    ) -> R:
+        """One request to one broker, once."""
+        connection = await self.connection(node_id, purpose)
+        return await connection.call(request, response, timeout_ms=timeout_ms)
+
+    async def call_any(self, request: Payload, response: type[R]) -> R:
+        """One request to any broker."""
+        return await (await self.any_connection()).call(request, response)
+
+    async def call_controller(self, request: Payload, response: type[R], timeout_ms: float | None = None) -> R:
+        """One request to the controller, or to any broker where none is known."""
+        node_id = self.metadata.controller_id
+        if node_id not in self.metadata.brokers:
+            return await self.call_any(request, response)
+        return await self.call(node_id, request, response, timeout_ms=timeout_ms)
+
+    async def retrying(self, attempt_once: Callable[[], Awaitable[T]], timeout_ms: float | None = None) -> T:
+        """Repeats `attempt_once` while it raises retriable errors, with backoff, for `timeout_ms` at most.
+
+        The last error is raised then.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + (self.request_timeout_ms if timeout_ms is None else timeout_ms) / 1000
+        attempt = 0
+        while True:
+            try:
+                return await attempt_once()
+            except ClientError as e:
+                delay_s = self.backoff.delay_s(attempt)
+                if not e.retriable or loop.time() + delay_s >= deadline:
+                    raise
+                self.invalidate()
+                await asyncio.sleep(delay_s)
+                attempt += 1
+
+    async def coordinator(self, group: str) -> int:
+        """The broker that coordinates a group, remembered until `forget_coordinator`. Raises `BrokerError`."""
+        node_id = self._coordinators.get(group, -1)
+        if node_id in self.metadata.brokers:
+            return node_id
+        request = FindCoordinatorRequest(key=group, key_type=0, coordinator_keys=[group])
+        answer = await self.call_any(request, FindCoordinatorResponse)
+        found = answer.coordinators[0] if answer.coordinators else answer
+        check(found.error_code, f"coordinator of group {group!r}", found.error_message)
+        if found.node_id not in self.metadata.brokers:
+            await self.refresh()
+        if found.node_id not in self.metadata.brokers:
+            raise BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"group {group!r}")
+        self._coordinators[group] = found.node_id
+        return found.node_id
+
+    def forget_coordinator(self, group: str) -> None:
+        """Has the coordinator looked up again: it said that it is not, or is gone."""
+        self._coordinators.pop(group, None)
+
+    async def call_coordinator(
+        self,
+        group: str,
+        request: Payload,
+        response: type[R],
+        *,
+        purpose: str = COORDINATOR,
+        timeout_ms: float | None = None,
+    ) -> R:
+        """One request to a group's coordinator, once; forgets the coordinator where it cannot be reached."""
+        try:
+            node_id = await self.coordinator(group)
+            return await self.call(node_id, request, response, purpose=purpose, timeout_ms=timeout_ms)
+        except ClientError:
+            self.forget_coordinator(group)
+            raise

@@ -1,0 +1,291 @@
+"""One connection to one broker: versions negotiated, requests pipelined, answers matched, everything bounded.
+
+`Cluster` opens and keeps connections; nothing else in the client touches a socket. Requests may be sent without
+waiting for earlier answers; the broker answers in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import struct
+from collections import deque
+from typing import Any, TypeVar, cast
+
+from penstock.client.errors import ConnectionFailed, RequestTimedOut, UnsupportedByBroker
+from penstock.client.frames import FrameReader, request_frame, response_body
+from penstock.wire import codec
+from penstock.wire.errors import ErrorCode
+from penstock.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from penstock.wire.schema import MalformedMessage, Payload
+
+R = TypeVar("R", bound=Payload)
+
+MAX_RESPONSE_BYTES = 128 * 1024 * 1024
+MAX_RESPONSE_ELEMENTS = 8_000_000
+CLOSE_TIMEOUT_S = 5.0
+CORRELATION = struct.Struct(">i")
+
+NEWEST_USED = {0: 12, 1: 12, 8: 9, 9: 7, 20: 5, 22: 5}
+"""By API key, where newer versions name topics by id, or several groups, which this client has no use for."""
+
+
+class Pending:
+    """A request whose answer has not come."""
+
+    __slots__ = ("correlation_id", "deadline", "flexible", "future", "key", "response", "version")
+
+    def __init__(
+        self, correlation_id: int, request: Payload, version: int, response: type[Payload], deadline: float,
+        future: asyncio.Future[Any],
+    ) -> None:  # fmt: skip
+        self.correlation_id, self.key, self.version = correlation_id, request.KEY, version
+        self.response, self.deadline, self.future = response, deadline, future
+        self.flexible = version >= request.FLEXIBLE_FROM
+
+
+class Connection(asyncio.BufferedProtocol):
+    """A connection whose versions are negotiated; make one with `Connection.open`."""
+
+    def __init__(self, address: str, client_id: str, request_timeout_ms: float, max_response_bytes: int) -> None:
+        self.address = address
+        self.request_timeout_ms = request_timeout_ms
+        self._client_id = client_id.encode()
+        self._loop = asyncio.get_running_loop()
+        self._frames = FrameReader(max_response_bytes)
+        self._pending: deque[Pending] = deque()
+        self._next_id = 0
+        self._versions: dict[int, tuple[int, int]] = {}
+        self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._gone: ConnectionFailed | None = None
+        self._writable = asyncio.Event()
+        self._lost = asyncio.Event()
+
+    @classmethod
+    async def open(
+        cls,
+        host: str,
+        port: int,
+        *,
+        client_id: str = "penstock",
+        connect_timeout_ms: float = 10_000,
+        request_timeout_ms: float = 30_000,
+        max_response_bytes: int = MAX_RESPONSE_BYTES,
+    ) -> Connection:
+        """Connects and asks for the broker's versions. Raises `ConnectionFailed`, naming the address."""
+        loop = asyncio.get_running_loop()
+        address = f"{host}:{port}"
+        try:
+            async with asyncio.timeout(connect_timeout_ms / 1000):
+                _, connection = await loop.create_connection(
+                    lambda: cls(address, client_id, request_timeout_ms, max_response_bytes), host, port
+                )
+                try:
+                    await connection._negotiate()
+                except BaseException:
+                    connection._fail(ConnectionFailed(f"{address}: the connection was given up"))
+                    raise
+                return connection
+        except TimeoutError:
+            raise ConnectionFailed(f"{address}: no connection within {connect_timeout_ms:.0f} ms") from None
+        except OSError as e:
+            raise ConnectionFailed(f"{address}: {os.strerror(e.errno) if e.errno and e.errno > 0 else e}") from None
+
+    @property
+    def closed(self) -> bool:
+        return self._gone is not None
+
+    @property
+    def writable(self) -> bool:
+        """Whether little enough waits to be written."""
+        return self._writable.is_set()
+
+    @property
+    def in_flight(self) -> int:
+        """Requests without an answer yet."""
+        return len(self._pending)
+
+    def version(self, request: type[Payload]) -> int:
+        """The newest version that both sides know. Raises `UnsupportedByBroker`."""
+        low, high = self._versions.get(request.KEY, (0, -1))
+        first, last = request.VERSIONS
+        chosen = min(high, last, NEWEST_USED.get(request.KEY, last))
+        if chosen < max(low, first):
+            name = request.__name__.removesuffix("Request")
+            offers = f"versions {low} to {high}" if high >= 0 else "no version"
+            raise UnsupportedByBroker(
+                f"{self.address} serves {offers} of {name} (API {request.KEY}), this client speaks {first} to {last}"
+            )
+        return chosen
+
+    def serves(self, request: type[Payload]) -> bool:
+        """Whether there is a version of this API that both sides know."""
+        try:
+            return self.version(request) >= 0
+        except UnsupportedByBroker:
+            return False
+
+    async def call(
+        self, request: Payload, response: type[R], *, timeout_ms: float | None = None, max_version: int | None = None
+    ) -> R:
+        """Sends a request and waits for its answer.
+
+        Raises `ConnectionFailed` (also when it is lost meanwhile), `RequestTimedOut`, `UnsupportedByBroker`.
+        Cancelling drops the answer, not the request.
+        """
+        return await self.send(request, response, timeout_ms=timeout_ms, max_version=max_version)
+
+    def send(
+        self, request: Payload, response: type[R], *, timeout_ms: float | None = None, max_version: int | None = None
+    ) -> asyncio.Future[R]:
+        """As `call`, but returns at once with a future, in the order of sending."""
+        version = self.version(type(request))
+        if max_version is not None:
+            version = min(version, max_version)
+        return self._send(request, version, response, timeout_ms)
+
+    def send_only(self, request: Payload) -> None:
+        """Sends a request that gets no answer (Produce with acks=0)."""
+        self._write(request_frame(request, self.version(type(request)), self._correlation_id(), self._client_id))
+
+    async def drained(self) -> None:
+        """Returns once little enough waits to be written; raises `ConnectionFailed` where it is gone."""
+        await self._writable.wait()
+        if self._gone is not None:
+            raise self._gone
+
+    async def close(self) -> None:
+        """Closes once what was written has left; what is under way fails with `ConnectionFailed`."""
+        if self._transport is not None and self._gone is None:
+            self._transport.close()
+        self._fail(ConnectionFailed(f"{self.address}: closed by this client"), abort=False)
+        if self._transport is None:
+            return
+        try:
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await self._lost.wait()
+        except TimeoutError:
+            pass  # a broker that does not read: what is left is given up
+        finally:
+            self._transport.abort()
+
+    # What follows is called by the loop or by the methods above.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        sock = self._transport.get_extra_info("socket")
+        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._writable.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        reason = f"{self.address}: connection lost ({exc})" if exc else f"{self.address}: closed by the broker"
+        self._fail(ConnectionFailed(reason))
+        self._lost.set()
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._frames.buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        try:
+            for frame in self._frames.received(nbytes):
+                self._answer(frame)
+        except MalformedMessage as e:
+            self._fail(ConnectionFailed(f"{self.address}: {e}"))
+
+    def _answer(self, frame: memoryview) -> None:
+        if len(frame) < 4 or not self._pending:
+            raise MalformedMessage("an answer that nobody asked for")
+        pending = self._pending.popleft()
+        (correlation_id,) = CORRELATION.unpack_from(frame)
+        if correlation_id != pending.correlation_id:
+            self._pending.appendleft(pending)
+            raise MalformedMessage(f"answer {correlation_id} where {pending.correlation_id} is next")
+        if pending.future.done():
+            return
+        try:
+            pending.future.set_result(self._decode(pending, response_body(pending.key, pending.flexible, frame)))
+        except MalformedMessage as e:
+            pending.future.set_exception(ConnectionFailed(f"{self.address}: {e}"))
+            raise
+
+    @staticmethod
+    def _decode(pending: Pending, body: memoryview) -> Payload:
+        version = pending.version
+        if pending.response is ApiVersionsResponse and bytes(body[:2]) == UNSUPPORTED_VERSION:
+            version = 0  # the broker answers a version it does not know in the oldest one
+        message, _ = codec.decode_from(pending.response, version, body, max_elements=MAX_RESPONSE_ELEMENTS)
+        return message
+
+    def _correlation_id(self) -> int:
+        self._next_id = (self._next_id + 1) & 0x7FFFFFFF
+        return self._next_id
+
+    def _send(self, request: Payload, version: int, response: type[R], timeout_ms: float | None) -> asyncio.Future[R]:
+        correlation_id = self._correlation_id()
+        frame = request_frame(request, version, correlation_id, self._client_id)
+        self._write(frame)
+        deadline = self._loop.time() + (self.request_timeout_ms if timeout_ms is None else timeout_ms) / 1000
+        future: asyncio.Future[R] = self._loop.create_future()
+        self._pending.append(Pending(correlation_id, request, version, response, deadline, future))
+        if self._timer is not None and self._timer.when() > deadline:
+            self._timer.cancel()
+            self._timer = None
+        if self._timer is None:
+            self._timer = self._loop.call_at(deadline, self._check_deadlines)
+        return future
+
+    def _write(self, frame: bytearray) -> None:
+        if self._gone is not None:
+            raise self._gone
+        assert self._transport is not None, "a request before the connection was made"
+        self._transport.write(frame)
+
+    def _check_deadlines(self) -> None:
+        """One timer for all that is pending: a request that is over its time takes the connection with it."""
+        self._timer = None
+        if not self._pending:
+            return
+        now = self._loop.time()
+        soonest = min(pending.deadline for pending in self._pending)
+        if soonest > now:
+            self._timer = self._loop.call_at(soonest, self._check_deadlines)
+            return
+        self._fail(RequestTimedOut(f"{self.address}: no answer in time"))
+
+    def _fail(self, error: ConnectionFailed, *, abort: bool = True) -> None:
+        if self._gone is not None:
+            return
+        self._gone = error
+        self._writable.set()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._transport is not None and abort:
+            self._transport.abort()
+        for pending in self._pending:
+            if not pending.future.done():
+                pending.future.set_exception(type(error)(str(error)))
+        self._pending.clear()
+
+    async def _negotiate(self) -> None:
+        request = ApiVersionsRequest(client_software_name="penstock", client_software_version="0.1.0")
+        answer = await self._send(request, 3, ApiVersionsResponse, None)
+        if answer.error_code == ErrorCode.UNSUPPORTED_VERSION:
+            own = [api.max_version for api in answer.api_keys if api.api_key == ApiVersionsRequest.KEY]
+            newest = max(own, default=0)
+            answer = await self._send(request, min(newest, 2), ApiVersionsResponse, None)
+        if answer.error_code:
+            raise ConnectionFailed(f"{self.address}: ApiVersions failed with error {answer.error_code}")
+        self._versions = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
+
+
+UNSUPPORTED_VERSION = struct.pack(">h", ErrorCode.UNSUPPORTED_VERSION)

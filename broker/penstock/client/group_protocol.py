@@ -1,0 +1,77 @@
+"""The documents that members of a group exchange through the coordinator: subscriptions and assignments.
+
+They are "consumer" protocol documents, as every Kafka client writes them: a version, then the message.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping
+
+from penstock.client.assignors import Member
+from penstock.client.types import TopicPartition
+from penstock.wire import codec
+from penstock.wire.messages import consumer_protocol_assignment as assignment
+from penstock.wire.messages import consumer_protocol_subscription as subscription
+from penstock.wire.schema import MalformedMessage
+
+PROTOCOL_TYPE = "consumer"
+SUBSCRIPTION_VERSION = 3
+ASSIGNMENT_VERSION = 1
+VERSION = struct.Struct(">h")
+
+
+def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    """Partition numbers by topic, both in order."""
+    found: dict[str, list[int]] = {}
+    for tp in sorted(partitions):
+        found.setdefault(tp.topic, []).append(tp.partition)
+    return found
+
+
+def write_subscription(topics: Iterable[str], owned: Iterable[TopicPartition], generation: int) -> bytes:
+    message = subscription.ConsumerProtocolSubscription(
+        topics=sorted(topics),
+        owned_partitions=[subscription.TopicPartition(topic=t, partitions=p) for t, p in by_topic(owned).items()],
+        generation_id=generation,
+    )
+    return bytes(codec.encode(message, SUBSCRIPTION_VERSION, VERSION.pack(SUBSCRIPTION_VERSION)))
+
+
+def read_member(member_id: str, instance_id: str | None, metadata: bytes) -> Member:
+    """A member by what it joined with. Raises MalformedMessage."""
+    version = min(read_version(metadata), subscription.ConsumerProtocolSubscription.VERSIONS[1])
+    found, _ = codec.decode_from(subscription.ConsumerProtocolSubscription, version, metadata, VERSION.size)
+    owned = tuple(TopicPartition(t.topic, p) for t in found.owned_partitions for p in t.partitions)
+    return Member(member_id, frozenset(found.topics), owned, found.generation_id, instance_id)
+
+
+def write_assignment(partitions: Iterable[TopicPartition]) -> bytes:
+    message = assignment.ConsumerProtocolAssignment(
+        assigned_partitions=[assignment.TopicPartition(topic=t, partitions=p) for t, p in by_topic(partitions).items()]
+    )
+    return bytes(codec.encode(message, ASSIGNMENT_VERSION, VERSION.pack(ASSIGNMENT_VERSION)))
+
+
+def read_assignment(data: bytes) -> list[TopicPartition]:
+    """The partitions of an assignment; none where there is no document. Raises MalformedMessage."""
+    if not data:
+        return []
+    version = min(read_version(data), assignment.ConsumerProtocolAssignment.VERSIONS[1])
+    found, _ = codec.decode_from(assignment.ConsumerProtocolAssignment, version, data, VERSION.size)
+    return [TopicPartition(t.topic, p) for t in found.assigned_partitions for p in t.partitions]
+
+
+def read_version(data: bytes) -> int:
+    if len(data) < VERSION.size:
+        raise MalformedMessage("a group document without a version")
+    (version,) = VERSION.unpack_from(data)
+    if version < 0:
+        raise MalformedMessage(f"a group document of version {version}")
+    return int(version)
+
+
+def wanted_partitions(members: Iterable[Member], counts: Mapping[str, int]) -> dict[str, int]:
+    """The number of partitions of each topic that somebody subscribes to and that exists."""
+    topics = {topic for member in members for topic in member.topics}
+    return {topic: counts[topic] for topic in topics if counts.get(topic)}

@@ -1,0 +1,272 @@
+"""A consumer's membership in its group: joining, syncing, heartbeats, leaving (the classic protocol; KIP-62, 345, 394,
+429).
+
+`consumer` decides when to join; this keeps the member alive in between, and says when a rejoin is needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from penstock.client import group_protocol
+from penstock.client.assignors import Assignor, Member
+from penstock.client.cluster import COORDINATOR, Cluster
+from penstock.client.errors import BrokerError, ClientError, GroupFenced, error_code
+from penstock.client.offsets import MOVED
+from penstock.client.types import TopicPartition
+from penstock.wire.errors import ErrorCode
+from penstock.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from penstock.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
+from penstock.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
+from penstock.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
+from penstock.wire.schema import MalformedMessage, Payload
+
+R = TypeVar("R", bound=Payload)
+
+JOIN = "join"
+"""The purpose of a connection of its own: JoinGroup is answered when everybody has joined."""
+LEAVE_TIMEOUT_MS = 3_000
+JOIN_MARGIN_MS = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOptions:
+    """How a member behaves; times in ms, with the meaning of Kafka's settings of these names."""
+
+    group_id: str
+    assignors: Sequence[Assignor]
+    instance_id: str | None = None
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 3_000
+    max_poll_interval_ms: int = 300_000
+
+    @property
+    def cooperative(self) -> bool:
+        """Members keep reading through a rebalance where every assignor offered allows it."""
+        return all(assignor.cooperative for assignor in self.assignors)
+
+
+class Membership:
+    """`wake` is called when `rejoin_needed` or `fatal` was set by what a heartbeat learned.
+
+    `generation` is -1 outside the group. `lost` says that the partitions are gone without having been given up.
+    """
+
+    def __init__(self, cluster: Cluster, options: GroupOptions, wake: Callable[[], None]) -> None:
+        self.cluster, self.options = cluster, options
+        self._wake = wake
+        self._loop = asyncio.get_running_loop()
+        self.member_id = ""
+        self.generation = -1
+        self.is_leader = False
+        self.rejoin_needed = True
+        self.lost = False
+        self.fatal: ClientError | None = None
+        self.last_poll = self._loop.time()
+        self.polling = False
+        self._heartbeats: asyncio.Task[None] | None = None
+        self._assigned_counts: dict[str, int] = {}
+        self._all_topics: frozenset[str] = frozenset()
+
+    @property
+    def joined(self) -> bool:
+        return self.generation >= 0
+
+    def request_rejoin(self) -> None:
+        self.rejoin_needed = True
+        self._wake()
+
+    def metadata_changed(self) -> None:
+        """The leader assigns anew when the topics that the group reads gain or lose partitions."""
+        if self.is_leader and self.joined and self._counts() != self._assigned_counts:
+            self.request_rejoin()
+
+    def _counts(self) -> dict[str, int]:
+        counts = {topic: self.cluster.metadata.partition_count(topic) for topic in self._all_topics}
+        return {topic: count for topic, count in counts.items() if count}
+
+    # Joining
+
+    async def join(self, topics: Iterable[str], owned: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Joins, or joins again, and returns what this member is to read. Retries until it works.
+
+        Raises `GroupFenced`, or `BrokerError` for what trying again cannot cure.
+        """
+        await self._stop_heartbeats()
+        topics, owned = list(topics), list(owned)
+        attempt = 0
+        while True:
+            self.rejoin_needed = False
+            try:
+                assigned = await self._join_once(topics, owned)
+                self._heartbeats = self._loop.create_task(self._beat(), name="penstock-heartbeat")
+                return assigned
+            except ClientError as e:
+                code = e.code if isinstance(e, BrokerError) else None
+                if code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION):
+                    self.reset(keep_id=code == ErrorCode.ILLEGAL_GENERATION)
+                    owned = []
+                elif code in MOVED:
+                    self.cluster.forget_coordinator(self.options.group_id)
+                elif code == ErrorCode.FENCED_INSTANCE_ID:
+                    raise self._fenced() from None
+                elif code not in (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.MEMBER_ID_REQUIRED) and not e.retriable:
+                    raise
+                if code in (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.MEMBER_ID_REQUIRED):
+                    continue
+                await asyncio.sleep(self.cluster.backoff.delay_s(attempt))
+                attempt += 1
+
+    async def _join_once(self, topics: list[str], owned: list[TopicPartition]) -> list[TopicPartition]:
+        options = self.options
+        subscription = group_protocol.write_subscription(topics, owned, self.generation)
+        request = JoinGroupRequest(
+            group_id=options.group_id,
+            session_timeout_ms=options.session_timeout_ms,
+            rebalance_timeout_ms=options.max_poll_interval_ms,
+            member_id=self.member_id,
+            group_instance_id=options.instance_id,
+            protocol_type=group_protocol.PROTOCOL_TYPE,
+            protocols=[JoinGroupRequestProtocol(name=a.name, metadata=subscription) for a in options.assignors],
+        )
+        answer = await self._call(request, JoinGroupResponse, JOIN, options.max_poll_interval_ms + JOIN_MARGIN_MS)
+        if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+            self.member_id = answer.member_id
+        self._check(answer.error_code, "joining")
+        self.member_id, self.generation = answer.member_id, answer.generation_id
+        self.is_leader = answer.leader == answer.member_id
+        assignments: list[SyncGroupRequestAssignment] = []
+        if self.is_leader and not answer.skip_assignment:
+            members = [self._read_member(m.member_id, m.group_instance_id, m.metadata) for m in answer.members]
+            assignments = await self._assign(answer.protocol_name or "", members)
+        sync = SyncGroupRequest(
+            group_id=options.group_id,
+            generation_id=self.generation,
+            member_id=self.member_id,
+            group_instance_id=options.instance_id,
+            protocol_type=group_protocol.PROTOCOL_TYPE,
+            protocol_name=answer.protocol_name,
+            assignments=assignments,
+        )
+        synced = await self._call(sync, SyncGroupResponse, JOIN, options.session_timeout_ms + JOIN_MARGIN_MS)
+        self._check(synced.error_code, "syncing")
+        try:
+            return group_protocol.read_assignment(synced.assignment)
+        except MalformedMessage as e:
+            raise ClientError(f"group {options.group_id!r}: the leader's assignment cannot be read: {e}") from None
+
+    def _read_member(self, member_id: str, instance_id: str | None, metadata: bytes) -> Member:
+        try:
+            return group_protocol.read_member(member_id, instance_id, metadata)
+        except MalformedMessage as e:
+            raise ClientError(f"member {member_id!r} joined with a subscription that cannot be read: {e}") from None
+
+    async def _assign(self, protocol: str, members: Sequence[Member]) -> list[SyncGroupRequestAssignment]:
+        """The leader's work: everybody's share, by the assignor that the coordinator picked."""
+        assignor = next((a for a in self.options.assignors if a.name == protocol), None)
+        if assignor is None:
+            raise ClientError(f"group {self.options.group_id!r} chose assignor {protocol!r}, which was not offered")
+        self._all_topics = frozenset(topic for member in members for topic in member.topics)
+        if any(not self.cluster.metadata.partition_count(topic) for topic in self._all_topics):
+            self.cluster.follow(self._all_topics)
+            await self.cluster.refresh()
+        self.cluster.follow(self._all_topics)
+        self._assigned_counts = self._counts()
+        shares = assignor.assign(group_protocol.wanted_partitions(members, self._assigned_counts), members)
+        return [
+            SyncGroupRequestAssignment(member_id=member, assignment=group_protocol.write_assignment(share))
+            for member, share in shares.items()
+        ]
+
+    async def _call(self, request: Payload, response: type[R], purpose: str, timeout_ms: float) -> R:
+        return await self.cluster.call_coordinator(
+            self.options.group_id, request, response, purpose=purpose, timeout_ms=timeout_ms
+        )
+
+    # Staying
+
+    async def _beat(self) -> None:
+        """Heartbeats until the member has to join again, or was thrown out, or polls too rarely."""
+        interval_s = self.options.heartbeat_interval_ms / 1000
+        while True:
+            await asyncio.sleep(interval_s)
+            idle_ms = (self._loop.time() - self.last_poll) * 1000
+            if not self.polling and idle_ms > self.options.max_poll_interval_ms:
+                await self.leave(f"no poll for {idle_ms:.0f} ms (max_poll_interval_ms)")
+                self.lost = True
+                self.request_rejoin()
+                return
+            request = HeartbeatRequest(
+                group_id=self.options.group_id, generation_id=self.generation, member_id=self.member_id,
+                group_instance_id=self.options.instance_id,
+            )  # fmt: skip
+            try:
+                answer = await self._call(request, HeartbeatResponse, COORDINATOR, self.options.session_timeout_ms)
+            except ClientError:
+                continue
+            if not self._alive(error_code(answer.error_code)):
+                return
+
+    def _alive(self, code: ErrorCode) -> bool:
+        """What a heartbeat's answer means; False where heartbeats end."""
+        if code == ErrorCode.REBALANCE_IN_PROGRESS:
+            self.request_rejoin()
+        elif code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION):
+            self.reset(keep_id=code == ErrorCode.ILLEGAL_GENERATION)
+            self.lost = True
+            self.request_rejoin()
+            return False
+        elif code == ErrorCode.FENCED_INSTANCE_ID:
+            self.fatal, self.lost = self._fenced(), True
+            self.reset()
+            self._wake()
+            return False
+        elif code in MOVED:
+            self.cluster.forget_coordinator(self.options.group_id)
+        return True
+
+    def reset(self, keep_id: bool = False) -> None:
+        """Forgets the membership: the group goes on without this member."""
+        self.generation = -1
+        self.is_leader = False
+        if not keep_id:
+            self.member_id = ""
+
+    # Leaving
+
+    async def close(self, *, leave: bool) -> None:
+        """Ends heartbeats and, unless the member is static or told otherwise, leaves the group."""
+        await self._stop_heartbeats()
+        if leave and self.options.instance_id is None:
+            await self.leave("the consumer is closing")
+
+    async def leave(self, reason: str) -> None:
+        """Tells the coordinator, so that others need not wait for the session to time out. Never raises."""
+        if not self.member_id:
+            return
+        identity = MemberIdentity(member_id=self.member_id, group_instance_id=self.options.instance_id, reason=reason)
+        request = LeaveGroupRequest(group_id=self.options.group_id, member_id=self.member_id, members=[identity])
+        self.reset()
+        try:
+            await self._call(request, LeaveGroupResponse, COORDINATOR, LEAVE_TIMEOUT_MS)
+        except ClientError:
+            return  # the session will time out
+
+    async def _stop_heartbeats(self) -> None:
+        task, self._heartbeats = self._heartbeats, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    def _check(self, code: int, doing: str) -> None:
+        if code:
+            raise BrokerError(code, f"{doing} group {self.options.group_id!r}")
+
+    def _fenced(self) -> GroupFenced:
+        return GroupFenced(
+            f"another member joined group {self.options.group_id!r} as {self.options.instance_id!r}: "
+            "give each consumer a group_instance_id of its own"
+        )

@@ -1,0 +1,266 @@
+"""The producer: `send` puts a record into the batch of its partition and returns its fate.
+
+Public. Used by applications and by `penstock produce`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Literal
+
+from penstock.client.accumulator import Accumulator, Delivery, Memory, PartitionQueue
+from penstock.client.cluster import Cluster
+from penstock.client.errors import BufferFull, Closed, DeliveryFailed, RecordTooLarge
+from penstock.client.partitioner import PartitionFunction, make_partitioner
+from penstock.client.sender import Sender
+from penstock.client.types import Headers, TopicPartition
+from penstock.runtime.clock import Clock, SystemClock
+from penstock.wire.batch_builder import record_size_bound
+from penstock.wire.compression import Codec
+
+Acks = Literal[0, 1, "all", -1]
+MAX_IN_FLIGHT_IDEMPOTENT = 5
+
+
+class Producer:
+    """Sends records, in batches, to the leaders of their partitions.
+
+    ```python
+    async with Producer("127.0.0.1:9092") as producer:
+        delivery = await producer.send("flights", b"EWR-IAH", key=b"UA")
+        print(await delivery)           # RecordMetadata(topic, partition, offset, timestamp_ms)
+    ```
+
+    - `acks`: "all" (on disk on every in-sync replica; the default), 1 (written by the leader) or 0 (no answer).
+    - `idempotent`: brokers drop what a retry would write twice, and order is kept through retries. Default: whenever
+      `acks` is "all".
+    - `linger_ms`, `batch_size`: a batch waits this long for more records, or until it has so many bytes (before
+      compression). `compression`: "none", "gzip", "snappy", "lz4", "zstd".
+    - `buffer_memory`: bytes of records that may wait; `send` waits for room, `max_block_ms` at most.
+    - `partitioner`: "murmur2" (by key as every Kafka client; records without one stick to a partition for a batch),
+      "round_robin", "sticky", or a function (topic, key, value, partitions) → partition.
+    - `delivery_timeout_ms`: how long a record may take in all, retries included; `request_timeout_ms`: one attempt.
+
+    Safe to use from many tasks of one event loop.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str | Iterable[str] = "127.0.0.1:9092",
+        *,
+        acks: Acks = "all",
+        idempotent: bool | None = None,
+        linger_ms: float = 5,
+        batch_size: int = 64 * 1024,
+        buffer_memory: int = 32 * 1024 * 1024,
+        max_request_size: int = 1024 * 1024,
+        max_in_flight: int = 5,
+        compression: str = "none",
+        partitioner: str | PartitionFunction = "murmur2",
+        request_timeout_ms: float = 30_000,
+        delivery_timeout_ms: float = 120_000,
+        max_block_ms: float = 60_000,
+        metadata_max_age_ms: float = 60_000,
+        auto_create_topics: bool = True,
+        client_id: str = "penstock-producer",
+        clock: Clock | None = None,
+    ) -> None:
+        if acks not in (0, 1, -1, "all"):
+            raise ValueError(f"acks is {acks!r}: allowed are 0, 1 and 'all'")
+        self._acks = -1 if acks in (-1, "all") else int(acks)
+        self._idempotent = self._acks == -1 if idempotent is None else idempotent
+        if self._idempotent and self._acks != -1:
+            raise ValueError("an idempotent producer needs acks='all'")
+        if max_in_flight < 1 or (self._idempotent and max_in_flight > MAX_IN_FLIGHT_IDEMPOTENT):
+            raise ValueError(f"max_in_flight is {max_in_flight}: 1 or more, at most 5 for an idempotent producer")
+        try:
+            self._codec = Codec[compression.upper()]
+        except KeyError:
+            names = ", ".join(codec.name.lower() for codec in Codec)
+            raise ValueError(f"unknown compression {compression!r}: choose one of {names}") from None
+        self._partitioner = make_partitioner(partitioner)
+        self._linger_s = max(linger_ms, 0) / 1000
+        self._batch_size, self._buffer_memory = batch_size, buffer_memory
+        self._max_in_flight, self._max_request_size = max_in_flight, max_request_size
+        self._max_record_size = min(max_request_size, buffer_memory)
+        self._request_timeout_ms, self._delivery_timeout_ms = request_timeout_ms, delivery_timeout_ms
+        self._max_block_ms = max_block_ms
+        self._clock = clock or SystemClock()
+        self._cluster = Cluster(
+            bootstrap,
+            client_id=client_id,
+            request_timeout_ms=request_timeout_ms,
+            metadata_max_age_ms=metadata_max_age_ms,
+            auto_create_topics=auto_create_topics,
+        )
+        self._started = self._closed = False
+
+    async def __aenter__(self) -> Producer:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self.close(flush=kind is None or issubclass(kind, Exception))
+        except DeliveryFailed:
+            if kind is None:  # else the error that is under way says more
+                raise
+
+    async def start(self) -> None:
+        """Connects. Raises `NoBrokerAvailable`."""
+        try:
+            await self._cluster.start()
+        except BaseException:
+            await self._cluster.close()
+            raise
+        self._loop = asyncio.get_running_loop()
+        self._memory = Memory(self._buffer_memory)
+        self._accumulator = Accumulator(min(self._batch_size, self._max_request_size), self._memory)
+        self._sender = Sender(
+            self._cluster,
+            self._accumulator,
+            acks=self._acks,
+            codec=self._codec,
+            idempotent=self._idempotent,
+            max_in_flight=self._max_in_flight,
+            max_request_bytes=self._max_request_size,
+            request_timeout_ms=self._request_timeout_ms,
+            delivery_timeout_ms=self._delivery_timeout_ms,
+        )
+        self._started = True
+
+    async def close(self, *, flush: bool = True, timeout_ms: float | None = None) -> None:
+        """Sends what waits (unless told not to), then closes. Idempotent.
+
+        Raises `DeliveryFailed` where flushing does; everything is closed all the same.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        if not self._started:
+            return
+        try:
+            if flush:
+                async with asyncio.timeout((self._delivery_timeout_ms if timeout_ms is None else timeout_ms) / 1000):
+                    await self._flush()
+        except TimeoutError:
+            count = len(self._accumulator.outstanding)
+            raise DeliveryFailed(f"{count} batches were not acknowledged in time") from None
+        finally:
+            await self._sender.close()
+            await self._cluster.close()
+
+    async def partitions(self, topic: str) -> int:
+        """How many partitions a topic has. Raises `UnknownTopic`."""
+        self._check_open()
+        return len((await self._cluster.topic(topic)).partitions)
+
+    async def send(
+        self,
+        topic: str,
+        value: bytes | str | None,
+        *,
+        key: bytes | str | None = None,
+        partition: int | None = None,
+        headers: Headers = (),
+        timestamp_ms: int | None = None,
+    ) -> Delivery:
+        """Buffers a record and returns its `Delivery`, which may be awaited for its place in the log.
+
+        Strings are sent as UTF-8. Waits only for the topic's metadata and for room in the buffer. Raises
+        `UnknownTopic`, `RecordTooLarge`, `BufferFull`, `Closed`, ValueError for a partition that is not there.
+        """
+        self._check_open()
+        count = self._cluster.metadata.partition_count(topic)
+        if not count:
+            count = len((await self._cluster.topic(topic, self._max_block_ms)).partitions)
+        key = key.encode() if isinstance(key, str) else key
+        value = value.encode() if isinstance(value, str) else value
+        size_bound = record_size_bound(key, value, headers)
+        if size_bound > self._max_record_size:
+            raise RecordTooLarge(
+                f"a record of about {size_bound} bytes for {topic!r}: at most {self._max_record_size} fit into "
+                "max_request_size and buffer_memory"
+            )
+        if not self._memory.take_now(size_bound):
+            await self._wait_for_memory(size_bound)
+        try:
+            if partition is None:
+                partition = self._partitioner.choose(topic, key, value, count)
+            elif not 0 <= partition < count:
+                raise ValueError(f"topic {topic!r} has no partition {partition}: it has {count}")
+            when = self._clock.wall_ms() if timestamp_ms is None else timestamp_ms
+            tp = TopicPartition(topic, partition)
+            delivery, queue, opened = self._accumulator.append(tp, key, value, headers, when, size_bound)
+        except BaseException:
+            self._memory.give_back(size_bound)
+            raise
+        if opened:
+            await self._batch_opened(queue, count)
+        return delivery
+
+    async def flush(self) -> None:
+        """Sends what waits, and returns when all that was sent before has been acknowledged.
+
+        Raises `DeliveryFailed` where something was not, since the last `flush`.
+        """
+        self._check_open()
+        await self._flush()
+
+    async def _batch_opened(self, queue: PartitionQueue, partition_count: int) -> None:
+        if queue.closed:
+            self._partitioner.batch_closed(queue.tp.topic, queue.tp.partition, partition_count)
+            self._sender.poke(queue)
+        if queue.open is None:  # taken already
+            return
+        if self._linger_s:
+            queue.linger = self._loop.call_later(self._linger_s, self._linger_over, queue)
+        else:
+            self._linger_over(queue)
+        # A caller that never waits would keep the loop from sending anything.
+        await asyncio.sleep(0)
+
+    def _linger_over(self, queue: PartitionQueue) -> None:
+        queue.linger = None
+        queue.due = True
+        topic, partition = queue.tp
+        self._partitioner.batch_closed(topic, partition, self._cluster.metadata.partition_count(topic))
+        self._sender.poke(queue)
+
+    async def _wait_for_memory(self, size_bound: int) -> None:
+        for queue in self._accumulator.queues.values():
+            if queue.open is not None:
+                self._linger_over(queue)
+        try:
+            async with asyncio.timeout(self._max_block_ms / 1000):
+                await self._memory.take(size_bound)
+        except TimeoutError:
+            raise BufferFull(
+                f"no room in the producer's {self._buffer_memory} bytes within {self._max_block_ms:.0f} ms: "
+                "the broker takes less than is sent"
+            ) from None
+        if self._closed:
+            self._memory.give_back(size_bound)
+            raise Closed("the producer is closed")
+
+    async def _flush(self) -> None:
+        for queue in self._accumulator.queues.values():
+            if queue.open is not None:
+                self._linger_over(queue)
+        waiting = [batch.future for batch in self._accumulator.outstanding]
+        if waiting:
+            await asyncio.wait(waiting)
+        failed, first = self._sender.failed_batches, self._sender.first_failure
+        self._sender.failed_batches, self._sender.first_failure = 0, None
+        if first is not None:
+            raise DeliveryFailed(f"{failed} batches were not acknowledged; the first: {first}", first)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed("the producer is closed")
+        if not self._started:
+            raise Closed("the producer is not started: use `async with Producer(...)`, or await start()")

@@ -1,0 +1,102 @@
+"""A real broker for the session (or the one at PENSTOCK_BOOTSTRAP), and the command line as a process."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.splitlines()
+
+
+Cli = Callable[..., Outcome]
+
+
+def run_cli(*arguments: str, stdin: str | bytes = b"", bootstrap: str = "127.0.0.1:1") -> Outcome:
+    """`penstock ARGUMENTS`, as a script would call it."""
+    data = stdin.encode() if isinstance(stdin, str) else stdin
+    environment = {**os.environ, "PENSTOCK_BOOTSTRAP": bootstrap, "COLUMNS": "100", "TERM": "dumb"}
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock.cli", *arguments], input=data, capture_output=True, env=environment, timeout=60
+    )
+    return Outcome(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+@pytest.fixture(scope="session")
+def bootstrap() -> Iterator[str]:
+    """The address of a broker."""
+    given = os.environ.get("PENSTOCK_BOOTSTRAP")
+    if given:
+        yield given
+        return
+    directory = Path(tempfile.mkdtemp(prefix="penstock-cli-tests-"))
+    log = directory / "log"
+    command = [sys.executable, "-m", "penstock.cli", "up", f"--data={directory}/data", "--port=0", "--http-port=0"]
+    with log.open("wb") as errors:
+        broker = subprocess.Popen(
+            [*command, "--set", "group.initial.rebalance.delay.ms=0"], stdout=subprocess.PIPE, stderr=errors, text=True
+        )
+    try:
+        assert broker.stdout is not None
+        ready = broker.stdout.readline().split()
+        assert ready[:1] == ["ready"], log.read_text()
+        yield ready[1].removeprefix("kafka=")
+    finally:
+        broker.terminate()
+        broker.wait(30)
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture
+def cli(bootstrap: str) -> Cli:
+    """The command line, against the broker."""
+
+    def call(*arguments: str, stdin: str | bytes = b"") -> Outcome:
+        return run_cli(*arguments, stdin=stdin, bootstrap=bootstrap)
+
+    return call
+
+
+@pytest.fixture
+def alone() -> Cli:
+    """The command line where there is no broker."""
+    return run_cli
+
+
+@pytest.fixture
+def name() -> str:
+    """A name that nothing else has."""
+    return f"t-{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def topic(cli: Cli, name: str) -> Iterator[str]:
+    """A topic of two partitions."""
+    assert cli("topic", "create", name, "-p", "2").code == 0
+    yield name
+    cli("topic", "delete", name, "--yes")

@@ -1,0 +1,110 @@
+"""The demo's verdict sees each thing that could be wrong; the demo itself runs, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import glob
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from copy import deepcopy
+
+import pytest
+
+from penstock.cli.demo.flights import Totals
+from penstock.cli.demo.tally import Tally, verdict
+
+Change = Callable[[Tally, dict[int, int]], object]
+
+
+def fine() -> tuple[Tally, Totals]:
+    """Two partitions of three flights each; two of partition 1 were read again after a commit at 1."""
+    tally, expected = Tally(2), Totals()
+    for partition, carrier in ((0, "UA"), (1, "AA")):
+        rows = [(carrier, 5), (carrier, None), (carrier, -3)]
+        tally.add("one", partition, 0, list(rows))
+        for row in rows:
+            expected.add(*row)
+    tally.add("two", 1, 1, [("AA", None), ("AA", -3)])
+    return tally, expected
+
+
+def failed(change: Change, lag: int = 0, reported: dict[int, int] | None = None) -> list[str]:
+    """The checks that fail once `change` was made to a run where all is well."""
+    tally, expected = fine()
+    lost = {1: 1}
+    change(tally, lost)
+    checks = verdict(tally, expected, [3, 3], lost, reported or {1: 1}, lag)
+    return [check.what for check in checks if not check.holds]
+
+
+def test_a_run_where_all_is_well_passes_with_its_repeats_counted() -> None:
+    assert failed(lambda tally, lost: None) == []
+    tally, _ = fine()
+    assert (tally.distinct, tally.repeats) == (6, 2)
+
+
+@pytest.mark.parametrize(
+    ("change", "check"),
+    [
+        (lambda tally, lost: tally.partitions[0].rows.pop(1), "no (partition, offset) is missing"),
+        (lambda tally, lost: tally.add("one", 0, 3, [("UA", 1)]), "no (partition, offset) is missing"),
+        (lambda tally, lost: tally.add("one", 0, 2, [("UA", -3)]), "every repeat lies past"),
+        (lambda tally, lost: tally.add("two", 1, 0, [("AA", 5)]), "every repeat lies past"),
+        (lambda tally, lost: tally.add("two", 1, 2, [("AA", 7)]), "a repeat is the same record"),
+        (lambda tally, lost: tally.partitions[0].rows.update({0: ("UA", 6)}), "the table equals"),
+        (lambda tally, lost: tally.partitions[0].rows.update({0: ("B6", 5)}), "the table equals"),
+    ],
+)
+def test_each_thing_that_is_wrong_fails_its_check(change: Change, check: str) -> None:
+    assert any(what.startswith(check) for what in failed(change))
+
+
+def test_a_commit_that_was_acknowledged_and_is_lost_fails() -> None:
+    assert failed(lambda tally, lost: None, reported={1: 2}) == ["no commit that was acknowledged is lost"]
+
+
+def test_lag_fails() -> None:
+    assert failed(lambda tally, lost: None, lag=1) == ["the group's lag is 0"]
+
+
+def test_totals_are_equal_only_when_all_sums_are() -> None:
+    _, expected = fine()
+    other = deepcopy(expected)
+    assert other == expected
+    other.delay_minutes["UA"] += 1
+    assert other != expected
+
+
+def leftovers(pid: int) -> list[str]:
+    """Directories and processes of a demo."""
+    found = subprocess.run(["ps", "-eo", "ppid,args"], capture_output=True, text=True, check=True).stdout.splitlines()
+    return [line for line in found if "penstock-demo-" in line or line.split()[0] == str(pid)]
+
+
+def test_the_demo_passes_and_leaves_nothing_behind() -> None:
+    before = set(glob.glob("/tmp/penstock-demo-*"))
+    demo = subprocess.Popen(
+        [sys.executable, "-m", "penstock.cli", "demo"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    out, _ = demo.communicate()
+    assert demo.returncode == 0, out
+    assert "336,776 of 336,776" in out
+    assert "FAILED" not in out
+    assert "killed" in out
+    assert set(glob.glob("/tmp/penstock-demo-*")) <= before
+    assert leftovers(demo.pid) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_demo_cleans_up(number: signal.Signals) -> None:
+    before = set(glob.glob("/tmp/penstock-demo-*"))
+    demo = subprocess.Popen([sys.executable, "-m", "penstock.cli", "demo"], stdout=subprocess.PIPE, text=True)
+    assert demo.stdout is not None
+    assert demo.stdout.readline().startswith("broker 127.0.0.1:")
+    os.kill(demo.pid, number)
+    demo.communicate()
+    assert demo.returncode == 130
+    assert set(glob.glob("/tmp/penstock-demo-*")) <= before
+    assert leftovers(demo.pid) == []

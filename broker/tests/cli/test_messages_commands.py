@@ -1,0 +1,128 @@
+"""`penstock produce` and `penstock consume` against a broker."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.wire.batch_builder import build_batch
+from penstock.wire.record import Record
+
+Cli = Callable[..., Any]
+
+
+def values(cli: Cli, topic: str, *options: str) -> list[Any]:
+    return [json.loads(line)["value"] for line in cli("consume", topic, "--output", "json", *options).lines]
+
+
+def test_lines_go_in_and_come_out(cli: Cli, topic: str) -> None:
+    sent = cli("produce", topic, stdin="one\ntwo\r\nthree")
+    assert (sent.code, sent.out, sent.err) == (0, "", f"sent 3 messages to {topic}\n")
+    assert sorted(cli("consume", topic).lines) == ["one", "three", "two"]
+
+
+def test_a_key_stands_before_the_separator(cli: Cli, topic: str) -> None:
+    cli("produce", topic, "-K", ":", stdin="UA:EWR:IAH\nno key\n")
+    found = [json.loads(line) for line in cli("consume", topic, "--output", "json").lines]
+    assert sorted((m["key"], m["value"]) for m in found if m["key"]) == [("UA", "EWR:IAH")]
+    assert [m["value"] for m in found if m["key"] is None] == ["no key"]
+    assert "UA|EWR:IAH" in cli("consume", topic, "--key-separator", "|").lines
+
+
+def test_a_file_is_read_and_a_missing_one_is_named(cli: Cli, topic: str, tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    path.write_text("".join(f"{n}\n" for n in range(5_000)))
+    sent = cli("produce", topic, str(path), "--output", "json").json
+    assert (sent["messages"], sent["topic"]) == (5_000, topic)
+    assert sorted(map(int, cli("consume", topic).lines)) == list(range(5_000))
+    missing = cli("produce", topic, str(tmp_path / "nothing"))
+    assert (missing.code, "nothing" in missing.err) == (1, True)
+
+
+def test_what_consume_writes_as_json_produce_reads(cli: Cli, topic: str, name: str) -> None:
+    documents = [
+        {"key": "k", "value": "v", "headers": {"a": "b"}, "partition": 1, "timestamp_ms": 1234},
+        {"key": None, "value": None, "partition": 0},
+        {"value": {"nested": [1, 2]}, "partition": 0},
+        {"value_base64": base64.b64encode(b"\xff\x00").decode(), "partition": 0},
+    ]
+    cli("produce", topic, "--format", "json", stdin="\n".join(map(json.dumps, documents)))
+    first = cli("consume", topic, "--output", "json").out
+    copy = f"{name}-copy"
+    cli("topic", "create", copy, "-p", "2")
+    assert cli("produce", copy, "--format", "json", stdin=first).code == 0
+    second = cli("consume", copy, "--output", "json").out
+    cli("topic", "delete", copy, "--yes")
+
+    def plain(text: str) -> list[dict[str, Any]]:
+        found = [json.loads(line) for line in text.splitlines()]
+        return sorted(({**m, "topic": ""} for m in found), key=lambda m: (m["partition"], m["offset"]))
+
+    assert plain(first) == plain(second)
+    zero, one = plain(first)[:3], plain(first)[3]
+    assert (one["key"], one["value"], one["headers"], one["timestamp_ms"]) == ("k", "v", {"a": "b"}, 1234)
+    assert [m.get("value", m.get("value_base64")) for m in zero] == [None, '{"nested": [1, 2]}', "/wA="]
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [("{", "no JSON"), ("5", 'no object with a "value"'), ('{"value": "v", "partition": "x"}', '"partition"')],
+)
+def test_a_document_that_cannot_be_sent_is_named_by_its_line(cli: Cli, topic: str, line: str, says: str) -> None:
+    outcome = cli("produce", topic, "--format", "json", stdin='{"value": "fine"}\n' + line + "\n")
+    assert outcome.code == 2
+    assert "standard input, line 2" in outcome.err
+    assert says in outcome.err
+
+
+def test_reading_begins_where_it_is_told_to(cli: Cli, topic: str) -> None:
+    lines = [json.dumps({"value": str(n), "timestamp_ms": 1000 * (n + 1)}) for n in range(10)]
+    cli("produce", topic, "--format", "json", "--partition", "0", stdin="\n".join(lines))
+    assert values(cli, topic, "--offset", "7") == ["7", "8", "9"]
+    assert values(cli, topic, "--offset", "-2") == ["8", "9"]
+    assert values(cli, topic, "--time", "1970-01-01T00:00:09Z") == ["8", "9"]
+    assert values(cli, topic, "--count", "2") == ["0", "1"]
+    assert values(cli, topic, "--partition", "1") == []
+    assert cli("consume", topic, "--details", "--count", "1").out == f"{topic} 0 0 1970-01-01T00:00:01.000Z 0\n"
+
+
+def test_a_group_goes_on_where_it_was(cli: Cli, topic: str, name: str) -> None:
+    cli("produce", topic, stdin="".join(f"{n}\n" for n in range(6)))
+    first = cli("consume", topic, "--group", name, "--count", "4").lines
+    second = cli("consume", topic, "--group", name).lines
+    assert len(first) == 4
+    assert sorted(first + second) == [str(n) for n in range(6)]
+    assert cli("group", "describe", name, "--output", "json").json["lag"] == 0
+
+
+def test_follow_shows_what_comes(cli: Cli, topic: str) -> None:
+    cli("produce", topic, stdin="before\n")
+    assert cli("consume", topic, "--follow", "--from-beginning", "--count", "1").lines == ["before"]
+
+
+def test_topics_that_are_not_there_end_with_code_3(cli: Cli, name: str) -> None:
+    assert cli("consume", name).code == 3
+    assert cli("consume", name, "--group", "g").code == 3
+
+
+def test_contradictions_are_wrong_usage(cli: Cli, topic: str) -> None:
+    assert cli("consume", topic, "--offset", "1", "--from-beginning").code == 2
+    assert cli("consume", topic, "--group", "g", "--offset", "1").code == 2
+    assert cli("consume", topic, "--time", "yesterday").code == 2
+    assert cli("produce", topic, "--header", "nonsense", stdin="x").code == 2
+
+
+def test_a_brokers_files_are_shown_and_checked_without_a_broker(alone: Cli, tmp_path: Path) -> None:
+    batch = build_batch([Record(n, 1000, b"k", b"v%d" % n) for n in range(3)], base_offset=0, leader_epoch=0)
+    path = tmp_path / "00000000000000000000.log"
+    path.write_bytes(batch)
+    shown = alone("log", "dump", str(path), "--records", "--output", "json")
+    assert shown.code == 0, shown
+    assert all(json.loads(line) for line in shown.lines)
+    path.write_bytes(batch[:-1] + bytes([batch[-1] ^ 1]))
+    assert alone("log", "dump", str(path)).code == 1

@@ -1,0 +1,130 @@
+"""The command line's small parts, without a broker: times, tables, lines, plans."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.cli.common import CommandError
+from penstock.cli.group_reset import Step, Target, parse_topic, plan
+from penstock.cli.lines import read_lines
+from penstock.cli.output import print_table, printable, size_text
+from penstock.cli.produce import Options, parse_line
+from penstock.cli.times import format_time, parse_time_ms
+from penstock.cli.up import parse_settings
+from penstock.client import TopicPartition
+
+NOW_MS = 1_000_000_000
+TP = TopicPartition("t", 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("1970-01-01T00:00:05Z", 5_000),
+        ("1970-01-01T02:00:05+02:00", 5_000),
+        ("-90m", NOW_MS - 5_400_000),
+        ("-250ms", NOW_MS - 250),
+        ("-2d", NOW_MS - 172_800_000),
+        ("-99999d", 0),
+        ("1700000000000", 1_700_000_000_000),
+    ],
+)
+def test_times_are_read_as_people_write_them(text: str, found: int) -> None:
+    assert parse_time_ms(text, NOW_MS) == found
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "-5", "-5x", "2026-13-01", "-h"])
+def test_what_is_no_time_is_refused_with_examples(text: str) -> None:
+    with pytest.raises(ValueError, match="90 minutes ago"):
+        parse_time_ms(text, NOW_MS)
+
+
+@given(st.integers(-10, 1 << 62))
+def test_any_timestamp_can_be_shown(timestamp_ms: int) -> None:
+    assert format_time(timestamp_ms)
+
+
+def test_a_time_that_is_shown_is_read_as_the_same() -> None:
+    assert parse_time_ms(format_time(1_700_000_000_123), NOW_MS) == 1_700_000_000_123
+
+
+def test_columns_line_up_and_numbers_stand_to_the_right() -> None:
+    out = io.StringIO()
+    print_table(("name", "count"), [("a", 5), ("longer", 12_345), ("none", None)], out=out)
+    assert out.getvalue() == "NAME     COUNT\na            5\nlonger  12,345\nnone         -\n"
+
+
+def test_names_from_a_broker_cannot_move_the_cursor() -> None:
+    assert printable("a\x1b[2Jb\n") == "a\\x1b[2Jb\\x0a"
+
+
+def test_sizes_are_shown_in_units() -> None:
+    assert [size_text(n) for n in (-1, 0, 1023, 1536, 5 << 30)] == ["-", "0 B", "1023 B", "1.5 KiB", "5.0 GiB"]
+
+
+def read(chunks: list[bytes]) -> list[bytes]:
+    """What `read_lines` makes of bytes that come through a pipe piece by piece."""
+
+    async def work() -> list[bytes]:
+        reading, writing = os.pipe()
+        found: list[bytes] = []
+        with os.fdopen(reading, "rb") as source:
+
+            async def write() -> None:
+                for chunk in chunks:
+                    os.write(writing, chunk)
+                    await asyncio.sleep(0)
+                os.close(writing)
+
+            writer = asyncio.create_task(write())
+            async for lines in read_lines(source):
+                found += lines
+            await writer
+        return found
+
+    return asyncio.run(work())
+
+
+@given(st.lists(st.binary(max_size=20), max_size=8))
+def test_lines_are_the_same_however_the_bytes_come(chunks: list[bytes]) -> None:
+    whole = b"".join(chunks).split(b"\n")
+    expected = whole if whole[-1] else whole[:-1]
+    assert read(chunks) == [line.removesuffix(b"\r") for line in expected]
+
+
+def test_an_option_key_is_for_lines_that_bring_none() -> None:
+    options = Options("lines", ":", "default", None, [])
+    assert [parse_line(line, options).key for line in (b"a:b", b"c", b":d")] == [b"a", b"default", b""]
+
+
+def test_settings_may_hold_equal_signs_and_the_last_wins() -> None:
+    assert parse_settings(["a=1", "b=x=y", "a=2"]) == {"a": "2", "b": "x=y"}
+
+
+def test_a_plan_keeps_offsets_within_the_log() -> None:
+    ends = {TP: (10, 20)}
+    assert plan(Target(earliest=True), {}, ends, {}) == {TP: Step(None, 10)}
+    assert plan(Target(latest=True), {TP: 12}, ends, {}) == {TP: Step(12, 20)}
+    assert plan(Target(offset=5), {TP: 12}, ends, {}) == {TP: Step(12, 10)}
+    assert plan(Target(shift=100), {TP: 12}, ends, {}) == {TP: Step(12, 20)}
+    assert plan(Target(time_ms=7), {}, ends, {TP: 15}) == {TP: Step(None, 15)}
+    assert plan(Target(time_ms=7), {}, ends, {TP: -1}) == {TP: Step(None, 20)}
+
+
+def test_a_shift_needs_something_to_shift() -> None:
+    with pytest.raises(CommandError, match="t-0 has no committed offset"):
+        plan(Target(shift=1), {}, {TP: (0, 5)}, {})
+
+
+def test_partitions_are_named_behind_the_topic() -> None:
+    assert parse_topic("a") == ("a", None)
+    assert parse_topic("a:0,2") == ("a", [0, 2])
+    for wrong in ("a:", "a:x", ":1", "a:1,"):
+        with pytest.raises(ValueError, match="flights:0,2"):
+            parse_topic(wrong)

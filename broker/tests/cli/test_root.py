@@ -1,0 +1,77 @@
+"""The command line itself: help, errors, completion, and what `up` does not import."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from penstock.cli.root import COMMANDS
+
+Cli = Callable[..., Any]
+
+
+@pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS)])
+def test_every_command_has_a_help_with_examples(alone: Cli, command: list[str]) -> None:
+    outcome = alone(*command, "--help")
+    assert outcome.code == 0
+    assert "Usage: penstock" in outcome.out
+
+
+def test_the_help_names_the_exit_codes(alone: Cli) -> None:
+    assert "Exit codes" in alone("--help").out
+
+
+def test_an_unreachable_broker_ends_with_code_5_and_the_cure(alone: Cli) -> None:
+    outcome = alone("topic", "list")
+    assert outcome.code == 5
+    assert "127.0.0.1:1" in outcome.err
+    assert "penstock up" in outcome.err
+    assert "Traceback" not in outcome.err
+
+
+def test_an_address_that_is_none_is_explained(alone: Cli) -> None:
+    outcome = alone("status", "--bootstrap", "here:there")
+    assert (outcome.code, "write host:port" in outcome.err) == (1, True)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_prints_a_script(alone: Cli, shell: str) -> None:
+    assert "_PENSTOCK_COMPLETE" in alone("completion", shell).out
+
+
+def test_completion_knows_the_commands() -> None:
+    environment = {
+        **os.environ,
+        "_PENSTOCK_COMPLETE": "complete_bash",
+        "COMP_WORDS": "penstock group re",
+        "COMP_CWORD": "2",
+    }
+    done = subprocess.run([sys.executable, "-m", "penstock.cli"], env=environment, capture_output=True, text=True)
+    assert done.stdout.split() == ["reset-offsets"]
+
+
+def test_up_imports_neither_rich_nor_the_client() -> None:
+    code = (
+        "import sys, penstock.cli.root as root, penstock.cli.up, penstock.node;"
+        "print([m for m in sys.modules if m.split('.')[0] == 'rich' or m.startswith('penstock.client')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "[]\n", done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--set", "num.partitions"], "name=value"),
+        (["--port", "70000"], "--port"),
+        (["--log-level", "loud"], "loud"),
+    ],
+)
+def test_up_refuses_flags_that_make_no_sense(alone: Cli, arguments: list[str], says: str) -> None:
+    outcome = alone("up", *arguments)
+    assert (outcome.code, says in outcome.err) == (2, True), outcome

@@ -1,0 +1,77 @@
+"""`penstock topic` against a broker: what it prints, and how it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+Cli = Callable[..., Any]
+
+
+def test_a_topic_is_created_described_altered_and_deleted(cli: Cli, name: str) -> None:
+    made = cli("topic", "create", name, "--partitions", "3", "--config", "retention.ms=60000")
+    assert (made.code, made.out) == (0, f"created topic {name} with 3 partitions\n")
+    (described,) = cli("topic", "describe", name, "--output", "json").json
+    assert (described["name"], described["configs"]["retention.ms"]) == (name, "60000")
+    assert [p["partition"] for p in described["partitions"]] == [0, 1, 2]
+    assert {(p["start_offset"], p["end_offset"]) for p in described["partitions"]} == {(0, 0)}
+
+    assert cli("topic", "alter", name, "--unset", "retention.ms", "--partitions", "5").code == 0
+    (described,) = cli("topic", "describe", name, "--output", "json").json
+    assert described["configs"].get("retention.ms") != "60000"
+    assert len(described["partitions"]) == 5
+
+    assert cli("topic", "delete", name, "--yes").out == f"deleted topic {name}\n"
+    assert name not in {topic["name"] for topic in cli("topic", "list", "--output", "json").json}
+
+
+def test_the_list_is_a_table_with_plain_columns_where_there_is_no_terminal(cli: Cli, topic: str) -> None:
+    lines = cli("topic", "list").lines
+    assert lines[0].split() == ["TOPIC", "PARTITIONS", "REPLICAS"]
+    assert [topic, "2", "1"] in [line.split() for line in lines]
+    assert all("\x1b" not in line for line in lines)
+
+
+def test_describing_as_text_shows_partitions_and_settings(cli: Cli, topic: str) -> None:
+    cli("topic", "alter", topic, "--config", "segment.ms=70000")
+    out = cli("topic", "describe", topic).out
+    assert f"topic {topic}" in out
+    assert "PARTITION" in out
+    assert ["segment.ms", "70000"] in [line.split() for line in out.splitlines()]
+
+
+def test_a_topic_that_is_there_is_refused_with_code_4_unless_that_is_fine(cli: Cli, topic: str) -> None:
+    again = cli("topic", "create", topic)
+    assert again.code == 4
+    assert f"topic '{topic}' exists already" in again.err
+    assert cli("topic", "create", topic, "--if-not-exists").code == 0
+
+
+def test_a_topic_that_is_not_there_ends_with_code_3(cli: Cli, name: str) -> None:
+    for command in (["describe", name], ["alter", name, "--partitions", "9"], ["delete", name, "--yes"]):
+        outcome = cli("topic", *command)
+        assert (outcome.code, name in outcome.err) == (3, True), outcome
+
+
+def test_deleting_without_a_terminal_needs_a_yes(cli: Cli, topic: str) -> None:
+    outcome = cli("topic", "delete", topic)
+    assert outcome.code == 4
+    assert "--yes" in outcome.err
+    assert cli("topic", "describe", topic).code == 0
+
+
+def test_a_dry_run_creates_nothing(cli: Cli, name: str) -> None:
+    assert cli("topic", "create", name, "--dry-run").out.startswith(f"could be created topic {name}")
+    assert cli("topic", "describe", name).code == 3
+
+
+def test_a_setting_that_does_not_exist_is_named(cli: Cli, topic: str) -> None:
+    outcome = cli("topic", "alter", topic, "--config", "retention.hours=5")
+    assert outcome.code == 1
+    assert "retention.hours" in outcome.err
+    assert "Traceback" not in outcome.err
+
+
+def test_wrong_usage_ends_with_code_2(cli: Cli, topic: str) -> None:
+    for command in (["alter", topic], ["create", "x", "--partitions", "0"], ["create"], ["frobnicate"]):
+        assert cli("topic", *command).code == 2

@@ -1,0 +1,129 @@
+"""Assignors: everybody's share, by properties that hold for any group."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.client.assignors import KNOWN, Assignment, CooperativeSticky, Member, Range, RoundRobin
+from penstock.client.types import TopicPartition
+
+TOPICS = st.dictionaries(st.sampled_from("abcd"), st.integers(1, 12), min_size=1)
+MEMBERS = st.lists(st.frozensets(st.sampled_from("abcd"), min_size=1), min_size=1, max_size=6)
+
+
+def group(subscriptions: list[frozenset[str]]) -> list[Member]:
+    return [Member(f"m{n}", topics) for n, topics in enumerate(subscriptions)]
+
+
+def everything(partitions: Mapping[str, int]) -> list[TopicPartition]:
+    return [TopicPartition(topic, p) for topic, count in partitions.items() for p in range(count)]
+
+
+def again(members: list[Member], assignment: Assignment, generation: int) -> list[Member]:
+    """The members as they join next, owning what they were assigned."""
+    return [Member(m.member_id, m.topics, tuple(assignment[m.member_id]), generation) for m in members]
+
+
+def settle(partitions: Mapping[str, int], members: list[Member]) -> tuple[list[Member], int]:
+    """Rebalances until nothing moves any more; returns the members and how many rounds that took."""
+    for round_ in range(1, 10):
+        assignment = CooperativeSticky().assign(partitions, members)
+        after = again(members, assignment, round_)
+        if [set(m.owned) for m in after] == [set(m.owned) for m in members]:
+            return after, round_
+        members = after
+    raise AssertionError("the group does not come to rest")
+
+
+@given(TOPICS, MEMBERS, st.sampled_from(sorted(KNOWN)))
+def test_each_partition_goes_to_exactly_one_member_that_subscribes_to_it(
+    partitions: dict[str, int], subscriptions: list[frozenset[str]], name: str
+) -> None:
+    members = group(subscriptions)
+    assignment = KNOWN[name].assign(partitions, members)
+    assert assignment.keys() == {m.member_id for m in members}
+    given_out = [tp for share in assignment.values() for tp in share]
+    subscribed = {topic for m in members for topic in m.topics}
+    assert sorted(given_out) == sorted(tp for tp in everything(partitions) if tp.topic in subscribed)
+    for member in members:
+        assert all(tp.topic in member.topics for tp in assignment[member.member_id])
+
+
+@given(TOPICS, st.integers(1, 6), st.sampled_from(["roundrobin", "cooperative-sticky"]))
+def test_equal_subscriptions_get_equal_shares(partitions: dict[str, int], count: int, name: str) -> None:
+    members = group([frozenset("abcd")] * count)
+    sizes = [len(share) for share in KNOWN[name].assign(partitions, members).values()]
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_range_gives_neighbours_to_one_member_and_the_rest_to_the_first() -> None:
+    members = group([frozenset("a"), frozenset("a")])
+    assert Range().assign({"a": 5}, members) == {
+        "m0": [TopicPartition("a", p) for p in (0, 1, 2)],
+        "m1": [TopicPartition("a", p) for p in (3, 4)],
+    }
+
+
+def test_round_robin_deals_across_topics() -> None:
+    members = group([frozenset("ab"), frozenset("ab")])
+    assert RoundRobin().assign({"a": 3, "b": 1}, members) == {
+        "m0": [TopicPartition("a", 0), TopicPartition("a", 2)],
+        "m1": [TopicPartition("a", 1), TopicPartition("b", 0)],
+    }
+
+
+def test_static_members_keep_their_order_when_their_ids_change() -> None:
+    def shares(first_id: str) -> list[list[TopicPartition]]:
+        members = [Member(first_id, frozenset("a"), instance_id="x"), Member("m", frozenset("a"), instance_id="y")]
+        return list(Range().assign({"a": 3}, members).values())
+
+    assert shares("a") == shares("z")
+
+
+@given(TOPICS, MEMBERS)
+def test_sticky_moves_nothing_while_nothing_changes(
+    partitions: dict[str, int], subscriptions: list[frozenset[str]]
+) -> None:
+    members, _ = settle(partitions, group(subscriptions))
+    after, rounds = settle(partitions, members)
+    assert rounds == 1
+    assert [m.owned for m in after] == [m.owned for m in members]
+
+
+@given(TOPICS, MEMBERS, st.frozensets(st.sampled_from("abcd"), min_size=1))
+def test_a_cooperative_group_never_has_two_owners_and_comes_to_rest(
+    partitions: dict[str, int], subscriptions: list[frozenset[str]], newcomer: frozenset[str]
+) -> None:
+    members, _ = settle(partitions, group(subscriptions))
+    owners = {tp: m.member_id for m in members for tp in m.owned}
+    joined = [*members, Member("new", newcomer)]
+    first = CooperativeSticky().assign(partitions, joined)
+    for member_id, share in first.items():
+        assert all(owners.get(tp, member_id) == member_id for tp in share), "given away while still owned"
+    settled, rounds = settle(partitions, again(joined, first, 20))
+    assert rounds <= 3
+    subscribed = {topic for m in joined for topic in m.topics}
+    owned = sorted(tp for m in settled for tp in m.owned)
+    assert owned == sorted(tp for tp in everything(partitions) if tp.topic in subscribed)
+
+
+@given(TOPICS, st.integers(2, 6))
+def test_when_a_member_leaves_the_others_keep_what_they_have(partitions: dict[str, int], count: int) -> None:
+    members, _ = settle(partitions, group([frozenset("abcd")] * count))
+    assignment = CooperativeSticky().assign(partitions, members[1:])
+    for member in members[1:]:
+        assert set(member.owned) <= set(assignment[member.member_id])
+
+
+def test_of_two_that_claim_a_partition_the_newer_generation_is_believed() -> None:
+    tp = TopicPartition("a", 0)
+    members = [Member("m0", frozenset("a"), (tp,), 4), Member("m1", frozenset("a"), (tp,), 5)]
+    assert CooperativeSticky().assign({"a": 1}, members) == {"m0": [], "m1": [tp]}
+
+
+def test_partitions_that_are_gone_are_not_kept() -> None:
+    members = [Member("m0", frozenset("a"), (TopicPartition("a", 0), TopicPartition("a", 9)), 1)]
+    assert CooperativeSticky().assign({"a": 1}, members) == {"m0": [TopicPartition("a", 0)]}

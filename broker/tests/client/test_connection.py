@@ -1,0 +1,147 @@
+"""One connection: versions are negotiated, answers find their requests, nonsense and silence end it with a reason."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+from client_doubles.scripted import ScriptedBroker
+
+from penstock.client import ConnectionFailed, NoBrokerAvailable, Producer, RequestTimedOut, UnsupportedByBroker
+from penstock.client.connection import Connection
+from penstock.wire import codec
+from penstock.wire.messages.api_versions import ApiVersion, ApiVersionsResponse
+from penstock.wire.messages.metadata import MetadataRequest, MetadataResponse
+from penstock.wire.messages.produce import ProduceRequest
+
+
+@asynccontextmanager
+async def answering(answer: Callable[[int, bytes], bytes]) -> AsyncIterator[int]:
+    """A server that answers each frame (counted from 0) with bytes; yields its port."""
+    tasks = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        tasks.add(asyncio.current_task())
+        count = 0
+        try:
+            while True:
+                (size,) = struct.unpack(">i", await reader.readexactly(4))
+                writer.write(answer(count, await reader.readexactly(size)))
+                count += 1
+        except (asyncio.IncompleteReadError, ConnectionError):
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def framed(body: bytes) -> bytes:
+    return struct.pack(">i", len(body)) + body
+
+
+async def open_to(broker: ScriptedBroker, **options: float) -> Connection:
+    return await Connection.open("127.0.0.1", broker.port, **options)  # type: ignore[arg-type]
+
+
+async def test_requests_are_pipelined_and_each_gets_its_answer(scripted: ScriptedBroker) -> None:
+    connection = await open_to(scripted)
+    futures = [connection.send(MetadataRequest(topics=None), MetadataResponse) for _ in range(20)]
+    assert connection.in_flight == 20
+    assert {(await f).topics[0].name for f in futures} == {"t"}
+    await connection.close()
+
+
+async def test_the_newest_version_that_both_know_is_used(scripted: ScriptedBroker) -> None:
+    scripted.versions[MetadataRequest.KEY] = (0, 5)
+    connection = await open_to(scripted)
+    assert connection.version(MetadataRequest) == 5
+    assert connection.version(ProduceRequest) == 12
+    await connection.close()
+
+
+async def test_an_api_that_the_broker_lacks_is_named(scripted: ScriptedBroker) -> None:
+    del scripted.versions[ProduceRequest.KEY]
+    connection = await open_to(scripted)
+    assert not connection.serves(ProduceRequest)
+    with pytest.raises(UnsupportedByBroker, match=r"no version of Produce \(API 0\)"):
+        connection.version(ProduceRequest)
+    await connection.close()
+
+
+async def test_a_broker_that_knows_only_the_oldest_version_question_is_asked_again() -> None:
+    asked: list[int] = []
+
+    def answer(count: int, frame: bytes) -> bytes:
+        _, version, correlation_id = struct.unpack_from(">hhi", frame)
+        asked.append(version)
+        keys = [
+            ApiVersion(api_key=18, min_version=0, max_version=0),
+            ApiVersion(api_key=3, min_version=0, max_version=1),
+        ]
+        body = ApiVersionsResponse(error_code=35 if version else 0, api_keys=keys)
+        return framed(struct.pack(">i", correlation_id) + bytes(codec.encode(body, 0)))
+
+    async with answering(answer) as port:
+        connection = await Connection.open("127.0.0.1", port)
+        assert connection.version(MetadataRequest) == 1
+        await connection.close()
+    assert asked == [3, 0]
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (framed(struct.pack(">i", 99) + b"\0" * 10), "answer 99 where 1 is next"),
+        (struct.pack(">i", -5), "-5 bytes"),
+        (struct.pack(">i", 2**31 - 1), "2147483647 bytes"),
+        (framed(struct.pack(">i", 1)), "ApiVersionsResponse"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "bytes, allowed are"),
+    ],
+)
+async def test_nonsense_ends_the_connection_with_a_reason(answer: bytes, says: str) -> None:
+    async with answering(lambda count, frame: answer) as port:
+        with pytest.raises(ConnectionFailed, match=says):
+            await Connection.open("127.0.0.1", port)
+
+
+async def test_silence_ends_the_connection_when_a_requests_time_is_over(scripted: ScriptedBroker) -> None:
+    scripted.always = "silent"
+    connection = await open_to(scripted, request_timeout_ms=60_000)
+    patient = connection.send(ProduceRequest(acks=1, topic_data=[]), MetadataResponse)
+    hasty = connection.send(ProduceRequest(acks=1, topic_data=[]), MetadataResponse, timeout_ms=20)
+    with pytest.raises(RequestTimedOut):
+        await hasty
+    with pytest.raises(ConnectionFailed):
+        await patient
+    assert connection.closed
+
+
+async def test_a_cancelled_call_does_not_disturb_the_next(scripted: ScriptedBroker) -> None:
+    connection = await open_to(scripted)
+    task = asyncio.create_task(connection.call(MetadataRequest(topics=None), MetadataResponse))
+    await asyncio.sleep(0)
+    task.cancel()
+    assert (await connection.call(MetadataRequest(topics=None), MetadataResponse)).topics
+    await connection.close()
+
+
+async def test_an_address_where_nobody_listens_is_named() -> None:
+    with pytest.raises(ConnectionFailed, match=r"127\.0\.0\.1:1: .*refused"):
+        await Connection.open("127.0.0.1", 1)
+    with pytest.raises(NoBrokerAvailable, match=r"127\.0\.0\.1:1"):
+        async with Producer("127.0.0.1:1"):
+            pass
+
+
+async def test_one_of_several_bootstrap_addresses_is_enough(scripted: ScriptedBroker) -> None:
+    async with Producer(f"127.0.0.1:1,{scripted.address}") as producer:
+        assert await producer.partitions("t") == 3

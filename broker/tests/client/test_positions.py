@@ -1,0 +1,126 @@
+"""Batches become records: from the position on, without control batches, without aborted transactions."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from penstock.client.errors import IllegalState
+from penstock.client.positions import PartitionState, Positions
+from penstock.client.types import TopicPartition
+from penstock.wire.batch import CONTROL, TRANSACTIONAL
+from penstock.wire.batch_builder import build_batch
+from penstock.wire.messages.fetch import AbortedTransaction
+from penstock.wire.record import Record
+
+TP = TopicPartition("t", 0)
+
+
+def batch(base: int, count: int, *, producer_id: int = -1, attributes: int = 0, codec: int = 0) -> bytes:
+    records = [Record(base + n, 1000 + n, None, b"%d" % (base + n)) for n in range(count)]
+    return build_batch(records, base_offset=base, producer_id=producer_id, attributes=attributes, codec=codec)
+
+
+def marker(offset: int, producer_id: int, *, commit: bool) -> bytes:
+    record = Record(offset, 1000, struct.pack(">hh", 0, int(commit)), b"\0" * 6)
+    return build_batch([record], base_offset=offset, producer_id=producer_id, attributes=TRANSACTIONAL | CONTROL)
+
+
+def state_at(offset: int) -> PartitionState:
+    state = PartitionState(TP)
+    state.seek(offset)
+    return state
+
+
+def fill(state: PartitionState, *batches: bytes, aborted: list[AbortedTransaction] | None = None) -> None:
+    state.fill(memoryview(b"".join(batches)), aborted, aborted is not None)
+
+
+def offsets(state: PartitionState) -> list[int]:
+    return [record.offset for record in state.take(1000)]
+
+
+@pytest.mark.parametrize("codec", range(5))
+def test_records_before_the_position_are_left_out_of_a_batch_that_begins_earlier(codec: int) -> None:
+    state = state_at(3)
+    fill(state, batch(0, 6, codec=codec))
+    assert offsets(state) == [3, 4, 5]
+    assert state.position == 6
+
+
+def test_taking_a_few_leaves_the_position_behind_them() -> None:
+    state = state_at(0)
+    fill(state, batch(0, 3), batch(3, 3))
+    assert [r.offset for r in state.take(4)] == [0, 1, 2, 3]
+    assert state.position == 4
+    record = state.next()
+    assert record is not None
+    assert record.offset == 4
+
+
+def test_a_batch_that_is_cut_short_is_not_taken_and_is_fetched_again() -> None:
+    state = state_at(0)
+    fill(state, batch(0, 3), batch(3, 3)[:-5])
+    assert offsets(state) == [0, 1, 2]
+    assert state.fetch_offset == 3
+
+
+def test_seeking_throws_away_what_is_buffered() -> None:
+    state = state_at(0)
+    fill(state, batch(0, 3))
+    version = state.version
+    state.seek(1)
+    assert not state.has_records
+    assert state.buffered_bytes == 0
+    assert state.version != version
+
+
+def test_control_batches_are_never_handed_out_and_move_the_position_on() -> None:
+    state = state_at(0)
+    fill(state, batch(0, 2), marker(2, 7, commit=True))
+    assert offsets(state) == [0, 1]
+    assert state.take(1) == []
+    assert state.position == 3
+
+
+def test_read_committed_leaves_out_what_was_aborted_and_only_that() -> None:
+    state = state_at(0)
+    mine = TRANSACTIONAL
+    fill(
+        state,
+        batch(0, 2, producer_id=7, attributes=mine),
+        batch(2, 2, producer_id=8, attributes=mine),
+        batch(4, 1),
+        marker(5, 7, commit=False),
+        batch(6, 1, producer_id=7, attributes=mine),
+        marker(7, 8, commit=True),
+        marker(8, 7, commit=True),
+        aborted=[AbortedTransaction(producer_id=7, first_offset=0)],
+    )
+    assert offsets(state) == [2, 3, 4, 6]
+    assert state.position == 9
+
+
+def test_read_uncommitted_hands_out_everything_but_markers() -> None:
+    state = state_at(0)
+    fill(state, batch(0, 2, producer_id=7, attributes=TRANSACTIONAL), marker(2, 7, commit=False))
+    assert offsets(state) == [0, 1]
+
+
+def test_an_assignment_keeps_the_state_of_what_stays() -> None:
+    positions = Positions()
+    other = TopicPartition("t", 1)
+    assert positions.assign([TP]) == {TP}
+    positions.of(TP).seek(5)
+    assert positions.assign([TP, other]) == {other}
+    assert positions.of(TP).position == 5
+    positions.assign([other])
+    with pytest.raises(IllegalState, match="t-0 is not assigned"):
+        positions.of(TP)
+
+
+def test_no_partition_is_always_the_first_in_turn() -> None:
+    positions = Positions()
+    positions.assign(TopicPartition("t", p) for p in range(3))
+    assert {positions.in_turn()[0].tp.partition for _ in range(3)} == {0, 1, 2}
