@@ -1,0 +1,178 @@
+"""Run kafka-python's own integration suite against a broker and compare with the checked-in list of exceptions.
+
+    python tests/conformance/run_kafka_python.py 127.0.0.1:9092
+
+The source distribution is fetched once from the package index, checked against the hash below, and kept in the
+user's cache folder. The broker needs `num.partitions=4`, as the suite's own has. Exit code 0 means that every test
+passed but those listed, and that each of those still fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+VERSION = "3.0.12"
+SHA256 = "4ccda3616b9aa5c353d74a97f2770d6cd1b950890d77ab0e8890e09a48eeed65"
+KAFKA_VERSION = "4.3"
+"""The release whose table of API versions kafka-python uses without asking, and should infer when it asks."""
+
+HERE = Path(__file__).parent
+EXCEPTIONS = HERE / "kafka_python_exceptions.txt"
+SUITE_DEADLINE_S = 600
+TEST_DEADLINE_S = 60
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """`outcome` is passed, failed or skipped; the worst of a test's phases."""
+
+    outcome: str
+    detail: str = ""
+
+
+def read_exceptions(text: str) -> dict[str, str]:
+    """Test id to reason. One line each, the id first, then blanks, then why; `#` starts a comment line."""
+    exceptions: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        test, _, reason = line.partition("  ")
+        assert reason.strip(), f"line {number} of the exceptions has no reason: {line!r}"
+        assert test not in exceptions, f"line {number} of the exceptions repeats {test}"
+        exceptions[test] = reason.strip()
+    return exceptions
+
+
+def judge(outcomes: Mapping[str, Outcome], exceptions: Mapping[str, str]) -> list[str]:
+    """What is wrong, one text each; empty when the suite went as the exceptions say."""
+    problems = []
+    if not outcomes:
+        problems.append("no test ran")
+    for test, outcome in outcomes.items():
+        if test not in exceptions and outcome.outcome != "passed":
+            problems.append(f"{test} {outcome.outcome}:\n{outcome.detail}")
+        if test in exceptions and outcome.outcome == "passed":
+            problems.append(f"{test} passes and is excepted all the same: {exceptions[test]}")
+    problems += [f"{test} is excepted and does not exist" for test in exceptions if test not in outcomes]
+    return problems
+
+
+def read_outcomes(lines: Iterable[str]) -> dict[str, Outcome]:
+    worst = ("passed", "skipped", "failed")
+    outcomes: dict[str, Outcome] = {}
+    for line in lines:
+        event = json.loads(line)
+        test, outcome = event["test"], Outcome(event["outcome"], event["detail"])
+        before = outcomes.get(test, outcome)
+        outcomes[test] = max(before, outcome, key=lambda o: worst.index(o.outcome))
+    return outcomes
+
+
+def fetch_sdist(cache: Path) -> Path:
+    """The source distribution from the cache, or from the index through pip; the hash is checked either way."""
+    cache.mkdir(parents=True, exist_ok=True)
+    archive = cache / f"kafka_python-{VERSION}.tar.gz"
+    with (cache / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not archive.exists():
+            _download(archive)
+    found = hashlib.sha256(archive.read_bytes()).hexdigest()
+    assert found == SHA256, f"{archive} has SHA-256 {found}, not {SHA256}; delete it if it is damaged"
+    return archive
+
+
+def _download(archive: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=archive.parent) as folder:
+        requirement = Path(folder) / "requirement.txt"
+        requirement.write_text(f"kafka-python=={VERSION} --hash=sha256:{SHA256}\n")
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
+        command += ["--no-deps", "--no-binary", "kafka-python", "--require-hashes", "--dest", folder]
+        done = subprocess.run([*command, "-r", str(requirement)], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"pip could not fetch kafka-python {VERSION}: {done.stderr}"
+        (Path(folder) / archive.name).rename(archive)
+
+
+def unpack_suite(archive: Path, work: Path) -> None:
+    """`test/` of the distribution, and the two modules that it lacks."""
+    with tarfile.open(archive) as packed:
+        root = f"kafka_python-{VERSION}/test/"
+        for entry in packed.getmembers():
+            if entry.isfile() and entry.name.startswith(root) and ".." not in entry.name:
+                target = work / "test" / entry.name.removeprefix(root)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                content = packed.extractfile(entry)
+                assert content is not None
+                target.write_bytes(content.read())
+    # Without this the standard library's own package `test` would be found first.
+    (work / "test" / "__init__.py").touch()
+    shutil.copy(HERE / "kafka_python_service.py", work / "test" / "service.py")
+
+
+def run_suite(bootstrap: str, archive: Path, work: Path, exceptions: Mapping[str, str]) -> dict[str, Outcome]:
+    """Run in a process and folder of its own; the suite's settings and this project's stay apart."""
+    unpack_suite(archive, work)
+    outcomes = work / "outcomes.jsonl"
+    outcomes.touch()
+    (work / "servers").mkdir()
+    (work / "pytest.ini").write_text("[pytest]\n")
+    environment = {
+        **os.environ,
+        "KAFKA_URI": f"kafka://{bootstrap}",
+        "KAFKA_VERSION": KAFKA_VERSION,
+        "KAFKA_ROOT": str(work / "servers"),
+        "KAFKA_PYTHON_OUTCOMES": str(outcomes),
+        "KAFKA_PYTHON_EXCEPTED": "\n".join(exceptions),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")])),
+    }
+    command = [sys.executable, "-m", "pytest", "test/integration", "-q", "-p", "kafka_python_plugin"]
+    command += ["-p", "no:cacheprovider", f"--timeout={TEST_DEADLINE_S}", "--log-level=WARNING"]
+    done = subprocess.run(
+        command,
+        cwd=work,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=SUITE_DEADLINE_S,
+        check=False,
+    )
+    assert done.returncode in (0, 1), f"pytest ended with {done.returncode}: {done.stdout}{done.stderr}"
+    return read_outcomes(outcomes.read_text().splitlines())
+
+
+def cache_folder() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "penstock" / "conformance"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("bootstrap", help="host:port of a running broker")
+    parser.add_argument("--verbose", action="store_true", help="list every test with its outcome")
+    arguments = parser.parse_args()
+    exceptions = read_exceptions(EXCEPTIONS.read_text())
+    with tempfile.TemporaryDirectory() as work:
+        outcomes = run_suite(arguments.bootstrap, fetch_sdist(cache_folder()), Path(work), exceptions)
+    for test, outcome in outcomes.items() if arguments.verbose else ():
+        print(f"{outcome.outcome:8} {test}")
+    problems = judge(outcomes, exceptions)
+    for problem in problems:
+        print(problem)
+    passed = sum(outcome.outcome == "passed" for outcome in outcomes.values())
+    print(f"{passed} of {len(outcomes)} passed, {len(exceptions)} excepted, {len(problems)} problems")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

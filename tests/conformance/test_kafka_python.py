@@ -1,0 +1,62 @@
+"""kafka-python's own integration suite, against this broker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from run_kafka_python import (
+    EXCEPTIONS,
+    Outcome,
+    cache_folder,
+    fetch_sdist,
+    judge,
+    read_exceptions,
+    read_outcomes,
+    run_suite,
+)
+
+
+@pytest.mark.timeout(660)
+def test_every_test_of_the_suite_passes_but_those_that_are_excepted(bootstrap: str, tmp_path: Path) -> None:
+    exceptions = read_exceptions(EXCEPTIONS.read_text())
+    outcomes = run_suite(bootstrap, fetch_sdist(cache_folder()), tmp_path, exceptions)
+    problems = judge(outcomes, exceptions)
+    assert not problems, "\n\n".join(problems)
+
+
+def test_a_failure_and_a_skip_are_problems_unless_excepted() -> None:
+    outcomes = {"a": Outcome("passed"), "b": Outcome("failed", "why"), "c": Outcome("skipped", "why")}
+    assert len(judge(outcomes, {})) == 2
+    assert judge(outcomes, {"b": "reason", "c": "reason"}) == []
+
+
+def test_an_excepted_test_that_passes_is_a_problem() -> None:
+    assert len(judge({"a": Outcome("passed")}, {"a": "reason"})) == 1
+
+
+def test_an_excepted_test_that_does_not_exist_is_a_problem() -> None:
+    assert len(judge({"a": Outcome("passed")}, {"b": "reason"})) == 1
+
+
+def test_a_suite_without_tests_is_a_problem() -> None:
+    assert len(judge({}, {})) == 1
+
+
+def test_a_test_that_passes_and_fails_in_its_teardown_has_failed() -> None:
+    lines = [
+        '{"test": "a", "outcome": "passed", "detail": ""}',
+        '{"test": "a", "outcome": "failed", "detail": "teardown"}',
+    ]
+    assert read_outcomes(lines) == {"a": Outcome("failed", "teardown")}
+
+
+def test_an_exception_needs_a_reason() -> None:
+    with pytest.raises(AssertionError, match="no reason"):
+        read_exceptions("test/integration/test_a.py::test_b\n")
+
+
+def test_a_distribution_with_another_hash_is_not_used(tmp_path: Path) -> None:
+    (tmp_path / "kafka_python-3.0.12.tar.gz").write_bytes(b"something else")
+    with pytest.raises(AssertionError, match="SHA-256"):
+        fetch_sdist(tmp_path)

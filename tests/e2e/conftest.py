@@ -1,0 +1,104 @@
+"""Fixtures of the end-to-end tests: one cluster for the session, fresh names, clients, members that cannot leak."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+# Tests are imported by file (importlib mode), so what they share is found by this entry.
+sys.path.insert(0, str(Path(__file__).parent))
+
+from penstock_e2e.broker import cluster
+from penstock_e2e.drivers import DRIVERS, library
+from penstock_e2e.drivers.confluent import ConfluentAdmin
+from penstock_e2e.member import Member, StartMember
+from penstock_e2e.model import Admin, Driver, LibraryDriver, MakeTopic, MemberSpec, eventually
+
+
+@pytest.fixture(scope="session")
+def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with cluster(tmp_path_factory.mktemp("broker")) as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def setup_admin(bootstrap: str) -> ConfluentAdmin:
+    """What prepares and inspects the cluster in tests whose own client cannot."""
+    return ConfluentAdmin(bootstrap)
+
+
+@pytest.fixture(scope="session")
+def session_timeout_ms(setup_admin: ConfluentAdmin) -> int:
+    """Short, so that a crash is noticed soon, but within what the broker allows."""
+    least = setup_admin.broker_config(0).get("group.min.session.timeout.ms")
+    return max(2000, int(least or 0))
+
+
+@pytest.fixture
+def client(request: pytest.FixtureRequest, bootstrap: str) -> Driver:
+    return DRIVERS[request.param](bootstrap)
+
+
+@pytest.fixture
+def library_client(client: Driver, bootstrap: str) -> LibraryDriver:
+    return library(client.name, bootstrap)
+
+
+@pytest.fixture
+def admin(library_client: LibraryDriver) -> Iterator[Admin]:
+    made = library_client.admin()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def fresh_name(request: pytest.FixtureRequest) -> Callable[[], str]:
+    """Names of topics and groups that nobody else uses and that tell which test they belong to."""
+    test = "".join(c if c.isalnum() else "-" for c in request.node.originalname)[:80]
+    return lambda: f"{test}-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def make_topic(setup_admin: ConfluentAdmin, fresh_name: Callable[[], str]) -> Iterator[MakeTopic]:
+    """Create a topic and wait until it has leaders; it is deleted after the test."""
+    made = []
+
+    def make(partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
+        name = fresh_name()
+        setup_admin.create_topic(name, partitions, config)
+        made.append(name)
+        eventually(f"leaders of {name}", lambda: setup_admin.leaders_known(name, partitions))
+        return name
+
+    yield make
+    for name in made:
+        if setup_admin.partition_count(name) is not None:
+            setup_admin.delete_topic(name)
+
+
+@pytest.fixture
+def topic(make_topic: MakeTopic) -> str:
+    """A topic of one partition."""
+    return make_topic()
+
+
+@pytest.fixture
+def start_member(client: Driver, bootstrap: str, session_timeout_ms: int) -> Iterator[StartMember]:
+    """Start members of groups with the client under test; what still runs after the test is killed."""
+    members = []
+
+    def start(group: str, topic: str, **changes: Any) -> Member:
+        spec = MemberSpec(client.name, bootstrap, group, (topic,), session_timeout_ms)
+        member = Member(dataclasses.replace(spec, **changes))
+        members.append(member)
+        return member
+
+    yield start
+    for member in members:
+        member.clean_up()

@@ -1,0 +1,244 @@
+"""The words of the end-to-end specification: what is produced, what is read, and what a client can do.
+
+A `Driver` is the thin layer over one client library or tool. Each test is written once against `Driver` and runs
+for every client whose `features` allow it; a client that lacks a feature is left out when tests are collected, so
+that nothing is skipped at run time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Literal, NamedTuple, Protocol, TypeVar
+
+T = TypeVar("T")
+
+Acks = Literal["0", "1", "all"]
+Codec = Literal["none", "gzip", "snappy", "lz4", "zstd"]
+Position = int | Literal["beginning", "end"]
+TimestampType = Literal["create", "append", "unknown"]
+
+CODECS: tuple[Codec, ...] = ("none", "gzip", "snappy", "lz4", "zstd")
+ACKS: tuple[Acks, ...] = ("0", "1", "all")
+DEADLINE_S = 30.0
+"""How long a condition may take before a test fails; far beyond what a healthy broker on a busy machine needs."""
+
+
+class Partition(NamedTuple):
+    topic: str
+    number: int
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a test asks a client to produce. `partition=None` leaves the choice to the client's partitioner."""
+
+    value: bytes | None
+    key: bytes | None = None
+    partition: int | None = None
+    headers: tuple[tuple[str, bytes], ...] = ()
+    timestamp_ms: int | None = None
+
+
+@dataclass(frozen=True)
+class Message:
+    """What a client read."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes], ...] = ()
+    timestamp_ms: int = -1
+    timestamp_type: TimestampType = "unknown"
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """Where a produced record went; the offset is -1 where the broker was not asked (acks=0)."""
+
+    partition: int
+    offset: int
+
+
+@dataclass(frozen=True)
+class GroupMember:
+    client_id: str
+    assignment: frozenset[Partition]
+
+
+@dataclass(frozen=True)
+class GroupDescription:
+    state: str
+    members: tuple[GroupMember, ...]
+
+
+@dataclass(frozen=True)
+class MemberSpec:
+    """How a member of a consumer group behaves; sent to its process as JSON.
+
+    `commit`: "before" commits what was polled and then handles it (at most once), "after" handles it and then
+    commits (at least once), "auto" leaves it to the client, "none" never commits. With `hold_at` the member stops
+    for good in the dangerous window, between commit and handling or between handling and commit, once that many
+    records were polled; there a test kills it.
+    """
+
+    client: str
+    bootstrap: str
+    group: str
+    topics: tuple[str, ...]
+    session_timeout_ms: int
+    instance_id: str | None = None
+    assignor: Literal["range", "cooperative-sticky"] = "range"
+    commit: Literal["before", "after", "auto", "none"] = "after"
+    hold_at: int | None = None
+    client_id: str = "member"
+    metadata_max_age_ms: int = 300_000
+
+
+class ErrorCode(IntEnum):
+    """The protocol's error codes that the tests name; the clients' own names for them differ."""
+
+    OFFSET_OUT_OF_RANGE = 1
+    UNKNOWN_TOPIC_OR_PARTITION = 3
+    MESSAGE_TOO_LARGE = 10
+    INVALID_TOPIC_EXCEPTION = 17
+    ILLEGAL_GENERATION = 22
+    UNKNOWN_MEMBER_ID = 25
+    REBALANCE_IN_PROGRESS = 27
+    TOPIC_ALREADY_EXISTS = 36
+    INVALID_PARTITIONS = 37
+    INVALID_CONFIG = 40
+    NON_EMPTY_GROUP = 68
+    GROUP_ID_NOT_FOUND = 69
+    INVALID_RECORD = 87
+
+
+class Refused(Exception):
+    """The broker answered with an error; `code` is the protocol's."""
+
+    def __init__(self, code: int, detail: object = "") -> None:
+        super().__init__(f"error {code} {detail}")
+        self.code = code
+
+
+class Producer(Protocol):
+    """A long-lived producer. `flush` waits for all that was sent, raises `Refused` for the first failure."""
+
+    def send(self, topic: str, record: Record) -> None: ...
+    def flush(self) -> list[Delivery]: ...
+    def close(self) -> None: ...
+
+
+class Consumer(Protocol):
+    """A long-lived consumer; one thread uses it."""
+
+    def subscribe(
+        self,
+        topics: Sequence[str],
+        on_assigned: Callable[[Iterable[Partition]], None],
+        on_revoked: Callable[[Iterable[Partition]], None],
+    ) -> None: ...
+    def assign(self, partition: Partition, position: Position) -> None: ...
+    def seek(self, partition: Partition, offset: int) -> None: ...
+    def poll(self, timeout_s: float, max_records: int = 100) -> list[Message]: ...
+    def commit(self) -> None:
+        """Commit, and wait for the answer, the position after what `poll` returned."""
+
+    def close(self) -> None: ...
+
+
+@dataclass
+class ProducerSpec:
+    acks: Acks = "all"
+    codec: Codec = "none"
+    idempotent: bool = False
+    linger_ms: int = 5
+    batch_size_bytes: int = 16_384
+    max_request_size_bytes: int = 1_048_576
+    metadata_max_age_ms: int = 300_000
+    extra: Mapping[str, object] = field(default_factory=dict)
+
+
+class Admin(Protocol):
+    """Administration with one client. Errors of the broker come as `Refused`."""
+
+    def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None: ...
+    def delete_topic(self, name: str) -> None: ...
+    def partition_count(self, name: str) -> int | None:
+        """None where the topic does not exist."""
+
+    def create_partitions(self, name: str, total: int) -> None: ...
+    def topic_config(self, name: str) -> dict[str, str | None]: ...
+    def alter_topic_config(self, name: str, config: Mapping[str, str]) -> None: ...
+    def groups(self) -> set[str]: ...
+    def describe_group(self, group: str) -> GroupDescription: ...
+    def delete_group(self, group: str) -> None: ...
+    def group_offsets(self, group: str, topic: str, partitions: int) -> dict[Partition, int]:
+        """Committed offsets, without those partitions that have none."""
+
+    def alter_group_offsets(self, group: str, offsets: Mapping[Partition, int]) -> None: ...
+    def delete_records(self, offsets: Mapping[Partition, int]) -> dict[Partition, int]:
+        """Returns the low watermarks."""
+
+    def close(self) -> None: ...
+
+
+class Driver(Protocol):
+    """One client. `features` are names that the tests ask for with `clients(...)` of `penstock_e2e.drivers`:
+
+    library (a `LibraryDriver`), timestamps (sets them), repeated-headers (and any bytes), error-names (knows those
+    of this decade), cooperative-sticky, admin, delete-groups, alter-group-offsets.
+    """
+
+    name: str
+    features: frozenset[str]
+
+    def produce(self, topic: str, records: Sequence[Record], spec: ProducerSpec | None = None) -> None:
+        """Produce all records, in order, and wait for the broker's answers; raises `Refused`."""
+
+    def read(self, partition: Partition, position: Position, count: int) -> list[Message]:
+        """Start at `position` and read exactly `count` messages."""
+
+    def watermarks(self, partition: Partition) -> tuple[int, int]:
+        """Begin and end offset."""
+
+    def offset_for_time(self, partition: Partition, timestamp_ms: int) -> int | None:
+        """Offset of the first record that is not older; None where there is none."""
+
+
+class LibraryDriver(Driver, Protocol):
+    """A client that is a Python library, so that a test can hold its producers, consumers and admin in hand."""
+
+    def producer(self, spec: ProducerSpec | None = None) -> Producer: ...
+    def consumer(self, member: MemberSpec | None = None) -> Consumer: ...
+    def admin(self) -> Admin: ...
+
+
+class MakeTopic(Protocol):
+    def __call__(self, partitions: int = 1, config: Mapping[str, str] | None = None) -> str: ...
+
+
+def eventually(what: str, condition: Callable[[], T], deadline_s: float = DEADLINE_S) -> T:
+    """Ask until the answer is truthy, and return it; an assertion names what never came, with the last answer."""
+    end = time.monotonic() + deadline_s
+    while True:
+        answer = condition()
+        if answer:
+            return answer
+        assert time.monotonic() < end, f"not within {deadline_s} s: {what}; last answer: {answer!r}"
+        time.sleep(0.02)
+
+
+def read_until(consumer: Consumer, count: int, deadline_s: float = DEADLINE_S) -> list[Message]:
+    """Poll until exactly `count` messages came; more than that is an error, fewer by the deadline too."""
+    messages: list[Message] = []
+    end = time.monotonic() + deadline_s
+    while len(messages) < count:
+        assert time.monotonic() < end, f"read {len(messages)} of {count} messages within {deadline_s} s"
+        messages.extend(consumer.poll(0.1, count - len(messages)))
+    assert len(messages) == count, f"asked for {count} messages, got {len(messages)}"
+    return messages

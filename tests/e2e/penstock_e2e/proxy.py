@@ -1,0 +1,112 @@
+"""A TCP proxy before the broker that loses answers: the broker has done what was asked, and the client never hears.
+
+Clients learn the broker's address from its answers, so the proxy puts its own port in place of the broker's there;
+both are four bytes behind the same host name, and nothing else of an answer needs to be understood.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+
+from penstock_e2e.drivers.confluent import ConfluentAdmin
+
+PRODUCE, FETCH = 0, 1
+
+
+class Proxy:
+    """`lose(api_key, number)` says of the n-th request of an API (from 1, over all connections) whether its answer
+    is to be lost, and the connection with it. `lost` counts how often that happened."""
+
+    def __init__(self, upstream: tuple[str, int], lose: Callable[[int, int], bool]) -> None:
+        self._upstream = upstream
+        self._lose = lose
+        self._lock = threading.Lock()
+        self._requests: dict[int, int] = {}
+        self._sockets: list[socket.socket] = []
+        self.lost = 0
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._server.getsockname()[1]
+        host = upstream[0].encode()
+        self._theirs = host + struct.pack(">i", upstream[1])
+        self._ours = host + struct.pack(">i", self.port)
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._server.accept()
+                broker = socket.create_connection(self._upstream)
+                self._sockets += [client, broker]
+                doomed: set[int] = set()
+                for source, target, forward in (
+                    (client, broker, self._request),
+                    (broker, client, self._response),
+                ):
+                    threading.Thread(target=_pump, args=(source, target, forward, doomed), daemon=True).start()
+
+    def _request(self, frame: bytes, doomed: set[int]) -> bytes:
+        api_key, _, correlation_id = struct.unpack_from(">hhi", frame)
+        with self._lock:
+            number = self._requests[api_key] = self._requests.get(api_key, 0) + 1
+        if self._lose(api_key, number):
+            doomed.add(correlation_id)
+        return frame
+
+    def _response(self, frame: bytes, doomed: set[int]) -> bytes | None:
+        (correlation_id,) = struct.unpack_from(">i", frame)
+        if correlation_id in doomed:
+            with self._lock:
+                self.lost += 1
+            return None
+        return frame.replace(self._theirs, self._ours)
+
+    def close(self) -> None:
+        for each in [self._server, *self._sockets]:
+            # A thread that waits on a socket is woken by its shutdown, not by its being closed.
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+
+
+def _pump(
+    source: socket.socket,
+    target: socket.socket,
+    forward: Callable[[bytes, set[int]], bytes | None],
+    doomed: set[int],
+) -> None:
+    """Whole frames from one side to the other, until `forward` says None or a side is gone; then both are."""
+    with contextlib.suppress(OSError, EOFError):
+        while True:
+            (size_bytes,) = struct.unpack(">i", _receive(source, 4))
+            frame = forward(_receive(source, size_bytes), doomed)
+            if frame is None:
+                break
+            target.sendall(struct.pack(">i", len(frame)) + frame)
+    for each in (source, target):
+        with contextlib.suppress(OSError):
+            each.shutdown(socket.SHUT_RDWR)
+
+
+def _receive(source: socket.socket, size_bytes: int) -> bytes:
+    received = bytearray()
+    while len(received) < size_bytes:
+        chunk = source.recv(size_bytes - len(received))
+        if not chunk:
+            raise EOFError
+        received += chunk
+    return bytes(received)
+
+
+@contextlib.contextmanager
+def losing(admin: ConfluentAdmin, lose: Callable[[int, int], bool]) -> Iterator[Proxy]:
+    """A proxy before the one broker that the cluster has."""
+    (address,) = admin.broker_addresses()
+    proxy = Proxy(address, lose)
+    try:
+        yield proxy
+    finally:
+        proxy.close()

@@ -1,0 +1,211 @@
+"""The faults. Each quotes the line that keeps a promise; when that line changes, so must the entry."""
+
+from __future__ import annotations
+
+from penstock_faults.planting import Fault
+
+GUARDS = "tests/faults/test_guards.py::"
+IMAGES = "broker/tests/log/test_crash_images.py::"
+FLUSH = "broker/tests/log/test_flush.py::"
+GROUPS = "broker/tests/group/"
+
+CORE = (
+    Fault(
+        name="crc-unchecked",
+        says="the CRC of produced batches is not compared",
+        file="wire/batch_check.py",
+        old="    if checksum(batch, 0, size) != crc:\n",
+        new="    if False:\n",
+        caught_by=(GUARDS + "test_a_batch_whose_bytes_do_not_match_its_crc_is_refused",),
+    ),
+    Fault(
+        name="fsync-skipped",
+        says="batches are acknowledged without fdatasync",
+        file="log/flusher.py",
+        old="        self.each(sync_file, files)\n",
+        new="",
+        caught_by=(
+            GUARDS + "test_a_batch_counts_once_fdatasync_has_returned_and_not_before",
+            IMAGES + "test_all_that_was_acknowledged_survives_a_crash_at_any_step",
+            FLUSH + "test_nothing_is_flushed_before_its_file_and_its_directories_are_synced",
+        ),
+    ),
+    Fault(
+        name="duplicates-undetected",
+        says="a repeated batch of an idempotent producer is written again",
+        file="replica/producer_state.py",
+        old="                return Verdict.DUPLICATE, batch\n",
+        new="                return Verdict.APPEND, None\n",
+        caught_by=(
+            GUARDS + "test_a_repeated_batch_is_answered_with_its_first_offset_and_not_written_again",
+            "broker/tests/replica/test_producer_state.py::test_a_repeated_batch_is_a_duplicate_of_the_original",
+        ),
+    ),
+    Fault(
+        name="generation-unfenced",
+        says="members of older generations of a group may go on committing",
+        file="group/state_machine.py",
+        old="        if generation != self.generation:\n",
+        new="        if False:\n",
+        caught_by=(
+            GROUPS + "test_assigning.py::test_members_commit_in_their_generation_only",
+            GROUPS + "test_assigning.py::test_a_heartbeat_of_another_generation_is_refused",
+        ),
+    ),
+    Fault(
+        name="torn-tail-kept",
+        says="recovery leaves what is torn at the end of a segment in its file",
+        file="log/recovery.py",
+        old="            file.truncate(segment.size)\n",
+        new="",
+        caught_by=(GUARDS + "test_what_is_torn_at_the_end_is_cut_off_and_the_log_goes_on_behind_it",),
+    ),
+)
+"""The five that are replayed with each run of the tests."""
+
+MORE = (
+    Fault(
+        name="acknowledged-when-written",
+        says="acks=all is answered as soon as the batch is in the page cache",
+        file="api/produce.py",
+        old="if acks == -1 and partition.high_watermark < done.required_offset:\n",
+        new="if False:\n",
+        caught_by=(GUARDS + "test_a_broker_whose_disk_does_not_answer_acknowledges_nothing",),
+    ),
+    Fault(
+        name="high-watermark-unflushed",
+        says="consumers see, and acks=all counts, what is not on disk yet",
+        file="replica/partition.py",
+        old="        reached = log.flushed_offset if self.config.flushes_each_batch else log.end_offset\n"
+        "        if reached <= self.high_watermark:\n",
+        new="        reached = log.end_offset\n        if reached <= self.high_watermark:\n",
+        caught_by=(GUARDS + "test_only_what_was_flushed_counts_when_more_was_written_meanwhile",),
+    ),
+    Fault(
+        name="duplicate-answered-early",
+        says="a retry of a batch that is not on disk yet is acknowledged at once",
+        file="replica/partition.py",
+        old="original.base_offset, append_time_ms, original.last_offset + 1)",
+        new="original.base_offset, append_time_ms, 0)",
+        caught_by=(GUARDS + "test_a_repeated_batch_waits_for_the_disk_as_the_first_did",),
+    ),
+    Fault(
+        name="commit-before-store",
+        says="offset commits are answered before the store has them",
+        file="group/shard_writer.py",
+        old="        self.transactions += 1\n",
+        new="        self.transactions += 1\n        self._end(slots, ok=True)\n",
+        caught_by=(
+            GROUPS + "test_offsets.py::test_nothing_is_applied_before_the_store_has_it",
+            GROUPS + "test_offsets.py::test_a_commit_is_in_the_store_when_it_is_answered_and_survives_a_restart",
+        ),
+    ),
+    Fault(
+        name="lock-not-taken",
+        says="two processes may use one data directory",
+        file="log/opening.py",
+        old='        files.lock(f"{path}/{LOCK_NAME}")\n',
+        new="        pass\n",
+        caught_by=(GUARDS + "test_a_directory_that_is_open_cannot_be_opened_again",),
+    ),
+    Fault(
+        name="index-off-by-one",
+        says="index entries name the offset before the one that stands at their position",
+        file="log/index.py",
+        old="        self.offsets.add(relative_offset, position)\n",
+        new="        self.offsets.add(max(relative_offset - 1, 0), position)\n",
+        caught_by=(GUARDS + "test_a_read_at_any_offset_begins_with_the_batch_that_holds_it",),
+    ),
+    Fault(
+        name="retention-past-high-watermark",
+        says="retention drops segments that consumers may not have seen yet",
+        file="log/retention.py",
+        old="        if segment.end_offset > limit_offset:\n",
+        new="        if False:\n",
+        caught_by=(GUARDS + "test_retention_never_drops_what_is_not_below_the_high_watermark",),
+    ),
+    Fault(
+        name="snapshot-not-written",
+        says="checkpoints forget the producers, so that a retry after a restart is written again",
+        file="log/partition_log.py",
+        old='            self.state.snapshot() if self.end_offset else b"",\n',
+        new='            b"",\n',
+        caught_by=(GUARDS + "test_a_batch_that_is_repeated_after_a_clean_restart_is_still_a_duplicate",),
+    ),
+    Fault(
+        name="producers-not-replayed",
+        says="recovery forgets the producers of what came after the last checkpoint",
+        file="replica/producer_state.py",
+        old="        if header.producer_id >= 0:\n            self.update(header)\n",
+        new="        pass\n",
+        caught_by=(GUARDS + "test_a_batch_that_is_repeated_after_a_kill_is_still_a_duplicate",),
+    ),
+    Fault(
+        name="size-unbounded",
+        says="batches larger than max.message.bytes are taken",
+        file="wire/batch_check.py",
+        old="    if size > max_message_bytes:\n",
+        new="    if False:\n",
+        caught_by=(GUARDS + "test_a_batch_larger_than_the_topic_allows_is_refused",),
+    ),
+    Fault(
+        name="partial-write-kept",
+        says="what was written of a batch before the disk was full stays in the file",
+        file="log/partition_log.py",
+        old="                file.truncate(active.size)\n",
+        new="                pass\n",
+        caught_by=(GUARDS + "test_a_batch_that_did_not_fit_leaves_nothing_behind",),
+    ),
+    Fault(
+        name="directories-unsynced",
+        says="batches are acknowledged while the name of their file may be lost",
+        file="log/flusher.py",
+        old="self.files.sync_dir(path)\n",
+        new="pass\n",
+        caught_by=(
+            IMAGES + "test_all_that_was_acknowledged_survives_a_crash_at_any_step",
+            FLUSH + "test_nothing_is_flushed_before_its_file_and_its_directories_are_synced",
+        ),
+    ),
+    Fault(
+        name="swaps-not-finished",
+        says="recovery does not finish a compaction that a crash interrupted",
+        file="log/recovery.py",
+        old="        finish_swaps(files, directory, checkpoint.sequence)\n",
+        new="",
+        caught_by=(
+            "broker/tests/log/test_compaction.py::"
+            "test_a_crash_at_any_step_of_a_compaction_finds_the_old_segments_or_the_new",
+        ),
+    ),
+    Fault(
+        name="fsync-error-ignored",
+        says="a failed fdatasync counts as one that succeeded",
+        file="log/flusher.py",
+        old="            self.fail(error)\n            return\n",
+        new="            pass\n",
+        caught_by=(
+            GUARDS + "test_a_failed_fdatasync_fails_who_waits_and_stops_the_log_for_good",
+            FLUSH + "test_a_failed_sync_fails_every_waiter_and_is_never_tried_again",
+        ),
+    ),
+    Fault(
+        name="log-goes-on-after-failed-fsync",
+        says="a log takes batches again after a failed fdatasync",
+        file="log/partition_log.py",
+        old="            self.failed = error\n",
+        new="",
+        caught_by=(GUARDS + "test_a_failed_fdatasync_fails_who_waits_and_stops_the_log_for_good",),
+    ),
+)
+
+FAULTS = (*CORE, *MORE)
+
+
+def table() -> str:
+    """The faults as Markdown."""
+    rows = ["| Fault | What the broker does wrong | Where | Noticed by |", "| --- | --- | --- | --- |"]
+    for fault in FAULTS:
+        tests = "<br>".join(f"`{test.replace('::', ' ')}`" for test in fault.caught_by)
+        rows.append(f"| `{fault.name}` | {fault.says} | `{fault.place}` | {tests} |")
+    return "\n".join(rows) + "\n"

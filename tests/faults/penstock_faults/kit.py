@@ -1,0 +1,148 @@
+"""What the guards are made of: one partition on a real directory, whose disk can be held or made to fail."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import shutil
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+from uuid import UUID
+
+from penstock.config.values import TopicConfig
+from penstock.log.log_dir import LogDir
+from penstock.replica.partition import Appended, Partition
+from penstock.replica.producer_state import ProducerState
+from penstock.runtime.clock import SystemClock
+from penstock.runtime.disk import OsFile, OsFiles
+from penstock.runtime.files import Buffer
+from penstock.wire.batch import read_header
+from penstock.wire.batch_builder import build_batch
+from penstock.wire.records import Record
+
+TOPIC_ID = UUID("6f2d9a3e-57c1-4b8a-9d10-3c5e7f9a1b2d")
+ANSWER_S = 20.0
+
+
+class HeldFile(OsFile):
+    """A file whose fdatasync waits until it is let go, and whose disk may be full or broken."""
+
+    __slots__ = ("disk",)
+
+    def __init__(self, path: str, fd: int, disk: HeldFiles) -> None:
+        super().__init__(path, fd)
+        self.disk = disk
+
+    def sync(self) -> None:
+        self.disk.reached.set()
+        assert self.disk.go_on.wait(ANSWER_S), "nobody let the disk go on"
+        self.disk.syncs += 1
+        if self.disk.broken:
+            raise OSError(errno.EIO, "the disk is broken")
+        super().sync()
+
+    def append(self, data: Buffer) -> None:
+        room = self.disk.room_bytes
+        if room is not None and len(data) > room:
+            super().append(memoryview(data)[:room])
+            raise OSError(errno.ENOSPC, "no space left on device")
+        super().append(data)
+
+
+class HeldFiles(OsFiles):
+    """The real file system. `reached` says that a sync has begun, `go_on` lets it end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reached, self.go_on = threading.Event(), threading.Event()
+        self.go_on.set()
+        self.syncs = 0
+        self.broken = False
+        self.room_bytes: int | None = None
+
+    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> HeldFile:
+        opened = super().open(path, create=create, read_only=read_only)
+        return HeldFile(opened.path, opened.fd, self)
+
+    def hold(self) -> None:
+        self.reached.clear()
+        self.go_on.clear()
+
+
+class Place:
+    """An open data directory with one partition."""
+
+    def __init__(self, directory: LogDir, files: HeldFiles, partition: Partition) -> None:
+        self.directory, self.files, self.partition = directory, files, partition
+        self.log = partition.log
+
+    def append(self, batch: bytes) -> Appended:
+        return self.partition.append(memoryview(bytearray(batch)))
+
+    async def until_committed(self, done: Appended) -> int:
+        """What acks=all waits for: the error code, 0 when the batch counts."""
+        answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        if self.partition.high_watermark >= done.required_offset:
+            return 0
+        self.partition.when_committed(done.required_offset, answer.set_result)
+        return await asyncio.wait_for(answer, ANSWER_S)
+
+    async def until_syncing(self) -> None:
+        """Until the flush worker waits for the disk."""
+        assert await asyncio.get_running_loop().run_in_executor(None, self.files.reached.wait, ANSWER_S)
+
+    async def until_idle(self) -> None:
+        """Until no flush is under way."""
+        await asyncio.wait_for(self.directory.flusher.idle(), ANSWER_S)
+
+    def offsets_from(self, offset: int) -> list[int]:
+        """The base offsets of the batches that a consumer gets from `offset` on, read bit by bit."""
+        found: list[int] = []
+        while offset < self.partition.high_watermark:
+            part = self.log.read(offset, 1, self.partition.high_watermark, at_least_one=True)
+            assert part is not None, f"nothing at {offset}"
+            header = read_header(part.file.read_at(part.position, part.size))
+            part.release()
+            found.append(header.base_offset)
+            offset = header.last_offset + 1
+        return found
+
+
+@contextlib.asynccontextmanager
+async def place(path: Path, config: TopicConfig | None = None) -> AsyncIterator[Place]:
+    """Opens a data directory as a broker does; shuts it down cleanly at the end."""
+    files = HeldFiles()
+    directory = LogDir(files, str(path), SystemClock(), 0, 64)
+    directory.claim("the-cluster")
+    directory.recover(ProducerState)
+    directory.start()
+    try:
+        producers = ProducerState()
+        log = directory.open_or_create(TOPIC_ID, "guarded", 0, config or TopicConfig(), producers)
+        yield Place(directory, files, Partition("guarded", TOPIC_ID, 0, 1, log, producers, SystemClock()))
+    finally:
+        files.go_on.set()
+        await directory.close()
+
+
+def as_killed(path: Path, target: Path) -> Path:
+    """A copy of a directory that is in use: what a kill at this moment would leave, page cache included."""
+    shutil.copytree(path, target)
+    return target
+
+
+def segment(path: Path) -> Path:
+    """The one segment of the one partition."""
+    (found,) = path.glob(f"{TOPIC_ID}-0/*.log")
+    return found
+
+
+def batch(count: int = 3, sequence: int = -1, value: bytes = b"value", timestamp_ms: int | None = None) -> bytes:
+    """Records of now; with a `sequence` they are of an idempotent producer."""
+    now_ms = SystemClock().wall_ms() if timestamp_ms is None else timestamp_ms
+    records = [Record(key=b"k%d" % i, value=value, timestamp_ms=now_ms) for i in range(count)]
+    if sequence < 0:
+        return build_batch(records)
+    return build_batch(records, producer_id=77, producer_epoch=0, base_sequence=sequence)

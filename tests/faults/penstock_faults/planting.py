@@ -1,0 +1,127 @@
+"""Copies the broker's source, plants a fault in the copy, and runs tests against it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+PACKAGE = ROOT / "broker" / "penstock"
+TEST_LIMIT_S = 90
+"""A test that hangs because of a fault has noticed it, too."""
+RUN_LIMIT_S = 900
+SEED = "1"
+"""For tests that choose at random, so that a replay is one."""
+PASSED, FAILED = 0, 1
+"""pytest's exit codes; any other means that the tests did not run as they should."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A replacement of source text, and the tests that must notice."""
+
+    name: str
+    says: str
+    """What the broker does wrong with it."""
+    file: str
+    """Below broker/penstock."""
+    old: str
+    """Stands in the file exactly once."""
+    new: str
+    caught_by: tuple[str, ...]
+    """Test ids as pytest takes them, from the root of the checkout."""
+
+    @property
+    def place(self) -> str:
+        return f"broker/penstock/{self.file}"
+
+
+class FaultError(Exception):
+    """A fault cannot be planted any more, or was not noticed; the message says which and what to do."""
+
+
+def mutated(fault: Fault, package: Path = PACKAGE) -> str:
+    """The file's text with the fault in it. Raises FaultError where it does not fit or would not compile."""
+    text = (package / fault.file).read_text()
+    count = text.count(fault.old)
+    if count != 1:
+        raise FaultError(
+            f"{fault.name}: the text to replace stands {count} times in {fault.place}: update the catalogue"
+        )
+    changed = text.replace(fault.old, fault.new)
+    try:
+        compile(changed, fault.file, "exec")
+    except SyntaxError as e:
+        raise FaultError(f"{fault.name}: {fault.place} would not compile: {e}") from e
+    return changed
+
+
+@contextlib.contextmanager
+def copy_of_broker() -> Iterator[Path]:
+    """A directory with a copy of the package `penstock`, to be put on PYTHONPATH."""
+    with tempfile.TemporaryDirectory(prefix="penstock-fault-") as made:
+        shutil.copytree(PACKAGE, Path(made) / "penstock", ignore=shutil.ignore_patterns("__pycache__"))
+        yield Path(made)
+
+
+def environment(copy: Path) -> dict[str, str]:
+    """In which `penstock` is the copy, in broker processes that tests start, too; nothing is left in the checkout."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    chosen = {
+        "PYTHONPATH": str(copy),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "HYPOTHESIS_STORAGE_DIRECTORY": str(copy / "hypothesis"),
+        "PENSTOCK_TEST_SEED": SEED,
+    }
+    return kept | chosen
+
+
+def run_tests(copy: Path, tests: Sequence[str]) -> tuple[int, str]:
+    """(pytest's exit code, its output) for tests against the copy."""
+    where = [sys.executable, "-P", "-c", "import penstock; print(penstock.__file__)"]
+    found = subprocess.run(where, env=environment(copy), cwd=ROOT, capture_output=True, text=True, check=True)
+    if not Path(found.stdout.strip()).is_relative_to(copy):
+        raise FaultError(f"tests would not run against the copy, but against {found.stdout.strip()}")
+    options = ["-q", "--no-header", "--tb=short", "-p", "no:cacheprovider", f"--timeout={TEST_LIMIT_S}"]
+    command = [sys.executable, "-P", "-m", "pytest", *options, *tests]
+    done = subprocess.run(
+        command,
+        env=environment(copy),
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=RUN_LIMIT_S,
+        check=False,
+    )
+    return done.returncode, done.stdout
+
+
+def check_sound(faults: Sequence[Fault]) -> None:
+    """The tests that are to notice the faults pass without them. Raises FaultError."""
+    tests = list(dict.fromkeys(test for fault in faults for test in fault.caught_by))
+    with copy_of_broker() as copy:
+        code, output = run_tests(copy, tests)
+    if code != PASSED:
+        raise FaultError(f"without any fault the tests end with {code}, so they prove nothing:\n{output}")
+
+
+def check_noticed(fault: Fault) -> str:
+    """Plants the fault; returns pytest's lines of failures. Raises FaultError where one of its tests passes."""
+    with copy_of_broker() as copy:
+        (copy / "penstock" / fault.file).write_text(mutated(fault, copy / "penstock"))
+        code, output = run_tests(copy, fault.caught_by)
+    if code not in (PASSED, FAILED):
+        raise FaultError(f"{fault.name}: the tests did not run (pytest ended with {code}):\n{output}")
+    failures = [line for line in output.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+    for test in fault.caught_by:
+        if not any(f" {test}" in line for line in failures):
+            raise FaultError(f"{fault.name}: {test} does not notice that {fault.says} ({fault.place})")
+    return "\n".join(failures)
