@@ -1,0 +1,134 @@
+"""The command line: ``python -m bench SUITE``, ``python -m bench all``, ``python -m bench report``."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from bench import report as report_module
+from bench import tables
+from bench.client import ClientFailed
+from bench.peers.broker import BrokerFailed, Peer
+from bench.peers.kafka import Kafka, KafkaUnavailable
+from bench.peers.mock import Mock
+from bench.peers.penstock import DEFAULT_COMMAND, Penstock
+from bench.results import RESULTS_DIR, Results, read_all
+from bench.session import Options, Session, new_work_dir
+from bench.suites import connections, footprint, latency, partitions, surge, throughput
+
+LOG_WIDTH = 160
+Suite = Callable[[Session], None]
+SUITES: dict[str, tuple[Suite, float]] = {  # with about how many minutes each takes
+    "produce": (throughput.produce, 4),
+    "consume": (throughput.consume, 2.5),
+    "durable": (throughput.durable, 2),
+    "small-batches": (throughput.small_batches, 4),
+    "roundtrip": (latency.roundtrip, 1.5),
+    "latency": (latency.latency, 6),
+    "startup": (footprint.startup, 2),
+    "memory": (footprint.memory, 2),
+    "connections": (connections.run, 2),
+    "partitions": (partitions.run, 8),
+    "surge": (surge.run, 1),
+}
+
+SHARING = ("produce", "consume", "durable", "small-batches", "roundtrip", "latency")  # one pair of brokers for all
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__, pretty_exceptions_enable=False)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(-1 if part.strip() == "all" else int(part) for part in text.split(","))
+
+
+@app.command("run", help="Runs the named suites, or 'all'.", hidden=True)
+def run_suites(
+    names: Annotated[list[str], typer.Argument(help="Suites: " + ", ".join(SUITES) + ", or all.")],
+    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds, where not each suite's own number.")] = None,
+    sizes: Annotated[str, typer.Option(help="Message sizes in bytes.")] = "100,1024,10240",
+    acks: Annotated[str, typer.Option(help="acks of the produce suite: 1, all.")] = "1,all",
+    megabytes: Annotated[float, typer.Option(min=0.1, help="Volume of a timed section.")] = 40.0,
+    quick: Annotated[bool, typer.Option(help="A smoke run: two rounds of next to nothing.")] = False,
+    no_kafka: Annotated[bool, typer.Option("--no-kafka", help="Measure without Kafka.")] = False,
+    null: Annotated[bool, typer.Option("--null", help="Kafka in both columns: the noise of the bench.")] = False,
+    penstock: Annotated[str, typer.Option(help="Command that starts the broker under test.")] = DEFAULT_COMMAND,
+) -> None:
+    """Runs suites one after the other; exit code 1 where one could not be measured."""
+    chosen = list(SUITES) if names == ["all"] else names
+    unknown = [name for name in chosen if name not in SUITES]
+    if unknown:
+        raise typer.BadParameter(f"unknown suite {unknown[0]}; there are {', '.join(SUITES)} and all")
+    options = Options(rounds, megabytes, _numbers(sizes), _numbers(acks), quick, null)
+    console = Console() if sys.stdout.isatty() else Console(width=LOG_WIDTH)
+    try:
+        subject: Peer = Kafka("penstock") if null else Penstock(penstock)
+        kafka = None if no_kafka else Kafka()
+    except KafkaUnavailable as error:
+        console.print(str(error), style="red", markup=False)
+        raise typer.Exit(2) from error
+    work_dir = new_work_dir()
+    session = Session(options, console, subject, kafka, Mock(), work_dir)
+    os.sched_setaffinity(0, {session.cores.client})
+    try:
+        failed = _run(session, chosen)
+    finally:
+        session.end_standing_brokers()
+        shutil.rmtree(work_dir, ignore_errors=True)
+    raise typer.Exit(1 if failed else 0)
+
+
+def _run(session: Session, names: list[str]) -> bool:
+    console = session.console
+    console.print(f"plan: {', '.join(names)}; about {sum(SUITES[name][1] for name in names):.0f} min in full rounds")
+    if session.cores.shared:
+        console.print("client and broker share the only core: throughput says little here", style="yellow")
+    measured: dict[str, Results] = {}
+    failed = False
+    for name in names:
+        started = time.monotonic()
+        if name not in SHARING:
+            session.end_standing_brokers()
+        try:
+            SUITES[name][0](session)
+        except (BrokerFailed, ClientFailed, KafkaUnavailable, RuntimeError, TimeoutError, OSError) as error:
+            console.print(f"{name} failed: {error}", style="red", markup=False)
+            failed = True
+            session.end_standing_brokers()
+        if session.recorder is not None and session.recorder.results.header.suite == name:
+            measured[name] = session.recorder.results
+            tables.show_measured(console, measured[name])
+        console.print(f"{name} took {time.monotonic() - started:.0f} s")
+    tables.show_verdicts(console, measured)
+    return failed
+
+
+@app.command()
+def report(
+    check: Annotated[bool, typer.Option(help="Exit code 1 where a required line falls short.")] = False,
+) -> None:
+    """Renders bench/RESULTS.md from the newest results of each suite."""
+    measured = read_all(RESULTS_DIR)
+    path, all_good = report_module.write(measured, read_all(RESULTS_DIR / "null"))
+    Console().print(f"wrote {path}")
+    if check and not all_good:
+        raise typer.Exit(1)
+
+
+def _terminated(_signal: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _terminated)
+    if len(sys.argv) > 1 and (sys.argv[1] in SUITES or sys.argv[1] == "all"):
+        sys.argv.insert(1, "run")
+    app()

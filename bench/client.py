@@ -1,0 +1,75 @@
+"""The client process: reads one spec as JSON from standard input, runs it, writes the metrics as JSON.
+
+Started by the harness for each timed section as ``python -m bench.client``, so that every section begins with a
+fresh client, pinned to the client's core.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+
+from bench.loads import specs
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+GRACE_S = 60.0
+
+
+class ClientFailed(Exception):
+    """A client process ended with an error, which is the message."""
+
+
+def run(spec: specs.AnySpec) -> specs.Metrics:
+    """Runs ``spec`` in a process of its own and returns what it measured."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "bench.client"],
+            input=msgspec.json.encode(spec),
+            capture_output=True,
+            cwd=CHECKOUT,
+            timeout=2 * spec.limit_s + GRACE_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as expired:
+        raise ClientFailed(f"the client did not end in {expired.timeout:.0f} s") from None
+    if done.returncode:
+        errors = done.stderr.decode(errors="replace").strip().splitlines()
+        raise ClientFailed("\n".join(errors[-15:]) or f"exit code {done.returncode}")
+    return msgspec.json.decode(done.stdout, type=dict[str, float])
+
+
+def _dispatch(spec: specs.AnySpec) -> specs.Metrics:
+    """Imports only what the load needs: raw loads run without librdkafka's threads."""
+    if isinstance(spec, specs.Produce):
+        from bench.loads import produce
+
+        return produce.run(spec)
+    if isinstance(spec, specs.Consume):
+        from bench.loads import consume
+
+        return consume.run(spec)
+    if isinstance(spec, specs.OneByOne):
+        from bench.loads import one_by_one
+
+        return one_by_one.run(spec)
+    if isinstance(spec, specs.Surge):
+        from bench.loads import surge
+
+        return surge.run(spec)
+    from bench.loads import paced
+
+    return paced.run(spec)
+
+
+def main() -> None:
+    spec = msgspec.json.decode(sys.stdin.buffer.read(), type=specs.AnySpec)
+    os.sched_setaffinity(0, {spec.core})
+    sys.stdout.buffer.write(msgspec.json.encode(_dispatch(spec)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""Latency at a fixed rate, to the producer's answer and to the consumer.
+
+Requests leave on a schedule, answered or not, and latency counts from the scheduled time, so that a stall of the
+broker is seen by every message that it delays.  One thread serves both raw connections and never sleeps: the
+client has a core of its own, and a sleeping client would add the kernel's wake-up to each figure.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+
+from bench import wire
+from bench.connection import Connection
+from bench.loads.one_by_one import accepted
+from bench.loads.section import Section, percentiles
+from bench.loads.specs import Metrics
+from bench.loads.specs import Paced as Spec
+from bench.loads.stream import Stream
+
+WARM_UP_S = 0.5
+DRAIN_LIMIT_S = 10.0
+
+
+class _Run:
+    def __init__(self, spec: Spec, producing: Stream, consuming: Stream, first_offset: int) -> None:
+        self.spec = spec
+        self.producing, self.consuming = producing, consuming
+        self.first_offset = self.next_offset = first_offset
+        batch = wire.record_batch([b"x" * spec.size_bytes])
+        self.request = wire.produce_request(spec.topic, [(0, batch)])
+        self.scheduled_ns: list[int] = []
+        self.produced_ns: list[int] = []
+        self.consumed_ns: list[int] = []
+        self.late = 0
+
+    def ask_for_more(self) -> None:
+        self.consuming.send(wire.fetch_request(self.spec.topic, 0, self.next_offset))
+
+    def until_sent(self, messages: int) -> None:
+        interval_ns = int(1e9 / self.spec.rate_per_s)
+        due = time.perf_counter_ns() + interval_ns
+        for _ in range(messages):
+            while time.perf_counter_ns() < due or self.producing.full:
+                self.poll()
+            if time.perf_counter_ns() > due + interval_ns:
+                self.late += 1
+            self.scheduled_ns.append(due)
+            self.producing.send(self.request)
+            self.poll()
+            due += interval_ns
+
+    def until_drained(self) -> None:
+        deadline = time.monotonic() + DRAIN_LIMIT_S
+        while min(len(self.produced_ns), len(self.consumed_ns)) < len(self.scheduled_ns):
+            self.poll()
+            if time.monotonic() > deadline:
+                raise RuntimeError(
+                    f"of {len(self.scheduled_ns)} messages {len(self.produced_ns)} were answered and "
+                    f"{len(self.consumed_ns)} consumed {DRAIN_LIMIT_S} s after the last one was sent"
+                )
+
+    def poll(self) -> None:
+        if self.producing.full:
+            self.producing.push()
+        for answer in self.producing.answers():
+            now = time.perf_counter_ns()
+            accepted(answer)
+            self.produced_ns.append(now - self.scheduled_ns[len(self.produced_ns)])
+        for answer in self.consuming.answers():
+            self._consumed(wire.fetch_response(answer), time.perf_counter_ns())
+
+    def _consumed(self, fetched: wire.Fetched, now: int) -> None:
+        if fetched.error:
+            raise RuntimeError(f"a fetch failed with error code {fetched.error}")
+        if fetched.next_offset > self.next_offset:
+            self.next_offset = fetched.next_offset
+            while len(self.consumed_ns) < self.next_offset - self.first_offset:
+                self.consumed_ns.append(now - self.scheduled_ns[len(self.consumed_ns)])
+        self.ask_for_more()
+
+
+def run(spec: Spec) -> Metrics:
+    """Metrics ``produce_p50_ms`` .. ``end_to_end_p999_ms``; RuntimeError where a message is refused or missing."""
+    producing, consuming = Connection(spec.address, spec.limit_s), Connection(spec.address, spec.limit_s)
+    try:
+        first = wire.produce_request(spec.topic, [(0, wire.record_batch([b"x"]))])
+        offset = accepted(producing.ask(first)) + 1
+        current = _Run(spec, Stream(producing), Stream(consuming), offset)
+        gc.disable()
+        current.ask_for_more()
+        warm_up = int(WARM_UP_S * spec.rate_per_s)
+        current.until_sent(warm_up)
+        section = Section(spec.broker_pid)
+        current.until_sent(int(spec.seconds * spec.rate_per_s))
+        current.until_drained()
+        metrics = section.finish(len(current.scheduled_ns) - warm_up, spec.size_bytes)
+    finally:
+        producing.close()
+        consuming.close()
+    return {
+        **metrics,
+        **percentiles(current.produced_ns[warm_up:], "produce_"),
+        **percentiles(current.consumed_ns[warm_up:], "end_to_end_"),
+        "sent_late": current.late,
+    }

@@ -1,0 +1,77 @@
+"""Produce at full speed with librdkafka.
+
+All messages are handed to librdkafka in a loop that runs in C (``deque`` over ``map``), its queue is large enough
+for all of them, and delivery reports come for failures only: the client spends as little as it can.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import deque
+from itertools import repeat
+from typing import Any
+
+from confluent_kafka import KafkaError, Message, Producer
+
+from bench.loads.section import Section
+from bench.loads.specs import Metrics
+from bench.loads.specs import Produce as Spec
+
+STATISTICS_MS = 200
+
+
+class _Observer:
+    """librdkafka's callbacks: failures, and the newest statistics."""
+
+    def __init__(self) -> None:
+        self.failures: list[str] = []
+        self.statistics: dict[str, Any] = {}
+
+    def delivered(self, error: KafkaError | None, _message: Message) -> None:
+        if error is not None:
+            self.failures.append(str(error))
+
+    def counted(self, text: str) -> None:
+        self.statistics = json.loads(text)
+
+    def messages_per_request(self) -> float:
+        brokers = self.statistics.get("brokers", {}).values()
+        requests = sum(broker["req"].get("Produce", 0) for broker in brokers)
+        return float(self.statistics.get("txmsgs", 0)) / requests if requests else 0.0
+
+
+def run(spec: Spec) -> Metrics:
+    """Produces ``spec.messages``; RuntimeError where one of them failed or the time limit passed."""
+    observer = _Observer()
+    producer = Producer(
+        {
+            "bootstrap.servers": spec.address,
+            "acks": spec.acks,
+            "queue.buffering.max.messages": spec.messages + 1000,
+            "queue.buffering.max.kbytes": 2_000_000,
+            "delivery.report.only.error": True,
+            "on_delivery": observer.delivered,
+            "statistics.interval.ms": STATISTICS_MS,
+            "stats_cb": observer.counted,
+            **spec.settings,
+        }
+    )
+    value = b"x" * spec.size_bytes
+    producer.produce(spec.topic, value)
+    if producer.flush(spec.limit_s):
+        raise RuntimeError(f"the first message was not accepted in {spec.limit_s} s: {observer.failures}")
+    section = Section(spec.broker_pid)
+    deque(map(producer.produce, repeat(spec.topic, spec.messages), repeat(value)), maxlen=0)
+    left = producer.flush(spec.limit_s)
+    metrics = section.finish(spec.messages, spec.size_bytes)
+    if left or observer.failures:
+        raise RuntimeError(f"{left} messages left after {spec.limit_s} s; failures: {observer.failures[:3]}")
+    _wait_for_statistics(producer, observer, spec.messages)
+    return {**metrics, "messages_per_request": observer.messages_per_request()}
+
+
+def _wait_for_statistics(producer: Producer, observer: _Observer, messages: int) -> None:
+    deadline = time.monotonic() + 5 * STATISTICS_MS / 1000
+    while time.monotonic() < deadline and observer.statistics.get("txmsgs", 0) < messages:
+        producer.poll(0.05)

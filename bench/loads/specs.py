@@ -1,0 +1,62 @@
+"""What a client process is asked to do; sent to it as JSON, answered with a flat object of numbers."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Spec(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Common to all loads: where the broker is and what to pin to."""
+
+    address: str
+    topic: str
+    broker_pid: int
+    core: int
+    limit_s: float = 120.0
+
+
+class Produce(Spec, frozen=True, kw_only=True):
+    """As many messages as the client can send, with librdkafka."""
+
+    size_bytes: int
+    messages: int
+    acks: int
+    settings: dict[str, str | int] = {}
+
+
+class Consume(Spec, frozen=True, kw_only=True):
+    """Reads a topic that holds ``messages`` messages from its beginning, with librdkafka."""
+
+    partitions: int
+    messages: int
+    size_bytes: int
+
+
+class OneByOne(Spec, frozen=True, kw_only=True):
+    """One request after the other on one raw connection."""
+
+    size_bytes: int
+    requests: int
+
+
+class Paced(Spec, frozen=True, kw_only=True):
+    """A fixed rate on one raw connection, whatever the answers take; a second connection consumes."""
+
+    size_bytes: int
+    rate_per_s: int
+    seconds: float
+
+
+class Surge(Spec, frozen=True, kw_only=True):
+    """Many raw connections that offer ``factor`` times the broker's measured capacity for some seconds."""
+
+    producers: int
+    partitions: int
+    factor: float
+    size_bytes: int
+    seconds: float
+    limit_bytes: int
+
+
+AnySpec = Produce | Consume | OneByOne | Paced | Surge
+Metrics = dict[str, float]

@@ -1,0 +1,83 @@
+"""What the measurements run on: which core belongs to whom, and the facts that a reader of the results needs."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Cores:
+    """The broker's core and the client's core; the same one where the machine has only one."""
+
+    broker: int
+    client: int
+
+    @classmethod
+    def of_this_machine(cls) -> Cores:
+        available = sorted(os.sched_getaffinity(0))
+        return cls(broker=available[0], client=available[1 % len(available)])
+
+    @property
+    def shared(self) -> bool:
+        return self.broker == self.client
+
+
+def _cpu_model() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def _memory_gib() -> int:
+    return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30)
+
+
+def _file_system(path: Path) -> str:
+    """Type of the file system that holds ``path``: that of the longest mount point above it."""
+    best = ("", "unknown")
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        _device, mount, kind, *_rest = line.split()
+        if path.resolve().is_relative_to(mount) and len(mount) >= len(best[0]):
+            best = (mount, kind)
+    return best[1]
+
+
+def _package(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _java() -> str:
+    java = shutil.which("java")
+    if java is None:
+        return "not installed"
+    done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
+    lines = (done.stderr or done.stdout).splitlines()
+    return lines[0].strip() if lines else "unknown"
+
+
+def describe(work_dir: Path, cores: Cores) -> dict[str, str]:
+    """Facts about machine and software, in the order in which the report shows them."""
+    import confluent_kafka
+
+    return {
+        "CPU": f"{_cpu_model()}, {os.cpu_count()} cores, {1 if cores.shared else 2} of them used",
+        "Memory": f"{_memory_gib()} GiB",
+        "Kernel": platform.release(),
+        "File system of the data": _file_system(work_dir),
+        "Python": platform.python_version(),
+        "Java": _java(),
+        "librdkafka": confluent_kafka.libversion()[0],
+        "confluent-kafka": _package("confluent-kafka"),
+        "Penstock": _package("penstock"),
+        "uvloop": _package("uvloop"),
+    }

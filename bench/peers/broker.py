@@ -1,0 +1,164 @@
+"""A broker as the bench sees it: a recipe (Peer) and a process that runs from it (Broker).
+
+Every process that is started here is also ended here, by its process id.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import IO, ClassVar
+
+from bench import connection, procfs
+
+START_LIMIT_S = 120.0
+STOP_LIMIT_S = 120.0
+LOG_TAIL_LINES = 30
+
+
+class BrokerFailed(Exception):
+    """A broker did not start or ended by itself; the message holds the end of its log."""
+
+
+class Peer(ABC):
+    """How one kind of broker is prepared and started, with its default settings."""
+
+    label: str
+    creates_topics = True  # whether CreateTopics works; otherwise asking for a topic creates it
+    durable_topic: ClassVar[dict[str, str]]  # settings that make acks=all wait for the disk
+    unflushed_topic: ClassVar[dict[str, str]]  # settings that leave flushing to the operating system
+
+    @abstractmethod
+    def version(self) -> str:
+        """What to call it in the report."""
+
+    def prepare(self, data_dir: Path, port: int) -> None:
+        """What has to happen once before the first start in ``data_dir``; not part of any measurement."""
+        del data_dir, port
+
+    @abstractmethod
+    def command(self, data_dir: Path, port: int) -> list[str]:
+        """The command line that serves ``data_dir`` on a port of 127.0.0.1."""
+
+    def chosen_port(self, data_dir: Path) -> int | None:
+        """The port that the process chose by itself, for peers that cannot be told one; None until it is known."""
+        del data_dir
+        return None
+
+    def environment(self) -> dict[str, str]:
+        return dict(os.environ)
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _raise_open_file_limit() -> None:
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+class Broker:
+    """One broker in a temporary directory, pinned to ``cores``; restarts keep directory and port."""
+
+    def __init__(self, peer: Peer, cores: set[int], work_dir: Path) -> None:
+        self.peer = peer
+        self.cores = cores
+        self.home = Path(tempfile.mkdtemp(prefix=f"bench-{peer.label}-", dir=work_dir))
+        self.data_dir = self.home / "data"
+        self.log_path = self.home / "broker.log"
+        self.port = free_port()
+        self.process: subprocess.Popen[bytes] | None = None
+        peer.prepare(self.data_dir, self.port)
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None, "the broker is not running"
+        return self.process.pid
+
+    def spawn(self) -> None:
+        """Starts the process and returns at once."""
+        assert self.process is None, "the broker is running already"
+        log: IO[bytes]
+        with self.log_path.open("ab") as log:
+            self.process = subprocess.Popen(
+                self.peer.command(self.data_dir, self.port),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self.peer.environment(),
+                cwd=self.home,
+                start_new_session=True,
+                preexec_fn=self._before_exec,
+            )
+
+    def _before_exec(self) -> None:
+        os.sched_setaffinity(0, self.cores)
+        _raise_open_file_limit()
+
+    def start(self) -> None:
+        """Starts the process and waits until it answers."""
+        self.spawn()
+        deadline = time.monotonic() + START_LIMIT_S
+        while True:
+            self.check()
+            self.port = self.peer.chosen_port(self.data_dir) or self.port
+            try:
+                connection.wait_until_answering(self.address, time.monotonic() + 0.5)
+                return
+            except TimeoutError:
+                if time.monotonic() > deadline:
+                    raise BrokerFailed(self.failure("did not answer in time")) from None
+
+    def check(self) -> None:
+        """Raises BrokerFailed if the process has ended."""
+        assert self.process is not None, "the broker is not running"
+        if self.process.poll() is not None:
+            raise BrokerFailed(self.failure(f"ended with exit code {self.process.returncode}"))
+
+    def failure(self, what: str) -> str:
+        lines = self.log_path.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]
+        return "\n".join([f"{self.peer.label} {what}; the end of its log:", *lines])
+
+    def stop(self) -> None:
+        """SIGTERM, and SIGKILL to the whole process group where that does not end it in time."""
+        if self.process is None:
+            return
+        try:
+            if self.process.poll() is None:
+                self.process.terminate()
+                self.process.wait(STOP_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+        finally:
+            self.process = None
+
+    def remove(self) -> None:
+        """Ends the broker for good, children that outlive it included, and removes its directory."""
+        if self.process is not None:
+            members = procfs.tree(self.process.pid)
+            self.process.kill()
+            self.process.wait()
+            for member in members[1:]:
+                try:
+                    os.kill(member, signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+            self.process = None
+        shutil.rmtree(self.home, ignore_errors=True)

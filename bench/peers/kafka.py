@@ -1,0 +1,143 @@
+"""Apache Kafka from Maven Central, one node in KRaft's combined mode, with the defaults of its own start script.
+
+Maven resolves the server into a cache outside the checkout once.  Heap and collector flags are those of
+kafka-server-start.sh and kafka-run-class.sh; logging is INFO to the console, as in the distribution.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import uuid
+from base64 import urlsafe_b64encode
+from pathlib import Path
+from typing import ClassVar
+
+from bench.peers.broker import Peer, free_port
+
+VERSION = "4.3.1"
+LOG4J_VERSION = "2.25.4"
+MAVEN_LIMIT_S = 600
+FORMAT_LIMIT_S = 120
+JVM_FLAGS = [
+    "-Xms1G",
+    "-Xmx1G",
+    "-server",
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:+ExplicitGCInvokesConcurrent",
+    "-Djava.awt.headless=true",
+]
+
+_POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>bench</groupId><artifactId>kafka</artifactId><version>1</version><packaging>pom</packaging>
+  <dependencies>
+    <dependency>
+      <groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>{kafka}</version>
+    </dependency>
+    <dependency>
+      <groupId>org.apache.logging.log4j</groupId><artifactId>log4j-slf4j-impl</artifactId><version>{log4j}</version>
+    </dependency>
+  </dependencies>
+</project>
+"""
+
+_LOG4J = """status=warn
+appender.console.type=Console
+appender.console.name=console
+appender.console.layout.type=PatternLayout
+appender.console.layout.pattern=[%d] %p %m (%c)%n
+rootLogger.level=info
+rootLogger.appenderRef.console.ref=console
+"""
+
+_SERVER = """process.roles=broker,controller
+node.id=1
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+controller.listener.names=CONTROLLER
+controller.quorum.voters=1@127.0.0.1:{controller_port}
+log.dirs={logs}
+offsets.topic.replication.factor=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+"""
+
+
+class KafkaUnavailable(Exception):
+    """Kafka cannot be resolved or started here; the message says what is missing."""
+
+
+def cache_dir() -> Path:
+    """PENSTOCK_BENCH_CACHE, or ``penstock-bench`` in the user's cache directory."""
+    chosen = os.environ.get("PENSTOCK_BENCH_CACHE")
+    base = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+    return Path(chosen) if chosen else base / "penstock-bench"
+
+
+def _program(name: str) -> str:
+    found = shutil.which(name)
+    if found is None:
+        raise KafkaUnavailable(f"{name} is not on the PATH; install a JDK of 17 or newer and Maven, or use --no-kafka")
+    return found
+
+
+def resolve() -> Path:
+    """The directory of Kafka's jars; asks Maven for them the first time."""
+    home = cache_dir() / f"kafka-{VERSION}"
+    libs = home / "libs"
+    complete = home / "resolved"
+    if complete.exists():
+        return libs
+    home.mkdir(parents=True, exist_ok=True)
+    (home / "pom.xml").write_text(_POM.format(kafka=VERSION, log4j=LOG4J_VERSION))
+    command = [_program("mvn"), "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={libs}"]
+    done = subprocess.run(command, cwd=home, capture_output=True, text=True, timeout=MAVEN_LIMIT_S, check=False)
+    if done.returncode:
+        raise KafkaUnavailable(f"Maven could not resolve Kafka {VERSION}:\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
+    complete.touch()
+    return libs
+
+
+class Kafka(Peer):
+    """``label`` tells two Kafkas apart when the bench measures its own noise."""
+
+    durable_topic: ClassVar[dict[str, str]] = {"flush.messages": "1"}
+    unflushed_topic: ClassVar[dict[str, str]] = {}  # Kafka's default
+
+    def __init__(self, label: str = "kafka") -> None:
+        self.label = label
+        self._libs = resolve()
+        self._java = _program("java")
+
+    def version(self) -> str:
+        return f"Apache Kafka {VERSION}"
+
+    def prepare(self, data_dir: Path, port: int) -> None:
+        data_dir.mkdir(parents=True)
+        controller_port = free_port()
+        (data_dir / "log4j2.properties").write_text(_LOG4J)
+        (data_dir / "server.properties").write_text(
+            _SERVER.format(port=port, controller_port=controller_port, logs=data_dir / "logs")
+        )
+        cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A")
+        command = self._jvm(data_dir, ["-Xmx256m"], "kafka.tools.StorageTool")
+        command += ["format", "-t", cluster_id, "-c", str(data_dir / "server.properties")]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=FORMAT_LIMIT_S, check=False)
+        if done.returncode:
+            raise KafkaUnavailable(
+                f"Kafka's storage could not be formatted:\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
+            )
+
+    def _jvm(self, data_dir: Path, flags: list[str], main_class: str) -> list[str]:
+        log4j = f"-Dlog4j2.configurationFile={data_dir / 'log4j2.properties'}"
+        return [self._java, *flags, log4j, "-cp", f"{self._libs}/*", main_class]
+
+    def command(self, data_dir: Path, port: int) -> list[str]:
+        del port  # it stands in the properties since prepare()
+        return [*self._jvm(data_dir, JVM_FLAGS, "kafka.Kafka"), str(data_dir / "server.properties")]

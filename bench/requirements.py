@@ -1,0 +1,193 @@
+"""The lines that Penstock is held to, each a bound on one measured figure; the report and the terminal judge by it."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from bench import results
+from bench.results import Figure, Results
+
+CLIENT_LIMIT_SHARE = 0.9  # of its core: a client that is busier than this sets the throughput, not the broker
+
+
+class Bound(Enum):
+    """Which side of the target is good."""
+
+    AT_MOST = "at most"
+    AT_LEAST = "at least"
+
+
+class State(Enum):
+    """How a requirement stands."""
+
+    PASS = "pass"
+    SHORT = "SHORT"
+    CLIENT = "client's limit"
+    MISSING = "not measured"
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """``subject`` over ``base`` of one metric in one case; without a base the metric itself, in ``unit``."""
+
+    group: str
+    suite: str
+    case: str
+    metric: str
+    bound: Bound
+    target: float
+    subject: str = "penstock"
+    base: str | None = "kafka"
+    paired: bool = False
+    unless_client_limits: bool = False
+    unit: str = "x"
+    label: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.label or self.case
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A requirement with what was measured for it."""
+
+    requirement: Requirement
+    state: State
+    figure: Figure | None
+    subject: float | None = None
+    base: float | None = None
+
+
+SIZES = {100: "100 B", 1024: "1 KiB", 10240: "10 KiB"}
+CPU, RATE, MB = "cpu_s_per_million", "messages_per_s", "mb_per_s"
+AT_MOST, AT_LEAST = Bound.AT_MOST, Bound.AT_LEAST
+
+
+def size_name(size_bytes: int) -> str:
+    """100 B, 1 KiB, 10 KiB; other sizes in bytes."""
+    return SIZES.get(size_bytes, f"{size_bytes} B")
+
+
+def _cpu() -> Iterator[Requirement]:
+    for acks in ("1", "all"):
+        for size, target in zip(SIZES.values(), (0.5, 0.8, 0.8), strict=True):
+            group = "Broker CPU per message, produce, unflushed"
+            yield Requirement(group, "produce", f"acks={acks} {size}", CPU, AT_MOST, target)
+    for size, target in zip(SIZES.values(), (1.1, 0.85, 0.85), strict=True):
+        yield Requirement("Broker CPU per message, consume", "consume", size, CPU, AT_MOST, target)
+    for size in SIZES.values():
+        group = "Broker CPU per message, the Java client's default batches (16 KiB, linger 0)"
+        yield Requirement(group, "small-batches", f"produce {size}", CPU, AT_MOST, 0.8)
+
+
+def _throughput() -> Iterator[Requirement]:
+    group = "Throughput, unflushed"
+    for acks in ("1", "all"):
+        for size in SIZES.values():
+            case = f"acks={acks} {size}"
+            yield Requirement(
+                group, "produce", case, MB, AT_LEAST, 1.0, unless_client_limits=True, label=f"produce {case}"
+            )
+    for size in SIZES.values():
+        yield Requirement(group, "consume", size, MB, AT_LEAST, 1.0, unless_client_limits=True, label=f"consume {size}")
+
+
+def _durable() -> Iterator[Requirement]:
+    group = "Durable (Penstock's default) beside Kafka with flush.messages=1"
+    for size, target in zip(SIZES.values(), (0.5, 0.5, 0.65), strict=True):
+        yield Requirement(group, "durable", size, CPU, AT_MOST, target, label=f"CPU per message, {size}")
+    yield Requirement(group, "durable", "1 KiB", MB, AT_LEAST, 2.0, label="throughput, 1 KiB")
+    yield Requirement(group, "durable", "10 KiB", MB, AT_LEAST, 1.7, label="throughput, 10 KiB")
+    yield Requirement(group, "roundtrip", "durable", RATE, AT_LEAST, 1.2, label="one by one, requests/s")
+    yield Requirement(group, "roundtrip", "durable", "p99_ms", AT_MOST, 0.9, label="one by one, p99")
+    yield Requirement(
+        group, "latency", "durable 200/s", "produce_p99_ms", AT_MOST, 0.9, label="single messages at 200/s, p99"
+    )
+    yield Requirement(
+        "Durable Penstock beside Kafka unflushed",
+        "durable",
+        "1 KiB",
+        MB,
+        AT_LEAST,
+        1.0,
+        base="kafka unflushed",
+        label="throughput, 1 KiB",
+    )
+
+
+def _latency() -> Iterator[Requirement]:
+    group = "Latency, unflushed"
+    yield Requirement(group, "roundtrip", "unflushed", RATE, AT_LEAST, 1.0, label="one by one, requests/s")
+    for rate in ("200/s", "5,000/s"):
+        for what in ("produce", "end_to_end"):
+            for metric, target in (("p50_ms", 1.0), ("p99_ms", 1.4)):
+                label = f"{what.replace('_', ' ')} at {rate}, {metric.removesuffix('_ms')}"
+                yield Requirement(
+                    group, "latency", f"unflushed {rate}", f"{what}_{metric}", AT_MOST, target, label=label
+                )
+
+
+def _footprint() -> Iterator[Requirement]:
+    group = "Start-up"
+    for case in ("one core", "all cores"):
+        label = f"start to first accepted message, {case}"
+        yield Requirement(group, "startup", case, "seconds", AT_MOST, 0.5, label=label)
+    for case, target in (("idle", 60.0), ("after the load", 200.0)):
+        yield Requirement("Memory", "memory", case, "resident_mb", AT_MOST, target, base=None, unit="MB", label=case)
+
+
+def _scale() -> Iterator[Requirement]:
+    group = "10,000 partitions"
+    yield Requirement(group, "partitions", "created", "seconds", AT_MOST, 0.25)
+    for case in ("restart, empty", "restart, one message in each"):
+        yield Requirement(group, "partitions", case, "seconds", AT_MOST, 0.125, label=f"writable after {case}")
+    group = "CPU per message, with against without"
+    for suite, case in (("partitions", "10,000 idle partitions"), ("connections", "1,000 idle connections")):
+        yield Requirement(group, suite, case, CPU, AT_MOST, 1.05, subject="with", base="without", paired=True)
+
+
+def _surge() -> Iterator[Requirement]:
+    group = "Surge of 100 producers"
+    yield Requirement(
+        group, "surge", "surge", "lost", AT_MOST, 0, base=None, unit="", label="acknowledged messages lost"
+    )
+    yield Requirement(group, "surge", "surge", "peak_mb", AT_MOST, 512, base=None, unit="MB", label="peak memory")
+
+
+ALL = (*_cpu(), *_throughput(), *_durable(), *_latency(), *_footprint(), *_scale(), *_surge())
+
+
+def _figure(requirement: Requirement, found: Results) -> Figure | None:
+    if requirement.base is None:
+        return results.summary(found.values(requirement.case, requirement.subject, requirement.metric))
+    above, below = found.paired(requirement.case, requirement.subject, requirement.base, requirement.metric)
+    return (results.median_of_ratios if requirement.paired else results.ratio_of_medians)(above, below)
+
+
+def _client_limits(requirement: Requirement, found: Results) -> bool:
+    """True where the client was busy throughout on both sides."""
+    shares = [
+        found.values(requirement.case, lane, "client_share_of_core")
+        for lane in (requirement.subject, requirement.base or requirement.subject)
+    ]
+    return all(values and statistics.median(values) >= CLIENT_LIMIT_SHARE for values in shares)
+
+
+def judge(requirement: Requirement, measured: Mapping[str, Results]) -> Verdict:
+    """The verdict by the median; the spread is told, not judged."""
+    found = measured.get(requirement.suite)
+    figure = _figure(requirement, found) if found else None
+    if found is None or figure is None:
+        return Verdict(requirement, State.MISSING, None)
+    at_most = requirement.bound is Bound.AT_MOST
+    good = figure.value <= requirement.target if at_most else figure.value >= requirement.target
+    state = State.PASS if good else State.SHORT
+    if not good and requirement.unless_client_limits and _client_limits(requirement, found):
+        state = State.CLIENT
+    base = found.median(requirement.case, requirement.base, requirement.metric) if requirement.base else None
+    subject = found.median(requirement.case, requirement.subject, requirement.metric)
+    return Verdict(requirement, state, figure, subject, base)

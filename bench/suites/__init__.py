@@ -1,0 +1,1 @@
+"""One module per suite of measurements; each exposes ``run(session)``."""

@@ -1,0 +1,126 @@
+"""10,000 partitions: created, restarted, each written to, restarted again, and idle beside a load."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack, nullcontext
+
+from bench import admin, wire
+from bench.connection import Connection
+from bench.peers.broker import Broker, Peer
+from bench.session import Lane, Session
+from bench.suites import pairs
+from bench.suites.footprint import resident
+from bench.suites.warming import warm_up
+from bench.suites.work import PARTITIONS
+
+ROUNDS = 3
+TOPICS = [f"wide-{index}" for index in range(10)]
+PARTITIONS_EACH = 1000
+SAMPLES_EACH = 10  # partitions of each topic that have to accept a message before the topic counts as writable
+WRITE_CHUNK = 250  # partitions in one Produce
+WRITE_LIMIT_S = 300.0
+CASE = "10,000 idle partitions"
+
+
+def create_wide(broker: Broker, each: int) -> None:
+    """Asks for one wide topic after the other (Kafka refuses all in one request), then waits for all leaders."""
+    for topic in TOPICS:
+        admin.create_topics(broker.address, [topic], each, broker.peer.unflushed_topic)
+    for topic in TOPICS:
+        admin.wait_for_leaders(broker.address, topic, each)
+
+
+def write_each(broker: Broker, partitions: Sequence[int]) -> None:
+    """One message into each of these partitions of every wide topic, tried again until all are accepted."""
+    deadline = time.monotonic() + WRITE_LIMIT_S
+    batch = wire.record_batch([b"x"])
+    for topic in TOPICS:
+        left: Sequence[int] = partitions
+        while left:
+            try:
+                refused = _write(broker.address, topic, left, batch)
+            except OSError:
+                broker.check()
+                refused = list(left)
+            if refused and time.monotonic() > deadline:
+                raise TimeoutError(broker.failure(f"refused {len(refused)} partitions of {topic}"))
+            if len(refused) == len(left):
+                time.sleep(0.01)
+            left = refused
+
+
+def _write(address: str, topic: str, partitions: Sequence[int], batch: bytes) -> list[int]:
+    """The partitions that did not accept the batch."""
+    refused = set(partitions)
+    connection = Connection(address, timeout_s=60.0)
+    try:
+        for start in range(0, len(partitions), WRITE_CHUNK):
+            chunk = partitions[start : start + WRITE_CHUNK]
+            answer = connection.ask(wire.produce_request(topic, [(index, batch) for index in chunk]))
+            refused -= {one.partition for one in wire.produce_response(answer) if one.error == 0}
+    finally:
+        connection.close()
+    return sorted(refused)
+
+
+def _sample(each: int) -> range:
+    """Evenly spread, the last partition among them."""
+    step = max(each // SAMPLES_EACH, 1)
+    return range(step - 1, each, step)
+
+
+def _create_s(broker: Broker, each: int) -> float:
+    started = time.perf_counter()
+    create_wide(broker, each)
+    write_each(broker, _sample(each))
+    return time.perf_counter() - started
+
+
+def _restart_s(broker: Broker, each: int) -> float:
+    """From starting the process again, after a clean end, to a message accepted by every sampled partition."""
+    broker.stop()
+    started = time.perf_counter()
+    broker.spawn()
+    write_each(broker, _sample(each))
+    return time.perf_counter() - started
+
+
+def _write_all_s(broker: Broker, each: int) -> float:
+    started = time.perf_counter()
+    write_each(broker, range(each))
+    return time.perf_counter() - started
+
+
+def _life(session: Session, peer: Peer, round_: int, each: int) -> None:
+    with session.brokers(peer) as brokers:
+        for case, timed in (
+            ("created", _create_s),
+            ("restart, empty", _restart_s),
+            ("one message into each", _write_all_s),
+            ("restart, one message in each", _restart_s),
+        ):
+            seconds = timed(brokers[0], each)
+            session.record(case, peer.label, round_, {"seconds": seconds, **resident(brokers[0])})
+            session.console.print(f"  round {round_}, {peer.label}, {case}: {seconds:.2f} s")
+
+
+def run(session: Session) -> None:
+    """Their life beside Kafka's, then CPU per message with and without them, in pairs on two brokers."""
+    rounds = session.options.rounds_of(ROUNDS)
+    count = session.options.rounds_of(pairs.ROUNDS)
+    each = session.options.scaled(PARTITIONS_EACH)
+    session.open_suite("partitions", rounds, pairs=str(count), partitions=str(each * len(TOPICS)))
+    peers = [peer for peer in (session.subject, session.kafka) if peer is not None]
+    for round_ in range(rounds):
+        for peer in peers if round_ % 2 == 0 else reversed(peers):
+            _life(session, peer, round_, each)
+    with session.brokers(session.subject, session.subject) as brokers, ExitStack() as stack:
+        warm_up(session, brokers)
+        create_wide(brokers[1], each)
+        write_each(brokers[1], range(each))
+        settings = session.subject.unflushed_topic
+        without, wide = Lane("without", brokers[0], settings), Lane("with", brokers[1], settings)
+        lanes = {lane.name: (lane, stack.enter_context(session.topic(lane, PARTITIONS))) for lane in (without, wide)}
+        pairs.run(session, CASE, lanes, count, lambda _lane: nullcontext())

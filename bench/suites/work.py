@@ -1,0 +1,74 @@
+"""The specs of timed sections, made for a lane; shared by the suites."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bench.loads import specs
+from bench.peers.broker import Broker
+from bench.session import Lane, Session
+
+PARTITIONS = 6
+SMALL_BATCHES: dict[str, str | int] = {
+    "batch.size": 16384,
+    "linger.ms": 0,
+    "max.in.flight.requests.per.connection": 5,
+}
+
+
+def real(brokers: Sequence[Broker]) -> list[Broker]:
+    """Those that keep what they are sent: all but the mock."""
+    return [broker for broker in brokers if broker.peer.creates_topics]
+
+
+def produce(
+    session: Session, lane: Lane, topic: str, size_bytes: int, acks: int, messages: int, *, small: bool = False
+) -> specs.Produce:
+    """``small``: batches as the Java client's defaults made them before Kafka 4."""
+    return specs.Produce(
+        address=lane.broker.address,
+        topic=topic,
+        broker_pid=lane.broker.pid,
+        core=session.cores.client,
+        size_bytes=size_bytes,
+        messages=messages,
+        acks=acks,
+        settings=SMALL_BATCHES if small else {},
+    )
+
+
+def consume(session: Session, lane: Lane, topic: str, size_bytes: int, messages: int) -> specs.Consume:
+    return specs.Consume(
+        address=lane.broker.address,
+        topic=topic,
+        broker_pid=lane.broker.pid,
+        core=session.cores.client,
+        size_bytes=size_bytes,
+        messages=messages,
+        partitions=PARTITIONS,
+    )
+
+
+def one_by_one(session: Session, lane: Lane, topic: str, size_bytes: int, requests: int) -> specs.OneByOne:
+    """``requests`` round trips, a twentieth of them in a smoke run."""
+    return specs.OneByOne(
+        address=lane.broker.address,
+        topic=topic,
+        broker_pid=lane.broker.pid,
+        core=session.cores.client,
+        size_bytes=size_bytes,
+        requests=requests // 20 if session.options.quick else requests,
+    )
+
+
+def paced(session: Session, lane: Lane, topic: str, size_bytes: int, rate_per_s: int, seconds: float) -> specs.Paced:
+    """One second at most in a smoke run."""
+    return specs.Paced(
+        address=lane.broker.address,
+        topic=topic,
+        broker_pid=lane.broker.pid,
+        core=session.cores.client,
+        size_bytes=size_bytes,
+        rate_per_s=rate_per_s,
+        seconds=session.options.seconds(seconds),
+    )

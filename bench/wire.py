@@ -1,0 +1,250 @@
+"""The few Kafka messages that the raw clients send, written by hand.
+
+The loads that time single requests must spend as little as possible in the client, and must not share code with
+the broker under test.  Layouts follow Kafka's message definitions: Metadata 4, Produce 9, Fetch 12, ApiVersions 0,
+record batch format 2 (KIP-98).
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from crc32c import crc32c
+
+PRODUCE, FETCH, METADATA, API_VERSIONS = 0, 1, 3, 18
+PRODUCE_VERSION, FETCH_VERSION, METADATA_VERSION = 9, 12, 4
+CLIENT_ID = b"bench"
+_BATCH_HEADER = struct.Struct(">qiibIhiqqqhii")
+_BATCH_AFTER_CRC = struct.Struct(">hiqqqhii")
+BATCH_LENGTH_OFFSET = 8
+BATCH_LAST_DELTA_OFFSET = 23
+
+
+class WireError(Exception):
+    """A response that does not have the expected layout."""
+
+
+def uvarint(value: int) -> bytes:
+    """Unsigned LEB128."""
+    assert value >= 0, "an unsigned varint cannot hold a negative number"
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def varint(value: int) -> bytes:
+    """Zigzag varint, as in records."""
+    return uvarint(value << 1 if value >= 0 else (-value << 1) - 1)
+
+
+def compact(data: bytes) -> bytes:
+    """Compact string or bytes: its length plus one, then the data."""
+    return uvarint(len(data) + 1) + data
+
+
+def string(data: bytes) -> bytes:
+    return struct.pack(">h", len(data)) + data
+
+
+def record_batch(values: Sequence[bytes], timestamp_ms: int | None = None) -> bytes:
+    """One uncompressed batch of keyless records, base offset 0, no producer id, made now unless told otherwise.
+
+    The time matters: retention would delete what claims to be old.
+    """
+    assert values, "a batch holds at least one record"
+    if timestamp_ms is None:
+        timestamp_ms = int(time.time() * 1000)
+    records = bytearray()
+    for delta, value in enumerate(values):
+        body = b"\0" + varint(0) + varint(delta) + varint(-1) + varint(len(value)) + value + varint(0)
+        records += varint(len(body)) + body
+    last = len(values) - 1
+    tail = _BATCH_AFTER_CRC.pack(0, last, timestamp_ms, timestamp_ms, -1, -1, -1, len(values)) + records
+    length = 9 + len(tail)  # leader epoch, magic and CRC stand between the length and the tail
+    return struct.pack(">qiibI", 0, length, -1, 2, crc32c(tail)) + tail
+
+
+def frame(api: int, version: int, correlation: int, body: bytes, *, flexible: bool) -> bytes:
+    """A whole request with its size in front."""
+    header = struct.pack(">hhi", api, version, correlation) + string(CLIENT_ID) + (b"\0" if flexible else b"")
+    return struct.pack(">i", len(header) + len(body)) + header + body
+
+
+def api_versions_request(correlation: int = 0) -> bytes:
+    return frame(API_VERSIONS, 0, correlation, b"", flexible=False)
+
+
+def metadata_request(topics: Sequence[str], correlation: int = 0, *, create: bool = False) -> bytes:
+    names = b"".join(string(name.encode()) for name in topics)
+    body = struct.pack(">i", len(topics)) + names + (b"\1" if create else b"\0")
+    return frame(METADATA, METADATA_VERSION, correlation, body, flexible=False)
+
+
+def produce_request(
+    topic: str, batches: Sequence[tuple[int, bytes]], correlation: int = 0, *, acks: int = -1, timeout_ms: int = 30_000
+) -> bytes:
+    """A Produce of one batch for each (partition, batch) of one topic."""
+    partitions = b"".join(struct.pack(">i", index) + compact(batch) + b"\0" for index, batch in batches)
+    topics = uvarint(2) + compact(topic.encode()) + uvarint(len(batches) + 1) + partitions + b"\0"
+    body = b"\0" + struct.pack(">hi", acks, timeout_ms) + topics + b"\0"
+    return frame(PRODUCE, PRODUCE_VERSION, correlation, body, flexible=True)
+
+
+def fetch_request(topic: str, partition: int, offset: int, correlation: int = 0, *, max_wait_ms: int = 500) -> bytes:
+    """A long-polling Fetch of one partition, outside any session."""
+    head = struct.pack(">iiiibii", -1, max_wait_ms, 1, 50 << 20, 0, 0, -1)
+    wanted = struct.pack(">iiqiqi", partition, -1, offset, -1, -1, 1 << 20) + b"\0"
+    topics = uvarint(2) + compact(topic.encode()) + uvarint(2) + wanted + b"\0"
+    return frame(FETCH, FETCH_VERSION, correlation, head + topics + uvarint(1) + uvarint(1) + b"\0", flexible=True)
+
+
+class Reader:
+    """Reads one response from front to back."""
+
+    def __init__(self, data: bytes | memoryview, position: int = 0) -> None:
+        self.data = data
+        self.position = position
+
+    def unpack(self, layout: str) -> int:
+        values = struct.unpack_from(">" + layout, self.data, self.position)
+        self.position += struct.calcsize(">" + layout)
+        return int(values[0])
+
+    def uvarint(self) -> int:
+        value = shift = 0
+        while True:
+            byte = self.data[self.position]
+            self.position += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+            shift += 7
+            if shift > 35:
+                raise WireError("a varint is longer than five bytes")
+
+    def skip(self, size_bytes: int) -> None:
+        if size_bytes < 0 or self.position + size_bytes > len(self.data):
+            raise WireError("a length reaches beyond the end of the response")
+        self.position += size_bytes
+
+    def skip_string(self) -> None:
+        self.skip(max(self.unpack("h"), 0))
+
+    def skip_compact(self) -> None:
+        self.skip(max(self.uvarint() - 1, 0))
+
+    def skip_tags(self) -> None:
+        for _ in range(self.uvarint()):
+            self.uvarint()
+            self.skip(self.uvarint())
+
+
+@dataclass(frozen=True)
+class Produced:
+    """One partition's answer to a Produce."""
+
+    partition: int
+    error: int
+    base_offset: int
+
+
+def produce_response(frame_body: bytes | memoryview) -> Iterator[Produced]:
+    """The answers in a Produce response; ``frame_body`` starts with the correlation id."""
+    reader = Reader(frame_body, 4)
+    reader.skip_tags()
+    for _ in range(reader.uvarint() - 1):
+        reader.skip_compact()
+        for _ in range(reader.uvarint() - 1):
+            partition, error, base = reader.unpack("i"), reader.unpack("h"), reader.unpack("q")
+            reader.skip(16)
+            for _ in range(max(reader.uvarint() - 1, 0)):
+                reader.skip(4)
+                reader.skip_compact()
+                reader.skip_tags()
+            reader.skip_compact()
+            reader.skip_tags()
+            yield Produced(partition, error, base)
+        reader.skip_tags()
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """The answer to a Fetch of one partition; ``next_offset`` is -1 where no batch came."""
+
+    error: int
+    high_watermark: int
+    next_offset: int
+
+
+def fetch_response(frame_body: bytes | memoryview) -> Fetched:
+    """The answer in a Fetch response that holds one partition, or none."""
+    reader = Reader(frame_body, 4)
+    reader.skip_tags()
+    reader.skip(4)
+    error = reader.unpack("h")
+    reader.skip(4)
+    if error or reader.uvarint() < 2:
+        return Fetched(error, -1, -1)
+    reader.skip_compact()
+    if reader.uvarint() < 2:
+        return Fetched(error, -1, -1)
+    reader.skip(4)
+    error, high_watermark = reader.unpack("h"), reader.unpack("q")
+    reader.skip(16)
+    for _ in range(max(reader.uvarint() - 1, 0)):
+        reader.skip(16)
+        reader.skip_tags()
+    reader.skip(4)
+    size_bytes = max(reader.uvarint() - 1, 0)
+    return Fetched(error, high_watermark, _after_last_batch(reader, size_bytes))
+
+
+def _after_last_batch(reader: Reader, size_bytes: int) -> int:
+    """The offset after the last whole batch; a partial one at the end is ignored, as clients do."""
+    end, position, following = reader.position + size_bytes, reader.position, -1
+    while position + _BATCH_HEADER.size <= end:
+        base, length = struct.unpack_from(">qi", reader.data, position)
+        if position + 12 + length > end:
+            break
+        last_delta = struct.unpack_from(">i", reader.data, position + BATCH_LAST_DELTA_OFFSET)[0]
+        following = base + last_delta + 1
+        position += 12 + length
+    return following
+
+
+def metadata_response(frame_body: bytes) -> dict[str, tuple[int, int]]:
+    """For each topic (its error code, how many of its partitions have a leader and no error)."""
+    reader = Reader(frame_body, 4)
+    reader.skip(4)
+    for _ in range(reader.unpack("i")):
+        reader.skip(4)
+        reader.skip_string()
+        reader.skip(4)
+        reader.skip_string()
+    reader.skip_string()
+    reader.skip(4)
+    topics: dict[str, tuple[int, int]] = {}
+    for _ in range(reader.unpack("i")):
+        error, size = reader.unpack("h"), reader.unpack("h")
+        name = bytes(reader.data[reader.position : reader.position + size]).decode()
+        reader.skip(size + 1)
+        topics[name] = (error, _led_partitions(reader))
+    return topics
+
+
+def _led_partitions(reader: Reader) -> int:
+    led = 0
+    for _ in range(reader.unpack("i")):
+        error = reader.unpack("h")
+        reader.skip(4)
+        leader = reader.unpack("i")
+        reader.skip(4 * reader.unpack("i"))
+        reader.skip(4 * reader.unpack("i"))
+        led += error == 0 and leader >= 0
+    return led
