@@ -64,13 +64,13 @@ bench: packages ## measure speed beside peers (ARGS="--help" shows the suites)
 fuzz: packages ## send at least a million mutated requests to a broker
 	$(BIN)/python -m bench.fuzz $(ARGS)
 
-# --python-version: a lock made on a newer interpreter still covers the oldest supported one.
 crash: packages ## kill a broker 50 times under load, and look for what was lost
 	$(BIN)/pytest tests/crash --kills 50 $(ARGS)
 
 faults: packages ## plant each known fault in a copy of the source: the tests must notice
 	$(BIN)/python -m tests.faults.run $(ARGS)
 
+# --python-version: a lock made on a newer interpreter still covers the oldest supported one.
 lock: $(MADE) $(VENV)/.uv ## renew requirements.lock (UPGRADE=1: newest versions; UPGRADE_UV=x.y.z: another uv)
 	$(UV) pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-find-links \
 	  --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade) --group dev \
