@@ -106,6 +106,14 @@ class BrokerConfig:
         300_000, "How long what was just written is left alone by retention, however old its timestamps, in ms."
     )
 
+    log_tail_cache_bytes: int = setting(
+        128 << 20,
+        "Where new memory proves dear (on virtual machines that give what they do not use back to their host), how much"
+        " of what was written last stays in the page cache for readers, in bytes; what is older is read from the disk."
+        " -1 leaves all of it to the kernel.",
+        minimum=-1,
+    )
+
     topic_defaults: TopicConfig = field(default_factory=TopicConfig)
     """What a topic without settings of its own has."""
     given: dict[Source, dict[str, str]] = field(default_factory=dict)

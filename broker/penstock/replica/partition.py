@@ -124,10 +124,9 @@ class Partition:
 
     def append(self, batch: memoryview) -> Appended:
         """Checks and appends the batch that a producer sent; `batch` is written to (offsets, epoch, perhaps times)."""
-        error = validate_batch(batch, self.config.max_message_bytes)
-        if error:
-            return Appended(error, message=explain(error))
-        header = read_header(batch)
+        header = validate_batch(batch, self.config.max_message_bytes)
+        if isinstance(header, ErrorCode):
+            return Appended(header, message=explain(header))
         if header.is_transactional:
             return Appended(ErrorCode.INVALID_TXN_STATE, message="a broker without a cluster has no transactions")
         refusal = self.check_times(header) or (self.check_keys(batch, header) if self.config.cleanup_compact else None)
@@ -268,11 +267,11 @@ class Partition:
             reader.on_end()
 
 
-def explain(error: int) -> str:
+def explain(error: ErrorCode) -> str:
     """What is wrong with a batch, for clients that show a message."""
     return {
         ErrorCode.CORRUPT_MESSAGE: "the batch's bytes do not match its CRC or its sizes",
         ErrorCode.MESSAGE_TOO_LARGE: "the batch is larger than max.message.bytes",
         ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT: "only record batches in format 2 are taken",
         ErrorCode.INVALID_RECORD: "the batch's header contradicts itself",
-    }.get(ErrorCode(error), ErrorCode(error).name)
+    }.get(error, error.name)

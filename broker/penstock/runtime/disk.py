@@ -6,9 +6,11 @@ import contextlib
 import fcntl
 import os
 import shutil
+from time import perf_counter_ns
 
 from penstock.runtime import linux
 from penstock.runtime.files import Buffer
+from penstock.runtime.page_cache import PageCache, Tail
 
 FILE_MODE = 0o640
 DIR_MODE = 0o750
@@ -18,19 +20,24 @@ TEMPORARY = ".tmp"
 class OsFile:
     """A file descriptor. Its file position is always the end of the file, so that appending is one write."""
 
-    __slots__ = ("fd", "path")
+    __slots__ = ("fd", "path", "tail")
 
-    def __init__(self, path: str, fd: int) -> None:
+    def __init__(self, path: str, fd: int, tail: Tail | None = None) -> None:
         self.path = path
         self.fd = fd
+        self.tail = tail
 
     def __repr__(self) -> str:
         return f"<OsFile {self.path} fd {self.fd}>"
 
     def append(self, data: Buffer) -> None:
+        size = len(data)
+        began_ns = perf_counter_ns()
         written = os.write(self.fd, data)
-        if written != len(data):
+        if written != size:
             self.append_rest(memoryview(data), written)
+        if self.tail is not None:
+            self.tail.appended(size, perf_counter_ns() - began_ns)
 
     def append_rest(self, data: memoryview, written: int) -> None:
         """After a short write: the next one either takes more or says why not."""
@@ -68,6 +75,8 @@ class OsFile:
     def truncate(self, size: int) -> None:
         os.ftruncate(self.fd, size)
         os.lseek(self.fd, size, os.SEEK_SET)
+        if self.tail is not None:
+            self.tail.reset(size)
 
     def sync(self) -> None:
         linux.datasync(self.fd)
@@ -80,22 +89,30 @@ class OsFile:
 
     def close(self) -> None:
         fd, self.fd = self.fd, -1
+        if self.tail is not None:
+            self.tail.fd = -1
         if fd >= 0:
             os.close(fd)
 
 
 class OsFiles:
-    """The machine's own file system. Locks last until the process ends or `unlock`."""
+    """The machine's own file system. Locks last until the process ends or `unlock`.
 
-    def __init__(self) -> None:
+    `tail_cache_bytes` is how much of what was appended last stays in the page cache where new memory is dear (see
+    `page_cache`); negative leaves all of that to the kernel.
+    """
+
+    def __init__(self, tail_cache_bytes: int = -1) -> None:
         self.locks: dict[str, int] = {}
+        self.page_cache = PageCache(tail_cache_bytes) if tail_cache_bytes >= 0 else None
 
     def open(self, path: str, *, create: bool = False, read_only: bool = False) -> OsFile:
         flags = os.O_CLOEXEC | (os.O_RDONLY if read_only else os.O_RDWR) | (os.O_CREAT if create else 0)
         fd = os.open(path, flags, FILE_MODE)
-        if not read_only:
-            os.lseek(fd, 0, os.SEEK_END)
-        return OsFile(path, fd)
+        if read_only:
+            return OsFile(path, fd)
+        end = os.lseek(fd, 0, os.SEEK_END)
+        return OsFile(path, fd, self.page_cache.follow(fd, end) if self.page_cache is not None else None)
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)

@@ -11,6 +11,7 @@ from penstock.wire.batch import (
     LOG_APPEND_TIME,
     SMALLEST_RECORD,
     TRANSACTIONAL,
+    BatchHeader,
     checksum,
 )
 from penstock.wire.compression import MAX_RATIO
@@ -21,8 +22,8 @@ MAGIC_OFFSET = 16
 KNOWN_ATTRIBUTES = CODEC_MASK | LOG_APPEND_TIME | TRANSACTIONAL | CONTROL
 
 
-def validate_batch(batch: memoryview, max_message_bytes: int) -> ErrorCode:
-    """NONE where `batch`, all that the producer sent for a partition, is one sound batch; else why it is refused.
+def validate_batch(batch: memoryview, max_message_bytes: int) -> BatchHeader | ErrorCode:
+    """The header of `batch`, all that the producer sent for a partition, where it is one sound batch; else why not.
 
     The count of records is held against the batch's size, by what its codec can make of it at most: a few bytes that
     claim two thousand million offsets are refused without decompressing them.
@@ -31,6 +32,7 @@ def validate_batch(batch: memoryview, max_message_bytes: int) -> ErrorCode:
     if size < HEADER_SIZE:
         old = size > MAGIC_OFFSET and batch[MAGIC_OFFSET] != MAGIC
         return ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT if old else ErrorCode.CORRUPT_MESSAGE
+    header = HEADER.unpack_from(batch)
     (
         _,
         length,
@@ -45,7 +47,7 @@ def validate_batch(batch: memoryview, max_message_bytes: int) -> ErrorCode:
         producer_epoch,
         base_sequence,
         count,
-    ) = HEADER.unpack_from(batch)
+    ) = header
     if magic != MAGIC:
         return ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
     if length + LENGTH_OVERHEAD != size:
@@ -69,4 +71,4 @@ def validate_batch(batch: memoryview, max_message_bytes: int) -> ErrorCode:
             return ErrorCode.INVALID_RECORD
     elif producer_id < -1 or attributes & TRANSACTIONAL:
         return ErrorCode.INVALID_RECORD
-    return ErrorCode.NONE
+    return BatchHeader._make(header)

@@ -106,7 +106,7 @@ def parse_compact(b: memoryview, o: int, version: int) -> tuple[ProduceFrame, in
     size = len(b)
     transactional_id, o = compact_string(b, o, nullable=True)
     acks, timeout_ms = ACKS_TIMEOUT.unpack_from(b, o)
-    topic_count, o = read_uvarint(b, o + 6)
+    topic_count, o = short_uvarint(b, o + 6)
     topic_count = count(topic_count - 1, size - o)
     topics: list[tuple[Topic, list[BatchPlace]]] = []
     left = MAX_PARTITIONS
@@ -118,7 +118,7 @@ def parse_compact(b: memoryview, o: int, version: int) -> tuple[ProduceFrame, in
         else:
             name, o = compact_string(b, o, nullable=False)
             topic = name or ""
-        partition_count, o = read_uvarint(b, o)
+        partition_count, o = short_uvarint(b, o)
         partition_count = count(partition_count - 1, left)
         left -= partition_count
         places = []
@@ -127,10 +127,17 @@ def parse_compact(b: memoryview, o: int, version: int) -> tuple[ProduceFrame, in
             length, o = read_uvarint(b, o + 4)
             length -= 1
             places.append(BatchPlace(index, o, length))
-            o = skip_tags(b, o + checked(length, o, size))
+            o += checked(length, o, size)
+            o = skip_tags(b, o) if b[o] else o + 1
         topics.append((topic, places))
         o = skip_tags(b, o)
     return ProduceFrame(transactional_id, acks, timeout_ms, topics), skip_tags(b, o)
+
+
+def short_uvarint(b: memoryview, o: int) -> tuple[int, int]:
+    """An unsigned varint that mostly has one byte."""
+    value = b[o]
+    return (value, o + 1) if value < 0x80 else read_uvarint(b, o)
 
 
 def count(value: int, limit: int) -> int:
