@@ -9,11 +9,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from prometheus_client import Metric
 
+from penstock.api.log_dirs import LogDirState
 from penstock.config.broker import BROKER_SETTINGS
 from penstock.config.definition import Setting
 from penstock.config.topic import TOPIC_SETTINGS
@@ -86,6 +88,7 @@ A histogram has `_bucket`, `_sum` and `_count`. The bounds of its buckets, label
 - `reason` says why connections ended: {reasons}.
   `peer` is the client's own doing, `aborted` a request that could not be answered (a refused batch with acks=0),
   `memory` a client that held memory for an incomplete request too long.
+- `directory` is the path of the data directory. Its sizes are absent where the file system does not answer.
 - Partitions appear once somebody has asked for them since the start; a group's lag counts as asking. `size_bytes` is
   the segments without their indexes.
 - A group appears for each partition that it has committed an offset for. `penstock_group_lag_seconds` is the age of the
@@ -160,6 +163,25 @@ class SamplePartition:
 
 
 @dataclass
+class SamplePartitions:
+    """As much of a broker's partitions as metrics ask for."""
+
+    only: SamplePartition
+
+    def __iter__(self) -> Iterator[SamplePartition]:
+        return iter([self.only])
+
+    def find(self, topic: str, index: int) -> SamplePartition | None:
+        return self.only
+
+    def damaged(self) -> list[tuple[str, int]]:
+        return [(self.only.name, self.only.index)]
+
+    def offline(self) -> int:
+        return 1
+
+
+@dataclass
 class SampleCommitted:
     group_id: str = "group"
     topic: str = "topic"
@@ -178,7 +200,6 @@ async def collected() -> list[Metric]:
     requests, server = RequestStats(), ServerStats()
     requests.observe(ApiKey.PRODUCE, 0.0)
     server.closed[CloseReason.PEER] += 1
-    partition = SamplePartition(SampleLog())
     sources = Sources(
         version="",
         clock=SystemClock(),
@@ -187,8 +208,8 @@ async def collected() -> list[Metric]:
         flusher=SampleFlusher(),
         flush_durations=Histogram(),
         not_ready=lambda: None,
-        partitions=lambda: [partition],
-        find=lambda topic, index: partition,
+        partitions=SamplePartitions(SamplePartition(SampleLog())),
+        directories=lambda: [LogDirState("directory", False, 0, 0)],
         committed=lambda: [SampleCommitted()],
     )
     snapshot = await take_snapshot(sources, Heartbeat(asyncio.get_running_loop()))

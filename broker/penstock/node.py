@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import importlib
 import os
 import shutil
 import signal
@@ -49,6 +48,8 @@ from penstock.control.config_describe import note_identity
 from penstock.control.membership import begin_leader_epochs, ensure_cluster, register_embedded
 from penstock.control.topic_admin import TopicAdmin
 from penstock.group.coordinator import GroupCoordinator
+from penstock.http.late import LateHttp
+from penstock.http.sources import Sources
 from penstock.log.log_dir import LogDir
 from penstock.log.types import LogError
 from penstock.replica.manager import ReplicaManager
@@ -94,10 +95,11 @@ class Node:
         self.config = load_config(options, environment)
         self.listeners = listeners_of(options, self.config)
         self.view = ClusterView()
-        self.files = OsFiles()
+        self.files = OsFiles(self.config.log_tail_cache_bytes)
         self.stats = RequestStats()
         self.reason: str | None = "starting"
         """Why clients should not be sent here; None when they may."""
+        self.log_dir: LogDir | None = None
         self.cleanup = contextlib.AsyncExitStack()
         """Undoes, last first, what `start` did so far."""
 
@@ -118,7 +120,8 @@ class Node:
     async def start_parts(self) -> tuple[list[ListenerAddress], int | None]:
         executor = ThreadPoolExecutor(WORKER_THREADS, "penstock-worker")
         asyncio.get_running_loop().set_default_executor(executor)
-        log_dir = self.open_log_dir()
+        http = self.prepare_http()
+        self.log_dir = log_dir = self.open_log_dir()
         store = self.open_store()
         cluster = await ensure_cluster(store)
         log_dir.claim(cluster.cluster_id)
@@ -127,7 +130,7 @@ class Node:
         self.cleanup.push_async_callback(watcher.stop)
         if log_dir.was_unclean:
             await watcher.applied(await begin_leader_epochs(store))
-        self.recover(log_dir)
+        await self.recover(log_dir)
         replicas = ReplicaManager(self.view, log_dir, self.clock, self.config)
         replicas.schedule_expiry()
         self.cleanup.callback(replicas.close)
@@ -140,12 +143,17 @@ class Node:
         dispatcher = self.dispatcher(store, watcher, log_dir, replicas, topics, coordinator)
         self.cleanup.push_async_callback(dispatcher.close)
         server = Server(dispatcher, server_limits(self.config), executor)
+        if http is not None:
+            self.cleanup.callback(http.tell, None)
         listening = await self.listen(server, store, watcher)
+        self.cleanup.callback(coordinator.dismiss)
         self.cleanup.callback(replicas.wake_readers)
         await topics.resume()
         opening = asyncio.create_task(replicas.host_unopened())
         self.cleanup.callback(opening.cancel)
-        http_port = await self.serve_http(server, log_dir, replicas, coordinator)
+        http_port = None
+        if http is not None:
+            http_port = await http.opened(self.sources(server, log_dir, replicas, coordinator))
         self.reason = None
         return listening, http_port
 
@@ -169,41 +177,51 @@ class Node:
         self.cleanup.push_async_callback(store.close)
         return store
 
-    def recover(self, log_dir: LogDir) -> None:
-        """Brings the logs into order before anybody can ask for them; blocks, as there is nobody to serve yet."""
-        log_dir.recover(ProducerState)
-        for name in log_dir.quarantine_unknown(Hosted(self.view)):
-            log.warning("data that belongs to no topic was put aside", directory=name)
+    async def recover(self, log_dir: LogDir) -> None:
+        """Brings the logs into order before anybody can ask for them; in a thread, for the sake of the health pages."""
+        assert log_dir.found is not None, "the log directory was claimed"
+        if count := len(log_dir.found.unrecovered):
+            self.reason = f"starting: {count:,} partitions are looked at, as the broker did not end cleanly"
+
+        def work() -> None:
+            log_dir.recover(ProducerState)
+            for name in log_dir.quarantine_unknown(Hosted(self.view)):
+                log.warning("data that belongs to no topic was put aside", directory=name)
+
+        await asyncio.to_thread(work)
+        self.reason = "starting"
         log_dir.start()
 
-    async def serve_http(
-        self, server: Server, log_dir: LogDir, replicas: ReplicaManager, coordinator: GroupCoordinator
-    ) -> int | None:
+    def prepare_http(self) -> LateHttp | None:
+        """Comes first, so that it ends last: until then it tells how things are."""
         if self.options.http_port is None:
             return None
-        # In a thread, as it takes a while and clients of the other listeners are there already.
-        await asyncio.to_thread(importlib.import_module, "penstock.http.app")
-        from penstock.http.app import HttpServer
-        from penstock.http.sources import Sources
+        http = LateHttp(self.options.http_host, self.options.http_port, self.not_ready)
+        self.cleanup.push_async_callback(http.close)
+        return http
 
-        sources = Sources(
+    def not_ready(self) -> str | None:
+        """Why clients should not be sent here; None when they may."""
+        if self.reason is None and self.log_dir is not None and self.log_dir.failed is not None:
+            return f"{self.log_dir.path} has failed: {self.log_dir.failed}"
+        return self.reason
+
+    def sources(
+        self, server: Server, log_dir: LogDir, replicas: ReplicaManager, coordinator: GroupCoordinator
+    ) -> Sources:
+        """What metrics are made from."""
+        return Sources(
             version=__version__,
             clock=self.clock,
             requests=self.stats,
             server=server.stats,
             flusher=log_dir.flusher,
             flush_durations=log_dir.flusher.durations,
-            not_ready=lambda: (
-                self.reason or (f"{log_dir.path} has failed: {log_dir.failed}" if log_dir.failed else None)
-            ),
-            partitions=lambda: replicas,
-            find=replicas.find,
+            not_ready=self.not_ready,
+            partitions=replicas,
+            directories=DirSizes(log_dir).log_dirs,
             committed=coordinator.committed,
         )
-        http = HttpServer(sources)
-        port = await http.start(self.options.http_host, self.options.http_port)
-        self.cleanup.push_async_callback(http.close)
-        return port
 
     async def listen(self, server: Server, store: Store, watcher: Watcher) -> list[ListenerAddress]:
         """Opens the listeners; nobody is accepted before the addresses by which clients find us are registered."""
@@ -280,9 +298,14 @@ class DirSizes:
         self.log_dir = log_dir
 
     def log_dirs(self) -> list[LogDirState]:
-        path = self.log_dir.path
-        usage = shutil.disk_usage(path)
-        return [LogDirState(path, self.log_dir.failed is not None, usage.total, usage.free)]
+        """May wait for the disk. Sizes are -1 where they cannot be had."""
+        path, has_failed = self.log_dir.path, self.log_dir.failed is not None
+        try:
+            usage = shutil.disk_usage(path)
+        except OSError as e:
+            log.warning("the size of the file system is unknown", path=path, error=str(e))
+            return [LogDirState(path, has_failed, -1, -1)]
+        return [LogDirState(path, has_failed, usage.total, usage.free)]
 
     def partition_bytes(self, path: str, topic_id: UUID, index: int) -> int | None:
         return self.log_dir.partition_bytes(topic_id, index)

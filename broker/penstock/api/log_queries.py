@@ -1,4 +1,9 @@
-"""ListOffsets, OffsetForLeaderEpoch, DeleteRecords and DescribeProducers: where a log begins and ends."""
+"""ListOffsets, OffsetForLeaderEpoch, DeleteRecords and DescribeProducers: where a log begins and ends.
+
+One request may name hundreds of thousands of partitions: it is worked off in slices, between which the event loop
+serves others, and given up when its client has gone. Searches by time may wait for the disk and open batches: a few run
+at a time, in threads that reads for consumers need too.
+"""
 
 from __future__ import annotations
 
@@ -54,8 +59,40 @@ SPECIAL_SINCE = {
 NEVER = 1 << 15
 HIGH_WATERMARK = -1
 """As a DeleteRecords offset: all that readers may see."""
+SLICE = 64
+"""Partitions that a request looks at before others have their turn; the first look at one makes its object."""
+MAX_SEARCHES = 2
+"""Searches by time at once, so that of the broker's worker threads some are always left to read for consumers."""
+MAX_PRODUCERS_TOLD = 100_000
+"""Producers in one answer, beyond which no further partition is described: each may have thousands."""
+
+NOWHERE = (-1, -1, -1)
+"""(timestamp, offset, leader epoch) where nothing is found."""
 
 P = TypeVar("P")
+
+
+class ClientGone(Exception):
+    """Nobody waits for the answer any more."""
+
+
+class Turns:
+    """Lets others have their turn while a long request is worked off."""
+
+    __slots__ = ("context", "done")
+
+    def __init__(self, context: RequestContext) -> None:
+        self.context = context
+        self.done = 0
+
+    async def take(self, work: int = 1) -> None:
+        """Called before each partition, with what it or the one before cost, in partitions. Raises ClientGone."""
+        self.done += work
+        if self.done > SLICE:
+            self.done = 0
+            await asyncio.sleep(0)
+            if self.context.exchange.gone:
+                raise ClientGone
 
 
 class LogQueriesApi:
@@ -63,6 +100,7 @@ class LogQueriesApi:
 
     def __init__(self, replicas: ReplicaManager) -> None:
         self.replicas = replicas
+        self.searches = asyncio.Semaphore(MAX_SEARCHES)
 
     def routes(self) -> list[Route]:
         return [
@@ -77,113 +115,152 @@ class LogQueriesApi:
         return self.replicas.absence(topic, index)[0]
 
     async def list_offsets(self, request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse:
-        topics = []
-        for topic in request.topics:
-            named = Counter(p.partition_index for p in topic.partitions)
-            answers = []
-            for asked in topic.partitions:
-                if named[asked.partition_index] > 1:
-                    answer = failed_listing(asked.partition_index, ErrorCode.INVALID_REQUEST)
-                else:
-                    answer = await self.list_one(topic.name, asked, request.isolation_level, context.version)
-                answers.append(answer)
-            topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
+        turns, topics = Turns(context), []
+        try:
+            for topic in request.topics:
+                named = Counter(p.partition_index for p in topic.partitions)
+                answers = []
+                for asked in topic.partitions:
+                    await turns.take()
+                    if named[asked.partition_index] > 1:
+                        answer = failed_listing(asked.partition_index, ErrorCode.INVALID_REQUEST)
+                    else:
+                        answer = await self.list_one(topic.name, asked, request.isolation_level, context)
+                    answers.append(answer)
+                topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
+        except ClientGone:
+            topics = []
         return ListOffsetsResponse(topics=topics)
 
     async def list_one(
-        self, topic: str, asked: ListOffsetsPartition, isolation_level: int, version: int
+        self, topic: str, asked: ListOffsetsPartition, isolation_level: int, context: RequestContext
     ) -> ListOffsetsPartitionResponse:
         index = asked.partition_index
         partition = self.replicas.find(topic, index)
         if partition is None:
             return failed_listing(index, self.why_not(topic, index))
-        if asked.timestamp < 0 and version < SPECIAL_SINCE.get(asked.timestamp, NEVER):
+        if asked.timestamp < 0 and context.version < SPECIAL_SINCE.get(asked.timestamp, NEVER):
             return failed_listing(index, ErrorCode.UNSUPPORTED_VERSION)
         error = epoch_error(asked.current_leader_epoch, partition.leader_epoch)
         if error:
             return failed_listing(index, error)
         end = partition.last_stable_offset if isolation_level == READ_COMMITTED else partition.high_watermark
         try:
-            timestamp_ms, offset, epoch = await find_offset(partition, asked.timestamp, end)
+            found = known_place(partition, asked.timestamp, end)
+            if found is None:
+                found = await self.search(partition, asked.timestamp, end, context)
         except LogError:
             return failed_listing(index, ErrorCode.KAFKA_STORAGE_ERROR)
+        timestamp_ms, offset, epoch = found
         return ListOffsetsPartitionResponse(
             partition_index=index, timestamp=timestamp_ms, offset=offset, leader_epoch=epoch
         )
 
-    def offset_for_leader_epoch(
+    async def search(
+        self, partition: Partition, timestamp_ms: int, end: int, context: RequestContext
+    ) -> tuple[int, int, int]:
+        """As `known_place`, for times; waits where as many searches as may run already do."""
+        log = partition.log
+        async with self.searches:
+            if context.exchange.gone:
+                raise ClientGone
+            if timestamp_ms == MAX_TIMESTAMP:
+                found = await in_thread(lambda: log.offset_of_max_timestamp(end))
+            else:
+                assert timestamp_ms >= 0, f"{timestamp_ms} is a special timestamp that nobody knows"
+                found = await in_thread(lambda: log.offset_for_timestamp(timestamp_ms, end))
+        return NOWHERE if found is None else (found.timestamp_ms, found.offset, found.leader_epoch)
+
+    async def offset_for_leader_epoch(
         self, request: OffsetForLeaderEpochRequest, context: RequestContext
     ) -> OffsetForLeaderEpochResponse:
-        def answer(topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
-            partition = self.replicas.find(topic, asked.partition)
-            if partition is None:
-                return EpochEndOffset(partition=asked.partition, error_code=self.why_not(topic, asked.partition))
-            error = epoch_error(asked.current_leader_epoch, partition.leader_epoch)
-            if error:
-                return EpochEndOffset(partition=asked.partition, error_code=error)
-            if asked.leader_epoch == partition.leader_epoch:
-                epoch, end = partition.leader_epoch, partition.log.end_offset
-            else:
-                epoch, end = partition.log.epoch_end_offset(asked.leader_epoch)
-            return EpochEndOffset(partition=asked.partition, leader_epoch=epoch, end_offset=end)
+        turns, topics = Turns(context), []
+        try:
+            for topic in request.topics:
+                answers = []
+                for asked in topic.partitions:
+                    await turns.take()
+                    answers.append(self.epoch_end(topic.topic, asked))
+                topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=answers))
+        except ClientGone:
+            topics = []
+        return OffsetForLeaderEpochResponse(topics=topics)
 
-        return OffsetForLeaderEpochResponse(
-            topics=[
-                OffsetForLeaderTopicResult(topic=t.topic, partitions=[answer(t.topic, p) for p in t.partitions])
-                for t in request.topics
-            ]
-        )
+    def epoch_end(self, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
+        partition = self.replicas.find(topic, asked.partition)
+        if partition is None:
+            return EpochEndOffset(partition=asked.partition, error_code=self.why_not(topic, asked.partition))
+        error = epoch_error(asked.current_leader_epoch, partition.leader_epoch)
+        if error:
+            return EpochEndOffset(partition=asked.partition, error_code=error)
+        if asked.leader_epoch == partition.leader_epoch:
+            epoch, end = partition.leader_epoch, partition.log.end_offset
+        else:
+            epoch, end = partition.log.epoch_end_offset(asked.leader_epoch)
+        return EpochEndOffset(partition=asked.partition, leader_epoch=epoch, end_offset=end)
 
     async def delete_records(self, request: DeleteRecordsRequest, context: RequestContext) -> DeleteRecordsResponse:
-        async def answer(topic: str, index: int, offset: int) -> DeleteRecordsPartitionResult:
-            partition = self.replicas.find(topic, index)
-            if partition is None:
-                error, low = self.why_not(topic, index), -1
-            elif not partition.config.cleanup_delete:
-                error, low = ErrorCode.POLICY_VIOLATION, -1
-            else:
-                error, low = await delete_before(partition, offset)
-            return DeleteRecordsPartitionResult(partition_index=index, low_watermark=low, error_code=error)
-
-        topics = []
-        for topic in request.topics:
-            results = [await answer(topic.name, p.partition_index, p.offset) for p in topic.partitions]
-            topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))
+        turns, topics = Turns(context), []
+        try:
+            for topic in request.topics:
+                results = []
+                for asked in topic.partitions:
+                    await turns.take()
+                    results.append(await self.delete_one(topic.name, asked.partition_index, asked.offset))
+                topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))
+        except ClientGone:
+            topics = []
         return DeleteRecordsResponse(topics=topics)
 
-    def describe_producers(
+    async def delete_one(self, topic: str, index: int, offset: int) -> DeleteRecordsPartitionResult:
+        partition = self.replicas.find(topic, index)
+        if partition is None:
+            error, low = self.why_not(topic, index), -1
+        elif not partition.config.cleanup_delete:
+            error, low = ErrorCode.POLICY_VIOLATION, -1
+        else:
+            error, low = await delete_before(partition, offset)
+        return DeleteRecordsPartitionResult(partition_index=index, low_watermark=low, error_code=error)
+
+    async def describe_producers(
         self, request: DescribeProducersRequest, context: RequestContext
     ) -> DescribeProducersResponse:
-        def answer(topic: str, index: int) -> PartitionResponse:
-            partition = self.replicas.find(topic, index)
-            if partition is None:
-                return PartitionResponse(partition_index=index, error_code=self.why_not(topic, index))
-            return PartitionResponse(partition_index=index, active_producers=producers_of(partition))
-
-        topics = [
-            TopicResponse(name=t.name, partitions=[answer(t.name, i) for i in t.partition_indexes])
-            for t in request.topics
-        ]
+        turns, topics, told = Turns(context), [], 0
+        try:
+            for topic in request.topics:
+                answers: list[PartitionResponse] = []
+                for index in topic.partition_indexes:
+                    await turns.take(1 + len(answers[-1].active_producers) if answers else 1)
+                    if told < MAX_PRODUCERS_TOLD:
+                        answers.append(self.producers(topic.name, index))
+                        told += len(answers[-1].active_producers)
+                    else:
+                        answers.append(too_many_producers(index))
+                topics.append(TopicResponse(name=topic.name, partitions=answers))
+        except ClientGone:
+            topics = []
         return DescribeProducersResponse(topics=topics)
 
+    def producers(self, topic: str, index: int) -> PartitionResponse:
+        partition = self.replicas.find(topic, index)
+        if partition is None:
+            return PartitionResponse(partition_index=index, error_code=self.why_not(topic, index))
+        return PartitionResponse(partition_index=index, active_producers=producers_of(partition))
 
-async def find_offset(partition: Partition, timestamp_ms: int, end: int) -> tuple[int, int, int]:
-    """(timestamp, offset, leader epoch) for a ListOffsets timestamp; offset -1 where there is none."""
+
+def known_place(partition: Partition, timestamp_ms: int, end: int) -> tuple[int, int, int] | None:
+    """(timestamp, offset, leader epoch) for a ListOffsets timestamp, offset -1 where there is none.
+
+    None where it must be searched for.
+    """
     log = partition.log
     if timestamp_ms == LATEST:
         return -1, end, partition.leader_epoch
     if timestamp_ms in (EARLIEST, EARLIEST_LOCAL):
         return -1, log.start_offset, log.epoch_at(log.start_offset)
-    if timestamp_ms in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
-        return -1, -1, -1
-    if timestamp_ms == MAX_TIMESTAMP:
-        found = await in_thread(lambda: log.offset_of_max_timestamp(end))
-    else:
-        assert timestamp_ms >= 0, f"{timestamp_ms} is a special timestamp that nobody knows"
-        found = await in_thread(lambda: log.offset_for_timestamp(timestamp_ms, end))
-    if found is None:
-        return -1, -1, -1
-    return found.timestamp_ms, found.offset, found.leader_epoch
+    if timestamp_ms in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD) or not log.segments:
+        return NOWHERE
+    return None
 
 
 async def delete_before(partition: Partition, offset: int) -> tuple[ErrorCode, int]:
@@ -212,6 +289,11 @@ def producers_of(partition: Partition) -> list[ProducerState]:
         )
         for producer_id, entry in partition.producers.entries.items()
     ]
+
+
+def too_many_producers(index: int) -> PartitionResponse:
+    message = f"{MAX_PRODUCERS_TOLD:,} producers are described already: ask for this partition in another request"
+    return PartitionResponse(partition_index=index, error_code=ErrorCode.INVALID_REQUEST, error_message=message)
 
 
 def failed_listing(index: int, error: ErrorCode) -> ListOffsetsPartitionResponse:

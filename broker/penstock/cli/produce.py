@@ -47,6 +47,7 @@ class Options:
     key: str | None
     partition: int | None
     headers: Headers
+    ignore_partition: bool = False
 
 
 @app.command()
@@ -62,6 +63,10 @@ def produce(
     ] = None,
     key: Annotated[str | None, typer.Option("--key", "-k", help="The key of messages that bring none.")] = None,
     partition: Annotated[int | None, typer.Option("--partition", "-p", min=0, help="All to this partition.")] = None,
+    ignore_partition: Annotated[
+        bool,
+        typer.Option("--ignore-partition", help="With --format json: keys decide, as for messages without partition."),
+    ] = False,
     header: Annotated[
         list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", help="For all; may be repeated.")
     ] = None,
@@ -78,7 +83,8 @@ def produce(
 
     With `--format json` each line is a document with `value` and, if wanted, `key`, `headers` (an object),
     `partition`, `timestamp_ms`. A value that is no string is sent as JSON; `value_base64` and `key_base64` give bytes.
-    This is what `penstock consume --output json` writes.
+    This is what `penstock consume --output json` writes. A copy keeps the partitions of its original; where the target
+    has fewer of them, `--ignore-partition` has the keys decide.
 
     Examples:
 
@@ -87,7 +93,9 @@ def produce(
     - `penstock consume flights --output json | penstock produce copy --format json`
     """
     headers = [parse_header(text) for text in header or []]
-    options = Options(format_, key_separator, key, partition, headers)
+    if partition is not None and ignore_partition:
+        raise typer.BadParameter("not together with --partition", param_hint="--ignore-partition")
+    options = Options(format_, key_separator, key, partition, headers, ignore_partition)
     settings = {
         "acks": acks if acks == "all" else int(acks),
         "compression": compression,
@@ -135,6 +143,8 @@ def parse_document(line: bytes, options: Options) -> Message:
     for name, number in (("partition", partition), ("timestamp_ms", timestamp_ms)):
         if number is not None and (isinstance(number, bool) or not isinstance(number, int)):
             raise ValueError(f'"{name}" is no whole number')
+    if options.ignore_partition:
+        partition = None
     chosen = options.partition if options.partition is not None else partition
     return Message(part(document, "value"), key, [*options.headers, *named], chosen, timestamp_ms)
 
@@ -159,6 +169,24 @@ def open_source(file: str, stack: AsyncExitStack) -> BinaryIO:
     return sys.stdin.buffer if file == "-" else stack.enter_context(open(file, "rb"))
 
 
+async def send(producer: Producer, topic: str, message: Message) -> None:
+    """Raises ValueError where the topic does not have the message's partition."""
+    partition = message.partition
+    if partition is not None and not 0 <= partition < (count := await producer.partitions(topic)):
+        raise ValueError(
+            f"topic {topic!r} has no partition {partition}: it has {count}. With --ignore-partition the keys decide, "
+            "--partition names one for all, `penstock topic alter` adds some"
+        )
+    await producer.send(
+        topic,
+        message.value,
+        key=message.key,
+        partition=partition,
+        headers=message.headers,
+        timestamp_ms=message.timestamp_ms,
+    )
+
+
 async def produce_all(
     bootstrap: str, topic: str, file: str, options: Options, settings: dict[str, Any], as_json: bool
 ) -> None:
@@ -174,17 +202,10 @@ async def produce_all(
             for line in lines:
                 try:
                     message = parse_line(line, options)
+                    await send(producer, topic, message)
                 except ValueError as e:
                     where = "standard input" if file == "-" else file
                     raise CommandError(f"{where}, line {count + 1}: {e}", ExitCode.USAGE) from None
-                await producer.send(
-                    topic,
-                    message.value,
-                    key=message.key,
-                    partition=message.partition,
-                    headers=message.headers,
-                    timestamp_ms=message.timestamp_ms,
-                )
                 count += 1
                 size_bytes += len(message.value or b"") + len(message.key or b"")
             progress.show(count)

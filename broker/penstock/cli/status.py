@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from penstock.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, Output, run
+from penstock.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, CommandError, Output, run
 from penstock.cli.output import print_json, print_table, size_text
 from penstock.cli.root import make_app
 from penstock.client import Admin, ClusterInfo, GroupListing, LogDir, TopicInfo
+from penstock.wire.errors import ErrorCode
 
 app = make_app()
 
@@ -13,6 +14,8 @@ app = make_app()
 @app.command()
 def status(output: Output = "text", bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
     """Show a cluster at a glance: brokers, topics, partitions without a leader or short of replicas, groups.
+
+    A log directory that has failed is named, and the exit code is 1.
 
     Examples:
 
@@ -29,22 +32,48 @@ async def show_status(bootstrap: str, as_json: bool) -> None:
         groups = await admin.list_groups()
         directories = await admin.log_dirs()
     found = document(cluster, topics, groups, directories)
+    failed = [d for d in directories if d.error]
     if as_json:
         print_json(found)
-        return
-    partitions = found["partitions"]
+    else:
+        show(cluster, found, directories)
+    if failed:
+        raise CommandError("\n".join(map(failure, failed)))
+
+
+def show(cluster: ClusterInfo, found: dict[str, object], directories: list[LogDir]) -> None:
+    partitions, groups = found["partitions"], found["groups"]
     assert isinstance(partitions, dict), "a status has counts of partitions"
+    assert isinstance(groups, dict), "a status has counts of groups"
     print(f"cluster {cluster.cluster_id}")
     print_table(
         ("broker", "address", "rack", "controller", "data"),
         [
             (str(b.node_id), f"{b.host}:{b.port}", b.rack, "yes" if b.node_id == cluster.controller_id else "",
-             size_text(data_bytes(directories, b.node_id)))
+             data_text(directories, b.node_id))
             for b in cluster.brokers
         ],
     )  # fmt: skip
-    print(f"topics {len(topics):,}  partitions {partitions['total']:,}  groups {len(groups):,}")
+    print(f"topics {found['topics']:,}  partitions {partitions['total']:,}  groups {groups['total']:,}")
     print(f"partitions without leader {partitions['offline']:,}  short of replicas {partitions['under_replicated']:,}")
+
+
+def failure(directory: LogDir) -> str:
+    """What has failed, and the cure."""
+    where = f"log directory {directory.path} of broker {directory.broker_id}"
+    if directory.error is not ErrorCode.KAFKA_STORAGE_ERROR:
+        return f"{where} answers {directory.error.name}"
+    return (
+        f"{where} has failed (KAFKA_STORAGE_ERROR): the disk gave an I/O error, and nothing is written there any more. "
+        "The broker's log and its /health/ready say which error. See to the disk (dmesg), then restart the broker: "
+        "it recovers what is on the disk"
+    )
+
+
+def data_text(directories: list[LogDir], broker_id: int) -> str:
+    if any(d.error for d in directories if d.broker_id == broker_id):
+        return "failed"
+    return size_text(data_bytes(directories, broker_id))
 
 
 def data_bytes(directories: list[LogDir], broker_id: int) -> int:
@@ -68,6 +97,7 @@ def document(
                 "port": b.port,
                 "rack": b.rack,
                 "data_bytes": data_bytes(directories, b.node_id),
+                "failed_log_dirs": [d.path for d in directories if d.broker_id == b.node_id and d.error],
             }
             for b in cluster.brokers
         ],

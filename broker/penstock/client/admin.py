@@ -99,7 +99,7 @@ class Admin(GroupAdmin):
         return ClusterInfo(answer.cluster_id, answer.controller_id, tuple(nodes))
 
     async def log_dirs(self) -> list[LogDir]:
-        """The log directories of every broker, with the size of each partition in them."""
+        """The log directories of every broker, with the size of each partition in them; failed ones have an `error`."""
         answers = await asyncio.gather(*(self._log_dirs_of(node) for node in self._cluster.metadata.brokers))
         return [found for answer in answers for found in answer]
 
@@ -109,13 +109,13 @@ class Admin(GroupAdmin):
         check(answer.error_code, f"log directories of broker {node_id}")
         found = []
         for result in answer.results:
-            check(result.error_code, f"log directory {result.log_dir} of broker {node_id}")
             sizes = {
                 TopicPartition(topic.name, p.partition_index): p.partition_size
                 for topic in result.topics
                 for p in topic.partitions
             }
-            found.append(LogDir(node_id, result.log_dir, result.total_bytes, result.usable_bytes, sizes))
+            error = error_code(result.error_code)
+            found.append(LogDir(node_id, result.log_dir, result.total_bytes, result.usable_bytes, sizes, error))
         return found
 
     # Topics

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from penstock.client.types import Node, OffsetAndMetadata, TopicPartition
+from penstock.wire.errors import ErrorCode
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +107,17 @@ class PartitionLag:
 
 @dataclass(frozen=True, slots=True)
 class LogDir:
-    """A log directory of a broker: bytes by partition; -1 for sizes an old broker does not say."""
+    """A log directory of a broker: bytes by partition; -1 for sizes an old broker does not say.
+
+    `error` is NONE unless the directory cannot be used; then nothing else is known of it.
+    """
 
     broker_id: int
     path: str
     total_bytes: int
     usable_bytes: int
     partitions: Mapping[TopicPartition, int]
+    error: ErrorCode = ErrorCode.NONE
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,6 +99,7 @@ class Cluster:
             raise Closed("the client is closed")
         if self._refreshing is None or self._refreshing.done():
             self._refreshing = asyncio.create_task(self._refresh())
+            self._refreshing.add_done_callback(lambda t: t.cancelled() or t.exception())
         await asyncio.shield(self._refreshing)
 
     def invalidate(self) -> None:
@@ -208,6 +209,7 @@ class Cluster:
             if node is None:
                 raise NoBrokerAvailable(f"broker {node_id} is not known: the metadata does not name it")
             task = self._opening[key] = asyncio.create_task(self._open(key, node))
+            task.add_done_callback(lambda t: t.cancelled() or t.exception())  # who waited for it may have given up
         return await asyncio.shield(task)
 
     async def _open(self, key: tuple[int, str], node: Node) -> Connection:

@@ -107,14 +107,21 @@ class GroupCoordinator:
         self.offsets.expiry.schedule(group_id, self._clock.wall_ms())
         self._after(running)
 
-    async def close(self) -> None:
-        """Whoever waits is told to look for the coordinator again; what was accepted becomes durable."""
+    def dismiss(self) -> None:
+        """Tells everybody, and at once those who wait, to look for the coordinator again: the broker is to stop.
+
+        Offsets that were accepted go on becoming durable.
+        """
         self._unavailable = ErrorCode.NOT_COORDINATOR
         self.retention.close()
-        for running in self._running.values():
+        for running in list(self._running.values()):
             running.group.close(ErrorCode.NOT_COORDINATOR)
             self._after(running)
         self._running.clear()
+
+    async def close(self) -> None:
+        """As `dismiss`; returns when what was accepted is durable."""
+        self.dismiss()
         await self.offsets.writers.close()
 
     # --- members

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from aiohttp import web
 
@@ -18,10 +19,15 @@ TEXT_FORMAT = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class HttpServer:
-    """`/health/live`, `/health/ready`, `/metrics`."""
+    """`/health/live`, `/health/ready`, `/metrics`.
 
-    def __init__(self, sources: Sources) -> None:
-        self.sources = sources
+    `not_ready` gives the reason why clients should not be sent here, None when they may. `sources` is what metrics are
+    made from; there are none while it is None, as at the beginning and at the end of a broker's life.
+    """
+
+    def __init__(self, not_ready: Callable[[], str | None]) -> None:
+        self.not_ready = not_ready
+        self.sources: Sources | None = None
         self.heartbeat = Heartbeat(asyncio.get_running_loop())
         self.rendering = asyncio.Lock()
         app = web.Application(client_max_size=1 << 16)
@@ -56,16 +62,19 @@ class HttpServer:
 
     async def ready(self, request: web.Request) -> web.Response:
         """Whether clients may be sent here."""
-        reason = self.sources.not_ready()
+        reason = self.not_ready()
         if reason is not None:
             return web.Response(status=503, text=f"not ready: {reason}\n")
         return web.Response(text="ready\n")
 
     async def metrics(self, request: web.Request) -> web.Response:
         """Rendered for one at a time: scrapers that pile up must not multiply the work."""
-        from penstock.http.metrics import render, take_snapshot  # megabytes that only a scraped broker needs
-
         async with self.rendering:
-            snapshot = await take_snapshot(self.sources, self.heartbeat)
+            sources = self.sources
+            if sources is None:
+                return web.Response(status=503, text=f"no metrics: {self.not_ready()}\n")
+            from penstock.http.metrics import render, take_snapshot  # megabytes that only a scraped broker needs
+
+            snapshot = await take_snapshot(sources, self.heartbeat)
             body = await asyncio.get_running_loop().run_in_executor(None, render, snapshot)
         return web.Response(body=body, headers={"Content-Type": TEXT_FORMAT})

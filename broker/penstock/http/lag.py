@@ -33,7 +33,7 @@ async def measure_lags(sources: Sources) -> list[Lag]:
     of_slice: list[int] = []
     try:
         for committed in sources.committed():
-            lag, batch = lag_of(committed, sources.find(committed.topic, committed.partition))
+            lag, batch = lag_of(committed, sources.partitions.find(committed.topic, committed.partition))
             if batch is not None:
                 unread.append(batch)
                 of_slice.append(len(lags))

@@ -6,6 +6,7 @@ of partitions and groups.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate
@@ -60,7 +61,11 @@ class Snapshot:
 
 async def take_snapshot(sources: Sources, heartbeat: Heartbeat) -> Snapshot:
     lags = await measure_lags(sources)
+    directories = await asyncio.get_running_loop().run_in_executor(None, sources.directories)
+    sized = [d for d in directories if d.total_bytes >= 0]
     server, requests, flusher = sources.server, sources.requests, sources.flusher
+    partitions = sources.partitions
+    damaged: list[Value] = [({"topic": topic, "partition": str(index)}, 1) for topic, index in partitions.damaged()]
     closed: list[Value] = [({"reason": reason.value}, n) for reason, n in server.closed.items()]
     return Snapshot(
         counters=[
@@ -82,6 +87,27 @@ async def take_snapshot(sources: Sources, heartbeat: Heartbeat) -> Snapshot:
             ("penstock_connections", "Connections open now.", single(server.connections)),
             ("penstock_connections_paused", "Connections not read now.", single(server.paused)),
             ("penstock_loop_longest_stall_seconds", "Worst delay of the event loop.", single(heartbeat.longest_s)),
+            (
+                "penstock_log_directory_failed",
+                "Whether the log directory has stopped after an I/O error: nothing is written to it until a restart.",
+                [({"directory": d.path}, d.failed) for d in directories],
+            ),
+            (
+                "penstock_log_directory_total_bytes",
+                "Size of the file system that holds the log directory.",
+                [({"directory": d.path}, d.total_bytes) for d in sized],
+            ),
+            (
+                "penstock_log_directory_free_bytes",
+                "Space that is left to the broker there.",
+                [({"directory": d.path}, d.usable_bytes) for d in sized],
+            ),
+            (
+                "penstock_partitions_offline",
+                "Partitions that this broker leads and cannot serve: damaged, or in a failed log directory.",
+                single(partitions.offline()),
+            ),
+            ("penstock_partition_damaged", "1 for each partition whose files are damaged.", damaged),
         ],
         requests=[HistogramValue.of(h, api=name_of(key)) for key, h in sorted(requests.by_api.items())],
         flushes=HistogramValue.of(sources.flush_durations),
@@ -94,7 +120,7 @@ async def take_snapshot(sources: Sources, heartbeat: Heartbeat) -> Snapshot:
                 p.log.size_bytes,
                 p.messages_in,
             )
-            for p in sources.partitions()
+            for p in partitions
         ],
         lags=lags,
     )

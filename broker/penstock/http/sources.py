@@ -4,10 +4,11 @@ somebody asks for metrics.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from penstock.api.log_dirs import LogDirState
 from penstock.log.types import LogSlice
 from penstock.runtime.clock import Clock
 from penstock.runtime.stats import Histogram, RequestStats
@@ -53,6 +54,21 @@ class CommittedSource(Protocol):
     def offset(self) -> int: ...
 
 
+class PartitionsSource(Protocol):
+    """`replica.ReplicaManager`, as far as metrics need it."""
+
+    def __iter__(self) -> Iterator[PartitionSource]:
+        """The partitions that somebody has asked for."""
+
+    def find(self, topic: str, index: int) -> PartitionSource | None: ...
+
+    def damaged(self) -> list[tuple[str, int]]:
+        """(topic, partition) of those whose files are damaged, so that they are offline."""
+
+    def offline(self) -> int:
+        """How many partitions that this broker leads cannot be served."""
+
+
 class FlushSource(Protocol):
     """The flusher's counters."""
 
@@ -62,10 +78,11 @@ class FlushSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """The broker, for whoever watches it. All are called on the event loop.
+    """The broker, for whoever watches it. All are called on the event loop, but for `directories`, which asks the file
+    system and is called in a thread.
 
-    `not_ready` gives the reason why clients should not be sent here yet, None when they may. `find` gives a partition
-    by topic name and index. `flush_durations` are the times of flush rounds.
+    `not_ready` gives the reason why clients should not be sent here yet, None when they may. `flush_durations` are the
+    times of flush rounds.
     """
 
     version: str
@@ -75,6 +92,6 @@ class Sources:
     flusher: FlushSource
     flush_durations: Histogram
     not_ready: Callable[[], str | None]
-    partitions: Callable[[], Iterable[PartitionSource]]
-    find: Callable[[str, int], PartitionSource | None]
+    partitions: PartitionsSource
+    directories: Callable[[], Sequence[LogDirState]]
     committed: Callable[[], Iterable[CommittedSource]]

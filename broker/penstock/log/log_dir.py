@@ -24,7 +24,7 @@ from penstock.log.maintenance import Maintenance
 from penstock.log.partition_log import PartitionLog
 from penstock.log.retention import Retention
 from penstock.log.truncation import truncate
-from penstock.log.types import BatchState, CorruptLog, LogDirFailed
+from penstock.log.types import BatchState, CorruptLog, LogBusy, LogDirFailed
 from penstock.runtime.clock import Clock
 from penstock.runtime.files import Files
 from penstock.runtime.logging import get_logger
@@ -78,6 +78,8 @@ class LogDir:
         """What recovery cut off, by partition."""
         self.topics: dict[UUID, set[int]] = {}
         """The partitions with data or an open log, by topic."""
+        self.releasing: dict[Key, asyncio.Task[None]] = {}
+        """Logs that are to be closed while the broker runs: until they are, they cannot be opened again."""
         self.dirty: dict[PartitionLog, None] = {}
         self.sweep_timer: asyncio.TimerHandle | None = None
         self.deletions = 0
@@ -175,11 +177,14 @@ class LogDir:
     ) -> PartitionLog:
         """The log of a partition, with `state` as of its end. Touches the disk only for what has data.
 
-        Raises CorruptLog where the partition's files are damaged, LogDirFailed.
+        Raises CorruptLog where the partition's files are damaged, LogBusy after `release`, LogDirFailed.
         """
         key = topic_id, partition
         if self.failed is not None:
             raise LogDirFailed(f"{self.path}: {self.failed}")
+        if key in self.releasing:
+            self.release(topic_id, partition)
+            raise LogBusy(f"{topic_name}-{partition} is being closed")
         if key in self.corrupt:
             raise self.corrupt[key]
         assert key not in self.logs, f"{topic_name}-{partition} is open already"
@@ -212,6 +217,22 @@ class LogDir:
         """Partitions with data that nobody has asked for. Their retention begins when they are opened."""
         return list(self.stored)
 
+    def release(self, topic_id: UUID, partition: int) -> None:
+        """Has a partition's log closed that nobody is to use for now; its data stays. Nothing where it is not open.
+
+        Where that fails, as on a full disk, it is tried again when somebody asks for the log.
+        """
+        key = topic_id, partition
+        log, task = self.logs.get(key), self.releasing.get(key)
+        if log is None or self.closing or (task is not None and not task.done()):
+            return
+        task = self.releasing[key] = self.maintenance.spawn(self.close_log(log))
+        task.add_done_callback(lambda _: self.released(key))
+
+    def released(self, key: Key) -> None:
+        if key not in self.logs:
+            self.releasing.pop(key, None)
+
     def delete_topic(self, topic_id: UUID) -> list[asyncio.Task[None]]:
         """Removes all partitions of a topic; their files go after file.delete.delay.ms.
 
@@ -223,14 +244,25 @@ class LogDir:
             self.corrupt.pop(key, None)
             self.stored.pop(key, None)
             log = self.logs.pop(key, None)
+            releasing = self.releasing.pop(key, None)
             self.deletions += 1
             if log is not None:
                 self.dirty.pop(log, None)
-                tasks.append(self.maintenance.spawn(self.maintenance.delete(log, self.deletions)))
+                tasks.append(self.maintenance.spawn(self.delete_open(log, releasing, self.deletions)))
             else:
                 directory = f"{self.path}/{topic_id}-{partition}"
                 tasks.append(self.maintenance.spawn(self.maintenance.delete_directory(directory, self.deletions, 0)))
         return tasks
+
+    async def delete_open(self, log: PartitionLog, releasing: asyncio.Task[None] | None, number: int) -> None:
+        """Removes the directory of a log that was open, or was just being closed."""
+        if releasing is not None:
+            await asyncio.wait([releasing])
+        if not log.closed:
+            await self.maintenance.delete(log, number)
+        elif log.created:
+            delay_ms = log.config.file_delete_delay_ms
+            await self.maintenance.delete_directory(log.directory, number, delay_ms)
 
     def quarantine_unknown(self, known: Container[Key]) -> list[str]:
         """Moves directories of partitions that nobody knows to `quarantine/`; returns their names. Blocks."""

@@ -19,8 +19,10 @@ from penstock.wire.batch import BatchHeader
 from penstock.wire.records import iterate_records
 from penstock.wire.schema import MalformedMessage
 
-MAX_DECOMPRESSED_BYTES = 256 << 20
-"""The most that a batch may grow to for a search."""
+MAX_DECOMPRESSED_BYTES = 32 << 20
+"""The most that a batch may grow to for a search: this is the broker's memory."""
+MAX_LOOKED_AT = 1_000_000
+"""The most records of a batch that a search goes through: each takes the interpreter from the event loop."""
 
 
 class SearchedSegment(NamedTuple):
@@ -156,11 +158,14 @@ def batches(file: File, searched: SearchedSegment, position: int) -> Iterator[Fo
 def record_at_or_after(view: SearchView, file: File, found: Found, timestamp_ms: int) -> OffsetAndTimestamp | None:
     """The first record of a batch at or after a time, which readers may ask for.
 
-    A producer may have sent bytes that are no records under a right CRC: such a batch is answered as a whole.
+    A batch that is too large to be opened here is answered as a whole, by its first offset, so that nobody who reads on
+    from there misses a record; also one whose bytes are no records, which a producer may have sent under a right CRC.
     """
     header: BatchHeader = found.header
-    batch = memoryview(file.read_at(found.position, header.size_bytes))
     try:
+        if header.size_bytes > MAX_DECOMPRESSED_BYTES or header.record_count > MAX_LOOKED_AT:
+            raise MalformedMessage("the batch is too large")
+        batch = memoryview(file.read_at(found.position, header.size_bytes))
         for record in iterate_records(batch, header, MAX_DECOMPRESSED_BYTES):
             if record.timestamp_ms >= timestamp_ms and record.offset >= view.start_offset:
                 return OffsetAndTimestamp(record.offset, record.timestamp_ms, header.leader_epoch)

@@ -63,6 +63,10 @@ class LogDirFailed(LogError):
     """The log directory has stopped for good after an I/O error."""
 
 
+class LogBusy(LogError):
+    """The log is being closed; a little later it can be opened again."""
+
+
 class OffsetOutOfRange(LogError):
     """The offset is before the log's start or past its end."""
 

@@ -61,6 +61,8 @@ class ReplicaManager:
         placed = found.partitions[index]
         if placed.leader != self.broker_id:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER, (placed.leader, placed.leader_epoch)
+        if (found.topic_id, index) in self.log_dir.releasing:  # for a moment: clients come again
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER, None
         return ErrorCode.KAFKA_STORAGE_ERROR, None
 
     def host(self, topic: Topic, index: int) -> Partition | None:
@@ -83,6 +85,22 @@ class ReplicaManager:
         self.hosted[found.name, index] = self.hosted[found.topic_id, index] = partition
         return partition
 
+    def damaged(self) -> list[tuple[str, int]]:
+        """(topic, partition) of those whose files are damaged, so that they are offline."""
+        topics, found = self.view.topics_by_id, []
+        for topic_id, index in self.log_dir.corrupt:
+            if topic_id in topics:
+                found.append((topics[topic_id].name, index))
+        if self.log_dir.failed is None:
+            found += [(p.name, p.index) for p in self if p.log.failed is not None]
+        return found
+
+    def offline(self) -> int:
+        """How many partitions that this broker leads cannot be served."""
+        if self.log_dir.failed is None:
+            return len(self.damaged())
+        return sum(p.leader == self.broker_id for topic in self.view.topics.values() for p in topic.partitions)
+
     async def host_unopened(self) -> None:
         """Opens, one by one and in no hurry, what has data and nobody asked for: it too grows old and is compacted."""
         for topic_id, index in self.log_dir.unopened():
@@ -100,7 +118,11 @@ class ReplicaManager:
                         partition.reconfigure(new.config)
 
     def drop(self, topic: TopicView) -> None:
-        """Stops serving a topic that the cluster no longer has; its data is another's to delete (`forget_topic`)."""
+        """Stops serving a topic that the cluster no longer has; its data is another's to delete (`forget_topic`).
+
+        Without a tombstone nobody may: its logs are closed, and can be opened again should the topic come back.
+        """
+        is_deleted = topic.topic_id in self.view.deleting
         for index in range(len(topic.partitions)):
             partition = self.hosted.pop((topic.topic_id, index), None)
             named = self.hosted.get((topic.name, index))
@@ -108,6 +130,8 @@ class ReplicaManager:
                 del self.hosted[topic.name, index]
             if partition is not None:
                 partition.on_deleted()
+                if not is_deleted:
+                    self.log_dir.release(topic.topic_id, index)
 
     async def forget_topic(self, topic_id: UUID) -> None:
         """Deletes the data of a topic that has a tombstone: for nothing less is data deleted.

@@ -80,6 +80,32 @@ def test_a_document_that_cannot_be_sent_is_named_by_its_line(cli: Cli, topic: st
     assert says in outcome.err
 
 
+def test_a_partition_that_the_target_does_not_have_is_named_with_the_cure(cli: Cli, topic: str) -> None:
+    lines = '{"value": "fine", "partition": 1}\n{"value": "v", "partition": 2}\n'
+    outcome = cli("produce", topic, "--format", "json", stdin=lines)
+    assert outcome.code == 2
+    assert "standard input, line 2" in outcome.err
+    assert "has no partition 2: it has 2" in outcome.err
+    assert "--ignore-partition" in outcome.err
+
+
+def test_a_copy_into_fewer_partitions_has_the_keys_decide(cli: Cli, topic: str, name: str) -> None:
+    source = "".join(f'{{"key": "{n % 7}", "value": "{n}", "partition": {n % 2}}}\n' for n in range(50))
+    cli("produce", topic, "--format", "json", stdin=source)
+    copy = f"{name}-copy"
+    cli("topic", "create", copy, "-p", "1")
+    messages = cli("consume", topic, "--output", "json").out
+    assert cli("produce", copy, "--format", "json", stdin=messages).code == 2
+    assert cli("produce", copy, "--format", "json", "--ignore-partition", stdin=messages).code == 0
+    assert set(values(cli, copy)) == {str(n) for n in range(50)}
+    cli("topic", "delete", copy, "--yes")
+
+
+def test_one_partition_for_all_and_none_at_all_contradict_each_other(cli: Cli, topic: str) -> None:
+    outcome = cli("produce", topic, "--partition", "0", "--ignore-partition", stdin="x")
+    assert (outcome.code, "--partition" in outcome.err) == (2, True)
+
+
 def test_reading_begins_where_it_is_told_to(cli: Cli, topic: str) -> None:
     lines = [json.dumps({"value": str(n), "timestamp_ms": 1000 * (n + 1)}) for n in range(10)]
     cli("produce", topic, "--format", "json", "--partition", "0", stdin="\n".join(lines))

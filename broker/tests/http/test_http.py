@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
@@ -10,6 +10,7 @@ import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from penstock.api.log_dirs import LogDirState
 from penstock.http.app import HttpServer
 from penstock.http.heartbeat import Heartbeat
 from penstock.http.sources import Sources
@@ -81,12 +82,35 @@ class Flusher:
     synced_files = 34
 
 
+class Partitions:
+    """In the place of a replica manager."""
+
+    def __init__(self, parts: list[FakePartition]) -> None:
+        self.parts = parts
+        self.broken: list[tuple[str, int]] = []
+        self.unserved = 0
+
+    def __iter__(self) -> Iterator[FakePartition]:
+        return iter(self.parts)
+
+    def find(self, topic: str, index: int) -> FakePartition | None:
+        return next((p for p in self.parts if (p.name, p.index) == (topic, index)), None)
+
+    def damaged(self) -> list[tuple[str, int]]:
+        return self.broken
+
+    def offline(self) -> int:
+        return self.unserved
+
+
 class Broker:
     """Counters that a test sets, and the HTTP server that tells them."""
 
     def __init__(self) -> None:
         self.reason: str | None = None
-        self.parts = [FakePartition("flights", 0, 0, 10), FakePartition("flights", 1, 5, 5)]
+        self.partitions = Partitions([FakePartition("flights", 0, 0, 10), FakePartition("flights", 1, 5, 5)])
+        self.parts = self.partitions.parts
+        self.directories = [LogDirState("/data", False, 1000, 400)]
         self.committed: list[Committed] = []
         self.requests, self.server, self.flushes = RequestStats(), ServerStats(), Histogram()
         self.sources = Sources(
@@ -97,14 +121,12 @@ class Broker:
             flusher=Flusher(),
             flush_durations=self.flushes,
             not_ready=lambda: self.reason,
-            partitions=lambda: self.parts,
-            find=self.find,
+            partitions=self.partitions,
+            directories=lambda: self.directories,
             committed=lambda: self.committed,
         )
-        self.http = HttpServer(self.sources)
-
-    def find(self, topic: str, index: int) -> FakePartition | None:
-        return next((p for p in self.parts if (p.name, p.index) == (topic, index)), None)
+        self.http = HttpServer(lambda: self.reason)
+        self.http.sources = self.sources
 
     async def get(self, path: str) -> tuple[int, str]:
         async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{self.port}{path}") as response:
@@ -154,6 +176,13 @@ async def test_readiness_says_why_not() -> None:
         broker.reason = "recovering 3 of 12 partitions"
         assert await broker.get("/health/ready") == (503, "not ready: recovering 3 of 12 partitions\n")
         assert (await broker.metrics())["penstock_ready"] == {(): 0}
+
+
+async def test_without_a_broker_behind_it_there_are_no_metrics_and_why() -> None:
+    async with running() as broker:
+        broker.reason, broker.http.sources = "starting", None
+        assert await broker.get("/metrics") == (503, "no metrics: starting\n")
+        assert await broker.get("/health/live") == (200, "live\n")
 
 
 async def test_an_unknown_path_is_not_found() -> None:
@@ -209,6 +238,31 @@ async def test_each_partition_tells_its_offsets_and_size() -> None:
         assert found["penstock_partition_records_total"] == {first: 10, second: 5}
 
 
+async def test_the_disk_of_the_log_directory_is_told() -> None:
+    async with running() as broker:
+        found, at = await broker.metrics(), (("directory", "/data"),)
+        assert found["penstock_log_directory_failed"] == {at: 0}
+        assert found["penstock_log_directory_total_bytes"] == {at: 1000}
+        assert found["penstock_log_directory_free_bytes"] == {at: 400}
+
+
+async def test_a_log_directory_that_has_failed_is_told_also_where_its_size_is_unknown() -> None:
+    async with running() as broker:
+        broker.directories = [LogDirState("/data", True, -1, -1)]
+        found = await broker.metrics()
+        assert found["penstock_log_directory_failed"] == {(("directory", "/data"),): 1}
+        assert not {"penstock_log_directory_total_bytes", "penstock_log_directory_free_bytes"} & found.keys()
+
+
+async def test_partitions_that_are_damaged_or_offline_are_told() -> None:
+    async with running() as broker:
+        assert (await broker.metrics())["penstock_partitions_offline"] == {(): 0}
+        broker.partitions.broken, broker.partitions.unserved = [("flights", 7)], 3
+        found = await broker.metrics()
+        assert found["penstock_partitions_offline"] == {(): 3}
+        assert found["penstock_partition_damaged"] == {(("partition", "7"), ("topic", "flights")): 1}
+
+
 def at(group: str, partition: int) -> tuple[tuple[str, str], ...]:
     return ("group", group), ("partition", str(partition)), ("topic", "flights")
 
@@ -259,7 +313,7 @@ async def test_names_that_need_quoting_survive() -> None:
 
 async def test_ten_thousand_partitions_are_told() -> None:
     async with running() as broker:
-        broker.parts = [FakePartition("many", i, 0, i) for i in range(10_000)]
+        broker.parts[:] = [FakePartition("many", i, 0, i) for i in range(10_000)]
         found = await broker.metrics()
         assert len(found["penstock_partition_high_watermark"]) == 10_000
 
@@ -267,7 +321,7 @@ async def test_ten_thousand_partitions_are_told() -> None:
 async def test_a_port_that_is_taken_is_explained() -> None:
     async with running() as broker:
         with pytest.raises(ListenError, match="is taken"):
-            await HttpServer(broker.sources).start("127.0.0.1", broker.port)
+            await HttpServer(lambda: None).start("127.0.0.1", broker.port)
 
 
 class ManualLoop:

@@ -99,6 +99,24 @@ async def test_bytes_that_are_no_records_under_a_right_crc_are_found_as_a_whole_
         assert (found.offset, found.timestamp_ms) == (3, START_MS + 10)
 
 
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
+@pytest.mark.parametrize("bound", ["MAX_DECOMPRESSED_BYTES", "MAX_LOOKED_AT"])
+async def test_a_batch_too_large_to_be_opened_in_the_broker_is_found_as_a_whole(
+    monkeypatch: pytest.MonkeyPatch, codec: Codec, bound: str
+) -> None:
+    monkeypatch.setattr(f"penstock.log.search.{bound}", 40 if bound == "MAX_LOOKED_AT" else 1000)
+    async with opened(MemoryFiles(), "/data") as directory:
+        log = open_log(directory, replace(SMALL, segment_bytes=1 << 20))
+        put(log, [START_MS + i for i in range(10)], codec)
+        put(log, [START_MS + 100 + i for i in range(50)], codec)
+        found = log.offset_for_timestamp(START_MS + 120, log.end_offset)
+        assert found is not None
+        assert (found.offset, found.timestamp_ms) == (10, START_MS + 149), "it begins before what was looked for"
+        within = log.offset_for_timestamp(START_MS + 5, log.end_offset)
+        assert within is not None
+        assert within.offset == 5
+
+
 def garbage(timestamp_ms: int) -> bytearray:
     """A batch with a right CRC over records of nothing but ones."""
     batch = bytearray(build_batch([Record(key=b"k", value=b"v" * 20, timestamp_ms=timestamp_ms)]))

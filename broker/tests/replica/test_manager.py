@@ -155,6 +155,84 @@ async def test_a_topic_that_only_vanished_from_the_view_keeps_its_data(path: Dat
     assert directories(tmp_path) == {f"{partition.topic_id}-0"}
 
 
+async def test_a_topic_that_vanished_from_the_view_has_its_logs_closed_and_can_come_back(path: DataPath) -> None:
+    partition = await path.partition()
+    accepted(partition, batch_of(5, producer=(1, 0, 0)))
+    path.replicas.drop(path.view.topics["t"])
+    await path.flushed()
+    assert partition.log.closed
+    assert path.log_dir.pool.open_files == 0
+    again = path.replicas.find("t", 0)
+    assert again is not None
+    assert again is not partition
+    assert again.high_watermark == 5
+    assert accepted(again, batch_of(5, producer=(1, 0, 0))).base_offset == 0, "a duplicate is still known"
+    assert accepted(again, batch_of(5, producer=(1, 0, 5))).base_offset == 5
+
+
+async def test_a_topic_that_comes_back_while_its_log_is_being_closed_is_there_a_little_later(path: DataPath) -> None:
+    partition = await path.partition()
+    path.files.hold()
+    accepted(partition)
+    path.replicas.drop(path.view.topics["t"])
+    assert path.replicas.find("t", 0) is None
+    assert path.replicas.absence("t", 0) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, None)
+    path.files.let_go()
+    await path.flushed()
+    again = path.replicas.find("t", 0)
+    assert again is not None
+    assert again.high_watermark == 3
+
+
+async def test_a_log_that_could_not_be_closed_is_closed_when_it_is_asked_for(path: DataPath) -> None:
+    partition = await path.partition()
+    accepted(partition)
+    await path.flushed()
+    path.files.fail("write_atomic", errno.ENOSPC)
+    path.replicas.drop(path.view.topics["t"])
+    await path.flushed()
+    assert not partition.log.closed
+    path.files.heal()
+    assert path.replicas.find("t", 0) is None
+    await path.flushed()
+    again = path.replicas.find("t", 0)
+    assert again is not None
+    assert again.high_watermark == 3
+
+
+async def test_the_data_of_a_topic_that_is_deleted_while_its_log_is_being_closed_goes(
+    path: DataPath, tmp_path: Path
+) -> None:
+    partition = await path.partition(file_delete_delay_ms="0")
+    path.files.hold()
+    accepted(partition)
+    path.replicas.drop(path.view.topics["t"])
+    await path.delete()
+    path.files.let_go()
+    await path.topics.settle()
+    await until(lambda: not any(str(partition.topic_id) in p.name for p in tmp_path.iterdir()))
+    await path.flushed()
+    assert path.log_dir.failed is None
+    assert not path.log_dir.releasing
+
+
+async def test_damaged_and_offline_partitions_are_counted(path: DataPath) -> None:
+    topic_id = await path.create(partitions=3)
+    for index in range(2):
+        path.replicas.find("t", index)
+    assert (path.replicas.damaged(), path.replicas.offline()) == ([], 0)
+    path.log_dir.corrupt[topic_id, 2] = CorruptLog("planted")
+    path.log_dir.corrupt[uuid4(), 0] = CorruptLog("of a topic that is gone")
+    first = path.replicas.find("t", 0)
+    assert first is not None
+    first.log.fail(CorruptLog("planted"))
+    assert sorted(path.replicas.damaged()) == [("t", 0), ("t", 2)]
+    assert path.replicas.offline() == 2
+    path.log_dir.fail(OSError(errno.EIO, "planted"))
+    assert path.replicas.damaged() == [("t", 2)]
+    assert path.replicas.offline() == 3
+
+
 async def test_a_recreated_topic_shares_nothing_with_the_old_one(path: DataPath) -> None:
     old = await path.partition()
     accepted(old, batch_of(5, producer=(1, 3, 0)))

@@ -1,0 +1,281 @@
+"""What a broker says of itself while it starts and while it ends, and whom it does not keep waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import importlib
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from node_kit import DEADLINE_S, Client, Process
+
+from penstock.api.log_dirs import LogDirState
+from penstock.config.options import UpOptions
+from penstock.log.log_dir import LogDir
+from penstock.node import DirSizes, Node, StartError
+from penstock.runtime.clock import SystemClock
+from penstock.runtime.disk import OsFiles
+from penstock.wire.errors import ErrorCode
+from penstock.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
+from penstock.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+
+Up = Callable[..., Process]
+
+
+def ask(port: int, path: str) -> tuple[int, str] | None:
+    """(status, body), or None where nobody listens."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=DEADLINE_S) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as e:
+        return e.code, e.read().decode()
+    except (urllib.error.URLError, ConnectionError):
+        return None
+
+
+async def get(port: int, path: str) -> tuple[int, str] | None:
+    return await asyncio.to_thread(ask, port, path)
+
+
+async def answered(port: int, path: str) -> tuple[int, str]:
+    """As soon as somebody listens."""
+    async with asyncio.timeout(DEADLINE_S):
+        while (answer := await get(port, path)) is None:
+            await asyncio.sleep(0.01)
+    return answer
+
+
+@pytest.fixture
+def free_port() -> int:
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        return int(reserved.getsockname()[1])
+
+
+def node_in(home: Path, http_port: int | None = None) -> Node:
+    options = UpOptions(data_dir=str(home), host="127.0.0.1", port=0, http_host="127.0.0.1", http_port=http_port)
+    return Node(options, {}, SystemClock())
+
+
+async def kill_after_one_batch(home: Path) -> None:
+    """Leaves a directory that must be recovered."""
+    process = await asyncio.to_thread(Process(home.parent, data=home).ready)
+
+    def write() -> None:
+        with Client(process.port) as client:
+            client.metadata("t")
+            client.produce("t", b"one")
+
+    await asyncio.to_thread(write)
+    process.kill()
+
+
+class Held:
+    """A method of LogDir that waits until it is let go."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+
+    def recovery(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        recover = LogDir.recover
+
+        def held(log_dir: LogDir, make_state: Any) -> None:
+            assert self.gate.wait(DEADLINE_S)
+            recover(log_dir, make_state)
+
+        monkeypatch.setattr(LogDir, "recover", held)
+
+    def close(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        close = LogDir.close
+
+        async def held(log_dir: LogDir) -> None:
+            await asyncio.to_thread(self.gate.wait, DEADLINE_S)
+            await close(log_dir)
+
+        monkeypatch.setattr(LogDir, "close", held)
+
+
+async def test_health_answers_while_logs_are_recovered(
+    tmp_path: Path, free_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await kill_after_one_batch(tmp_path / "data")
+    held = Held()
+    held.recovery(monkeypatch)
+    node = node_in(tmp_path / "data", free_port)
+    starting = asyncio.create_task(node.start())
+    try:
+        assert await answered(free_port, "/health/live") == (200, "live\n")
+        status, why = await answered(free_port, "/health/ready")
+        assert status == 503
+        assert why == "not ready: starting: 1 partitions are looked at, as the broker did not end cleanly\n"
+        assert await get(free_port, "/metrics") == (503, f"no metrics: {why.removeprefix('not ready: ')}")
+        assert not starting.done()
+    finally:
+        held.gate.set()
+        _, http_port = await starting
+    assert http_port == free_port
+    assert await get(free_port, "/health/ready") == (200, "ready\n")
+    metrics = await get(free_port, "/metrics")
+    assert metrics is not None
+    assert f'penstock_log_directory_failed{{directory="{tmp_path}/data"}} 0.0' in metrics[1]
+    await node.stop()
+
+
+async def test_health_answers_until_all_else_has_ended(
+    tmp_path: Path, free_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = Held()
+    held.close(monkeypatch)
+    node = node_in(tmp_path, free_port)
+    listeners, _ = await node.start()
+    stopping = asyncio.create_task(node.stop())
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            while await asyncio.to_thread(is_open, listeners[0].port):
+                await asyncio.sleep(0.01)
+        assert await get(free_port, "/health/live") == (200, "live\n")
+        assert await get(free_port, "/health/ready") == (503, "not ready: stopping\n")
+    finally:
+        held.gate.set()
+        await stopping
+    assert await get(free_port, "/health/live") is None
+    assert (tmp_path / "clean-shutdown").exists()
+
+
+def is_open(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+async def test_a_start_without_recovery_does_not_load_the_web_library_before_clients_can_connect(
+    tmp_path: Path, free_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.http.late.PATIENCE_S", DEADLINE_S)
+    node = node_in(tmp_path, free_port)
+    seen = []
+    load = importlib.import_module
+
+    def noted(name: str, package: str | None = None) -> ModuleType:
+        if name == "penstock.http.app":
+            seen.append([(broker.broker_id, bool(broker.endpoints)) for broker in node.view.brokers.values()])
+        return load(name, package)
+
+    monkeypatch.setattr(importlib, "import_module", noted)
+    await node.start()
+    assert seen == [[(0, True)]], "the broker was registered with its addresses"
+    await node.stop()
+
+
+async def test_a_start_that_fails_leaves_no_health_page_behind(
+    tmp_path: Path, free_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.http.late.PATIENCE_S", 0.0)
+
+    def broken(log_dir: LogDir, make_state: Any) -> None:
+        assert ask_until(free_port, "/health/live") == (200, "live\n")
+        raise OSError(errno.EIO, "planted")
+
+    monkeypatch.setattr(LogDir, "recover", broken)
+    with pytest.raises(StartError, match="planted"):
+        await node_in(tmp_path, free_port).start()
+    assert await get(free_port, "/health/live") is None
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+def ask_until(port: int, path: str) -> tuple[int, str] | None:
+    for _ in range(int(DEADLINE_S / 0.01)):
+        if (answer := ask(port, path)) is not None:
+            return answer
+        threading.Event().wait(0.01)
+    return None
+
+
+def join_request(member_id: str = "") -> JoinGroupRequest:
+    return JoinGroupRequest(
+        group_id="g",
+        session_timeout_ms=30_000,
+        rebalance_timeout_ms=300_000,
+        member_id=member_id,
+        protocol_type="consumer",
+        protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
+    )
+
+
+def test_members_that_wait_to_join_are_told_to_look_for_the_coordinator_again_at_an_end(up: Up) -> None:
+    process = up("--set", "group.initial.rebalance.delay.ms=300000")
+    with Client(process.port) as client, Client(process.port) as other:
+        client.send(join_request(), 3)
+        other.metadata()  # what came before this is there when it is answered
+        assert process.stop() == 0
+        assert client.receive(JoinGroupResponse, 3).error_code == ErrorCode.NOT_COORDINATOR
+    assert process.was_clean
+
+
+def test_members_that_wait_for_their_assignment_are_told_so_too(up: Up) -> None:
+    process = up("--set", "group.initial.rebalance.delay.ms=500")
+    with Client(process.port) as leader, Client(process.port) as follower, Client(process.port) as other:
+        leader.send(join_request(), 3)
+        follower.send(join_request(), 3)
+        answers = leader.receive(JoinGroupResponse, 3), follower.receive(JoinGroupResponse, 3)
+        assert [a.error_code for a in answers] == [0, 0]
+        waits, joined = next(
+            (client, a) for client, a in zip((leader, follower), answers, strict=True) if a.member_id != a.leader
+        )
+        request = SyncGroupRequest(group_id="g", generation_id=joined.generation_id, member_id=joined.member_id)
+        waits.send(request, 2)
+        other.metadata()
+        assert process.stop() == 0
+        assert waits.receive(SyncGroupResponse, 2).error_code == ErrorCode.NOT_COORDINATOR
+    assert process.was_clean
+
+
+async def test_a_file_system_that_does_not_answer_has_an_unknown_size(tmp_path: Path) -> None:
+    path = str(tmp_path / "data")
+    log_dir = LogDir(OsFiles(), path, SystemClock(), 0)
+    (known,) = DirSizes(log_dir).log_dirs()
+    assert known.total_bytes >= known.usable_bytes > 0
+    shutil.rmtree(path)
+    assert DirSizes(log_dir).log_dirs() == [LogDirState(path, False, -1, -1)]
+    await log_dir.close()
+
+
+@asynccontextmanager
+async def with_failed_disk(home: Path) -> AsyncIterator[int]:
+    """The port of a broker whose log directory has failed."""
+    node = node_in(home)
+    listeners, _ = await node.start()
+    assert node.log_dir is not None
+    node.log_dir.fail(OSError(errno.EIO, "planted"))
+    try:
+        yield listeners[0].port
+    finally:
+        await node.stop()
+
+
+@pytest.mark.parametrize("output", ["text", "json"])
+async def test_status_names_a_log_directory_that_has_failed_and_the_cure(tmp_path: Path, output: str) -> None:
+    async with with_failed_disk(tmp_path) as port:
+        command = [sys.executable, "-m", "penstock.cli", "status", "-b", f"127.0.0.1:{port}", "--output", output]
+        done = await asyncio.to_thread(
+            subprocess.run, command, capture_output=True, text=True, timeout=DEADLINE_S, check=False
+        )
+    assert done.returncode == 1
+    assert f"log directory {tmp_path} of broker 0 has failed (KAFKA_STORAGE_ERROR)" in done.stderr
+    assert "restart the broker" in done.stderr
+    if output == "json":
+        assert f'"{tmp_path}"' in done.stdout
+    else:
+        assert "failed" in done.stdout
+        assert "partitions without leader 0" in done.stdout
