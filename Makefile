@@ -30,7 +30,7 @@ SYNCED := $(VENV)/.synced
 # uv and pip would otherwise pick up another environment that happens to be active.
 unexport VIRTUAL_ENV CONDA_PREFIX PYTHONHOME PYTHONPATH
 
-.PHONY: help setup packages kcat demo test lint format bench fuzz crash faults lock clean
+.PHONY: help setup packages kcat demo test java lint format bench fuzz crash faults lock clean
 
 help: ## list the targets (this text)
 	@awk 'BEGIN {FS = ":[^#]*## "} /^[a-z-]+:[^#]*## / {printf "  make %-8s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -43,6 +43,9 @@ demo: packages ## run the demo: an embedded broker, 336,776 flights, a consumer 
 
 test: packages kcat ## run all tests (ARGS="-k name" selects)
 	$(BIN)/pytest $(ARGS)
+
+java: packages ## drive a broker with Apache's Java client (needs a JDK and Maven)
+	$(BIN)/pytest tests/java $(ARGS)
 
 lint: packages ## check style, types, layers between rooms, generated code (all of them, even if one fails)
 	@failed=; check() { echo "$$*"; "$$@" || failed=1; }; \

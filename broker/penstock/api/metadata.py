@@ -19,6 +19,7 @@ from penstock.state.view import ClusterView, PartitionView, TopicChange, TopicVi
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.metadata import (
     MetadataRequest,
+    MetadataRequestTopic,
     MetadataResponse,
     MetadataResponseBroker,
     MetadataResponsePartition,
@@ -64,7 +65,7 @@ class MetadataApi:
 
     def _missing(self, request: MetadataRequest) -> list[str]:
         topics = self.view.topics
-        names = (topic.name for topic in request.topics or ())
+        names = (topic.name for topic in request.topics or () if not asks_by_id(topic))
         return list(dict.fromkeys(name for name in names if name and name not in topics))
 
     async def _create_and_answer(
@@ -80,20 +81,20 @@ class MetadataApi:
         found: list[MetadataResponseTopic] = []
         seen: set[str | UUID] = set()
         for asked in request.topics or ():
-            key = asked.topic_id if asked.name is None else asked.name
+            key = asked.topic_id if asked.name is None or asks_by_id(asked) else asked.name
             if key in seen:
                 continue
             seen.add(key)
             topic = self.view.topics_by_id.get(key) if isinstance(key, UUID) else self.view.topics.get(key)
             if topic is not None:
                 found.append(self._part(topic))
-            elif asked.name is None:
+            elif isinstance(key, UUID):
                 name = None if context.version >= IDS_FROM_VERSION else ""
                 error = ErrorCode.UNKNOWN_TOPIC_ID
                 found.append(MetadataResponseTopic(error_code=error, name=name, topic_id=asked.topic_id))
             else:
-                error = unknown_name_error(asked.name, errors)
-                found.append(MetadataResponseTopic(error_code=error, name=asked.name, topic_id=ZERO_UUID))
+                error = unknown_name_error(key, errors)
+                found.append(MetadataResponseTopic(error_code=error, name=key, topic_id=ZERO_UUID))
         return found
 
     def _all_topics(self) -> list[MetadataResponseTopic]:
@@ -149,6 +150,11 @@ class MetadataApi:
         if request.include_cluster_authorized_operations:
             response.cluster_authorized_operations = CLUSTER_OPERATIONS
         return response
+
+
+def asks_by_id(topic: MetadataRequestTopic) -> bool:
+    """Whether the id counts. Java's admin client leaves an empty name beside it, where the schema allows null."""
+    return topic.topic_id != ZERO_UUID
 
 
 def unknown_name_error(name: str, errors: dict[str, ErrorCode]) -> ErrorCode:

@@ -104,11 +104,14 @@ async def test_a_topic_asked_for_twice_is_answered_once(broker) -> None:
     assert [t.name for t in response.topics] == ["a", "b"]
 
 
+@pytest.mark.parametrize("name", [None, ""], ids=["null", "empty"])
 @pytest.mark.parametrize("version", range(10, 14))
-async def test_topics_can_be_asked_for_by_id(broker, version: int) -> None:
+async def test_topics_can_be_asked_for_by_id_with_a_null_or_an_empty_name(
+    broker, version: int, name: str | None
+) -> None:
     await created(broker, "t")
     topic_id, other = broker.view.topics["t"].topic_id, uuid4()
-    topics = [MetadataRequestTopic(topic_id=topic_id), MetadataRequestTopic(topic_id=other)]
+    topics = [MetadataRequestTopic(topic_id=each, name=name) for each in (topic_id, other)]
     known, unknown = (await broker.ask(MetadataRequest(topics=topics), version)).topics
     assert (known.error_code, known.name, known.topic_id) == (0, "t", topic_id)
     assert (unknown.error_code, unknown.topic_id) == (ErrorCode.UNKNOWN_TOPIC_ID, other)

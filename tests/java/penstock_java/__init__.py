@@ -1,0 +1,1 @@
+"""What the tests with Apache's Java client share: which scenarios there are, how they are built and run."""

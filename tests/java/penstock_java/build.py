@@ -1,0 +1,73 @@
+"""The client's jars from Maven, resolved once into the user's cache, and the scenarios compiled against them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from penstock_java.scenarios import NEWEST
+
+HOME = Path(__file__).parents[1]
+RELEASE = "17"
+RESOLVE_LIMIT_S = 300
+COMPILE_LIMIT_S = 120
+
+
+class JavaUnavailable(Exception):
+    """The scenarios cannot be built here; the message says what is missing and the cure."""
+
+
+def program(name: str) -> str:
+    found = shutil.which(name)
+    if found is None:
+        raise JavaUnavailable(
+            f"the tests with Apache's Java client need {name}, which is not on the PATH. Cure: install a JDK of "
+            f"{RELEASE} or newer and Maven ('sudo apt-get install openjdk-{RELEASE}-jdk-headless maven' on Debian "
+            "and Ubuntu)"
+        )
+    return found
+
+
+def cache_folder() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "penstock" / "java"
+
+
+def _run(command: list[str], limit_s: int, what: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
+    if done.returncode:
+        raise JavaUnavailable(f"{what} failed:\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
+
+
+def resolve(client: str) -> Path:
+    """The folder of the jars of kafka-clients `client`. It appears whole or not at all."""
+    jars = cache_folder() / f"kafka-clients-{client}"
+    if jars.is_dir():
+        return jars
+    maven = program("mvn")
+    jars.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=jars.parent) as work:
+        found = Path(work) / "jars"
+        goal = "dependency:copy-dependencies"
+        options = [f"-Dkafka.version={client}", f"-DoutputDirectory={found}", "-DincludeScope=runtime"]
+        _run([maven, "-q", "-B", "-f", str(HOME / "pom.xml"), goal, *options], RESOLVE_LIMIT_S, f"resolving {client}")
+        try:
+            found.rename(jars)
+        except OSError:
+            assert jars.is_dir(), "nobody else resolved the jars, yet they could not be moved into the cache"
+    return jars
+
+
+def compile_scenarios(client: str, classes: Path) -> str:
+    """Compile into `classes`; returns the class path to run with."""
+    jars = resolve(client)
+    folders = ("src", "src4") if client == NEWEST else ("src",)
+    sources = [str(source) for folder in folders for source in sorted((HOME / folder).rglob("*.java"))]
+    assert sources, "there are no scenarios to compile"
+    lint = ["-Xlint:all,-processing,-try", "-Werror"]
+    command = [program("javac"), *lint, "--release", RELEASE, "-cp", f"{jars}/*", "-d", str(classes), *sources]
+    _run(command, COMPILE_LIMIT_S, f"compiling the scenarios against kafka-clients {client}")
+    return f"{classes}{os.pathsep}{jars}/*"

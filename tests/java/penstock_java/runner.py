@@ -1,0 +1,57 @@
+"""One Java process for each release of the client: it is told the names of scenarios, and answers a line for each."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import threading
+from pathlib import Path
+from typing import Any
+
+from penstock_java.build import program
+
+LIMIT_S = 115.0
+"""For an answer; the Java side gives up on a scenario before that, and says where it hangs."""
+FLAGS = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+
+
+class Runner:
+    def __init__(self, class_path: str, bootstrap: str, errors: Path) -> None:
+        self._command = [program("java"), *FLAGS, "-cp", class_path, "scenarios.Scenarios", bootstrap]
+        self._errors = errors
+        self._process: subprocess.Popen[str] | None = None
+
+    def run(self, scenario: str) -> dict[str, Any]:
+        """The outcome: `passed`, `failure` (a stack trace or None), `warnings` that nobody expected."""
+        process = self._running()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(scenario + "\n")
+        process.stdin.flush()
+        late = threading.Timer(LIMIT_S, process.kill)
+        late.start()
+        try:
+            line = process.stdout.readline()
+        finally:
+            late.cancel()
+        assert line, f"the Java process ended without an outcome of {scenario}:\n{self._errors.read_text()[-4000:]}"
+        outcome: dict[str, Any] = json.loads(line)
+        assert outcome["scenario"] == scenario, f"an answer to another question: {outcome}"
+        return outcome
+
+    def _running(self) -> subprocess.Popen[str]:
+        """After a scenario that hung a new process takes the next."""
+        if self._process is None or self._process.poll() is not None:
+            self.close()
+            with self._errors.open("a") as errors:
+                self._process = subprocess.Popen(
+                    self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
+                )
+        return self._process
+
+    def close(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with process:
+            process.kill()
