@@ -53,7 +53,11 @@ class EndpointRecord(Record, frozen=True, kw_only=True):
 
 
 class BrokerRecord(Record, frozen=True, kw_only=True):
-    """A broker that is alive. `incarnation` is another after each start; `failure_domain` is a path, zone/node."""
+    """A broker that has registered. `incarnation` is another after each start; `failure_domain` is a path, zone/node.
+
+    The revision at which its key was created is the broker's epoch: with its id it names this incarnation in leader
+    and ISR entries and in requests between brokers.
+    """
 
     broker_id: BrokerId
     incarnation: UUID
@@ -62,6 +66,13 @@ class BrokerRecord(Record, frozen=True, kw_only=True):
     failure_domain: str = ""
     draining: bool = False
     registered_ms: Int64 = 0
+    directory_id: UUID | None = None
+    boot_id: str = ""
+    """Of the machine: what was in its page cache is there as long as this is the same."""
+    was_unclean: bool = False
+    """Whether the run before this one did not end cleanly."""
+    feature_level: Count = 1
+    """The highest that this broker knows."""
 
 
 class BrokerConfigRecord(Record, frozen=True, kw_only=True):
@@ -84,7 +95,12 @@ class TopicNameRecord(Record, frozen=True, kw_only=True):
 
 
 class PartitionRecord(Record, frozen=True, kw_only=True):
-    """`replicas` has the preferred leader first; `leader` is -1 where there is none. An ISR is never empty."""
+    """`replicas` has the preferred leader first; `leader` is -1 where there is none. An ISR is never empty.
+
+    `isr_epochs` are the broker epochs of the ISR's members, in their order; none of them where there is one broker.
+    `eligible` are replicas that left the ISR while it could not accept acks=all and so have all that is committed
+    (KIP-966); `last_isr` is what the ISR was before its last member was lost.
+    """
 
     replicas: Annotated[list[BrokerId], msgspec.Meta(min_length=1, max_length=64)]
     leader: Annotated[int, msgspec.Meta(ge=-1, le=(1 << 31) - 1)]
@@ -92,6 +108,9 @@ class PartitionRecord(Record, frozen=True, kw_only=True):
     isr: Annotated[list[BrokerId], msgspec.Meta(min_length=1, max_length=64)]
     adding: list[BrokerId] = []
     removing: list[BrokerId] = []
+    isr_epochs: list[Int64] = []
+    eligible: list[BrokerId] = []
+    last_isr: list[BrokerId] = []
 
 
 class ProducerIdsRecord(Record, frozen=True, kw_only=True):

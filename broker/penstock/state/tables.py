@@ -25,10 +25,12 @@ from penstock.state.records import (
     decode,
 )
 from penstock.state.store import Entry
-from penstock.state.view import PartitionView, TopicView
+from penstock.state.view import BrokerView, Endpoint, PartitionView, TopicView
 
 INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state", "__share_group_state")
 CONFIG_CACHE = 1024
+NOBODY: list[int] = []
+"""Shared by all partitions, which mostly have four empty lists each; what is in a view is never changed in place."""
 
 
 @dataclass(slots=True)
@@ -45,7 +47,7 @@ class Tables:
 
     cluster: ClusterRecord | None = None
     controller: ControllerRecord | None = None
-    brokers: dict[str, BrokerRecord] = field(default_factory=dict)
+    brokers: dict[str, BrokerView] = field(default_factory=dict)
     broker_configs: dict[str, dict[str, str]] = field(default_factory=dict)
     names: dict[str, UUID] = field(default_factory=dict)
     topics: dict[UUID, TopicTable] = field(default_factory=dict)
@@ -59,19 +61,20 @@ class Tables:
     def put(self, entry: Entry) -> None:
         """Takes in a key's new value; notes a problem where it is not understood."""
         try:
-            self._put(entry.key, entry.value)
+            self._put(entry)
         except ValueError as e:
             self.problems[entry.key] = str(e) if isinstance(e, BadRecord) else f"{entry.key} is no key of ours: {e}"
         else:
             if self.problems:
                 self.problems.pop(entry.key, None)
 
-    def _put(self, key: str, value: bytes) -> None:
+    def _put(self, entry: Entry) -> None:
+        key, value, revision = entry.key, entry.value, entry.mod_revision
         if key.startswith(keys.PARTITIONS):
             id_text, _, index = key[len(keys.PARTITIONS) :].partition("/")
             topic_id = self._id(id_text)
             record = decode(PartitionRecord, key, value)
-            view = PartitionView(int(index), record.replicas, record.leader, record.leader_epoch, record.isr)
+            view = partition_view(int(index), record, revision)
             self._table(topic_id).partitions[view.index] = view
             self.touched.add(topic_id)
         elif key.startswith(keys.TOPICS):
@@ -85,11 +88,12 @@ class Tables:
             self.names[name] = topic_id
             self.touched.update({topic_id} if before is None else {topic_id, before})
         else:
-            self._put_other(key, value)
+            self._put_other(entry)
 
-    def _put_other(self, key: str, value: bytes) -> None:
+    def _put_other(self, entry: Entry) -> None:
+        key, value = entry.key, entry.value
         if key.startswith(keys.BROKERS):
-            self.brokers[key] = decode(BrokerRecord, key, value)
+            self.brokers[key] = broker_view(decode(BrokerRecord, key, value), entry.create_revision)
             self.brokers_touched = True
         elif key.startswith(keys.BROKER_CONFIGS):
             self.broker_configs[key] = decode(BrokerConfigRecord, key, value).settings
@@ -198,3 +202,24 @@ class Tables:
     def forget_configs(self) -> None:
         """The defaults have changed: nothing that was resolved with them holds."""
         self._configs.clear()
+
+
+def broker_view(record: BrokerRecord, epoch: int) -> BrokerView:
+    endpoints = [Endpoint(e.listener, e.host, e.port) for e in record.endpoints]
+    return BrokerView(record.broker_id, endpoints, record.rack, epoch, record.failure_domain, record.draining)
+
+
+def partition_view(index: int, record: PartitionRecord, revision: int) -> PartitionView:
+    return PartitionView(
+        index,
+        record.replicas,
+        record.leader,
+        record.leader_epoch,
+        record.isr,
+        record.isr_epochs or NOBODY,
+        record.adding or NOBODY,
+        record.removing or NOBODY,
+        record.eligible or NOBODY,
+        record.last_isr or NOBODY,
+        revision,
+    )

@@ -14,13 +14,22 @@ from penstock.config.values import TopicConfig
 
 @dataclass(slots=True)
 class PartitionView:
-    """Who holds a partition. `isr` and `replicas` are broker ids, the preferred leader first in `replicas`."""
+    """Who holds a partition. `isr` and `replicas` are broker ids, the preferred leader first in `replicas`.
+
+    `revision` is that of the record: a change of the record is written on the condition that it is still the same.
+    """
 
     index: int
     replicas: list[int]
     leader: int
     leader_epoch: int
     isr: list[int]
+    isr_epochs: list[int] = field(default_factory=list)
+    adding: list[int] = field(default_factory=list)
+    removing: list[int] = field(default_factory=list)
+    eligible: list[int] = field(default_factory=list)
+    last_isr: list[int] = field(default_factory=list)
+    revision: int = 0
 
 
 @dataclass(slots=True)
@@ -46,11 +55,14 @@ class Endpoint:
 
 @dataclass(slots=True)
 class BrokerView:
-    """A broker that is alive."""
+    """A broker that is registered, so alive as far as the store knows. `epoch` names this incarnation of it."""
 
     broker_id: int
     endpoints: list[Endpoint]
     rack: str | None = None
+    epoch: int = -1
+    failure_domain: str = ""
+    draining: bool = False
 
     def endpoint(self, listener: str) -> Endpoint | None:
         return next((e for e in self.endpoints if e.listener == listener), None)
@@ -70,6 +82,7 @@ class ClusterView:
 
     cluster_id: str = ""
     controller_id: int = -1
+    controller_epoch: int = 0
     revision: int = 0
     brokers: dict[int, BrokerView] = field(default_factory=dict)
     topics: dict[str, TopicView] = field(default_factory=dict)

@@ -14,10 +14,9 @@ from uuid import UUID
 from penstock.config.broker import BrokerConfig
 from penstock.runtime.logging import get_logger
 from penstock.state import keys
-from penstock.state.records import BrokerRecord
 from penstock.state.store import Changes, Compacted, Event, Store, StoreUnavailable
 from penstock.state.tables import Tables
-from penstock.state.view import BrokerView, ClusterView, Endpoint, TopicChange, TopicView
+from penstock.state.view import ClusterView, TopicChange, TopicView
 
 log = get_logger("penstock.state")
 
@@ -124,9 +123,10 @@ class Watcher:
         tables, view = self._tables, self.view
         view.cluster_id = tables.cluster.cluster_id if tables.cluster else view.cluster_id
         view.controller_id = tables.controller.broker_id if tables.controller else -1
+        view.controller_epoch = tables.controller.epoch if tables.controller else view.controller_epoch
         if tables.brokers_touched:
             tables.brokers_touched = False
-            view.brokers = {record.broker_id: broker_view(record) for record in tables.brokers.values()}
+            view.brokers = {broker.broker_id: broker for broker in tables.brokers.values()}
         if tables.configs_touched:
             tables.configs_touched = False
             self._change_config()
@@ -199,11 +199,6 @@ def remove(view: ClusterView, old: TopicView | None) -> None:
     present = view.topics.get(old.name)
     if present is not None and present.topic_id == old.topic_id:
         del view.topics[old.name]
-
-
-def broker_view(record: BrokerRecord) -> BrokerView:
-    endpoints = [Endpoint(e.listener, e.host, e.port) for e in record.endpoints]
-    return BrokerView(record.broker_id, endpoints, record.rack)
 
 
 def call(listener: Callable[[list[TopicChange]], None], changes: list[TopicChange]) -> None:

@@ -1,0 +1,53 @@
+"""No plan copies more than the best of all outcomes: each is compared with a search that tries every one of them."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.placement.plan import plan
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data())
+def test_a_plan_from_any_state_copies_the_fewest_replicas(spec, data):
+    brokers = data.draw(spec.any_shapes(most=5))
+    cluster = data.draw(spec.clusters(brokers, topics=3, partitions=4))
+    factors = spec.factors(cluster)
+
+    def good(counts, of):
+        return spec.is_fair(brokers, counts, of)
+
+    assert spec.copied(plan(brokers, cluster)) == spec.fewest_copied(brokers, cluster, factors, good)
+
+
+@settings(max_examples=200, deadline=None)
+@given(data=st.data())
+def test_where_domains_have_one_shape_the_outcome_is_the_cheapest_within_one(spec, data):
+    brokers = data.draw(spec.equal_shapes(most=6))
+    cluster = data.draw(spec.clusters(brokers, topics=2, partitions=4))
+    factors = spec.factors(cluster)
+
+    def good(counts, of):
+        return spec.is_even(brokers, counts)
+
+    assert spec.copied(plan(brokers, cluster)) == spec.fewest_copied(brokers, cluster, factors, good)
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_a_change_from_a_planned_state_copies_the_fewest_replicas(spec, data):
+    """A broker joins, leaves or drains, or a factor changes: what clusters really go through."""
+    everybody = data.draw(spec.any_shapes(most=5, excluded=False))
+    cut = data.draw(st.integers(1, len(everybody)))
+    cluster = data.draw(spec.clusters(everybody[:cut], topics=2, partitions=5, gone=False))
+    cluster = spec.after(cluster, plan(everybody[:cut], cluster))
+    then = data.draw(st.integers(1, len(everybody)))
+    wanted = {topic: data.draw(st.integers(1, min(then, 4))) for topic in spec.topics(cluster)}
+    brokers = everybody[:then]
+
+    def good(counts, of):
+        return spec.is_fair(brokers, counts, of)
+
+    best = spec.fewest_copied(brokers, cluster, spec.factors(cluster, wanted), good)
+    assert spec.copied(plan(brokers, cluster, wanted)) == best
