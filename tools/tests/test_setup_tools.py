@@ -132,27 +132,42 @@ class TestInstallKcat:
 
 
 class TestContinuousIntegration:
-    def ci(self, tmp_path: Path, **codes: int) -> subprocess.CompletedProcess[str]:
+    tools = ("bash", "cat", "dirname", "grep", "make", "mktemp", "rm", "sh", "tail", "tee", "timeout")
+    java = ("javac", "mvn")
+
+    def ci(self, tmp_path: Path, *, has_java: bool = True, **codes: int) -> subprocess.CompletedProcess[str]:
         (tmp_path / ".ci").mkdir()
         shutil.copy(ROOT / ".ci" / "run", tmp_path / ".ci")
+        bin_dir = tmp_path / "bin"
+        bin_dir.mkdir()
+        for name in self.tools:
+            found = shutil.which(name)
+            assert found is not None, name
+            (bin_dir / name).symlink_to(found)
+        for name in self.java if has_java else ():
+            (bin_dir / name).symlink_to("/bin/sh")
         summary = "=== 3 passed in 0.10s ==="
-        recipes = [
-            f"{name}:\n\t@echo '{summary}'; exit {codes.get(name, 0)}\n" for name in ("setup", "lint", "test", "demo")
-        ]
+        steps = ("setup", "lint", "test", "demo", "java")
+        recipes = [f"{name}:\n\t@echo '{summary}'; exit {codes.get(name, 0)}\n" for name in steps]
         (tmp_path / "Makefile").write_text("".join(recipes))
-        return run("bash", tmp_path / ".ci" / "run")
+        return run("bash", tmp_path / ".ci" / "run", env={"PATH": str(bin_dir)})
 
     def test_it_succeeds_when_each_step_does_and_closes_with_the_test_summary(self, tmp_path: Path) -> None:
         result = self.ci(tmp_path)
-        assert result.returncode == 0
+        assert result.returncode == 0, result.stdout
         assert result.stdout.splitlines()[-1] == "=== 3 passed in 0.10s ==="
 
-    @pytest.mark.parametrize("step", ["lint", "test", "demo"])
+    @pytest.mark.parametrize("step", ["lint", "test", "demo", "java"])
     def test_one_failed_step_fails_it_and_the_others_still_run(self, tmp_path: Path, step: str) -> None:
         result = self.ci(tmp_path, **{step: 1})
         assert result.returncode == 1
         assert f"FAILED  make {step}" in result.stdout
-        assert result.stdout.count("ok      make ") == 3
+        assert result.stdout.count("ok      make ") == 4
+
+    def test_without_a_jdk_the_java_client_is_left_out_and_said_so(self, tmp_path: Path) -> None:
+        result = self.ci(tmp_path, has_java=False)
+        assert result.returncode == 0, result.stdout
+        assert "left    make java" in result.stdout
 
     def test_nothing_runs_without_setup(self, tmp_path: Path) -> None:
         result = self.ci(tmp_path, setup=1)

@@ -3,28 +3,78 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+from etcd_process import EtcdCluster
+
 from penstock.state.embedded import EmbeddedStore
-from penstock.state.store import Store
+from penstock.state.etcd.options import EtcdOptions
+from penstock.state.etcd.store import EtcdStore
+from penstock.state.store import Delete, Store
 
-Opener = Callable[[], Store]
+ETCD_SECOND_S = 0.3
+"""What a second of the suite is with a real etcd, whose leases end by real time."""
 
 
-@pytest.fixture(params=["embedded in a file", "embedded in memory"])
+class HastyEtcdStore(EtcdStore):
+    """Its leases end sooner, so that tests need not wait for long."""
+
+    async def grant_lease(self, ttl_s: float) -> int:
+        return await super().grant_lease(ttl_s * ETCD_SECOND_S)
+
+
+@pytest.fixture(scope="session")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdCluster]:
+    """One etcd for all tests that do it no harm."""
+    with EtcdCluster(tmp_path_factory.mktemp("etcd")) as running:
+        yield running
+
+
+@asynccontextmanager
+async def emptied(etcd: EtcdCluster) -> AsyncIterator[EtcdStore]:
+    """A store on the shared etcd without keys; its revisions go on from where the test before ended."""
+    store = HastyEtcdStore(EtcdOptions(endpoints=etcd.endpoints))
+    await store.txn([], [Delete("/", prefix=True)])
+    assert (await store.range("")).entries == [], "a test left something outside of /"
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+async def etcd_store(etcd: EtcdCluster) -> AsyncIterator[EtcdStore]:
+    """The store on etcd alone, for what only that one does."""
+    async with emptied(etcd) as store:
+        yield store
+
+
+@pytest.fixture(params=["embedded in a file", "embedded in memory", "etcd"])
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
-    """A new store of each kind. Later implementations are one more parameter here."""
+    """A store of each kind, without keys."""
+    if request.param == "etcd":
+        async with emptied(request.getfixturevalue("etcd")) as on_etcd:
+            yield on_etcd
+        return
     made = EmbeddedStore(str(tmp_path / "state.db") if request.param == "embedded in a file" else ":memory:")
     yield made
     await made.close()
 
 
 @pytest.fixture
-async def advance() -> Callable[[float], Awaitable[None]]:
-    """Moves the loop's clock forward and lets what is then due happen."""
+async def advance(request: pytest.FixtureRequest) -> Callable[[float], Awaitable[None]]:
+    """Moves the loop's clock forward and lets what is then due happen; with etcd, waits."""
+    if kind_of_store(request) == "etcd":
+
+        async def wait(seconds: float) -> None:
+            await asyncio.sleep(seconds * ETCD_SECOND_S)
+
+        return wait
     loop = asyncio.get_running_loop()
     real_time, passed = loop.time, [0.0]
     loop.time = lambda: real_time() + passed[0]  # type: ignore[method-assign]
@@ -35,3 +85,8 @@ async def advance() -> Callable[[float], Awaitable[None]]:
             await asyncio.sleep(0)
 
     return advance
+
+
+def kind_of_store(request: pytest.FixtureRequest) -> str | None:
+    spec = getattr(request.node, "callspec", None)
+    return None if spec is None else spec.params.get("store")

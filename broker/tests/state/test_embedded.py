@@ -15,7 +15,7 @@ import pytest
 from penstock.state.database import SCHEMA_VERSION, DiskFull
 from penstock.state.embedded import EmbeddedStore
 from penstock.state.history import MAX_DELIVERY
-from penstock.state.store import Compacted, Compare, Delete, Put, StoreError, StoreUnavailable
+from penstock.state.store import Compacted, Compare, Delete, LeaseExpired, Put, StoreError, StoreUnavailable
 
 
 @pytest.fixture
@@ -194,6 +194,25 @@ async def test_keys_of_a_lease_that_ends_on_a_full_disk_go_when_there_is_space(
     await advance(2)
     async with asyncio.timeout(10):
         assert (await anext(store.watch("/", start + 1))).events[0].entry is None
+    await store.close()
+
+
+async def test_a_renewed_lease_lasts_to_the_end_of_its_time_and_no_longer(
+    path: str, advance: Callable[[float], Awaitable[None]]
+) -> None:
+    store = EmbeddedStore(path)
+    lease = await store.grant_lease(10)
+    await store.txn([], [Put("/leased", b"", lease)])
+    for _ in range(5):
+        await advance(9)
+        await store.keep_alive(lease)
+    await advance(9)
+    assert await store.get("/leased") is not None
+    await advance(2)
+    while (await store.range("/")).entries:
+        await asyncio.sleep(0)
+    with pytest.raises(LeaseExpired):
+        await store.keep_alive(lease)
     await store.close()
 
 

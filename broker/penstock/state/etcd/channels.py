@@ -1,0 +1,229 @@
+"""Connections to the members of an etcd cluster: one gRPC channel for each endpoint, and which of them to use.
+
+Used by `calls`, `watch` and `maintenance`. A call is only sent on a channel that is connected: whoever could not
+connect knows that nothing was sent, and may go elsewhere even with a write. (gRPC's own answer to both is UNAVAILABLE.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+from aetcd.rpc import rpc_pb2, rpc_pb2_grpc
+
+from penstock.state.etcd.errors import ForeignCluster, NoAnswer
+from penstock.state.etcd.options import EndpointAddress, EtcdOptions, InvalidEtcdOption
+from penstock.state.store import StoreError, StoreUnavailable
+
+MAX_RECEIVE_BYTES = 16 << 20
+"""One message from etcd: ranges are paged and watches fragmented to stay far below."""
+MAX_SEND_BYTES = 16 << 20
+NEVER_KEY = b"\x00"
+"""No key of ours: what a probe looks up."""
+
+Metadata = tuple[tuple[str, str], ...]
+
+READY = grpc.ChannelConnectivity.READY
+
+
+def cancelled_from_outside() -> bool:
+    """Whether this task is being cancelled: gRPC also raises CancelledError where a channel was closed under a call."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+async def shared(task: asyncio.Task[None]) -> None:
+    """Waits for what several wait for: one that is cancelled does not take it from the others. Raises `NoAnswer`."""
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        if cancelled_from_outside():
+            raise
+        raise NoAnswer("the store is being closed") from None
+
+
+class Identity:
+    """Which etcd cluster this is; the first that answers decides."""
+
+    def __init__(self) -> None:
+        self._cluster_id = 0
+        self._url = ""
+
+    def check(self, cluster_id: int, url: str) -> None:
+        """Raises `ForeignCluster` where another etcd answers than before: one restored, or a wrong endpoint."""
+        if not self._cluster_id:
+            self._cluster_id, self._url = cluster_id, url
+        elif cluster_id and cluster_id != self._cluster_id:
+            raise ForeignCluster(
+                f"etcd at {url} is of the cluster {cluster_id:x}, but {self._url} was of {self._cluster_id:x}: name"
+                " only members of one etcd cluster as endpoints; if etcd was restored from a backup, recover first"
+            )
+
+
+class Endpoint:
+    """One member's address, its channel (made when first needed, made anew when it is broken) and its stubs."""
+
+    def __init__(self, address: EndpointAddress, options: EtcdOptions, identity: Identity) -> None:
+        self.address, self.url = address, address.url
+        self._options, self._identity = options, identity
+        self._channel: Any = None
+        self._connecting: asyncio.Task[None] | None = None
+        self.kv: Any = None
+        self.lease: Any = None
+        self.watch: Any = None
+        self.auth: Any = None
+        self.maintenance: Any = None
+        self.cluster: Any = None
+
+    def is_ready(self) -> bool:
+        return self._channel is not None and self._channel.get_state() is READY
+
+    async def ready(self) -> None:
+        """Returns when a call can be sent. Raises `NoAnswer`, `ForeignCluster`."""
+        if self.is_ready():
+            return
+        if self._connecting is None:
+            self._connecting = asyncio.get_running_loop().create_task(self._connect(), name=f"etcd {self.url}")
+            self._connecting.add_done_callback(self._connected)
+        await shared(self._connecting)
+
+    def _connected(self, task: asyncio.Task[None]) -> None:
+        self._connecting = None
+        if not task.cancelled():
+            task.exception()  # those who wait for it are told; there may be nobody left
+
+    async def _connect(self) -> None:
+        """Sends a harmless local read: it makes gRPC connect, and fails with the reason where it cannot."""
+        if self._channel is None:
+            self._open()
+        request = rpc_pb2.RangeRequest(key=NEVER_KEY, serializable=True, count_only=True)
+        timeout_s = self._options.connect_timeout_s
+        detail = f"no answer within {timeout_s} s"
+        try:
+            # The call's own deadline comes too late where looking up a name hangs.
+            async with asyncio.timeout(timeout_s + 1.0):
+                response = await self.kv.Range(request, timeout=timeout_s)
+            self._identity.check(response.header.cluster_id, self.url)
+            return
+        except grpc.aio.AioRpcError as e:
+            if self.is_ready() and e.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
+                return  # etcd refused it (without a token), so it is there
+            if e.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
+                detail = e.details() or e.code().name
+        except TimeoutError:
+            pass
+        except asyncio.CancelledError:
+            if cancelled_from_outside():
+                raise
+            detail = "the channel was closed"
+        await self.discard()
+        raise NoAnswer(detail)
+
+    def _open(self) -> None:
+        keepalive_ms = int(self._options.keepalive_s * 1000)
+        settings = [
+            ("grpc.max_receive_message_length", MAX_RECEIVE_BYTES),
+            ("grpc.max_send_message_length", MAX_SEND_BYTES),
+            ("grpc.keepalive_time_ms", keepalive_ms),
+            ("grpc.keepalive_timeout_ms", keepalive_ms // 2),
+            ("grpc.http2.ping_timeout_ms", keepalive_ms // 2),  # a minute by default, whatever the keepalive's
+            ("grpc.http2.max_pings_without_data", 0),
+            # Calls are sent on a connected channel only, and one that is broken is replaced: no waiting in between.
+            ("grpc.initial_reconnect_backoff_ms", 100),
+            ("grpc.max_reconnect_backoff_ms", 1000),
+            ("grpc.enable_retries", 0),
+            ("grpc.enable_http_proxy", 0),
+            ("grpc.use_local_subchannel_pool", 1),
+        ]
+        if self.address.tls:
+            self._channel = grpc.aio.secure_channel(self.address.target, credentials(self._options), settings)
+        else:
+            self._channel = grpc.aio.insecure_channel(self.address.target, settings)
+        self.kv = rpc_pb2_grpc.KVStub(self._channel)
+        self.lease = rpc_pb2_grpc.LeaseStub(self._channel)
+        self.watch = rpc_pb2_grpc.WatchStub(self._channel)
+        self.auth = rpc_pb2_grpc.AuthStub(self._channel)
+        self.maintenance = rpc_pb2_grpc.MaintenanceStub(self._channel)
+        self.cluster = rpc_pb2_grpc.ClusterStub(self._channel)
+
+    async def discard(self, grace_s: float | None = None) -> None:
+        """Closes the channel; the next call makes a new one, with certificates as they are then."""
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            await channel.close(grace_s)
+
+    def check_identity(self, cluster_id: int) -> None:
+        self._identity.check(cluster_id, self.url)
+
+    async def close(self, grace_s: float) -> None:
+        connecting = self._connecting
+        if connecting is not None:
+            connecting.cancel()
+            with suppress(asyncio.CancelledError, StoreError):
+                await connecting
+        await self.discard(grace_s)
+
+
+def credentials(options: EtcdOptions) -> Any:
+    """Reads the files of a TLS client. Raises `InvalidEtcdOption` where one cannot be read."""
+
+    def read(name: str) -> bytes | None:
+        path = getattr(options, name)
+        try:
+            return None if path is None else Path(path).read_bytes()
+        except OSError as e:
+            raise InvalidEtcdOption(f"etcd's {name} cannot be read: {e}") from None
+
+    return grpc.ssl_channel_credentials(read("ca_file"), read("key_file"), read("cert_file"))
+
+
+class Endpoints:
+    """All members that were named. One is used until it fails, then the next: reads and watches stay on one history."""
+
+    def __init__(self, options: EtcdOptions) -> None:
+        self.options = options
+        identity = Identity()
+        self._all: Sequence[Endpoint] = [Endpoint(address, options, identity) for address in options.addresses()]
+        self._current = 0
+        self.is_closed = False
+        self.failovers = 0
+        """How often another endpoint was taken, for the metrics."""
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __iter__(self) -> Any:
+        return iter(self._all)
+
+    @property
+    def current(self) -> Endpoint:
+        return self._all[self._current]
+
+    def named(self, url: str) -> Endpoint:
+        """The endpoint of that URL. Raises ValueError."""
+        for endpoint in self._all:
+            if endpoint.url == url.rstrip("/"):
+                return endpoint
+        raise ValueError(f"{url} is none of etcd's endpoints {', '.join(e.url for e in self._all)}")
+
+    def failed(self, endpoint: Endpoint) -> None:
+        """Has the next one used, unless somebody else did so already."""
+        if endpoint is self.current and len(self._all) > 1:
+            self._current = (self._current + 1) % len(self._all)
+            self.failovers += 1
+
+    def check_open(self) -> None:
+        if self.is_closed:
+            raise StoreUnavailable("the store is closed")
+
+    def names(self) -> str:
+        return ", ".join(endpoint.url for endpoint in self._all)
+
+    async def close(self, grace_s: float) -> None:
+        self.is_closed = True
+        await asyncio.gather(*[endpoint.close(grace_s) for endpoint in self._all])

@@ -1,0 +1,88 @@
+"""The store's structures as etcd's messages, and back. Used by `store` and `watch`.
+
+The message classes are generated (aetcd); that package's own client is loaded with them and not used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from aetcd.rpc import rpc_pb2
+
+from penstock.state.store import Compare, Entry, Event, Operation, Put, Target
+
+TARGETS = {
+    Target.VERSION: (rpc_pb2.Compare.VERSION, "version"),
+    Target.CREATE_REVISION: (rpc_pb2.Compare.CREATE, "create_revision"),
+    Target.MOD_REVISION: (rpc_pb2.Compare.MOD, "mod_revision"),
+    Target.VALUE: (rpc_pb2.Compare.VALUE, "value"),
+}
+RESULTS = {
+    "=": rpc_pb2.Compare.EQUAL,
+    "!=": rpc_pb2.Compare.NOT_EQUAL,
+    "<": rpc_pb2.Compare.LESS,
+    ">": rpc_pb2.Compare.GREATER,
+}
+DELETE_EVENT = 1
+FIRST_KEY = b"\x00"
+AFTER_LAST_KEY = b"\x00"
+"""As the end of a range: no end."""
+
+
+def span(prefix: str) -> tuple[bytes, bytes]:
+    """First key, and the one after the last, of a prefix. UTF-8 has no byte 0xff, so the last one can be counted up."""
+    if not prefix:
+        return FIRST_KEY, AFTER_LAST_KEY
+    first = prefix.encode()
+    return first, first[:-1] + bytes([first[-1] + 1])
+
+
+def text(key: bytes) -> str:
+    """A key as a string; one that somebody else wrote and that is no UTF-8 keeps its bytes as lone surrogates."""
+    return key.decode(errors="surrogateescape")
+
+
+def entry_of(kv: Any) -> Entry:
+    return Entry(text(kv.key), kv.value, kv.create_revision, kv.mod_revision, kv.version, kv.lease)
+
+
+def event_of(event: Any) -> tuple[int, Event]:
+    """(revision, event)."""
+    kv = event.kv
+    if event.type == DELETE_EVENT:
+        return kv.mod_revision, Event(text(kv.key), None)
+    return kv.mod_revision, Event(text(kv.key), entry_of(kv))
+
+
+def txn_request(compares: Sequence[Compare], then: Sequence[Operation], otherwise: Sequence[Operation]) -> Any:
+    """The request; a transaction that writes in neither branch reads a key, so that etcd decides it linearizably.
+
+    Without that, etcd would answer one that only compares from what its member happens to know.
+    """
+    success = [operation_of(op) for op in then]
+    if not then and not otherwise:
+        key = compares[0].key.encode() if compares else FIRST_KEY
+        success.append(rpc_pb2.RequestOp(request_range=rpc_pb2.RangeRequest(key=key, count_only=True)))
+    return rpc_pb2.TxnRequest(
+        compare=[compare_of(c) for c in compares], success=success, failure=[operation_of(op) for op in otherwise]
+    )
+
+
+def compare_of(compare: Compare) -> Any:
+    target, field = TARGETS[compare.target]
+    return rpc_pb2.Compare(
+        key=compare.key.encode(), target=target, result=RESULTS[compare.op], **{field: compare.value}
+    )
+
+
+def operation_of(operation: Operation) -> Any:
+    if isinstance(operation, Put):
+        put = rpc_pb2.PutRequest(key=operation.key.encode(), value=operation.value, lease=operation.lease)
+        return rpc_pb2.RequestOp(request_put=put)
+    if operation.prefix:
+        first, end = span(operation.key)
+        delete = rpc_pb2.DeleteRangeRequest(key=first, range_end=end)
+    else:
+        delete = rpc_pb2.DeleteRangeRequest(key=operation.key.encode())
+    return rpc_pb2.RequestOp(request_delete_range=delete)

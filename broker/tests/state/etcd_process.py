@@ -1,0 +1,184 @@
+"""Real etcd processes for tests: one member or several on loopback, in a temporary directory, ended by their pids.
+
+    with EtcdCluster(directory, members=3) as etcd:
+        store = EtcdStore(EtcdOptions(endpoints=etcd.endpoints))
+        etcd.members[0].pause()
+
+For tests of other rooms and of whole clusters too: put this file's folder on `sys.path`, as `conftest.py` beside it
+does.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+from penstock.state.etcd.binary import find_etcd
+
+START_DEADLINE_S = 60.0
+"""Generous: only a member that never comes up reaches it."""
+START_ATTEMPTS = 3
+"""A free port may be taken by somebody else before etcd listens on it."""
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of 127.0.0.1 that nobody listens on."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for s in sockets:
+            s.bind(("127.0.0.1", 0))
+        return [s.getsockname()[1] for s in sockets]
+    finally:
+        for s in sockets:
+            s.close()
+
+
+class EtcdMember:
+    """One etcd process. It can be paused, killed, and started again on its data."""
+
+    def __init__(self, name: str, directory: Path, client_port: int, peer_port: int, scheme: str) -> None:
+        self.name, self.directory = name, directory
+        self.client_port, self.peer_port = client_port, peer_port
+        self.url = f"{scheme}://127.0.0.1:{client_port}"
+        self.peer_url = f"http://127.0.0.1:{peer_port}"
+        self.health_port = 0
+        self.arguments: list[str] = []
+        self.process: subprocess.Popen[bytes] | None = None
+        self.is_paused = False
+
+    @property
+    def log(self) -> Path:
+        return self.directory / f"{self.name}.log"
+
+    def start(self) -> None:
+        """Returns at once; `wait_ready` waits."""
+        assert self.process is None, f"{self.name} runs already"
+        [self.health_port] = free_ports(1)
+        health = f"--listen-metrics-urls=http://127.0.0.1:{self.health_port}"
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("ETCD")}
+        with open(self.log, "ab") as log:
+            self.process = subprocess.Popen(
+                [*self.arguments, health], stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment
+            )
+
+    def wait_ready(self) -> None:
+        """Returns when the member serves clients and knows a leader. Raises AssertionError with its log."""
+        deadline = time.monotonic() + START_DEADLINE_S
+        while not self.is_healthy():
+            assert self.process is not None
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                tail = self.log.read_text(errors="replace")[-3000:]
+                raise AssertionError(f"etcd {self.name} did not come up (exit code {self.process.poll()}):\n{tail}")
+            time.sleep(0.02)
+
+    def is_healthy(self) -> bool:
+        connection = http.client.HTTPConnection("127.0.0.1", self.health_port, timeout=2)
+        try:
+            connection.request("GET", "/health")
+            return connection.getresponse().status == 200
+        except (OSError, http.client.HTTPException):
+            return False
+        finally:
+            connection.close()
+
+    def pause(self) -> None:
+        """Stops the process without ending it: connections stay open, and nothing answers."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+        self.is_paused = True
+
+    def resume(self) -> None:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGCONT)
+        self.is_paused = False
+
+    def kill(self) -> None:
+        """As by kill -9; `start` brings it back with its data."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+            self.is_paused = False
+
+
+class EtcdCluster:
+    """An etcd of one or more members; a context manager that starts them and, at the end, kills them."""
+
+    def __init__(
+        self, directory: Path | None = None, members: int = 1, arguments: Sequence[str] = (), is_durable: bool = False
+    ) -> None:
+        self._own_directory = tempfile.TemporaryDirectory(prefix="etcd-") if directory is None else None
+        self.directory = Path(self._own_directory.name) if self._own_directory else directory
+        self._size, self._arguments, self._is_durable = members, list(arguments), is_durable
+        self.members: list[EtcdMember] = []
+
+    @property
+    def endpoints(self) -> tuple[str, ...]:
+        return tuple(member.url for member in self.members)
+
+    def start(self) -> None:
+        for attempt in range(START_ATTEMPTS):
+            try:
+                self._start(attempt)
+            except AssertionError as e:
+                self.kill()
+                if attempt == START_ATTEMPTS - 1 or "address already in use" not in str(e):
+                    raise
+            else:
+                return
+
+    def _start(self, attempt: int) -> None:
+        ports = free_ports(2 * self._size)
+        scheme = "https" if any(a.startswith("--cert-file") for a in self._arguments) else "http"
+        assert self.directory is not None
+        folder = self.directory / f"etcd-{attempt}"
+        folder.mkdir(parents=True)
+        self.members = [EtcdMember(f"m{i}", folder, ports[2 * i], ports[2 * i + 1], scheme) for i in range(self._size)]
+        initial = ",".join(f"{m.name}={m.peer_url}" for m in self.members)
+        for member in self.members:
+            member.arguments = [
+                find_etcd().path,
+                f"--name={member.name}",
+                f"--data-dir={folder / member.name}",
+                f"--listen-client-urls={member.url}",
+                f"--advertise-client-urls={member.url}",
+                f"--listen-peer-urls={member.peer_url}",
+                f"--initial-advertise-peer-urls={member.peer_url}",
+                f"--initial-cluster={initial}",
+                f"--initial-cluster-token={folder}",
+                "--log-level=warn",
+                # One member elects itself, however slow the machine: quicker, and with leases from one second on.
+                *(["--heartbeat-interval=20", "--election-timeout=200"] if self._size == 1 else []),
+                # For as long as nobody pulls the plug: what is written survives a killed process all the same.
+                *([] if self._is_durable else ["--unsafe-no-fsync"]),
+                *self._arguments,
+            ]
+            member.start()
+        for member in self.members:
+            member.wait_ready()
+
+    def kill(self) -> None:
+        for member in self.members:
+            member.kill()
+
+    def __enter__(self) -> EtcdCluster:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+        for member in self.members:  # 64 MB each at least; their logs stay, for who wants to know why a test failed
+            shutil.rmtree(member.directory / member.name, ignore_errors=True)
+        if self._own_directory is not None:
+            self._own_directory.cleanup()

@@ -1,0 +1,175 @@
+"""Options, errors and the joining of fragments: what can be said about the store on etcd without an etcd."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from aetcd.rpc import kv_pb2, rpc_pb2
+from grpc import StatusCode
+
+from penstock.state.etcd.binary import find_etcd
+from penstock.state.etcd.errors import MessageTooLarge, Outcome, error_of, outcome_of
+from penstock.state.etcd.messages import entry_of, span, txn_request
+from penstock.state.etcd.options import EtcdOptions, InvalidEtcdOption, parse_endpoint
+from penstock.state.etcd.watch import WholeRevisions
+from penstock.state.store import Compacted, Compare, LeaseExpired, Put, StoreError, StoreUnavailable
+
+
+@pytest.mark.parametrize(
+    ("url", "target"),
+    [
+        ("http://127.0.0.1:2379", "ipv4:127.0.0.1:2379"),
+        ("http://127.0.0.1", "ipv4:127.0.0.1:2379"),
+        ("https://etcd-0.etcd.svc:12379/", "dns:///etcd-0.etcd.svc:12379"),
+        ("https://[::1]:2379", "ipv6:[::1]:2379"),
+    ],
+)
+def test_an_endpoint_is_a_scheme_a_host_and_a_port(url: str, target: str) -> None:
+    assert parse_endpoint(url).target == target
+    assert parse_endpoint(url).tls is url.startswith("https")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "127.0.0.1:2379",
+        "etcd:2379",
+        "ftp://h:1",
+        "http://",
+        "http://h:x",
+        "http://h:99999",
+        "http://h/x",
+        "http://a b",
+    ],
+)
+def test_what_is_no_endpoint_is_named(url: str) -> None:
+    with pytest.raises(InvalidEtcdOption, match="http://host:port") as caught:
+        EtcdOptions(endpoints=(url,))
+    assert repr(url) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"endpoints": ()}, "1 to 64 endpoints"),
+        ({"endpoints": tuple(f"http://h:{i}" for i in range(1, 70))}, "1 to 64 endpoints"),
+        ({"endpoints": "http://h:1"}, "several strings"),
+        ({"endpoints": ("http://a", "https://b")}, "mixed"),
+        ({"endpoints": ("http://user:pw@a",)}, "user and password beside"),
+        ({"ca_file": "x"}, "ca_file is for endpoints with https"),
+        ({"endpoints": ("https://a",), "cert_file": "x"}, "cert_file and key_file"),
+        ({"user": "u"}, "user and password belong together"),
+        ({"request_timeout_s": 0}, "request_timeout_s"),
+        ({"connect_timeout_s": float("nan")}, "connect_timeout_s"),
+        ({"keepalive_s": 1}, "keepalive_s is 1"),
+    ],
+)
+def test_options_that_cannot_be_are_refused_by_name(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(InvalidEtcdOption, match=text):
+        EtcdOptions(**{"endpoints": ("http://127.0.0.1:2379",), **options})
+
+
+def test_a_password_is_not_shown() -> None:
+    assert "s3cret" not in repr(EtcdOptions(endpoints=("http://a",), user="u", password="s3cret"))
+
+
+@pytest.mark.parametrize(
+    ("code", "details", "outcome"),
+    [
+        (StatusCode.UNAVAILABLE, "Socket closed", Outcome.UNKNOWN),
+        (StatusCode.UNAVAILABLE, "etcdserver: request timed out", Outcome.UNKNOWN),
+        (StatusCode.UNAVAILABLE, "etcdserver: leader changed", Outcome.UNKNOWN),
+        (StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded", Outcome.UNKNOWN),
+        (StatusCode.INTERNAL, "Received RST_STREAM with error code 2", Outcome.UNKNOWN),
+        (StatusCode.UNKNOWN, "raft proposal dropped", Outcome.UNKNOWN),
+        (StatusCode.UNAVAILABLE, "etcdserver: no leader", Outcome.ELSEWHERE),
+        (StatusCode.UNAUTHENTICATED, "etcdserver: invalid auth token", Outcome.TOKEN),
+        (StatusCode.INVALID_ARGUMENT, "etcdserver: user name is empty", Outcome.TOKEN),
+        (StatusCode.INVALID_ARGUMENT, "etcdserver: revision of auth store is old", Outcome.TOKEN),
+        (StatusCode.OUT_OF_RANGE, "etcdserver: mvcc: required revision has been compacted", Outcome.REFUSED),
+        (StatusCode.NOT_FOUND, "etcdserver: requested lease not found", Outcome.REFUSED),
+        (StatusCode.RESOURCE_EXHAUSTED, "CLIENT: Received message larger than max (9 vs. 4)", Outcome.REFUSED),
+    ],
+)
+def test_a_failed_call_is_unknown_unless_etcd_itself_says_that_it_was_not_done(
+    code: StatusCode, details: str, outcome: Outcome
+) -> None:
+    assert outcome_of(code, details) is outcome
+
+
+@pytest.mark.parametrize(
+    ("code", "details", "kind"),
+    [
+        (StatusCode.OUT_OF_RANGE, "etcdserver: mvcc: required revision has been compacted", Compacted),
+        (StatusCode.OUT_OF_RANGE, "etcdserver: mvcc: required revision is a future revision", ValueError),
+        (StatusCode.NOT_FOUND, "etcdserver: requested lease not found", LeaseExpired),
+        (StatusCode.RESOURCE_EXHAUSTED, "etcdserver: mvcc: database space exceeded", StoreUnavailable),
+        (StatusCode.RESOURCE_EXHAUSTED, "etcdserver: too many requests", StoreUnavailable),
+        (StatusCode.INVALID_ARGUMENT, "etcdserver: request is too large", ValueError),
+        (StatusCode.INVALID_ARGUMENT, "etcdserver: too many operations in txn request", StoreError),
+        (StatusCode.PERMISSION_DENIED, "etcdserver: permission denied", StoreError),
+        (StatusCode.RESOURCE_EXHAUSTED, "CLIENT: Received message larger than max (9 vs. 4)", MessageTooLarge),
+        (StatusCode.FAILED_PRECONDITION, "etcdserver: something new", StoreError),
+    ],
+)
+def test_a_refusal_becomes_the_stores_error(code: StatusCode, details: str, kind: type[Exception]) -> None:
+    assert type(error_of(code, details, "http://a")) is kind
+
+
+def message(revisions: list[int], fragment: bool = False, at: int = 0) -> Any:
+    events = [kv_pb2.Event(kv=kv_pb2.KeyValue(key=b"/k", mod_revision=revision)) for revision in revisions]
+    header = rpc_pb2.ResponseHeader(revision=at or max(revisions, default=0))
+    return rpc_pb2.WatchResponse(header=header, events=events, fragment=fragment)
+
+
+def test_a_fragment_gives_what_is_complete_and_holds_back_its_last_revision() -> None:
+    joined = WholeRevisions(5)
+    first = joined.add(message([5, 5, 6, 7, 7], fragment=True))
+    assert first is not None
+    assert (first.revision, len(first.events)) == (6, 3)
+    assert joined.next_revision == 7
+    assert joined.add(message([7], fragment=True)) is None
+    last = joined.add(message([7, 8]))
+    assert last is not None
+    assert (last.revision, len(last.events)) == (8, 5)
+    assert joined.next_revision == 9
+
+
+def test_progress_moves_on_where_a_watch_resumes_and_brings_no_changes() -> None:
+    joined = WholeRevisions(5)
+    assert joined.add(message([], at=40)) is None
+    assert joined.next_revision == 41
+    assert joined.add(message([], at=30)) is None
+    assert joined.next_revision == 41
+
+
+def test_a_revision_that_was_given_already_is_a_broken_promise() -> None:
+    joined = WholeRevisions(5)
+    joined.add(message([6]))
+    with pytest.raises(AssertionError, match="revision 6 came after 6"):
+        joined.add(message([6]))
+
+
+def test_a_transaction_that_writes_nothing_asks_for_a_linearizable_read() -> None:
+    request = txn_request([Compare.absent("/k")], [], [])
+    [operation] = request.success
+    assert operation.WhichOneof("request") == "request_range"
+    assert not operation.request_range.serializable
+    assert [op.WhichOneof("request") for op in txn_request([], [Put("/k", b"")], []).success] == ["request_put"]
+
+
+def test_a_prefix_is_the_span_of_all_keys_that_begin_with_it() -> None:
+    assert span("/a/") == (b"/a/", b"/a0")
+    assert span("") == (b"\x00", b"\x00")
+    first, end = span("/\U0010ffff")
+    assert first < "/\U0010ffff/x".encode() < end
+
+
+def test_a_key_of_somebody_else_that_is_no_utf_8_can_be_read() -> None:
+    assert entry_of(kv_pb2.KeyValue(key=b"/\xff", value=b"v")).key.encode(errors="surrogateescape") == b"/\xff"
+
+
+def test_an_etcd_program_is_found() -> None:
+    assert find_etcd().path.endswith("etcd")
