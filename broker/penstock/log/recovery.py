@@ -166,6 +166,9 @@ class Recovery:
                 timestamp_ms = header.max_timestamp_ms
                 if position >= segment.indexed_until or timestamp_ms > segment.max_timestamp_ms:
                     segment.note(position, header.base_offset, timestamp_ms, DEFAULT_INTERVAL_BYTES)
+                # After a failed sync the kernel takes pages for clean that never reached the disk: another sync alone
+                # would promise what is not there. Who can say that the last run did not end so?
+                file.write_at(position, batch)
                 segment.size = position + len(batch)
                 segment.end_offset = header.base_offset + header.last_offset_delta + 1
                 if header.leader_epoch > epoch:

@@ -97,6 +97,23 @@ async def test_only_what_no_checkpoint_vouches_for_is_read(crashed: Crashed) -> 
     assert recovered.torn_bytes == 0
 
 
+async def test_what_no_checkpoint_vouches_for_is_written_again_before_it_counts(crashed: Crashed) -> None:
+    """After a failed sync, pages that are not on disk may count as clean: another sync would not write them."""
+    files, before = crashed.files, len(crashed.files.trace)
+    log_inodes = {files.names[path]: path for path in crashed.names(LOG)}
+    state = Digest()
+    recovered = recover(files, DIRECTORY, state, None, START_MS)
+    written = {inode: 0 for inode in log_inodes}
+    for op in files.trace[before:]:
+        if op.kind == "write" and op.inode in written:
+            assert bytes(files.inodes[op.inode][op.offset :][: len(op.data)]) == op.data
+            written[op.inode] += len(op.data)
+        if op.kind == "sync" and op.inode in written:
+            log_inodes.pop(op.inode, None)
+    assert sum(written.values()) == recovered.read_bytes > 0
+    assert all(not written[inode] for inode in log_inodes), "and then synced"
+
+
 async def test_a_second_crash_need_not_read_the_same_again(crashed: Crashed) -> None:
     async with opened(crashed.files, "/data", clean=False):
         pass
