@@ -30,7 +30,7 @@ SYNCED := $(VENV)/.synced
 # uv and pip would otherwise pick up another environment that happens to be active.
 unexport VIRTUAL_ENV CONDA_PREFIX PYTHONHOME PYTHONPATH
 
-.PHONY: help setup packages kcat demo test java lint format bench fuzz crash faults lock clean
+.PHONY: help setup packages kcat demo test java lint format bench fuzz crash faults simulate lock clean
 
 help: ## list the targets (this text)
 	@awk 'BEGIN {FS = ":[^#]*## "} /^[a-z-]+:[^#]*## / {printf "  make %-8s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -72,6 +72,9 @@ crash: packages ## kill a broker 50 times under load, and look for what was lost
 
 faults: packages ## plant each known fault in a copy of the source: the tests must notice
 	$(BIN)/python -m tests.faults.run $(ARGS)
+
+simulate: packages ## run SEEDS simulated worlds with faults (default 100; ARGS="SEED" replays one)
+	$(BIN)/python -m tests.simulation.run $(or $(ARGS),--seeds $(or $(SEEDS),100))
 
 # --python-version: a lock made on a newer interpreter still covers the oldest supported one.
 lock: $(MADE) $(VENV)/.uv ## renew requirements.lock (UPGRADE=1: newest versions; UPGRADE_UV=x.y.z: another uv)

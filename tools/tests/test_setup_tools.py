@@ -147,7 +147,7 @@ class TestContinuousIntegration:
         for name in self.java if has_java else ():
             (bin_dir / name).symlink_to("/bin/sh")
         summary = "=== 3 passed in 0.10s ==="
-        steps = ("setup", "lint", "test", "demo", "java")
+        steps = ("setup", "lint", "test", "demo", "simulate", "java")
         recipes = [f"{name}:\n\t@echo '{summary}'; exit {codes.get(name, 0)}\n" for name in steps]
         (tmp_path / "Makefile").write_text("".join(recipes))
         return run("bash", tmp_path / ".ci" / "run", env={"PATH": str(bin_dir)})
@@ -157,12 +157,12 @@ class TestContinuousIntegration:
         assert result.returncode == 0, result.stdout
         assert result.stdout.splitlines()[-1] == "=== 3 passed in 0.10s ==="
 
-    @pytest.mark.parametrize("step", ["lint", "test", "demo", "java"])
+    @pytest.mark.parametrize("step", ["lint", "test", "demo", "simulate", "java"])
     def test_one_failed_step_fails_it_and_the_others_still_run(self, tmp_path: Path, step: str) -> None:
         result = self.ci(tmp_path, **{step: 1})
         assert result.returncode == 1
         assert f"FAILED  make {step}" in result.stdout
-        assert result.stdout.count("ok      make ") == 4
+        assert result.stdout.count("ok      make ") == 5
 
     def test_without_a_jdk_the_java_client_is_left_out_and_said_so(self, tmp_path: Path) -> None:
         result = self.ci(tmp_path, has_java=False)

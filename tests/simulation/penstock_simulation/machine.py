@@ -1,0 +1,62 @@
+"""A machine: clocks, a disk, an address, and the processes on it. It can lose power.
+
+Made by scenarios; `process`, `disk`, `clock` and `network` look at it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock_simulation.clock import EPOCH_MS, SimClock
+from penstock_simulation.disk import Disk
+
+if TYPE_CHECKING:
+    from penstock_simulation.network import Network
+    from penstock_simulation.process import Process
+    from penstock_simulation.world import World
+
+MAX_DRIFT = 200e-6
+MAX_SKEW_MS = 2_000
+
+
+class Machine:
+    """Its name is also its host name."""
+
+    def __init__(self, world: World, network: Network, name: str) -> None:
+        rng = world.streams[f"machine {name}"]
+        self.world, self.network, self.name = world, network, name
+        self.up = True
+        self.boots = 0
+        self.processes: list[Process] = []
+        self.disk = Disk(world, name)
+        self.rate = 1 + rng.uniform(-MAX_DRIFT, MAX_DRIFT)
+        """How fast its clocks run."""
+        self.boot_offset_s = rng.uniform(10, 1e6)
+        self.wall_offset_ms = EPOCH_MS + rng.randrange(-MAX_SKEW_MS, MAX_SKEW_MS + 1)
+        self.clock = SimClock(self)
+        network.machines[name] = self
+
+    def local_s(self) -> float:
+        """Seconds since boot."""
+        return self.world.now * self.rate + self.boot_offset_s
+
+    def leap(self, by_ms: int) -> None:
+        """Somebody sets the wall clock."""
+        self.world.note("leap", self.name, by_ms)
+        self.wall_offset_ms += by_ms
+
+    def lose_power(self) -> None:
+        """All processes end at once, nobody outside is told, and what was not on disk is gone."""
+        self.world.note("power off", self.name)
+        self.up = False
+        for process in list(self.processes):
+            process.end(power_lost=True, kind="power")
+        self.disk.lose_power()
+
+    def boot(self) -> None:
+        """Power is back; its clock since boot begins again."""
+        self.world.note("boot", self.name)
+        self.up = True
+        self.boots += 1
+        self.boot_offset_s = 10.0 - self.world.now * self.rate
+        self.network.retry_soon()

@@ -1,0 +1,319 @@
+"""What clients do in a simulated world: produce, consume in a group, read alone, look at committed offsets.
+
+The clients are the project's own. Each function is the main coroutine of one process; what happens is written into the
+history, which belongs to nobody and survives all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from penstock.client import (
+    Admin,
+    BrokerError,
+    ClientError,
+    Consumer,
+    Delivery,
+    ErrorCode,
+    NewTopic,
+    OffsetAndMetadata,
+    Producer,
+    RebalanceListener,
+    TopicPartition,
+)
+from penstock_simulation.history import Commit, CommittedRead, Content, History, Outcome, Partition, Seen, Write
+
+if TYPE_CHECKING:
+    from penstock.runtime.clock import Clock
+    from penstock_simulation.world import World
+
+TOPIC = "orders"
+GROUP = "billing"
+RETRY_S = 0.2
+MOST = 3
+
+
+@dataclass
+class Plan:
+    """What is to be done in all; shared by the processes of one world."""
+
+    world: World
+    history: History
+    bootstrap: str
+    partitions: int
+    records: int
+    """How many each producer is to send, over all its lives; up to `MOST` times as many until it is `enough`."""
+    pause_s: float
+    """The mean time between two records of a producer."""
+    segment_bytes: int
+    enough: Callable[[], bool] = bool
+    """Whether so much has happened that producers may stop."""
+    lives: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    sent: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    finished: set[str] = field(default_factory=set)
+    sessions: int = 0
+    ready: bool = False
+    last_error: str = ""
+    """What the last try to read everything ran into."""
+
+    def is_done(self, name: str) -> bool:
+        """Whether a producer has sent all that it is to."""
+        sent = self.sent[name]
+        return sent >= self.records and (sent >= MOST * self.records or self.enough())
+
+    @property
+    def all_partitions(self) -> list[TopicPartition]:
+        return [TopicPartition(TOPIC, index) for index in range(self.partitions)]
+
+    def new_session(self) -> int:
+        self.sessions += 1
+        return self.sessions
+
+
+def plain(partition: TopicPartition) -> Partition:
+    """As histories have it."""
+    return partition.topic, partition.partition
+
+
+async def create_topic(plan: Plan) -> None:
+    """Insists until the topic is there."""
+    configs = {"segment.bytes": str(plan.segment_bytes)}
+    while not plan.ready:
+        try:
+            async with Admin(plan.bootstrap, request_timeout_ms=3000) as admin:
+                await admin.create_topics([NewTopic(TOPIC, plan.partitions, 1, configs)])
+                plan.ready = True
+        except BrokerError as e:
+            if e.code == ErrorCode.TOPIC_ALREADY_EXISTS:
+                plan.ready = True
+        except ClientError:
+            pass
+        await asyncio.sleep(RETRY_S)
+
+
+# Producing
+
+
+async def produce(plan: Plan, name: str, clock: Clock, rng: random.Random) -> None:
+    """One life of a producer. Nobody knows what became of what an earlier one had under way."""
+    plan.lives[name] += 1
+    writer = f"{name}.{plan.lives[name]}"
+    linger_ms = rng.choice([0, 5, 50])
+    pending: set[asyncio.Task[None]] = set()
+    while not plan.is_done(name):
+        try:
+            producer = Producer(
+                plan.bootstrap, linger_ms=linger_ms, request_timeout_ms=3000, delivery_timeout_ms=600_000,
+                metadata_max_age_ms=30_000, clock=clock, auto_create_topics=False,
+            )  # fmt: skip
+            await producer.start()
+        except ClientError:
+            await asyncio.sleep(RETRY_S)
+            continue
+        writer = f"{name}.{plan.lives[name]}"
+        try:
+            await send_all(plan, name, writer, producer, rng, pending)
+            while pending:
+                await asyncio.wait(list(pending))
+        except ClientError:
+            pass
+        await close(producer)
+        plan.lives[name] += 1
+        await asyncio.sleep(RETRY_S)
+    plan.finished.add(name)
+
+
+async def send_all(
+    plan: Plan, name: str, writer: str, producer: Producer, rng: random.Random, pending: set[asyncio.Task[None]]
+) -> None:
+    numbers: dict[int, int] = defaultdict(int)
+    while not plan.is_done(name):
+        for _ in range(rng.choice([1, 1, 1, 4, 12])):
+            partition = rng.randrange(plan.partitions)
+            number = numbers[partition]
+            value = b"%s/%d/%d" % (writer.encode(), partition, number) + b"." * rng.choice([0, 0, 30, 300])
+            write = Write(writer, (TOPIC, partition), number, value, plan.world.now)
+            plan.history.writes.append(write)
+            numbers[partition] += 1
+            plan.sent[name] += 1
+            try:
+                delivery = await producer.send(TOPIC, value, partition=partition)
+            except ClientError:
+                write.outcome = Outcome.FAILED  # it was not even put into a batch
+                raise
+            task = asyncio.create_task(await_delivery(plan, write, delivery))
+            pending.add(task)
+            task.add_done_callback(pending.discard)
+        if rng.random() < 0.005:  # another life, in good order
+            return
+        await asyncio.sleep(rng.expovariate(1 / plan.pause_s))
+
+
+async def await_delivery(plan: Plan, write: Write, delivery: Delivery) -> None:
+    try:
+        metadata = await delivery
+    except ClientError:
+        return
+    write.outcome, write.offset, write.completed_s = Outcome.OK, metadata.offset, plan.world.now
+
+
+async def close(client: Producer | Consumer) -> None:
+    try:
+        if isinstance(client, Producer):
+            await client.close(flush=False)
+        else:
+            await client.close()
+    except ClientError:
+        pass
+
+
+# Consuming
+
+
+class Sessions(RebalanceListener):
+    """Begins a new session for a partition each time that it is given."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.current: dict[TopicPartition, int] = {}
+
+    async def on_partitions_assigned(self, partitions: set[TopicPartition]) -> None:
+        for partition in sorted(partitions):
+            self.current[partition] = self.plan.new_session()
+
+
+async def consume(plan: Plan, name: str, rng: random.Random) -> None:
+    """A member of the group, through all its lives: reads, and commits what it has read."""
+    while True:
+        plan.lives[name] += 1
+        reader = f"{name}.{plan.lives[name]}"
+        consumer = Consumer(
+            plan.bootstrap, group_id=GROUP, offset_reset="earliest", session_timeout_ms=6000,
+            heartbeat_interval_ms=1000, request_timeout_ms=5000, fetch_max_wait_ms=300, metadata_max_age_ms=30_000,
+            assignors=(rng.choice(["range", "cooperative-sticky"]), "roundrobin"),
+        )  # fmt: skip
+        try:
+            await consumer.start()
+            sessions = Sessions(plan)
+            consumer.subscribe([TOPIC], listener=sessions)
+            await poll_and_commit(plan, consumer, reader, sessions, rng)
+        except ClientError:
+            pass
+        await close(consumer)
+        await asyncio.sleep(RETRY_S)
+
+
+async def poll_and_commit(plan: Plan, consumer: Consumer, reader: str, sessions: Sessions, rng: random.Random) -> None:
+    reached: dict[TopicPartition, int] = {}
+    life = rng.randrange(50, 400)
+    for _ in range(life):
+        polled = await consumer.getmany(timeout_ms=500, max_records=rng.choice([1, 5, 50, 500]))
+        for partition, records in polled.items():
+            session = sessions.current.get(partition, 0)
+            for record in records:
+                plan.history.seen.append(
+                    Seen(reader, session, plain(partition), record.offset, record.value or b"", plan.world.now, GROUP)
+                )
+                reached[partition] = record.offset + 1
+        if rng.random() < 0.3:
+            assigned = consumer.assignment
+            offsets = {tp: offset for tp, offset in sorted(reached.items()) if tp in assigned}
+            reached.clear()
+            if offsets:
+                await commit(plan, consumer, offsets)
+
+
+async def commit(plan: Plan, consumer: Consumer, offsets: dict[TopicPartition, int]) -> None:
+    commits = [Commit(GROUP, plain(tp), offset, plan.world.now) for tp, offset in offsets.items()]
+    plan.history.commits += commits
+    await consumer.commit(offsets, timeout_ms=5000)
+    for one in commits:
+        one.outcome, one.completed_s = Outcome.OK, plan.world.now
+
+
+async def audit_commits(plan: Plan, rng: random.Random) -> None:
+    """Asks now and then what the group has committed."""
+    while True:
+        consumer = Consumer(plan.bootstrap, group_id=GROUP, request_timeout_ms=3000)
+        try:
+            await consumer.start()
+            while True:
+                invoked_s = plan.world.now
+                found = await consumer.committed(*plan.all_partitions)
+                note_committed(plan, found, invoked_s)
+                await asyncio.sleep(rng.uniform(0.1, 1.0))
+        except ClientError:
+            pass
+        await close(consumer)
+        await asyncio.sleep(RETRY_S)
+
+
+def note_committed(plan: Plan, found: Mapping[TopicPartition, OffsetAndMetadata], invoked_s: float) -> None:
+    for tp in plan.all_partitions:
+        committed = found.get(tp)
+        offset = -1 if committed is None else committed.offset
+        read = CommittedRead(GROUP, plain(tp), offset, invoked_s, plan.world.now)
+        plan.history.committed_reads.append(read)
+
+
+async def read_alone(plan: Plan, name: str, rng: random.Random) -> None:
+    """A reader without a group, through all its lives: from the beginning, or from where it was before."""
+    position: dict[TopicPartition, int] = {}
+    while True:
+        plan.lives[name] += 1
+        reader = f"{name}.{plan.lives[name]}"
+        consumer = Consumer(plan.bootstrap, offset_reset="earliest", request_timeout_ms=3000, fetch_max_wait_ms=200)
+        try:
+            await consumer.start()
+            consumer.assign(plan.all_partitions)
+            if rng.random() < 0.7:
+                for tp, offset in position.items():
+                    consumer.seek(tp, offset)
+            session = plan.new_session()
+            for _ in range(rng.randrange(20, 200)):
+                polled = await consumer.getmany(timeout_ms=500)
+                for partition, records in polled.items():
+                    for record in records:
+                        plan.history.seen.append(
+                            Seen(reader, session, plain(partition), record.offset, record.value or b"", plan.world.now)
+                        )
+                        position[partition] = record.offset + 1
+        except ClientError:
+            pass
+        await close(consumer)
+        await asyncio.sleep(RETRY_S)
+
+
+# The end
+
+
+async def read_everything(plan: Plan) -> None:
+    """What all partitions hold, and what the group has committed, when nothing happens any more."""
+    while True:
+        try:
+            async with Consumer(plan.bootstrap, group_id=GROUP, offset_reset="earliest") as consumer:
+                partitions = plan.all_partitions
+                invoked_s = plan.world.now
+                note_committed(plan, await consumer.committed(*partitions), invoked_s)
+                starts, ends = await consumer.beginning_offsets(partitions), await consumer.end_offsets(partitions)
+                consumer.assign(partitions)
+                for tp in partitions:
+                    consumer.seek(tp, starts[tp])
+                records: dict[TopicPartition, list[tuple[int, bytes]]] = {tp: [] for tp in partitions}
+                while any(not is_read(records[tp], starts[tp], ends[tp]) for tp in partitions):
+                    for tp, polled in (await consumer.getmany(timeout_ms=500)).items():
+                        records[tp] += [(record.offset, record.value or b"") for record in polled]
+            plan.history.contents[:] = [Content(plain(tp), starts[tp], ends[tp], records[tp]) for tp in partitions]
+            return
+        except ClientError as e:
+            plan.last_error = repr(e)
+            await asyncio.sleep(RETRY_S)
+
+
+def is_read(records: list[tuple[int, bytes]], start: int, end: int) -> bool:
+    return start == end or (bool(records) and records[-1][0] >= end - 1)

@@ -1,0 +1,189 @@
+"""Virtual time, and the processes that live in it. Everything else of the simulation hangs on a `World`.
+
+When nothing is ready, time jumps to the next event. Which of several processes that are ready runs next is drawn from
+the seed; within a process callbacks run in the order in which asyncio would run them. Code between two awaits takes no
+virtual time.
+"""
+
+from __future__ import annotations
+
+import gc
+import heapq
+import sys
+from asyncio import events
+from collections.abc import Callable, Coroutine
+from itertools import count
+from typing import Any, TypeVar
+
+from penstock_simulation import quiet
+from penstock_simulation.process import Process
+from penstock_simulation.streams import Streams, Trace
+
+T = TypeVar("T")
+
+INSTANT_S = 1e-6
+MAX_TURNS_PER_INSTANT = 20_000
+"""A process that runs so many turns while time hardly moves on waits for something that cannot happen."""
+
+
+class Livelock(Exception):
+    """Time stands still: some process is busy for ever."""
+
+
+class Deadlock(Exception):
+    """Nothing is ready and nothing will be."""
+
+
+class World:
+    """Time, events, processes. One at a time in a thread; `close` it when it is over."""
+
+    def __init__(self, seed: int, *, keep_trace: bool = False) -> None:
+        self.streams = Streams(seed)
+        self.trace = Trace(keep_trace)
+        self.now = 0.0
+        self.current: Process | None = None
+        self.runnable: list[Process] = []
+        self.processes: list[Process] = []
+        self.problems: list[str] = []
+        """What no process should ever do: exceptions that nobody expected."""
+        self.stopped = False
+        self._events: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
+        self._numbers = count()
+        self._scheduling = self.streams["scheduling"]
+        self._graveyard: list[Any] = []
+
+    # Events
+
+    def at(self, when: float, action: Callable[..., object], *args: Any) -> None:
+        """Has something happen at a time, outside of any process."""
+        heapq.heappush(self._events, (max(when, self.now), next(self._numbers), action, args))
+
+    def after(self, delay_s: float, action: Callable[..., object], *args: Any) -> None:
+        heapq.heappush(self._events, (self.now + delay_s, next(self._numbers), action, args))
+
+    def note(self, kind: str, who: str, what: bytes | str | int = b"") -> None:
+        self.trace.note(self.now, kind, who, what)
+
+    def problem(self, what: str) -> None:
+        if len(self.problems) < 20:
+            self.problems.append(f"{self.now:.6f} {what}")
+
+    # Processes
+
+    def spawn(self, name: str, main: Callable[[], Coroutine[Any, Any, None]], machine: Any = None) -> Process:
+        """Starts a process whose `main` runs on a loop of its own."""
+        process = Process(self, name, machine)
+        self.processes.append(process)
+        self.note("spawn", name)
+        process.post(process.begin, main)
+        return process
+
+    def bury(self, things: Any) -> None:
+        """Keeps what a dead process held, so that nothing of it runs any more, not even its destructors."""
+        self._graveyard.append(things)
+
+    # Running
+
+    def run(self, until: Callable[[], bool], deadline_s: float = float("inf")) -> bool:
+        """Runs until the condition holds (True) or virtual time is past the deadline (False)."""
+        hooks = sys.get_asyncgen_hooks()
+        before = events._get_running_loop()
+        events._set_running_loop(None)
+        sys.set_asyncgen_hooks(self._first_iteration, self._finalize)
+        collecting = gc.isenabled()
+        gc.disable()  # when garbage is found depends on what ran before in this interpreter
+        try:
+            return self._run(until, deadline_s)
+        finally:
+            events._set_running_loop(before)
+            sys.set_asyncgen_hooks(*hooks)
+            if collecting:
+                gc.enable()
+
+    def _run(self, until: Callable[[], bool], deadline_s: float) -> bool:
+        turns, since = 0, self.now
+        while not until():
+            if self.runnable:
+                turns += 1
+                if turns > MAX_TURNS_PER_INSTANT:
+                    raise Livelock(f"time stands still at {self.now:.6f} in {self.runnable[0].name}")
+                self._turn()
+            elif not self._events:
+                raise Deadlock(f"nothing is left to happen at {self.now:.6f}")
+            elif self._events[0][0] > deadline_s:
+                self.now = deadline_s
+                return False
+            else:
+                self._advance()
+                if self.now > since + INSTANT_S:
+                    turns, since = 0, self.now
+        return True
+
+    def _turn(self) -> None:
+        runnable = self.runnable
+        last = runnable.pop()
+        if runnable:
+            chosen = self._scheduling.randrange(len(runnable) + 1)
+            if chosen < len(runnable):
+                last, runnable[chosen] = runnable[chosen], last
+        last.queued = False
+        self.current = last
+        events._set_running_loop(last.loop)
+        try:
+            last.run_turn()
+        finally:
+            events._set_running_loop(None)
+        self.current = None
+        if last.ready and not last.queued:
+            last.enqueue()
+
+    def _advance(self) -> None:
+        """Moves on to the next event, and has all that is due at that time happen."""
+        queue = self._events
+        self.now = now = queue[0][0]
+        while queue and queue[0][0] <= now:
+            _, _, action, args = heapq.heappop(queue)
+            action(*args)
+
+    def run_main(self, main: Callable[[], Coroutine[Any, Any, T]], machine: Any = None, deadline_s: float = 1e6) -> T:
+        """Runs one coroutine as a process to its end, and returns what it returns. For tests."""
+        result: list[T] = []
+        error: list[BaseException] = []
+
+        async def body() -> None:
+            try:
+                result.append(await main())
+            except Exception as e:
+                error.append(e)
+
+        self.spawn("main", body, machine)
+        finished = self.run(lambda: bool(result or error), self.now + deadline_s)
+        if error:
+            raise error[0]
+        assert finished, f"not done by {self.now} s"
+        return result[0]
+
+    def close(self) -> None:
+        """Ends all processes at once and lets go of what they held."""
+        self.stopped = True
+        for process in self.processes:
+            if process.alive:
+                process.kill()
+        self._events.clear()
+        with quiet.burial():
+            self._graveyard.clear()
+            self.processes.clear()
+            self.runnable.clear()
+
+    # Asynchronous generators
+
+    def _first_iteration(self, generator: Any) -> None:
+        if self.current is not None:
+            self.current.generators.add(generator)
+
+    def _finalize(self, generator: Any) -> None:
+        """One was dropped before its end: its `finally` runs in a task of its process, as asyncio does it."""
+        process = self.current
+        if process is not None and process.alive and generator in process.generators:
+            process.generators.discard(generator)
+            process.loop.create_task(generator.aclose())

@@ -1,0 +1,166 @@
+"""Runs simulated worlds: `python -m tests.simulation.run --seeds 1000`, or seeds by number to replay them.
+
+Prints how many seeds a minute it does, and what was found with the command that shows it again. A seed counts when at
+least 1,000 operations were acknowledged in it and 3 faults happened. Exit code 0 only if nothing was found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import random
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from penstock_simulation.faults import WEIGHTS
+from penstock_simulation.planted import BUGS, planted
+from penstock_simulation.scenario import Verdict, run_seed
+
+HASH_SEED = "0"
+"""Sets of strings are looked through in the order that it decides."""
+SEEDS_FILE = Path(__file__).with_name("seeds.txt")
+HANG_S = 300
+PLANT_SEEDS = 200
+FIRST_SEED = 1
+
+
+class Hangs(Exception):
+    """A seed takes far longer than any should."""
+
+
+def kept_seeds() -> list[int]:
+    """The seeds that found something once."""
+    lines = SEEDS_FILE.read_text().splitlines() if SEEDS_FILE.exists() else []
+    return [int(line.split("#")[0]) for line in lines if line.split("#")[0].strip()]
+
+
+def one(
+    seed: int, plant: str | None = None, only: str | None = None, trace: bool = False, verbose: bool = False
+) -> Verdict:
+    """Runs a seed. In a worker process."""
+    kinds = None if only is None else {kind: WEIGHTS.get(kind, 1) for kind in only.split(",")}
+
+    def alarm(number: int, frame: FrameType | None) -> None:
+        raise Hangs(f"seed {seed} has run for {HANG_S} s")
+
+    signal.signal(signal.SIGALRM, alarm)
+    signal.alarm(HANG_S)
+    try:
+        verdict = run_seed(
+            seed,
+            keep_trace=trace,
+            kinds=kinds,
+            verbose=verbose,
+            plant=partial(planted, plant) if plant is not None else None,
+        )
+    finally:
+        signal.alarm(0)
+    verdict.history = type(verdict.history)()  # it is large, and need not cross to another process
+    return verdict
+
+
+def several(seeds: Iterable[int], arguments: argparse.Namespace) -> Iterator[Verdict]:
+    work: Any = partial(one, plant=arguments.plant, only=arguments.only)
+    if arguments.workers == 1:
+        yield from map(work, seeds)
+        return
+    with multiprocessing.get_context("spawn").Pool(arguments.workers) as pool:
+        yield from pool.imap(work, seeds)  # in their order, so that the first one with findings is the first
+
+
+def command(seed: int, arguments: argparse.Namespace) -> str:
+    plant = f" --plant {arguments.plant}" if arguments.plant is not None else ""
+    only = f" --only {arguments.only}" if arguments.only is not None else ""
+    return f"python -m tests.simulation.run {seed}{plant}{only}"
+
+
+def simulate(arguments: argparse.Namespace) -> int:
+    first = random.SystemRandom().randrange(1 << 48) if arguments.first is None else arguments.first
+    seeds = [*(kept_seeds() if arguments.first is None else []), *range(first, first + arguments.seeds)]
+    print(f"{len(seeds)} seeds, the fresh ones from {first} on", flush=True)
+    began = time.monotonic()
+    counted = operations = 0
+    failed: list[Verdict] = []
+    kinds: Counter[str] = Counter()
+    for done, verdict in enumerate(several(seeds, arguments), 1):
+        counted += verdict.counts
+        operations += verdict.operations
+        kinds.update(verdict.faults)
+        if verdict.findings:
+            failed.append(verdict)
+            print(f"seed {verdict.seed}: {verdict.findings[0]}", flush=True)
+        if done % 50 == 0 or done == len(seeds):
+            rate = 60 * done / (time.monotonic() - began)
+            print(f"{done} seeds, {counted} count, {rate:.0f} seeds a minute, {len(failed)} with findings", flush=True)
+    print(f"{operations} acknowledged operations; faults: " + ", ".join(f"{k} {n}" for k, n in sorted(kinds.items())))
+    if failed:
+        print(f"replay the first with findings: {command(failed[0].seed, arguments)}")
+    return 1 if failed else 0
+
+
+def replay(arguments: argparse.Namespace) -> int:
+    """Each seed twice: the two must be the same to the last byte."""
+    worst = 0
+    for seed in arguments.seed:
+        verdict = one(seed, arguments.plant, arguments.only, verbose=arguments.verbose, trace=arguments.trace)
+        again = one(seed, arguments.plant, arguments.only)
+        print(
+            f"seed {seed}: {verdict.operations} operations, {verdict.virtual_s:.1f} virtual s,"
+            f" {verdict.real_s:.2f} s, faults {dict(verdict.faults)}, trace {verdict.digest}"
+        )
+        for line in verdict.trace or ():
+            print(line)
+        for finding in verdict.findings:
+            print(f"  {finding}")
+        if again.digest != verdict.digest:
+            print(f"  NOT DETERMINISTIC: the second run has trace {again.digest}")
+            worst = 2
+        worst = max(worst, 1 if verdict.findings else 0)
+    return worst
+
+
+def catch(arguments: argparse.Namespace) -> int:
+    """Looks for the first seed that catches a planted bug."""
+    began = time.monotonic()
+    first = FIRST_SEED if arguments.first is None else arguments.first
+    for number, verdict in enumerate(several(range(first, first + PLANT_SEEDS), arguments)):
+        if verdict.findings:
+            took_s = time.monotonic() - began
+            print(f"{arguments.plant} caught by seed {verdict.seed}, after {number + 1} seeds and {took_s:.0f} s:")
+            print(f"  {verdict.findings[0]}\n  {command(verdict.seed, arguments)}")
+            return 0
+    print(f"{arguments.plant} NOT CAUGHT by {PLANT_SEEDS} seeds")
+    return 1
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation.run", description=__doc__)
+    parser.add_argument("seed", nargs="*", type=int, help="replay these, each twice")
+    parser.add_argument("--seeds", type=int, default=100, help="how many fresh ones (default 100)")
+    parser.add_argument("--first", type=int, help="the first one, instead of a random one after the kept ones")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--plant", choices=sorted(BUGS), help="plant this bug, and look for a seed that catches it")
+    parser.add_argument("--only", metavar="KIND,...", help="faults of these kinds alone")
+    parser.add_argument("-v", "--verbose", action="store_true", help="with the broker's logs, in virtual time")
+    parser.add_argument("--trace", action="store_true", help="print every event")
+    arguments = parser.parse_args()
+    if arguments.seed:
+        return replay(arguments)
+    return catch(arguments) if arguments.plant else simulate(arguments)
+
+
+if __name__ == "__main__":
+    if os.environ.get("PYTHONHASHSEED") != HASH_SEED:
+        os.environ["PYTHONHASHSEED"] = HASH_SEED
+        os.execv(sys.executable, [sys.executable, "-m", "tests.simulation.run", *sys.argv[1:]])
+    sys.exit(main())

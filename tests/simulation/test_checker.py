@@ -1,0 +1,175 @@
+"""Each promise that the checker knows: a history that breaks it is found out, and the legal one beside it is not."""
+
+from __future__ import annotations
+
+import pytest
+from penstock_simulation.checker import CHECKS, check
+from penstock_simulation.history import (
+    Acknowledgement,
+    Commit,
+    CommittedRead,
+    Content,
+    HighWatermark,
+    History,
+    Outcome,
+    Replica,
+    Seen,
+    Write,
+)
+
+P = ("t", 0)
+G = "g"
+
+
+def write(number: int, offset: int = -1, outcome: Outcome = Outcome.OK, writer: str = "w", **more: object) -> Write:
+    return Write(writer, P, number, value(number, writer), outcome=outcome, offset=offset, completed_s=1.0, **more)  # type: ignore[arg-type]
+
+
+def value(number: int, writer: str = "w") -> bytes:
+    return f"{writer}/{number}".encode()
+
+
+def content(*numbers: int, start: int = 0, writer: str = "w") -> Content:
+    records = [(start + i, value(number, writer)) for i, number in enumerate(numbers)]
+    return Content(P, start, start + len(records), records)
+
+
+def seen(offset: int, number: int, session: int = 1, group: str = "", reader: str = "r", **more: object) -> Seen:
+    return Seen(reader, session, P, offset, value(number), 1.0, group, **more)  # type: ignore[arg-type]
+
+
+def commit(offset: int, began: float, ended: float, outcome: Outcome = Outcome.OK) -> Commit:
+    return Commit(G, P, offset, began, outcome, ended)
+
+
+def read(offset: int, began: float, ended: float) -> CommittedRead:
+    return CommittedRead(G, P, offset, began, ended)
+
+
+WRITES = [write(0, 0), write(1, 1), write(2, 2)]
+SENT = [write(i, -1, Outcome.UNKNOWN) for i in range(3)]
+FOREVER = float("inf")
+
+BROKEN = {
+    "lost": [
+        History(writes=WRITES, contents=[content(0, 1)]),
+        History(writes=[write(0, -1), write(1, 1)], contents=[Content(P, 0, 2, [(0, value(1)), (1, value(1))])]),
+        History(writes=SENT, seen=[seen(0, 0), seen(1, 1)], contents=[content(0)]),
+        History(writes=WRITES, contents=[Content(P, 0, 0, [])]),
+    ],
+    "gap": [
+        History(writes=SENT, contents=[Content(P, 0, 3, [(0, value(0)), (2, value(2))])]),
+        History(writes=SENT, contents=[Content(P, 0, 3, [(0, value(0)), (1, value(1))])]),
+    ],
+    "invented": [
+        History(writes=SENT, contents=[content(0, 7)]),
+        History(writes=[write(0, -1, Outcome.FAILED)], contents=[content(0)]),
+        History(writes=SENT, seen=[Seen("r", 1, ("t", 1), 0, value(0))]),
+    ],
+    "duplicated": [
+        History(writes=SENT, contents=[content(0, 1, 0)]),
+        History(writes=[write(0, 0), write(1, 1)], contents=[content(0, 1, 1)]),
+    ],
+    "reordered": [History(writes=SENT, contents=[content(1, 0)])],
+    "inconsistent": [
+        History(writes=WRITES, contents=[content(1, 0, 2)]),
+        History(writes=SENT, seen=[seen(0, 0), seen(0, 1, reader="other")]),
+        History(writes=[write(0, 0), write(0, 0, writer="v")], contents=[]),
+    ],
+    "non-monotonic": [
+        History(writes=SENT, seen=[seen(1, 1), seen(0, 0)]),
+        History(writes=SENT, seen=[seen(1, 1), seen(1, 1)]),
+    ],
+    "unseen": [
+        History(writes=WRITES, seen=[seen(0, 0), seen(2, 2)], contents=[content(0, 1, 2)]),
+        History(
+            writes=WRITES, seen=[seen(0, 0, group=G)], committed_reads=[read(2, 5, 6)], contents=[content(0, 1, 2)]
+        ),
+    ],
+    "aborted read": [
+        History(
+            writes=[write(0, transaction="x1")],
+            aborted={"x1"},
+            seen=[seen(0, 0, read_committed=True)],
+        )
+    ],
+    "committed back": [
+        History(commits=[commit(5, 0, 1), commit(9, 2, 3)], committed_reads=[read(5, 4, 5)]),
+        History(commits=[commit(9, 2, 3)], committed_reads=[read(-1, 4, 5)]),
+        History(committed_reads=[read(7, 0, 1), read(3, 2, 3)]),
+        History(commits=[commit(5, 0, 1, Outcome.FAILED), commit(9, 2, 3)], committed_reads=[read(5, 4, 5)]),
+    ],
+    "two leaders": [History(acknowledgements=[Acknowledgement(P, 3, "b1"), Acknowledgement(P, 3, "b2")])],
+    "high watermark back": [History(high_watermarks=[HighWatermark(P, "b1", 5), HighWatermark(P, "b1", 4)])],
+    "replicas differ": [
+        History(replicas=[Replica(P, "b1", 2, [(0, b"a"), (1, b"b")]), Replica(P, "b2", 2, [(0, b"a"), (1, b"c")])]),
+        History(replicas=[Replica(P, "b1", 2, [(0, b"a"), (1, b"b")]), Replica(P, "b2", 2, [(0, b"a")])]),
+    ],
+}
+
+LEGAL = {
+    "nothing happened": History(),
+    "what was acknowledged is where it was said to be": History(writes=WRITES, contents=[content(0, 1, 2)]),
+    "what was not acknowledged is not there": History(writes=[write(0, 0), SENT[1]], contents=[content(0)]),
+    "what was not acknowledged is there": History(writes=SENT, contents=[content(0, 1, 2)]),
+    "retention took what was acknowledged": History(writes=WRITES, contents=[content(2, start=2)]),
+    "a duplicate was answered without an offset": History(writes=[write(0, -1)], contents=[content(0)]),
+    "a plain producer wrote twice": History(
+        writes=[write(0, 0, idempotent=False)], contents=[Content(P, 0, 2, [(0, value(0)), (1, value(0))])]
+    ),
+    "two writers interleave": History(
+        writes=[write(0), write(1), write(0, writer="v")],
+        contents=[Content(P, 0, 3, [(0, value(0)), (1, value(0, "v")), (2, value(1))])],
+    ),
+    "a reader begins again in another session": History(
+        writes=WRITES, seen=[seen(1, 1), seen(2, 2), seen(0, 0, session=2)], contents=[content(0, 1, 2)]
+    ),
+    "a reader has not come to the end": History(writes=WRITES, seen=[seen(0, 0)], contents=[content(0, 1, 2)]),
+    "two members of a group saw everything between them": History(
+        writes=WRITES,
+        seen=[seen(0, 0, group=G), seen(1, 1, group=G, reader="other"), seen(2, 2, group=G)][:2],
+        committed_reads=[read(2, 5, 6)],
+        contents=[content(0, 1, 2)],
+    ),
+    "a commit under way may count or not": History(
+        commits=[commit(5, 0, 1), commit(9, 2, 6)], committed_reads=[read(5, 3, 4), read(9, 4.5, 5)]
+    ),
+    "a commit without an answer may arrive late": History(
+        commits=[commit(5, 0, FOREVER, Outcome.UNKNOWN), commit(9, 2, 3)],
+        committed_reads=[read(9, 4, 5), read(5, 6, 7)],
+    ),
+    "an aborted record is read by who asks for all": History(
+        writes=[write(0, transaction="x1")], aborted={"x1"}, seen=[seen(0, 0)]
+    ),
+    "a committed record is read": History(writes=[write(0, transaction="x2")], seen=[seen(0, 0, read_committed=True)]),
+    "leaders follow each other in their epochs": History(
+        acknowledgements=[Acknowledgement(P, 3, "b1"), Acknowledgement(P, 4, "b2"), Acknowledgement(P, 3, "b1")]
+    ),
+    "a new incarnation begins below": History(
+        high_watermarks=[HighWatermark(P, "b1/1", 5), HighWatermark(P, "b1/2", 4)]
+    ),
+    "replicas differ above the lower high watermark": History(
+        replicas=[Replica(P, "b1", 1, [(0, b"a"), (1, b"b")]), Replica(P, "b2", 2, [(0, b"a"), (1, b"c")])]
+    ),
+    "a replica begins later": History(
+        replicas=[Replica(P, "b1", 2, [(0, b"a"), (1, b"b")]), Replica(P, "b2", 2, [(1, b"b")])]
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "history"),
+    [pytest.param(kind, h, id=f"{kind} {i}") for kind, histories in BROKEN.items() for i, h in enumerate(histories)],
+)
+def test_a_broken_promise_is_found(kind: str, history: History) -> None:
+    assert kind in {finding.kind for finding in check(history)}
+
+
+@pytest.mark.parametrize("history", list(LEGAL.values()), ids=list(LEGAL))
+def test_a_legal_history_has_no_findings(history: History) -> None:
+    assert check(history) == []
+
+
+def test_every_check_has_a_history_that_breaks_it() -> None:
+    for find in CHECKS:
+        assert any(list(find(history)) for histories in BROKEN.values() for history in histories), find.__name__
