@@ -135,7 +135,7 @@ class TestContinuousIntegration:
     tools = ("bash", "cat", "dirname", "grep", "make", "mktemp", "rm", "sh", "tail", "tee", "timeout")
     java = ("javac", "mvn")
 
-    def ci(self, tmp_path: Path, *, has_java: bool = True, **codes: int) -> subprocess.CompletedProcess[str]:
+    def ci(self, tmp_path: Path, has_java: bool = True, failing: str = "") -> subprocess.CompletedProcess[str]:
         (tmp_path / ".ci").mkdir()
         shutil.copy(ROOT / ".ci" / "run", tmp_path / ".ci")
         bin_dir = tmp_path / "bin"
@@ -148,7 +148,7 @@ class TestContinuousIntegration:
             (bin_dir / name).symlink_to("/bin/sh")
         summary = "=== 3 passed in 0.10s ==="
         steps = ("setup", "lint", "test", "demo", "simulate", "java")
-        recipes = [f"{name}:\n\t@echo '{summary}'; exit {codes.get(name, 0)}\n" for name in steps]
+        recipes = [f"{name}:\n\t@echo '{summary}'; exit {int(name == failing)}\n" for name in steps]
         (tmp_path / "Makefile").write_text("".join(recipes))
         return run("bash", tmp_path / ".ci" / "run", env={"PATH": str(bin_dir)})
 
@@ -159,7 +159,7 @@ class TestContinuousIntegration:
 
     @pytest.mark.parametrize("step", ["lint", "test", "demo", "simulate", "java"])
     def test_one_failed_step_fails_it_and_the_others_still_run(self, tmp_path: Path, step: str) -> None:
-        result = self.ci(tmp_path, **{step: 1})
+        result = self.ci(tmp_path, failing=step)
         assert result.returncode == 1
         assert f"FAILED  make {step}" in result.stdout
         assert result.stdout.count("ok      make ") == 5
@@ -170,6 +170,6 @@ class TestContinuousIntegration:
         assert "left    make java" in result.stdout
 
     def test_nothing_runs_without_setup(self, tmp_path: Path) -> None:
-        result = self.ci(tmp_path, setup=1)
+        result = self.ci(tmp_path, failing="setup")
         assert result.returncode == 1
         assert "=== make lint" not in result.stdout
