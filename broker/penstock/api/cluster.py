@@ -31,12 +31,18 @@ PREFERRED, UNCLEAN = 0, 1
 
 
 class ClusterApi:
-    """What the view says of brokers and partitions, and what of it can be changed with one broker: nothing."""
+    """What the view says of brokers and partitions, and what of it can be changed with one broker: nothing.
 
-    def __init__(self, view: ClusterView) -> None:
-        self.view = view
+    In a cluster (not `is_alone`) `reassignments.ReassignmentsApi` serves what can be changed.
+    """
+
+    def __init__(self, view: ClusterView, is_alone: bool = True) -> None:
+        self.view, self.is_alone = view, is_alone
 
     def routes(self) -> list[Route]:
+        return self._reading() + (self._changing() if self.is_alone else [])
+
+    def _reading(self) -> list[Route]:
         return [
             Route(
                 cluster.DescribeClusterRequest, cluster.DescribeClusterResponse, self.describe, 0, 2, failed_describe
@@ -49,6 +55,10 @@ class ClusterApi:
                 0,
                 failed_topic_partitions,
             ),
+        ]
+
+    def _changing(self) -> list[Route]:
+        return [
             Route(elect.ElectLeadersRequest, elect.ElectLeadersResponse, self.elect_leaders, 0, 2, failed_election),
             Route(
                 alter.AlterPartitionReassignmentsRequest,
@@ -130,8 +140,8 @@ class ClusterApi:
                     leader_epoch=partition.leader_epoch,
                     replica_nodes=partition.replicas,
                     isr_nodes=partition.isr,
-                    eligible_leader_replicas=[],
-                    last_known_elr=[],
+                    eligible_leader_replicas=partition.eligible,
+                    last_known_elr=partition.last_isr,
                     offline_replicas=offline,
                 )
             )

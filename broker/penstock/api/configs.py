@@ -7,8 +7,10 @@ from collections.abc import Iterable
 
 from penstock.api.routes import RequestContext, Route
 from penstock.config.broker import BrokerConfig
+from penstock.config.definition import Kind, Setting, Source
 from penstock.control.config_admin import ConfigAdmin
-from penstock.control.config_describe import Described, describe_all_brokers, describe_broker, describe_topic
+from penstock.control.config_describe import Described, Synonym, describe_all_brokers, describe_broker, describe_topic
+from penstock.control.controller.replacement import is_removable
 from penstock.control.naming import check_name
 from penstock.control.results import ALL_BROKERS, AdminError, ConfigChange, Outcome, Resource, unknown_topic
 from penstock.state.view import ClusterView
@@ -21,6 +23,15 @@ from penstock.wire.messages import list_config_resources as listing
 BROKER_LOGGER, CLIENT_METRICS, GROUP = 8, 16, 32
 WITHOUT_SETTINGS = {BROKER_LOGGER, CLIENT_METRICS, GROUP}
 """Types of resources that the protocol has and of which there is none here."""
+
+
+REMOVABLE = Setting(
+    "broker.removable",
+    Kind.BOOLEAN,
+    None,
+    "Whether no partition has a replica on this draining broker any more, so that it can be stopped for good.",
+)
+"""Not a setting: what comes of `broker.draining`, read where that is set."""
 
 
 class ConfigsApi:
@@ -87,7 +98,14 @@ class ConfigsApi:
                 ErrorCode.INVALID_REQUEST,
                 f"This is broker {self.config.node_id}, and broker {name!r} was asked for; an empty name means all.",
             )
-        return describe_broker(self.config)
+        return [*describe_broker(self.config), *self._removable()]
+
+    def _removable(self) -> list[Described]:
+        """Whether this broker, which drains, has been emptied: told while it drains alone."""
+        if not self.config.broker_draining:
+            return []
+        text = str(is_removable(self.view, self.config.node_id)).lower()
+        return [Described(REMOVABLE, text, Source.DEFAULT, [Synonym(REMOVABLE.name, text, Source.DEFAULT)])]
 
     async def alter(self, request: alter.AlterConfigsRequest, context: RequestContext) -> alter.AlterConfigsResponse:
         twice = named_twice((r.resource_type, r.resource_name) for r in request.resources)

@@ -13,16 +13,31 @@ from typing import Any, TypeVar
 from penstock.config.definition import InvalidSetting, Kind, Setting, Source, Value, unknown
 from penstock.config.listeners import parse_listeners
 from penstock.config.topic import TOPIC_SETTINGS, config_fields, parse_topic_setting
-from penstock.config.values import TopicConfig
+from penstock.config.values import FOREVER, TopicConfig
 
 V = TypeVar("V")
 KINDS = {"bool": Kind.BOOLEAN, "int": Kind.LONG, "str": Kind.STRING, "str | None": Kind.STRING}
 MAX_INT = (1 << 31) - 1
+RACK_AWARE = "RackAwareReplicaSelector"
 
 
-def setting(default: V, documentation: str, *, minimum: int = 0, maximum: int = MAX_INT, dynamic: bool = False) -> V:
-    """A field of `BrokerConfig` with its definition; bounds are for numbers."""
-    metadata = {"documentation": documentation, "minimum": minimum, "maximum": maximum, "dynamic": dynamic}
+def setting(
+    default: V,
+    documentation: str,
+    *,
+    minimum: int = 0,
+    maximum: int = MAX_INT,
+    allowed: tuple[str, ...] = (),
+    dynamic: bool = False,
+) -> V:
+    """A field of `BrokerConfig` with its definition; bounds are for numbers, `allowed` for words."""
+    metadata = {
+        "documentation": documentation,
+        "minimum": minimum,
+        "maximum": maximum,
+        "allowed": allowed,
+        "dynamic": dynamic,
+    }
     made: V = field(default=default, metadata=metadata)
     return made
 
@@ -38,6 +53,44 @@ class BrokerConfig:
     )
     advertised_listeners: str | None = setting(
         None, "The addresses told to clients, as NAME://host:port,... by listener; where it listens, if not given."
+    )
+
+    broker_session_timeout_ms: int = setting(
+        9000,
+        "How long a broker of a cluster counts as alive after its last sign of life, in ms.",
+        minimum=2000,
+        maximum=600_000,
+    )
+    broker_draining: bool = setting(
+        False,
+        "Whether the controller moves all replicas of this broker to others; broker.removable tells when it has.",
+        dynamic=True,
+    )
+    broker_replace_after_ms: int = setting(
+        1_800_000,
+        "How long a broker is gone before its replicas are placed elsewhere, in ms; -1 for never.",
+        minimum=-1,
+        dynamic=True,
+    )
+    auto_leader_rebalance_enable: bool = setting(
+        True, "Whether leadership goes back to preferred replicas by itself.", dynamic=True
+    )
+    leader_imbalance_check_interval_seconds: int = setting(
+        300, "Time between two looks for leaders that are not the preferred ones, in seconds.", minimum=1
+    )
+    leader_replication_throttled_rate: int = setting(
+        FOREVER,
+        "The most that a leader sends to replicas that are being added, in bytes a second.",
+        minimum=0,
+        maximum=FOREVER,
+        dynamic=True,
+    )
+    follower_replication_throttled_rate: int = setting(
+        FOREVER,
+        "The most that a replica that is being added fetches, in bytes a second.",
+        minimum=0,
+        maximum=FOREVER,
+        dynamic=True,
     )
 
     num_partitions: int = setting(
@@ -77,6 +130,14 @@ class BrokerConfig:
     producer_id_expiration_ms: int = setting(
         86_400_000, "How long an idle producer is remembered by a partition, in ms.", minimum=1, dynamic=True
     )
+    transaction_max_timeout_ms: int = setting(
+        900_000,
+        "The longest time that a transaction may take, in ms; a producer that asks for more is refused.",
+        minimum=1,
+    )
+    transactional_id_expiration_ms: int = setting(
+        604_800_000, "How long an unused transactional id is remembered, in ms.", minimum=1
+    )
 
     socket_request_max_bytes: int = setting(
         104_857_600, "The largest request that is accepted, in bytes.", minimum=1024, maximum=1 << 30
@@ -97,6 +158,31 @@ class BrokerConfig:
 
     fetch_max_bytes: int = setting(57_671_680, "The most bytes of records in one fetch response.", minimum=1024)
     max_incremental_fetch_session_cache_slots: int = setting(1000, "Fetch sessions that are remembered.")
+
+    replica_lag_time_max_ms: int = setting(
+        30_000,
+        "How long a follower may lack what its leader has before it leaves the in-sync replicas, in ms.",
+        minimum=1,
+        dynamic=True,
+    )
+    replica_fetch_wait_max_ms: int = setting(
+        500, "How long a leader waits for records before it answers a follower that has all, in ms.", maximum=60_000
+    )
+    replica_fetch_max_bytes: int = setting(
+        1 << 20, "The most that a follower fetches of one partition at a time, in bytes; a larger batch comes whole."
+    )
+    replica_fetch_response_max_bytes: int = setting(
+        10 << 20, "The most that a follower fetches from one leader at a time, in bytes.", minimum=1024
+    )
+    replica_fetch_backoff_ms: int = setting(
+        1000, "How long a follower waits at most after a failed fetch, in ms.", minimum=1, maximum=60_000
+    )
+    replica_selector_class: str | None = setting(
+        None,
+        "Where consumers are sent to read: RackAwareReplicaSelector (by Kafka's full name too) is an in-sync replica in"
+        " their rack; to the leader, if not given.",
+        allowed=(RACK_AWARE, f"org.apache.kafka.common.replica.{RACK_AWARE}"),
+    )
 
     log_max_open_files: int = setting(
         512, "Files of segments that are held open; others are opened when needed.", minimum=16, maximum=1_000_000
@@ -183,6 +269,11 @@ class BrokerConfig:
             )
         return problems
 
+    @property
+    def reads_from_followers(self) -> bool:
+        """Whether consumers may be sent to a replica near them (KIP-392)."""
+        return bool(self.replica_selector_class)
+
     def _topic_default(self, topic_name: str) -> Value:
         known = TOPIC_SETTINGS[topic_name]
         for synonym in known.synonyms:
@@ -220,6 +311,7 @@ def own_settings() -> list[Setting]:
                 each.metadata["documentation"],
                 each.metadata["minimum"] if numeric else None,
                 each.metadata["maximum"] if numeric else None,
+                each.metadata["allowed"],
                 dynamic=each.metadata["dynamic"],
             )
         )

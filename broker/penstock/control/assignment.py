@@ -1,8 +1,8 @@
-"""Which brokers hold a new partition: as the client says, checked, or in turn over the brokers there are."""
+"""New partitions: the brokers that a client names for them, checked, and their records."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from uuid import UUID
 
 from penstock.control.results import AdminError
@@ -38,31 +38,25 @@ def refused(message: str) -> AdminError:
     return AdminError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
 
 
-def in_turn(first: int, count: int, replication_factor: int, brokers: Sequence[int]) -> list[list[int]]:
-    """Replicas for partitions `first` and on: each partition begins one broker later, so that leaders are spread.
+def partition_puts(
+    topic_id: UUID, first: int, assignment: Sequence[Sequence[int]], epochs: Mapping[int, int] | None = None
+) -> list[Operation]:
+    """New partitions, led by their first replica, with all replicas in sync that are there.
 
-    Raises `AdminError` where there are too few brokers.
+    `epochs` are those of the brokers that are registered, in a cluster; None where there is but one broker.
     """
-    if not brokers:
-        raise AdminError(ErrorCode.LEADER_NOT_AVAILABLE, "No broker has registered yet: try again.")
-    if replication_factor > len(brokers):
-        raise AdminError(
-            ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"Unable to replicate the partition {replication_factor} time(s): only {len(brokers)} broker(s) are there.",
-        )
-    ordered = sorted(brokers)
-    turns = [[ordered[(turn + i) % len(ordered)] for i in range(replication_factor)] for turn in range(len(ordered))]
-    return [turns[index % len(ordered)] for index in range(first, first + count)]
-
-
-def partition_puts(topic_id: UUID, first: int, assignment: Sequence[Sequence[int]]) -> list[Operation]:
-    """New partitions, led by their first replica, with all replicas in sync."""
     values: dict[tuple[int, ...], bytes] = {}
     puts: list[Operation] = []
     for index, replicas in enumerate(assignment, first):
         value = values.get(tuple(replicas))
         if value is None:
-            record = PartitionRecord(replicas=list(replicas), leader=replicas[0], isr=list(replicas))
+            isr = [b for b in replicas if epochs is None or b in epochs] or list(replicas)
+            record = PartitionRecord(
+                replicas=list(replicas),
+                leader=isr[0],
+                isr=isr,
+                isr_epochs=[epochs[b] for b in isr] if epochs is not None and isr[0] in epochs else [],
+            )
             value = values[tuple(replicas)] = encode(record)
         puts.append(Put(keys.partition(topic_id, index), value))
     return puts

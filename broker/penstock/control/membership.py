@@ -1,17 +1,23 @@
 """What a broker writes of itself when it starts: the cluster's identity, its registration, who is controller.
 
 Called by `node`. With the embedded store there is one broker, which is its own controller; its registration needs no
-lease, since nobody else looks at it while it is gone.
+lease, since nobody else looks at it while it is gone. In a cluster `Registration` is a broker's membership.
 """
 
 from __future__ import annotations
 
+import asyncio
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from uuid import UUID, uuid4
 
 import msgspec
 
+from penstock.control.keep_alive import KeepAlive
+from penstock.control.members import LeavingRecord, leaving_key, next_past, past_key, read_past
+from penstock.runtime.clock import Clock
+from penstock.runtime.logging import get_logger
 from penstock.state import keys
 from penstock.state.records import (
     BadRecord,
@@ -23,11 +29,31 @@ from penstock.state.records import (
     decode,
     encode,
 )
-from penstock.state.store import MAX_TXN_OPERATIONS, Compare, Entry, Operation, Put, Store, StoreError
-from penstock.state.view import Endpoint
+from penstock.state.store import (
+    MAX_TXN_OPERATIONS,
+    Compare,
+    Delete,
+    Entry,
+    LeaseExpired,
+    Operation,
+    Put,
+    Store,
+    StoreError,
+    StoreUnavailable,
+    Target,
+)
+from penstock.state.view import BrokerView, Endpoint
 
 SCHEMA_VERSION = 1
 FEATURE_LEVEL = 1
+POLL_S = 0.2
+"""Between two looks at a key that somebody else is to change."""
+
+log = get_logger("penstock.control")
+
+
+class DuplicateBroker(StoreError):
+    """Another broker of the same id is running; the message names both and the cure."""
 
 
 async def ensure_cluster(store: Store, new_id: Callable[[], UUID] = uuid4) -> ClusterRecord:
@@ -104,3 +130,186 @@ def with_next_epoch(entry: Entry) -> bytes | None:
     except BadRecord:
         return None
     return encode(msgspec.structs.replace(record, leader_epoch=record.leader_epoch + 1))
+
+
+class Registration:
+    """A broker's membership of a cluster: its registration under a lease, from `register` to `leave` or until `lost`.
+
+    The directory id in `record` is what tells two brokers of one id apart: whoever has the same directory (which is
+    locked while it is used) is a later start of the same broker, and replaces the registration of the earlier at once.
+    """
+
+    def __init__(
+        self, store: Store, clock: Clock, record: BrokerRecord, ttl_ms: int, damaged: Sequence[str] = ()
+    ) -> None:
+        """`damaged` names partitions of which recovery cut more than one torn batch (`members.partition_name`)."""
+        self.store, self.clock, self.record, self.ttl_ms, self.damaged = store, clock, record, ttl_ms, damaged
+        self.key = keys.broker(record.broker_id)
+        self.epoch = -1
+        """The revision at which it registered: the broker's epoch."""
+        self.lease = 0
+        self.lost = asyncio.Event()
+        self.lost_reason = ""
+        self._granted_ms = 0
+        self._keep_alive: KeepAlive | None = None
+
+    async def register(self, patience_s: float | None = None) -> int:
+        """Returns the epoch. Raises `DuplicateBroker` where another broker has the id for longer than `patience_s`.
+
+        That is by default a little longer than a lease, so that one that is dead is outlasted. Raises `StoreError`.
+        """
+        assert self.epoch == -1, "a broker registers once; a new start makes a new registration"
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + (self.ttl_ms * 1.2 / 1000 if patience_s is None else patience_s)
+        while True:
+            self._granted_ms = self.clock.boot_ms()
+            self.lease = await self.store.grant_lease(self.ttl_ms / 1000)
+            try:
+                while True:
+                    entry = await self.store.get(self.key)
+                    if entry is None:
+                        if await self._create():
+                            return self.epoch
+                    elif self._is_mine(entry):
+                        self.epoch = entry.create_revision
+                        return self.epoch
+                    elif not await self._replace(entry):
+                        if loop.time() >= deadline_s:
+                            raise self._duplicate(entry)
+                        await asyncio.sleep(POLL_S)
+                        await self.store.keep_alive(self.lease)
+            except LeaseExpired:
+                log.warning("the lease ended before the broker was registered: once more")
+
+    def _is_mine(self, entry: Entry) -> bool:
+        """Whether an earlier attempt, whose answer was lost, has succeeded; it must have the lease that is renewed."""
+        if entry.lease != self.lease:
+            return False
+        return decode(BrokerRecord, entry.key, entry.value).incarnation == self.record.incarnation
+
+    async def _create(self) -> bool:
+        """Registers where nobody is; False where it has to be looked at again."""
+        key = past_key(self.record.broker_id)
+        entry = await self.store.get(key)
+        past = read_past(entry) if entry is not None else None
+        record = self.record
+        following = next_past(past, record.directory_id, record.boot_id, record.was_unclean, self.damaged)
+        unchanged = Compare.absent(key) if entry is None else Compare.unchanged(entry)
+        try:
+            result = await self.store.txn(
+                [Compare.absent(self.key), unchanged],
+                [Put(self.key, encode(record), self.lease), Put(key, encode(following))],
+            )
+        except StoreUnavailable as e:
+            log.warning("the registration got no answer", reason=str(e))
+            await asyncio.sleep(POLL_S)
+            return False
+        if result.succeeded:
+            self.epoch = result.revision
+        return result.succeeded
+
+    async def _replace(self, entry: Entry) -> bool:
+        """Ends the registration of an earlier start with the same directory; False where it is another's."""
+        try:
+            theirs = decode(BrokerRecord, entry.key, entry.value).directory_id
+        except BadRecord:
+            theirs = None
+        if theirs is None or theirs != self.record.directory_id:
+            return False
+        log.info("an earlier registration of this broker is replaced", epoch=entry.create_revision)
+        await self.store.txn([created(self.key, entry.create_revision)], [Delete(self.key)])
+        return True
+
+    def _duplicate(self, entry: Entry) -> DuplicateBroker:
+        broker_id = self.record.broker_id
+        where = ""
+        with suppress(BadRecord):
+            theirs = decode(BrokerRecord, entry.key, entry.value)
+            where = "".join(f" at {e.host}:{e.port}" for e in theirs.endpoints[:1])
+        return DuplicateBroker(
+            f"broker {broker_id} is running already{where}, with another data directory: give this broker another id"
+            " (node.id), or stop the other one first"
+        )
+
+    def keep_alive(self, store: Store | None = None, pulse: Callable[[], int] | None = None) -> KeepAlive:
+        """What renews the lease. Its `run` may be run in another thread's loop, then with a `store` made there."""
+        assert self.epoch >= 0, "it is kept alive after it was registered"
+        assert self._keep_alive is None, "it is kept alive once"
+        loop = asyncio.get_running_loop()
+
+        def tell(reason: str) -> None:
+            with suppress(RuntimeError):  # the broker's loop has ended before
+                loop.call_soon_threadsafe(self._lose, reason)
+
+        self._keep_alive = KeepAlive(
+            store or self.store,
+            self.clock,
+            self.lease,
+            self.key,
+            self.epoch,
+            self.ttl_ms,
+            self._granted_ms,
+            tell,
+            pulse,
+        )
+        return self._keep_alive
+
+    def may_serve(self) -> bool:
+        """Whether the lease surely holds, by a clock that counts suspended time; ask before acknowledging."""
+        return self._keep_alive is not None and self._keep_alive.may_serve()
+
+    def seen(self, broker: BrokerView | None) -> None:
+        """What the view now has for this broker's id: where it is another incarnation, or none, this one is over.
+
+        To be called from when the view has the registration on.
+        """
+        if broker is None or broker.epoch != self.epoch:
+            self._lose("the registration of this broker was ended by the controller, or replaced by a newer start")
+
+    def _lose(self, reason: str) -> None:
+        if self._keep_alive is not None:
+            self._keep_alive.end()
+        if not self.lost.is_set():
+            self.lost_reason = reason
+            self.lost.set()
+            log.error("this broker is no longer a member of the cluster", reason=reason)
+
+    async def set_draining(self, is_draining: bool) -> None:
+        """Shows in the registration what `broker.draining` is set to; the epoch stays. Raises `StoreError`."""
+        record = msgspec.structs.replace(self.record, draining=is_draining)
+        if record == self.record:
+            return
+        result = await self.store.txn([created(self.key, self.epoch)], [Put(self.key, encode(record), self.lease)])
+        if result.succeeded:
+            self.record = record
+
+    async def hand_over(self, timeout_s: float) -> bool:
+        """Asks the controller to give this broker's leaderships to others; True when it has. Call before `leave`.
+
+        Raises `StoreError`.
+        """
+        key = leaving_key(self.record.broker_id)
+        put = Put(key, encode(LeavingRecord(epoch=self.epoch)), self.lease)
+        if not (await self.store.txn([created(self.key, self.epoch)], [put])).succeeded:
+            return False
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + timeout_s
+        while loop.time() < deadline_s and not self.lost.is_set():
+            entry = await self.store.get(key)
+            if entry is None or decode(LeavingRecord, entry.key, entry.value).is_done:
+                return entry is not None
+            await asyncio.sleep(POLL_S / 4)
+        return False
+
+    async def leave(self) -> None:
+        """Ends the membership: all others know at once. Raises `StoreUnavailable`; the lease then ends by itself."""
+        if self._keep_alive is not None:
+            self._keep_alive.end()
+        if self.lease:
+            with suppress(LeaseExpired):
+                await self.store.revoke_lease(self.lease)
+
+
+def created(key: str, revision: int) -> Compare:
+    """Whether a key is still the one that was created at a revision."""
+    return Compare(key, Target.CREATE_REVISION, revision)

@@ -16,8 +16,10 @@ from uuid import UUID, uuid4
 from penstock.config.broker import BrokerConfig
 from penstock.config.definition import InvalidSetting
 from penstock.config.topic import resolve
-from penstock.control.assignment import check_manual, in_turn, partition_puts
+from penstock.control.assignment import check_manual, partition_puts
+from penstock.control.drains import Drains, drains_of
 from penstock.control.naming import Collisions, check_name
+from penstock.control.placing import Placing, usable_brokers
 from penstock.control.results import AdminError, NewTopic, Outcome, TopicOutcome, already_exists, unknown_topic
 from penstock.runtime.clock import Clock
 from penstock.runtime.logging import get_logger
@@ -57,7 +59,11 @@ AT_A_TIME = 256
 
 
 class TopicAdmin:
-    """The life of topics. `cleaners` are asked to forget a topic that was deleted."""
+    """The life of topics. `cleaners` are asked to forget a topic that was deleted.
+
+    Where it `is_clustered` there are other brokers: what is left of topics is then removed by the controller
+    (`controller.housekeeping`), each broker's own data by that broker when it sees the tombstone.
+    """
 
     def __init__(
         self,
@@ -67,20 +73,26 @@ class TopicAdmin:
         clock: Clock,
         config: BrokerConfig,
         new_id: Callable[[], UUID] = uuid4,
+        is_clustered: bool = False,
     ) -> None:
+        self.is_clustered = is_clustered
         self.store, self.view, self.watcher, self.clock, self.config = store, view, watcher, clock, config
         self.cleaners: list[Cleaner] = []
         self._new_id = new_id
         self._collisions = Collisions()
+        self._placing = Placing(view)
         self._partition_count = 0
         self._reserved = 0
         self._growing = asyncio.Lock()
         self._creating: dict[str, asyncio.Task[TopicOutcome]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        for topic in view.topics.values():
+            self._partition_count += len(topic.partitions)
+            self._collisions.add(topic.name)
         view.subscribe(self._on_changes)
-        self._on_changes([TopicChange(None, topic) for topic in view.topics.values()])
 
     def _on_changes(self, changes: list[TopicChange]) -> None:
+        self._placing.take(changes)
         for change in changes:
             if change.old is not None:
                 self._partition_count -= len(change.old.partitions)
@@ -107,21 +119,35 @@ class TopicAdmin:
                 )
             return None
 
+        try:
+            drains = await self._drains()
+        except StoreError as e:
+            return [TopicOutcome(topic.name, ErrorCode.KAFKA_STORAGE_ERROR, str(e)) for topic in topics]
         outcomes: list[TopicOutcome] = []
         for start in range(0, len(topics), AT_A_TIME):
             part = topics[start : start + AT_A_TIME]
-            outcomes += await asyncio.gather(*[self._create(topic, validate_only, refusal(topic)) for topic in part])
+            outcomes += await asyncio.gather(
+                *[self._create(topic, validate_only, refusal(topic), drains) for topic in part]
+            )
         return outcomes
 
-    async def _create(self, topic: NewTopic, validate_only: bool, refusal: AdminError | None) -> TopicOutcome:
+    async def _drains(self) -> Drains:
+        """Who is to be emptied, as it is in the store now: the view tells it later. Raises `StoreError`."""
+        if not self.is_clustered:
+            return Drains()
+        return drains_of((await self.store.range(keys.BROKER_CONFIGS)).entries)
+
+    async def _create(
+        self, topic: NewTopic, validate_only: bool, refusal: AdminError | None, drains: Drains
+    ) -> TopicOutcome:
         try:
             if refusal is not None:
                 raise refusal
-            assignment = self._plan(topic)
+            assignment = self._plan(topic, drains.brokers)
             overrides = self._check_settings(topic)
             topic_id = self._topic_id()
             if not validate_only:
-                await self._write(topic_id, topic.name, assignment, overrides)
+                await self._write(topic_id, topic.name, assignment, overrides, drains)
         except AdminError as e:
             return TopicOutcome(topic.name, e.error, e.message)
         except StoreError as e:
@@ -135,13 +161,13 @@ class TopicAdmin:
             overrides=overrides,
         )
 
-    def _plan(self, topic: NewTopic) -> list[list[int]]:
+    def _plan(self, topic: NewTopic, draining: frozenset[int]) -> list[list[int]]:
         """The replicas of each partition. Raises `AdminError` where the topic cannot be."""
         check_name(topic.name)
         if topic.name in self.view.topics:
             raise already_exists(topic.name)
         self._collisions.check(topic.name)
-        assignment = self._manual(topic) if topic.assignment else self._automatic(topic)
+        assignment = self._manual(topic) if topic.assignment else self._automatic(topic, draining)
         self._check_count(len(assignment))
         return assignment
 
@@ -160,19 +186,20 @@ class TopicAdmin:
         check_manual(assignment, list(self.view.brokers), None)
         return assignment
 
-    def _automatic(self, topic: NewTopic) -> list[list[int]]:
+    def _automatic(self, topic: NewTopic, draining: frozenset[int]) -> list[list[int]]:
         count = self.config.num_partitions if topic.partition_count == -1 else topic.partition_count
         if count < 1:
             raise AdminError(ErrorCode.INVALID_PARTITIONS, f"The number of partitions must be positive, not {count}.")
         factor = topic.replication_factor
         if factor == -1:
-            factor = min(self.config.default_replication_factor, max(len(self.view.brokers), 1))
+            usable = usable_brokers(self.view, draining)
+            factor = min(self.config.default_replication_factor, max(len(usable), 1))
         if factor < 1:
             raise AdminError(
                 ErrorCode.INVALID_REPLICATION_FACTOR, f"The replication factor must be positive, or -1, not {factor}."
             )
         self._check_count(count)
-        return in_turn(0, count, factor, list(self.view.brokers))
+        return self._placing.place(count, factor, draining)
 
     def _check_count(self, count: int) -> None:
         present = self._partition_count + self._reserved
@@ -202,7 +229,9 @@ class TopicAdmin:
             topic_id = self._new_id()
         return topic_id
 
-    async def _write(self, topic_id: UUID, name: str, assignment: list[list[int]], overrides: dict[str, str]) -> None:
+    async def _write(
+        self, topic_id: UUID, name: str, assignment: list[list[int]], overrides: dict[str, str], drains: Drains
+    ) -> None:
         """Children first, the name last. Raises `AdminError` where another had the name first."""
         record = TopicRecord(
             name=name,
@@ -215,21 +244,36 @@ class TopicAdmin:
             Put(keys.topic(topic_id), encode(record)),
             Put(keys.topic_name(name), encode(TopicNameRecord(topic_id=topic_id))),
         ]
-        children = partition_puts(topic_id, 0, assignment)
+        children = partition_puts(topic_id, 0, assignment, self._epochs())
+        conditions = [Compare.absent(keys.topic_name(name)), *drains.unchanged_for(assignment)]
         self._reserved += len(assignment)
+        self._placing.count(assignment, 1)
         try:
             if len(children) + len(last) <= MAX_TXN_OPERATIONS:
                 children, last = [], [*children, *last]
             if children:
+                # Whoever takes this for the leftovers of a creation that was cut short removes them all: it fails then.
+                conditions.append(Compare(keys.partition(topic_id, 0), Target.VERSION, 0, ">"))
                 await self._put_all(children)
-            result = await self.store.txn([Compare.absent(keys.topic_name(name))], last)
+            result = await self.store.txn(conditions, last)
             if not result.succeeded:
                 if children:
                     await self.store.txn([], [Delete(keys.partitions(topic_id), prefix=True)])
-                raise already_exists(name)
+                await self._refuse(name)
             await self.watcher.applied(result.revision)
         finally:
             self._reserved -= len(assignment)
+            self._placing.count(assignment, -1)
+
+    async def _refuse(self, name: str) -> None:
+        """Why the name could not be written: raises `AdminError`."""
+        if await self.store.get(keys.topic_name(name)) is not None:
+            raise already_exists(name)
+        raise AdminError(ErrorCode.REQUEST_TIMED_OUT, "Brokers began or ended to drain meanwhile: try again.")
+
+    def _epochs(self) -> dict[int, int] | None:
+        """The epochs of the brokers that are registered; None where there is but one broker."""
+        return {b.broker_id: b.epoch for b in self.view.brokers.values()} if self.is_clustered else None
 
     async def _put_all(self, puts: Sequence[Operation], conditions: Sequence[Compare] = ()) -> None:
         """Writes in transactions as large as they may be. Raises `AdminError` where a condition did not hold."""
@@ -242,10 +286,14 @@ class TopicAdmin:
         """Creates a topic that a client asked for, with the defaults; many who ask at a time share one creation."""
         task = self._creating.get(name)
         if task is None:
-            task = asyncio.ensure_future(self._create(NewTopic(name), False, None))
+            task = asyncio.ensure_future(self._create_one(NewTopic(name)))
             self._creating[name] = task
             task.add_done_callback(lambda _: self._creating.pop(name, None))
         return await asyncio.shield(task)
+
+    async def _create_one(self, topic: NewTopic) -> TopicOutcome:
+        (outcome,) = await self.create([topic])
+        return outcome
 
     # Growing
 
@@ -268,16 +316,19 @@ class TopicAdmin:
         topic = self.view.topics.get(name)
         if topic is None:
             raise unknown_topic(name)
-        added = self._plan_growth(topic, count, assignments)
+        drains = await self._drains()
+        added = self._plan_growth(topic, count, assignments, drains.brokers)
         if validate_only:
             return
         entry, record = await self.current(topic)
         if record.partition_count != len(topic.partitions):
             raise AdminError(ErrorCode.REQUEST_TIMED_OUT, f"Topic {name} is changing: try again.")
         self._reserved += len(added)
+        self._placing.count(added, 1)
         try:
             unchanged = [Compare.unchanged(entry)]
-            await self._put_all(partition_puts(topic.topic_id, len(topic.partitions), added), unchanged)
+            puts = partition_puts(topic.topic_id, len(topic.partitions), added, self._epochs())
+            await self._put_all(puts, unchanged)
             grown = TopicRecord(
                 name=name,
                 topic_id=topic.topic_id,
@@ -285,15 +336,17 @@ class TopicAdmin:
                 overrides=record.overrides,
                 created_ms=record.created_ms,
             )
-            result = await self.store.txn(unchanged, [Put(entry.key, encode(grown))])
+            conditions = [*unchanged, *drains.unchanged_for(added)]
+            result = await self.store.txn(conditions, [Put(entry.key, encode(grown))])
             if not result.succeeded:
                 raise AdminError(ErrorCode.REQUEST_TIMED_OUT, f"Topic {name} was changed by somebody else: try again.")
             await self.watcher.applied(result.revision)
         finally:
             self._reserved -= len(added)
+            self._placing.count(added, -1)
 
     def _plan_growth(
-        self, topic: TopicView, count: int, assignments: Sequence[Sequence[int]] | None
+        self, topic: TopicView, count: int, assignments: Sequence[Sequence[int]] | None, draining: frozenset[int]
     ) -> list[list[int]]:
         present = len(topic.partitions)
         if count == present:
@@ -312,9 +365,8 @@ class TopicAdmin:
         self._check_count(count - present)
         factor = len(topic.partitions[0].replicas)
         if assignments is None:
-            return in_turn(
-                present, count - present, min(factor, max(len(self.view.brokers), 1)), list(self.view.brokers)
-            )
+            factor = min(factor, max(len(usable_brokers(self.view, draining)), 1))
+            return self._placing.place(count - present, factor, draining, topic)
         if len(assignments) != count - present:
             raise AdminError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
@@ -370,6 +422,8 @@ class TopicAdmin:
         try:
             for cleaner in self.cleaners:
                 await cleaner(topic_id)
+            if self.is_clustered:
+                return  # other brokers have data too, and may be away: the controller knows when nobody needs it
             await self.store.txn([], [Delete(keys.topic(topic_id)), Delete(keys.partitions(topic_id), prefix=True)])
         except Exception as e:
             log.warning(
@@ -377,10 +431,13 @@ class TopicAdmin:
             )
 
     async def resume(self) -> None:
-        """Finishes, after a start, what was under way at the last end: deletions, and creations that got no name."""
+        """Finishes, after a start, what was under way at the last end: deletions, and creations that got no name.
+
+        In a cluster an unnamed topic may be one that another broker is creating: the controller looks after them.
+        """
         for topic_id in list(self.view.deleting):
             self._in_background(self._finish_deletion(topic_id))
-        for topic_id in self.watcher.unnamed():
+        for topic_id in self.watcher.unnamed() if not self.is_clustered else ():
             await self.store.txn([], [Delete(keys.topic(topic_id)), Delete(keys.partitions(topic_id), prefix=True)])
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:

@@ -6,8 +6,10 @@ wakes nobody. Names chosen by clients are percent-encoded, so that a key has as 
 
 from __future__ import annotations
 
+from functools import lru_cache
 from urllib.parse import quote, unquote
 from uuid import UUID
+from zlib import crc32
 
 ROOT = "/penstock/v1/"
 
@@ -28,6 +30,33 @@ GROUPS = ROOT + "groups/"
 OFFSETS = ROOT + "offsets/"
 
 ALL_BROKERS = "default"
+
+SHARD_COUNT = 64
+"""Coordinator shards of all groups and transactional ids; fixed, as every broker must find the same for a name."""
+SHARDS = METADATA + "shards/"
+"""Which broker coordinates each shard; none of them where there is one broker."""
+SHARD_FENCES = ROOT + "shard-fences/"
+"""Changed by a shard's coordinator after a write that got no answer: if that was not done, it never will be."""
+SHARDS_CLEANED = ROOT + "shards-cleaned/"
+"""Up to which revision a shard holds nothing of topics that were deleted."""
+
+
+@lru_cache(16_384)
+def shard_of(name: str) -> int:
+    """The shard of a group id or a transactional id: the CRC-32 (as in zlib) of its UTF-8 bytes, modulo 64."""
+    return crc32(name.encode()) % SHARD_COUNT
+
+
+def shard(number: int) -> str:
+    return f"{SHARDS}{number}"
+
+
+def shard_fence(number: int) -> str:
+    return f"{SHARD_FENCES}{number}"
+
+
+def shard_cleaned(number: int) -> str:
+    return f"{SHARDS_CLEANED}{number}"
 
 
 def broker(broker_id: int) -> str:
@@ -56,27 +85,73 @@ def partition(topic_id: UUID, index: int) -> str:
     return f"{PARTITIONS}{topic_id}/{index}"
 
 
+@lru_cache(16_384)
+def _group_part(group_id: str) -> str:
+    """A group in a key, behind its shard: what a shard holds is one range."""
+    return f"{shard_of(group_id)}/{quote(group_id, safe='')}"
+
+
+def groups(number: int) -> str:
+    """The prefix of all groups of a shard."""
+    return f"{GROUPS}{number}/"
+
+
 def group(group_id: str) -> str:
-    return GROUPS + quote(group_id, safe="")
+    return GROUPS + _group_part(group_id)
 
 
 def group_of(key: str) -> str:
     """The group id in a key made by `group`."""
-    return unquote(key[len(GROUPS) :])
+    return unquote(key[len(GROUPS) :].partition("/")[2])
 
 
 def group_offsets(group_id: str) -> str:
     """The prefix of all offsets of a group."""
-    return f"{OFFSETS}{quote(group_id, safe='')}/"
+    return f"{OFFSETS}{_group_part(group_id)}/"
 
 
 def offset(group_id: str, topic_id: UUID, index: int) -> str:
-    return f"{OFFSETS}{quote(group_id, safe='')}/{topic_id}/{index}"
+    return f"{OFFSETS}{_group_part(group_id)}/{topic_id}/{index}"
 
 
 def parse_offset(key: str) -> tuple[str, UUID, int]:
     """(group id, topic id, partition) of a key made by `offset`. Raises ValueError for another."""
     parts = key[len(OFFSETS) :].split("/")
-    if not key.startswith(OFFSETS) or len(parts) != 3:
+    if not key.startswith(OFFSETS) or len(parts) != 4:
         raise ValueError(f"{key} is no key of a committed offset")
-    return unquote(parts[0]), UUID(parts[1]), int(parts[2])
+    return unquote(parts[1]), UUID(parts[2]), int(parts[3])
+
+
+TRANSACTIONS = ROOT + "transactions/"
+"""The state of each transactional id, by coordinator shard."""
+TXN_OFFSETS = ROOT + "txn-offsets/"
+"""Offsets committed in a transaction that are not folded into the group's yet."""
+
+
+def transactions(number: int) -> str:
+    """The prefix of all transactional ids of a shard."""
+    return f"{TRANSACTIONS}{number}/"
+
+
+def transaction(transactional_id: str) -> str:
+    return f"{TRANSACTIONS}{shard_of(transactional_id)}/{quote(transactional_id, safe='')}"
+
+
+def parse_transaction(key: str) -> tuple[int, str]:
+    """(shard, transactional id) of a key made by `transaction`. Raises ValueError for another."""
+    parts = key[len(TRANSACTIONS) :].split("/")
+    if not key.startswith(TRANSACTIONS) or len(parts) != 2:
+        raise ValueError(f"{key} is no key of a transaction")
+    return int(parts[0]), unquote(parts[1])
+
+
+def txn_offset(group_id: str, producer_id: int, topic_id: UUID, index: int) -> str:
+    return f"{TXN_OFFSETS}{quote(group_id, safe='')}/{producer_id}/{topic_id}/{index}"
+
+
+def parse_txn_offset(key: str) -> tuple[str, int, UUID, int]:
+    """(group id, producer id, topic id, partition) of a key made by `txn_offset`. Raises ValueError for another."""
+    parts = key[len(TXN_OFFSETS) :].split("/")
+    if not key.startswith(TXN_OFFSETS) or len(parts) != 4:
+        raise ValueError(f"{key} is no key of an offset in a transaction")
+    return unquote(parts[0]), int(parts[1]), UUID(parts[2]), int(parts[3])

@@ -154,6 +154,57 @@ class OffsetRecord(Record, frozen=True, kw_only=True):
     expire_ms: Int64 = -1
 
 
+class ShardRecord(Record, frozen=True, kw_only=True):
+    """Who coordinates a shard of groups and transactional ids: this incarnation of a broker and no other.
+
+    The epoch rises with each change of hands.
+    """
+
+    broker_id: BrokerId
+    broker_epoch: Int64
+    epoch: Count
+
+
+class ShardFenceRecord(Record, frozen=True, kw_only=True):
+    """`epoch` is that of the coordinator that wrote it; what counts is the revision of the key."""
+
+    epoch: Count
+
+
+class ShardCleanedRecord(Record, frozen=True, kw_only=True):
+    """A shard holds no committed offsets of topics whose tombstones are of `revision` or older."""
+
+    revision: Int64
+
+
+class TransactionRecord(Record, frozen=True, kw_only=True):
+    """A transactional id (KIP-98). `partitions` and `groups` are those of the transaction in hand.
+
+    `last_epoch` is the epoch before the present one where the same producer may still name it (KIP-360), else -1;
+    `last_producer_id` likewise where the present id replaced one whose epochs were used up.
+    """
+
+    producer_id: Int64
+    epoch: Annotated[int, msgspec.Meta(ge=0, le=(1 << 15) - 1)]
+    state: str
+    timeout_ms: Count
+    last_producer_id: Int64 = -1
+    last_epoch: Annotated[int, msgspec.Meta(ge=-1, le=(1 << 15) - 1)] = -1
+    partitions: dict[UUID, list[Count]] = {}
+    groups: list[str] = []
+    started_ms: Int64 = -1
+    """When the transaction in hand began."""
+    updated_ms: Int64 = 0
+
+
+class TxnOffsetRecord(Record, frozen=True, kw_only=True):
+    """An offset committed in a transaction: counts when that does. `record` is what it then becomes."""
+
+    transactional_id: str
+    epoch: Annotated[int, msgspec.Meta(ge=0, le=(1 << 15) - 1)]
+    record: OffsetRecord
+
+
 @cache
 def decoder(cls: type[R]) -> msgspec.json.Decoder[R]:
     return msgspec.json.Decoder(cls)

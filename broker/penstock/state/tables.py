@@ -20,12 +20,13 @@ from penstock.state.records import (
     ClusterRecord,
     ControllerRecord,
     PartitionRecord,
+    ShardRecord,
     TopicNameRecord,
     TopicRecord,
     decode,
 )
 from penstock.state.store import Entry
-from penstock.state.view import BrokerView, Endpoint, PartitionView, TopicView
+from penstock.state.view import BrokerView, Endpoint, PartitionView, ShardView, TopicView
 
 INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state", "__share_group_state")
 CONFIG_CACHE = 1024
@@ -55,6 +56,8 @@ class Tables:
     touched: set[UUID] = field(default_factory=set)
     brokers_touched: bool = False
     configs_touched: bool = False
+    shards: dict[int, ShardView] = field(default_factory=dict)
+    shards_touched: set[int] = field(default_factory=set)
     _ids: dict[str, UUID] = field(default_factory=dict)
     _configs: dict[tuple[tuple[str, str], ...], TopicConfig] = field(default_factory=dict)
 
@@ -98,6 +101,10 @@ class Tables:
         elif key.startswith(keys.BROKER_CONFIGS):
             self.broker_configs[key] = decode(BrokerConfigRecord, key, value).settings
             self.configs_touched = True
+        elif key.startswith(keys.SHARDS):
+            number, shard = int(key[len(keys.SHARDS) :]), decode(ShardRecord, key, value)
+            self.shards[number] = ShardView(shard.broker_id, shard.broker_epoch, shard.epoch, entry.mod_revision)
+            self.shards_touched.add(number)
         elif key == keys.CLUSTER:
             self.cluster = decode(ClusterRecord, key, value)
         elif key == keys.CONTROLLER:
@@ -116,6 +123,9 @@ class Tables:
             self.brokers_touched = self.brokers.pop(key, None) is not None or self.brokers_touched
         elif key.startswith(keys.BROKER_CONFIGS):
             self.configs_touched = self.broker_configs.pop(key, None) is not None or self.configs_touched
+        elif key.startswith(keys.SHARDS) and key[len(keys.SHARDS) :].isdecimal():
+            self.shards_touched.add(int(key[len(keys.SHARDS) :]))
+            self.shards.pop(int(key[len(keys.SHARDS) :]), None)
         elif key == keys.CONTROLLER:
             self.controller = None
 

@@ -69,6 +69,17 @@ class BrokerView:
 
 
 @dataclass(frozen=True, slots=True)
+class ShardView:
+    """Who coordinates a shard of groups and transactional ids. `revision` is that of the record: a coordinator's writes
+    compare it."""
+
+    broker_id: int
+    broker_epoch: int
+    epoch: int
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
 class TopicChange:
     """A topic before and after: no `old` for a new one, no `new` for a deleted one; a recreated one is two changes."""
 
@@ -91,6 +102,20 @@ class ClusterView:
     """Topics whose deletion was decided (a tombstone): their data may be removed. A topic that is missing from the view
     for another reason may not."""
     listeners: list[Callable[[list[TopicChange]], None]] = field(default_factory=list)
+
+    shards: dict[int, ShardView] = field(default_factory=dict)
+    """By number; those that nobody was ever given are missing, and all are where there is one broker."""
+    shard_listeners: list[Callable[[set[int]], None]] = field(default_factory=list)
+
+    def subscribe_shards(self, listener: Callable[[set[int]], None]) -> None:
+        """Calls `listener`, on the loop, with the numbers of shards that changed, after they are in the view."""
+        self.shard_listeners.append(listener)
+
+    def shard_owner(self, number: int) -> BrokerView | None:
+        """The broker that coordinates a shard, if that incarnation of it is alive."""
+        shard = self.shards.get(number)
+        broker = self.brokers.get(shard.broker_id) if shard is not None else None
+        return broker if broker is not None and shard is not None and broker.epoch == shard.broker_epoch else None
 
     def subscribe(self, listener: Callable[[list[TopicChange]], None]) -> None:
         """Calls `listener`, on the loop, with each revision's changes of topics after they are in the view."""

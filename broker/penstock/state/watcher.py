@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from typing import TypeVar
 from uuid import UUID
 
 from penstock.config.broker import BrokerConfig
@@ -21,6 +22,8 @@ from penstock.state.view import ClusterView, TopicChange, TopicView
 log = get_logger("penstock.state")
 
 RETRY_S = 0.5
+
+C = TypeVar("C")
 
 
 class Watcher:
@@ -105,6 +108,7 @@ class Watcher:
         self._tables.touched.update(self.view.topics_by_id)
         self._tables.touched.update(self.view.deleting)
         self._tables.brokers_touched = self._tables.configs_touched = True
+        self._tables.shards_touched.update(self.view.shards)
         self._publish(listing.revision)
 
     def _apply(self, changes: Changes) -> None:
@@ -130,6 +134,8 @@ class Watcher:
         if tables.configs_touched:
             tables.configs_touched = False
             self._change_config()
+        shards, tables.shards_touched = tables.shards_touched, set()
+        view.shards = dict(tables.shards) if shards else view.shards
         touched, tables.touched = tables.touched, set()
         topic_changes = self._change_topics(touched)
         view.revision = revision
@@ -137,6 +143,8 @@ class Watcher:
         if topic_changes:
             for listener in view.listeners:
                 call(listener, topic_changes)
+        for shard_listener in view.shard_listeners if shards else ():
+            call(shard_listener, shards)
         self._wake(revision)
 
     def _change_config(self) -> None:
@@ -201,9 +209,9 @@ def remove(view: ClusterView, old: TopicView | None) -> None:
         del view.topics[old.name]
 
 
-def call(listener: Callable[[list[TopicChange]], None], changes: list[TopicChange]) -> None:
+def call(listener: Callable[[C], None], changes: C) -> None:
     """One listener's failure is logged, and is not the others'."""
     try:
         listener(changes)
     except Exception:
-        log.exception("a listener of topic changes failed")
+        log.exception("a listener of changes failed")

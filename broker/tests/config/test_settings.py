@@ -93,6 +93,8 @@ def good_and_bad(setting: Setting) -> tuple[list[str], list[str]]:
         return [str(low), str(high)], [str(low - 1), str(high + 1), "x", "", "1.0"]
     if setting.name.endswith("listeners"):
         return ["A://h:1,B://[::1]:2"], ["h:1", "A://h", "A://h:70000", "A://h:1,A://h:2", ""]
+    if setting.allowed:
+        return list(setting.allowed), ["anything", ""]
     return ["anything"], ["x" * 5000]
 
 

@@ -112,7 +112,7 @@ def test_offsets_of_one_group_are_not_among_anothers() -> None:
     assert not keys.offset("ab", ID, 1).startswith(keys.group_offsets("a"))
 
 
-@pytest.mark.parametrize("key", ["/penstock/v1/offsets/g", "/penstock/v1/offsets/g/x/1", "/other", keys.GROUPS + "g"])
+@pytest.mark.parametrize("key", ["/penstock/v1/offsets/g", "/penstock/v1/offsets/9/g/x/1", "/other", keys.GROUPS + "g"])
 def test_a_key_of_something_else_is_no_offset(key: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         keys.parse_offset(key)

@@ -1,0 +1,99 @@
+"""Removes what others left: topics that never got a name, and the tombstones of those that are deleted.
+
+In a cluster no broker may do so at its start, as an unnamed topic may be one that another is creating, and a tombstone
+tells brokers that are away that they may delete their data. The controller waits long enough for both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from uuid import UUID
+
+from penstock.control.controller.leadership import Leadership
+from penstock.runtime.clock import Clock
+from penstock.runtime.logging import get_logger
+from penstock.state import keys
+from penstock.state.store import Compare, Delete, Store, StoreUnavailable, Target
+from penstock.state.view import ClusterView
+
+log = get_logger("penstock.control")
+
+SWEEP_S = 60.0
+UNNAMED_MS = 15 * 60_000
+"""How long a topic's parts may be without a name: its creation has failed by then, and would be told so."""
+TOMBSTONE_MS = 24 * 3_600_000
+"""How long a deleted topic's tombstone stays; the data of a broker that was away for longer is put aside instead."""
+
+Forget = Callable[[UUID], Awaitable[None]]
+"""Removes from the store what a room keeps of a deleted topic (committed offsets), once for the whole cluster."""
+
+
+class Housekeeping:
+    """Sweeps while this broker is controller. `unnamed` gives topic ids that no name points to (`Watcher.unnamed`)."""
+
+    def __init__(
+        self,
+        store: Store,
+        leadership: Leadership,
+        view: ClusterView,
+        unnamed: Callable[[], list[UUID]],
+        forget: list[Forget],
+        clock: Clock,
+    ) -> None:
+        self.store, self.leadership, self.view, self.unnamed, self.forget = store, leadership, view, unnamed, forget
+        self.clock = clock
+        self._since: dict[UUID, int] = {}
+        """When an id was first seen without a name, or deleted, by the boot clock."""
+        self._forgotten: set[UUID] = set()
+
+    async def run(self) -> None:
+        while True:
+            try:
+                await self.sweep()
+            except StoreUnavailable as e:
+                log.warning("what is left of topics could not be looked at", reason=str(e))
+            await asyncio.sleep(SWEEP_S)
+
+    async def sweep(self) -> None:
+        now_ms = self.clock.boot_ms()
+        deleting, unnamed = set(self.view.deleting), set(self.unnamed())
+        self._since = {topic: self._since.get(topic, now_ms) for topic in deleting | unnamed}
+        self._forgotten &= deleting
+        for topic in deleting:
+            if topic not in self._forgotten and await self._forget(topic):
+                self._forgotten.add(topic)
+        for topic, since_ms in self._since.items():
+            if now_ms - since_ms < (UNNAMED_MS if topic in unnamed else TOMBSTONE_MS):
+                continue
+            if topic in unnamed:
+                await self._remove_unnamed(topic)
+            elif topic in self._forgotten:
+                await self._remove(topic)
+
+    async def _forget(self, topic: UUID) -> bool:
+        try:
+            for forget in self.forget:
+                await forget(topic)
+        except Exception as e:
+            log.warning("what is kept of a deleted topic stays until the next try", topic=str(topic), reason=str(e))
+            return False
+        return True
+
+    async def _remove_unnamed(self, topic: UUID) -> None:
+        """Its creation, should it still go on, fails then: it asks for the first partition when it writes the name."""
+        if not await self._remove(topic):
+            return
+        log.warning("parts of a topic whose creation was never finished are removed", topic=str(topic))
+
+    async def _remove(self, topic: UUID) -> bool:
+        """The topic's record must not have become another since it was looked at."""
+        entry = await self.store.get(keys.topic(topic))
+        unchanged = Compare(keys.topic(topic), Target.MOD_REVISION, entry.mod_revision if entry is not None else 0)
+        if topic not in self.view.deleting and topic not in self.unnamed():
+            return False
+        result = await self.store.txn(
+            [self.leadership.condition, unchanged],
+            [Delete(keys.topic(topic)), Delete(keys.partitions(topic), prefix=True)],
+        )
+        return result.succeeded

@@ -1,0 +1,56 @@
+"""Which brokers are to be emptied (`broker.draining`), and that this is still so when something is placed.
+
+Used by whoever places replicas: `topic_admin` and reassignments by request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from penstock.state import keys
+from penstock.state.records import BadRecord, BrokerConfigRecord, decode
+from penstock.state.store import Compare, Entry
+
+SETTING = "broker.draining"
+MAX_COMPARED = 100
+"""Brokers whose settings one transaction compares; with more than that, those that come last may begin to drain
+unnoticed, and are emptied all the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drains:
+    """The brokers that drain, and the settings from which that follows. Without a cluster there are none of either."""
+
+    brokers: frozenset[int] = frozenset()
+    entries: Mapping[str, Entry] = field(default_factory=dict)
+    is_known: bool = False
+
+    def unchanged_for(self, assignment: Iterable[Sequence[int]]) -> list[Compare]:
+        """The conditions under which the brokers of an assignment still drain or do not."""
+        if not self.is_known:
+            return []
+        used = sorted({broker for replicas in assignment for broker in replicas})[:MAX_COMPARED]
+        return [
+            Compare.unchanged(self.entries[key]) if key in self.entries else Compare.absent(key)
+            for key in map(keys.broker_config, used)
+        ]
+
+
+def drains_of(entries: Sequence[Entry]) -> Drains:
+    """From all entries of `keys.BROKER_CONFIGS`. A drain is asked for broker by broker: set for all it means nobody."""
+    by_key = {entry.key: entry for entry in entries}
+    draining = set()
+    for entry in entries:
+        name = entry.key[len(keys.BROKER_CONFIGS) :]
+        if name.isdecimal() and is_set(entry):
+            draining.add(int(name))
+    return Drains(frozenset(draining), by_key, is_known=True)
+
+
+def is_set(entry: Entry) -> bool:
+    try:
+        settings = decode(BrokerConfigRecord, entry.key, entry.value).settings
+    except BadRecord:
+        return False
+    return settings.get(SETTING, "").strip().lower() == "true"

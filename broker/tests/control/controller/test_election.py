@@ -1,0 +1,94 @@
+"""Who is controller, and what the history of elections tells."""
+
+from __future__ import annotations
+
+from penstock.control.controller.election import ElectionPair, check_election, election_key, newest_election
+from penstock.state import keys
+from penstock.state.records import ControllerRecord, decode
+from penstock.state.store import Delete
+
+
+async def test_of_many_candidates_one_is_elected(world) -> None:
+    await world.start(1, 2, 3, 4, 5)
+    await world.time.advance(2)
+    assert len(world.controllers()) == 1
+    assert world.view.controller_id == world.controllers()[0]
+
+
+async def test_epochs_rise_with_each_election_also_when_the_key_was_gone(world) -> None:
+    await world.start(1, 2)
+    for epoch in range(1, 5):
+        await world.time.until(lambda epoch=epoch: world.view.controller_epoch == epoch)
+        await world.store.txn([], [Delete(keys.CONTROLLER)])
+
+
+async def test_the_key_goes_with_the_controllers_lease(world) -> None:
+    await world.start(1)
+    await world.time.until(lambda: world.controllers() == [1])
+    entry = await world.store.get(keys.CONTROLLER)
+    assert decode(ControllerRecord, entry.key, entry.value).broker_id == 1
+    assert entry.lease == world.brokers[1].registration.lease
+
+
+async def test_a_broker_that_is_no_member_any_more_is_not_elected(world) -> None:
+    await world.start(1, 2)
+    await world.time.until(lambda: world.controllers() == [1])
+    loser = world.brokers[1]
+    await world.store.txn([], [Delete(keys.broker(1)), Delete(keys.CONTROLLER)])
+    await world.time.until(lambda: world.controllers() == [2])
+    await world.time.until(loser.registration.lost.is_set)
+    assert loser.controller.term is None
+
+
+async def test_a_candidate_whose_registration_was_ended_loses_though_it_does_not_know_yet(world) -> None:
+    await world.start(1)
+    await world.time.until(lambda: world.controllers() == [1])
+    election = world.brokers[1].controller.election
+    assert world.brokers[1].registration.may_serve()
+    await world.brokers[1].stop()
+    await world.store.txn([], [Delete(keys.broker(1)), Delete(keys.CONTROLLER)])
+    assert await world.finish(election.campaign(None)) is None
+    assert await world.store.get(keys.CONTROLLER) is None
+
+
+async def test_a_broker_that_restarts_succeeds_itself(world) -> None:
+    await world.start(1)
+    await world.time.until(lambda: world.controllers() == [1])
+    await world.kill(1)
+    world.network.silent.clear()
+    await world.start(1)
+    took_s = await world.time.until(lambda: world.controllers() == [1])
+    assert took_s < 2
+    assert world.view.controller_epoch == 2
+
+
+async def test_a_failing_controller_makes_room_for_another(world) -> None:
+    await world.start(1, 2)
+    await world.time.until(lambda: world.controllers() == [1])
+    world.the_controller().term.registry._take = None  # anything that is not expected
+    await world.brokers[2].registration.set_draining(True)
+    await world.time.until(lambda: world.view.controller_epoch == 2)
+    await world.time.until(lambda: len(world.controllers()) == 1)
+
+
+async def test_a_pair_that_the_history_has_is_no_reason_to_freeze(world) -> None:
+    assert await check_election(world.store, None) is None
+    assert await newest_election(world.store) is None
+    await world.start(1)
+    await world.time.until(lambda: world.view.controller_epoch == 1)
+    pair = await newest_election(world.store)
+    assert pair.epoch == 1
+    assert await check_election(world.store, pair) is None
+    await world.store.txn([], [Delete(keys.CONTROLLER)])
+    await world.time.until(lambda: world.view.controller_epoch == 2)
+    assert await check_election(world.store, pair) is None
+
+
+async def test_a_store_that_was_restored_is_told_by_the_election_that_it_lacks(world) -> None:
+    await world.start(1)
+    await world.time.until(lambda: world.view.controller_epoch == 1)
+    pair = await newest_election(world.store)
+    assert "seen another controller epoch 1" in await check_election(world.store, ElectionPair(1, "other"))
+    assert "knows nothing" in await check_election(world.store, ElectionPair(9, pair.random_id))
+    await world.store.txn([], [Delete(election_key(1))])
+    assert "cluster recover" in await check_election(world.store, pair)

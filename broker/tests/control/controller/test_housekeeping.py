@@ -1,0 +1,90 @@
+"""What is left of topics in a cluster: removed late enough that nobody still needs it."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from penstock.control.controller.housekeeping import SWEEP_S, TOMBSTONE_MS, UNNAMED_MS
+from penstock.state import keys
+from penstock.state.records import PartitionRecord, encode
+from penstock.state.store import Put
+
+
+async def sweep(world, after_ms: int = 0) -> None:
+    """One sweep, as if so much time had passed since the one before."""
+    housekeeping = world.the_controller().term.housekeeping
+    housekeeping._since = {topic: since - after_ms for topic, since in housekeeping._since.items()}
+    await world.finish(housekeeping.sweep())
+
+
+async def left(world, topic: UUID) -> int:
+    entries = [*(await world.store.range(keys.partitions(topic))).entries]
+    return len(entries) + ((await world.store.get(keys.topic(topic))) is not None)
+
+
+async def test_parts_without_a_name_are_removed_only_when_their_creation_must_have_failed(three) -> None:
+    topic = UUID(int=77)
+    record = PartitionRecord(replicas=[1], leader=1, isr=[1])
+    await three.store.txn([], [Put(keys.partition(topic, i), encode(record)) for i in range(3)])
+    await three.time.advance(SWEEP_S + 1)
+    await sweep(three, UNNAMED_MS - 120_000)
+    assert await left(three, topic) == 3
+    await sweep(three, 120_000)
+    assert await left(three, topic) == 0
+
+
+async def test_a_creation_whose_parts_were_taken_for_leftovers_fails_and_leaves_nothing(three) -> None:
+    admin = three.brokers[1].topics
+    real = admin._put_all
+
+    async def removed_after(puts, conditions=()):
+        await real(puts, conditions)
+        topic = UUID(puts[0].key[len(keys.PARTITIONS) :].partition("/")[0])
+        await three.time.until(lambda: topic in three.brokers[1].watcher.unnamed())
+        housekeeping = three.the_controller().term.housekeeping
+        housekeeping._since[topic] = -UNNAMED_MS
+        task = housekeeping.sweep()
+        await task
+        assert await left(three, topic) == 0
+
+    admin._put_all = removed_after
+    (outcome,) = await three.create("t", 200, 1)
+    assert outcome.error != 0
+    assert not (await three.store.range(keys.PARTITIONS)).entries
+    assert "t" not in three.view.topics
+
+
+async def test_a_tombstone_stays_for_brokers_that_are_away_and_then_goes(three) -> None:
+    forgotten: list[UUID] = []
+
+    async def forget(topic: UUID) -> None:
+        forgotten.append(topic)
+
+    three.forget.append(forget)
+    cleaned: list[UUID] = []
+
+    async def clean(topic: UUID) -> None:
+        cleaned.append(topic)
+
+    topic = await three.topic("t", [1, 2, 3])
+    admin = three.brokers[1].topics
+    admin.cleaners.append(clean)
+    await three.finish(admin.delete(three.view.topics["t"]))
+    await three.finish(admin.settle())
+    assert cleaned == [topic]
+    await sweep(three)
+    await sweep(three, TOMBSTONE_MS - 1000)
+    assert forgotten == [topic], "what is kept in the store is removed once"
+    assert await left(three, topic) == 1
+    assert topic in three.view.deleting
+    await sweep(three, 1000)
+    assert await left(three, topic) == 0
+
+
+async def test_a_broker_that_starts_leaves_unnamed_topics_to_the_controller(three) -> None:
+    topic = UUID(int=78)
+    record = PartitionRecord(replicas=[1], leader=1, isr=[1])
+    await three.store.txn([], [Put(keys.partition(topic, 0), encode(record))])
+    await three.time.until(lambda: three.brokers[2].watcher.unnamed() == [topic])
+    await three.finish(three.brokers[2].topics.resume())
+    assert await left(three, topic) == 1

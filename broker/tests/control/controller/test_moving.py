@@ -1,0 +1,291 @@
+"""Replicas that move: by request, off a broker that drains, away from one that is gone; and new ones placed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from penstock.control.controller.replacement import is_removable, rebalance
+from penstock.control.controller.wishes import Wish, Wishes
+from penstock.control.results import NewTopic
+from penstock.state import keys
+from penstock.state.records import BrokerConfigRecord, encode
+from penstock.state.store import Put
+from penstock.wire.errors import ErrorCode
+
+
+def wishes_of(world) -> Wishes:
+    node = world.brokers[min(world.brokers)]
+    return Wishes(world.store, node.view, node.watcher)
+
+
+async def asked(world, *wishes: Wish) -> list[ErrorCode]:
+    return [outcome.error for outcome in await world.finish(wishes_of(world).reassign(wishes))]
+
+
+async def set_draining(world, broker: int, value: str = "true") -> None:
+    record = BrokerConfigRecord(settings={"broker.draining": value})
+    await world.store.txn([], [Put(keys.broker_config(broker), encode(record))])
+    await world.time.settle()
+
+
+@pytest.fixture
+async def four(world):
+    await world.start(1, 2, 3, 4)
+    await world.time.until(lambda: world.controllers() == [1])
+    return world
+
+
+async def test_replicas_change_by_adding_catching_up_and_removing(four) -> None:
+    await four.topic("t", [1, 2, 3])
+    assert await asked(four, Wish("t", 0, [4, 2, 3])) == [ErrorCode.NONE]
+    partition = four.partition("t")
+    assert (partition.replicas, partition.adding, partition.removing) == ([4, 2, 3, 1], [4], [1])
+    assert (partition.isr, partition.leader) == ([1, 2, 3], 1)
+    await four.time.advance(5)
+    assert four.partition("t").adding == [4], "nothing goes before what comes has caught up"
+    await four.admit("t", 0, 4)
+    await four.time.until(lambda: not four.partition("t").removing)
+    partition = four.partition("t")
+    assert (partition.replicas, partition.adding, sorted(partition.isr)) == ([4, 2, 3], [], [2, 3, 4])
+    assert (partition.leader, partition.leader_epoch) == (4, 1)
+
+
+async def test_a_reassignment_is_cancelled_to_what_was_there(four) -> None:
+    await four.topic("t", [1, 2])
+    assert await asked(four, Wish("t", 0, None)) == [ErrorCode.NO_REASSIGNMENT_IN_PROGRESS]
+    await asked(four, Wish("t", 0, [3, 4]))
+    await four.admit("t", 0, 3)
+    assert await asked(four, Wish("t", 0, None)) == [ErrorCode.NONE]
+    partition = four.partition("t")
+    assert (sorted(partition.replicas), partition.isr, partition.adding, partition.removing) == ([1, 2], [1, 2], [], [])
+
+
+async def test_a_later_wish_replaces_an_earlier_one(four) -> None:
+    await four.topic("t", [1, 2])
+    await asked(four, Wish("t", 0, [1, 3]))
+    await four.time.advance(1)
+    assert await asked(four, Wish("t", 0, [1, 4])) == [ErrorCode.NONE]
+    partition = four.partition("t")
+    assert (partition.replicas, partition.adding, partition.removing) == ([1, 4, 2], [4], [2])
+
+
+async def test_an_order_alone_changes_at_once_and_makes_another_leader(four) -> None:
+    await four.topic("t", [1, 2, 3])
+    await asked(four, Wish("t", 0, [2, 1, 3]))
+    assert (four.partition("t").replicas, four.partition("t").leader) == ([2, 1, 3], 2)
+
+
+async def test_a_replica_less_waits_for_those_that_stay_to_be_enough(four) -> None:
+    await four.topic("t", [1, 2, 3], overrides={"min.insync.replicas": "2"})
+    await four.kill(3, notice=True)
+    await four.time.until(lambda: four.partition("t").isr == [1, 2])
+    await asked(four, Wish("t", 0, [3, 1]))
+    await four.time.advance(2)
+    assert sorted(four.partition("t").replicas) == [1, 2, 3]
+    await four.start(3)
+    await four.admit("t", 0, 3)
+    await four.time.until(lambda: four.partition("t").replicas == [3, 1])
+
+
+@pytest.mark.parametrize(
+    ("replicas", "error"),
+    [
+        ([], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        ([1, 1], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        ([1, 9], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        ([1, -1], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (list(range(200)), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+    ],
+)
+async def test_replicas_that_cannot_be_are_refused(four, replicas, error) -> None:
+    await four.topic("t", [1, 2])
+    assert await asked(four, Wish("t", 0, replicas)) == [error]
+    assert (
+        await asked(four, Wish("t", 5, [1]), Wish("u", 0, [1]), Wish("t", -1, [1]))
+        == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 3
+    )
+    assert four.partition("t").replicas == [1, 2]
+
+
+async def test_a_factor_that_is_to_stay_stays(four) -> None:
+    await four.topic("t", [1, 2])
+    assert await asked(four, Wish("t", 0, [1], may_change_factor=False)) == [ErrorCode.INVALID_REPLICATION_FACTOR]
+    assert await asked(four, Wish("t", 0, [1, 3], may_change_factor=False)) == [ErrorCode.NONE]
+
+
+async def test_nothing_is_moved_to_a_broker_that_drains(four) -> None:
+    await four.topic("t", [1, 2])
+    await set_draining(four, 4)
+    assert await asked(four, Wish("t", 0, [1, 4])) == [ErrorCode.INVALID_REPLICA_ASSIGNMENT]
+
+
+async def test_a_draining_broker_is_emptied_and_then_removable(four) -> None:
+    await four.topic("t", *[[4, 1, 2], [1, 4, 3], [2, 3, 1]] * 10)
+    await set_draining(four, 4)
+    await four.time.until(lambda: all(4 in p.removing or 4 not in p.replicas for p in four.view.topics["t"].partitions))
+    assert not is_removable(four.view, 4)
+    untouched = [p for p in four.view.topics["t"].partitions if p.index % 3 == 2]
+    assert all(p.replicas == [2, 3, 1] for p in untouched)
+    for partition in list(four.view.topics["t"].partitions):
+        for broker in partition.adding:
+            await four.admit("t", partition.index, broker)
+    await four.time.until(lambda: is_removable(four.view, 4))
+    assert all(len(p.replicas) == 3 == len(p.isr) for p in four.view.topics["t"].partitions)
+
+
+async def test_a_broker_that_drains_and_is_empty_takes_nothing_from_another_that_drains(four) -> None:
+    await four.topic("t", [4, 1])
+    await four.topic("crowded", *[[1, 3]] * 6)
+    await set_draining(four, 2)
+    await four.time.advance(1)
+    await set_draining(four, 4)
+    await four.time.until(lambda: four.partition("t").removing == [4])
+    assert four.partition("t").adding == [3]
+
+
+async def test_a_drain_moves_nothing_that_is_not_on_the_broker(four) -> None:
+    await four.topic("t", [4, 1])
+    await four.topic("crowded", *[[1, 2]] * 6)
+    await set_draining(four, 4)
+    await four.time.until(lambda: four.partition("t").removing == [4])
+    await four.time.advance(2)
+    assert all(p.replicas == [1, 2] for p in four.view.topics["crowded"].partitions)
+
+
+async def test_a_draining_broker_keeps_what_nobody_else_could_hold(three) -> None:
+    await three.topic("t", [1, 2, 3])
+    await three.topic("u", [3, 1])
+    await set_draining(three, 3)
+    await three.time.until(lambda: three.partition("u").removing == [3])
+    assert three.partition("t").replicas == [1, 2, 3]
+
+
+async def test_replicas_of_a_broker_that_is_gone_for_long_are_placed_elsewhere(four) -> None:
+    await four.topic("t", [4, 1, 2], [1, 2, 3])
+    await four.kill(4, notice=True)
+    await four.time.until(lambda: four.partition("t").leader == 1)
+    four.time.wall_offset_ms += 1_700_000
+    await four.time.advance(12)
+    assert not four.partition("t").adding
+    four.time.wall_offset_ms += 100_000
+    await four.time.until(lambda: four.partition("t").adding == [3])
+    assert four.partition("t").removing == [4]
+    assert four.partition("t", 1).replicas == [1, 2, 3]
+
+
+async def test_a_broker_that_comes_back_in_time_keeps_its_replicas(four) -> None:
+    await four.topic("t", [4, 1, 2])
+    await four.kill(4, notice=True)
+    await four.time.until(lambda: 4 in four.the_controller().term.registry.gone)
+    four.time.wall_offset_ms += 1_000_000
+    await four.start(4)
+    await four.time.until(lambda: 4 not in four.the_controller().term.registry.gone)
+    four.time.wall_offset_ms += 1_000_000
+    await four.time.advance(12)
+    assert not four.partition("t").adding
+
+
+async def test_since_when_a_broker_is_gone_outlives_the_controller(four) -> None:
+    await four.topic("t", [4, 1, 2])
+    await four.kill(4, notice=True)
+    await four.time.until(lambda: 4 in four.the_controller().term.registry.gone)
+    since_ms = four.the_controller().term.registry.gone[4]
+    four.time.wall_offset_ms += 1_000_000
+    await four.time.advance(10)
+    await four.kill(1, notice=True)
+    await four.time.until(lambda: four.controllers())
+    await four.time.advance(1)
+    assert four.the_controller().term.registry.gone[4] == since_ms
+
+
+async def test_elections_by_request(four) -> None:
+    await four.topic("t", [1, 2], [2, 1])
+    elections = wishes_of(four)
+    await four.finish(elections.reassign([Wish("t", 0, [2, 1]), Wish("t", 1, [1, 2])]))
+
+    async def elect(is_unclean: bool, *partitions) -> list[ErrorCode]:
+        return [o.error for o in await four.finish(elections.elect(list(partitions), is_unclean))]
+
+    assert await elect(False, ("t", 0), ("t", 9)) == [
+        ErrorCode.ELECTION_NOT_NEEDED,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ]
+    await four.topic("u", [3, 2], isr=[2])
+    assert await elect(False, ("u", 0)) == [ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE]
+    await four.admit("u", 0, 3)
+    assert await elect(False, ("u", 0)) == [ErrorCode.NONE]
+    assert (four.partition("u").leader, four.partition("u").leader_epoch) == (3, 1)
+    assert await elect(True, ("u", 0)) == [ErrorCode.ELECTION_NOT_NEEDED]
+
+
+async def test_an_unclean_election_by_request_needs_no_permission_of_the_topic(three) -> None:
+    await three.topic("t", [2, 3], isr=[2])
+    await three.kill(2, notice=True)
+    await three.time.until(lambda: three.partition("t").leader == -1)
+    outcome = await three.finish(wishes_of(three).elect([("t", 0)], True))
+    assert [o.error for o in outcome] == [ErrorCode.NONE]
+    assert (three.partition("t").leader, three.partition("t").isr) == (3, [3])
+    assert three.partition("t").isr_epochs == [three.epoch(3)]
+
+
+# Placing
+
+
+async def test_small_topics_created_one_after_the_other_or_together_are_spread(four) -> None:
+    admin = four.brokers[1].topics
+    await four.finish(admin.create([NewTopic(f"a{i}", 1, 2) for i in range(8)]))
+    for i in range(8):
+        await four.finish(admin.create([NewTopic(f"b{i}", 1, 2)]))
+    partitions = [p for topic in four.view.topics.values() for p in topic.partitions]
+    assert len(partitions) == 16
+    assert set(Counter(b for p in partitions for b in p.replicas).values()) == {8}
+    assert set(Counter(p.leader for p in partitions).values()) <= {3, 4, 5}
+
+
+async def test_new_partitions_are_spread_over_failure_domains_and_keep_off_draining_brokers(world) -> None:
+    world.domains = {1: "a/n1", 2: "a/n1", 3: "b/n2", 4: "b/n3"}
+    await world.start(1, 2, 3, 4)
+    await world.time.until(lambda: world.controllers() == [1])
+    await world.create("t", 8, 2)
+    for partition in world.view.topics["t"].partitions:
+        assert len({world.domains[b][0] for b in partition.replicas}) == 2
+    await set_draining(world, 3)
+    await world.create("u", 8, 2)
+    assert all(3 not in p.replicas for p in world.view.topics["u"].partitions)
+    outcomes = await world.create("v", 1, 4)
+    assert outcomes[0].error is ErrorCode.INVALID_REPLICATION_FACTOR
+    admin = world.brokers[1].topics
+    assert (await world.finish(admin.create_partitions("u", 12))).error is ErrorCode.NONE
+    assert all(3 not in p.replicas for p in world.view.topics["u"].partitions)
+    assert len(world.view.topics["u"].partitions) == 12
+
+
+async def test_a_topic_is_not_placed_on_a_broker_that_begins_to_drain_meanwhile(four) -> None:
+    """The drain comes between the look and the writing of the name."""
+    admin = four.brokers[1].topics
+    real = four.store.range
+
+    async def then_drain(prefix: str, revision: int = 0):
+        listing = await real(prefix, revision)
+        if prefix == keys.BROKER_CONFIGS:
+            for broker in (1, 2, 3, 4):
+                record = BrokerConfigRecord(settings={"broker.draining": "true"})
+                await four.store.txn([], [Put(keys.broker_config(broker), encode(record))])
+        return listing
+
+    four.store.range = then_drain
+    (outcome,) = await four.finish(admin.create([NewTopic("t", 1, 1)]))
+    assert outcome.error is ErrorCode.REQUEST_TIMED_OUT
+    assert "t" not in four.view.topics
+
+
+async def test_a_new_broker_is_given_its_share_by_a_rebalance(three) -> None:
+    await three.create("t", 12, 3)
+    assert rebalance(three.view) == []
+    await three.start(4)
+    await three.time.until(lambda: 4 in three.view.brokers)
+    moves = await asyncio.to_thread(rebalance, three.view)
+    assert Counter(b for move in moves for b in move.adds) == {4: 9}
