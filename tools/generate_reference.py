@@ -56,6 +56,9 @@ A request for an API or a version that is not in the table closes the connection
 unknown;
 ApiVersions alone answers an unknown version, in version 0 with error 35.
 
+Between brokers, Fetch carries a field of our own: tag 10001 of a partition in the request (versions 15 to 18, int64) is
+the offset up to which the follower's log is on its disk. Tags from 10001 on are Penstock's (`tools/own_fields.toml`).
+
 Left out, and why:
 
 | APIs | why |

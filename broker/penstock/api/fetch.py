@@ -11,8 +11,11 @@ from typing import NamedTuple
 
 from penstock.api.exchange import Exchange
 from penstock.api.fetch_sessions import FetchSessions, Selection, Target, Topic
+from penstock.api.replica_fetch import ReplicaFetchApi
 from penstock.log.types import LogError, LogSlice, OffsetOutOfRange
+from penstock.replica.leader import Leader
 from penstock.replica.manager import ReplicaManager
+from penstock.replica.nearest import nearest_replica
 from penstock.replica.partition import Partition
 from penstock.runtime.stats import RequestStats
 from penstock.wire.apis import ApiKey
@@ -21,6 +24,10 @@ from penstock.wire.fetch_frame import FetchedPartition, encode_fetch_response
 from penstock.wire.messages.fetch import FetchRequest
 
 READ_COMMITTED = 1
+FOLLOWERS_FROM = 15
+"""The version from which a follower says which incarnation it is; older ones serve no follower."""
+NEAREST_FROM = 11
+"""The version from which consumers may read from followers (KIP-392)."""
 MAX_WAIT_MS = 300_000
 """Nobody may hang on a broker for longer, whatever the request says."""
 
@@ -32,7 +39,7 @@ class FetchLimits(NamedTuple):
 
 
 class FetchApi:
-    """Serves Fetch 4 to 18."""
+    """Serves Fetch 4 to 18; `followers` what other brokers fetch, in a cluster."""
 
     def __init__(
         self,
@@ -40,12 +47,16 @@ class FetchApi:
         sessions: FetchSessions,
         limits: FetchLimits,
         stats: RequestStats,
+        followers: ReplicaFetchApi | None = None,
     ) -> None:
         self.replicas, self.sessions, self.limits = replicas, sessions, limits
-        self.stats = stats
+        self.stats, self.followers = stats, followers
 
     def handle(self, request: FetchRequest, version: int, correlation_id: int, exchange: Exchange, owner: str) -> None:
         """Answers now, or later when there is something to send."""
+        if version >= FOLLOWERS_FROM and request.replica_state.replica_id >= 0 and self.followers is not None:
+            self.followers.handle(request, version, correlation_id, exchange)
+            return
         selection = self.sessions.select(request, version, owner)
         fetch = PendingFetch(self, request, version, correlation_id, exchange, selection)
         if selection.error:
@@ -120,10 +131,17 @@ class PendingFetch:
         self.timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self.finish)
         self.exchange.on_gone(self.cancel)
 
+    def find(self, target: Target) -> Partition | None:
+        """The leader's role; a follower's only where consumers may be sent to one."""
+        replicas = self.api.replicas
+        found = replicas.find(target.topic, target.partition)
+        if found is None and self.version >= NEAREST_FROM and replicas.config.reads_from_followers:
+            return replicas.find_follower(target.topic, target.partition)
+        return found
+
     def watch(self) -> None:
-        find = self.api.replicas.find
         for target in self.selection.targets:
-            partition = find(target.topic, target.partition)
+            partition = self.find(target)
             if partition is not None:
                 partition.readers[self] = None
                 self.watched.append(partition)
@@ -133,7 +151,7 @@ class PendingFetch:
         self.expected_bytes += grown_bytes
         if not self.scheduled and self.expected_bytes >= self.min_bytes:
             self.scheduled = True
-            asyncio.get_running_loop().call_soon(self.finish)
+            asyncio.get_running_loop().call_soon(self.finish, True)
 
     def on_end(self) -> None:
         """Something is not there any more, which the answer will say."""
@@ -141,10 +159,17 @@ class PendingFetch:
             self.scheduled = True
             asyncio.get_running_loop().call_soon(self.finish)
 
-    def finish(self) -> None:
-        if not self.done:
-            self.cancel()
-            self.reply(self.gather())
+    def finish(self, may_wait: bool = False) -> None:
+        if self.done:
+            return
+        gathered = self.gather()
+        if self.committed_only and may_wait and not gathered.urgent and gathered.bytes < self.min_bytes:
+            # What came is not decided yet: readers of committed data wait on.
+            gathered.release()
+            self.scheduled, self.expected_bytes = False, gathered.bytes
+            return
+        self.cancel()
+        self.reply(gathered)
 
     def cancel(self) -> None:
         self.done = True
@@ -161,7 +186,7 @@ class PendingFetch:
         for target in self.selection.targets:
             fetched = self.fetch_one(target, left, at_least_one=gathered.bytes == 0)
             gathered.found.append((target, fetched))
-            if fetched.error or fetched.diverging is not None:
+            if fetched.error or fetched.diverging is not None or fetched.preferred_read_replica >= 0:
                 gathered.urgent = True
             if fetched.records is not None:
                 gathered.bytes += fetched.records.size
@@ -169,7 +194,7 @@ class PendingFetch:
         return gathered
 
     def fetch_one(self, target: Target, left: int, at_least_one: bool) -> FetchedPartition:
-        partition = self.api.replicas.find(target.topic, target.partition)
+        partition = self.find(target)
         if partition is None:
             return self.nobody(target)
         error = epoch_error(target.current_leader_epoch, partition.leader_epoch)
@@ -179,19 +204,49 @@ class PendingFetch:
             leader = (self.api.replicas.broker_id, partition.leader_epoch)
             return FetchedPartition(target.partition, error, leader=leader)
         log = partition.log
-        aborted = () if self.request.isolation_level == READ_COMMITTED else None
         stable, start, high = partition.last_stable_offset, log.start_offset, partition.high_watermark
+        if self.request.rack_id and isinstance(partition, Leader) and partition.isr is not None:
+            nearest = self.nearest(partition, target.fetch_offset)
+            if nearest >= 0:
+                return FetchedPartition(target.partition, 0, high, stable, start, preferred_read_replica=nearest)
         diverging = self.divergence(partition, target)
         records = None
         try:
             if diverging is None and (left > 0 or at_least_one):
                 max_bytes = max(min(target.max_bytes, left), 0)
-                records = partition.read(target.fetch_offset, max_bytes, at_least_one)
+                limit = stable if self.committed_only else high
+                records = partition.read(target.fetch_offset, max_bytes, at_least_one, limit)
+            aborted = self.aborted(partition, target.fetch_offset, records, stable)
         except OffsetOutOfRange:
             return FetchedPartition(target.partition, ErrorCode.OFFSET_OUT_OF_RANGE, high, stable, start)
         except LogError:
             return FetchedPartition(target.partition, ErrorCode.KAFKA_STORAGE_ERROR, high, stable, start)
         return FetchedPartition(target.partition, 0, high, stable, start, records, aborted, diverging)
+
+    @property
+    def committed_only(self) -> bool:
+        return self.request.isolation_level == READ_COMMITTED
+
+    def aborted(
+        self, partition: Partition, fetch_offset: int, records: LogSlice | None, stable: int
+    ) -> list[tuple[int, int]] | None:
+        """The aborted transactions that a reader of committed data has to leave out of `records`; None for others."""
+        if not self.committed_only:
+            return None
+        if records is None:
+            return []
+        try:
+            return partition.aborted_between(fetch_offset, min(stable, records.next_offset))
+        except LogError:
+            records.release()
+            raise
+
+    def nearest(self, leader: Leader, fetch_offset: int) -> int:
+        """The broker that the reader should rather turn to, -1 where it is here already."""
+        replicas = self.api.replicas
+        if self.version < NEAREST_FROM or not replicas.config.reads_from_followers:
+            return -1
+        return nearest_replica(leader, replicas.view.brokers, self.request.rack_id, fetch_offset)
 
     @property
     def max_bytes(self) -> int:
@@ -207,7 +262,7 @@ class PendingFetch:
         """Where the reader's log parted from ours (KIP-595), if its last fetched epoch tells so."""
         if target.last_fetched_epoch < 0:
             return None
-        epoch, end_offset = partition.log.epoch_end_offset(target.last_fetched_epoch)
+        epoch, end_offset = partition.end_of_epoch(target.last_fetched_epoch)
         if epoch == target.last_fetched_epoch and end_offset >= target.fetch_offset:
             return None
         return epoch, end_offset
@@ -240,13 +295,18 @@ class PendingFetch:
         """What an incremental answer has to tell; partitions that had data go to the back of the queue."""
         session = self.selection.session
         assert session is not None
-        news = [(t, f) for t, f in found if f.records is not None or f.diverging or t.told != state_of(f)]
+        news = [(t, f) for t, f in found if f.records is not None or is_pointer(f) or t.told != state_of(f)]
         remember(news)
         for target, fetched in news:
             key = target.topic, target.partition
             if fetched.records is not None and session.targets.get(key) is target:
                 session.targets[key] = session.targets.pop(key)
         return news
+
+
+def is_pointer(fetched: FetchedPartition) -> bool:
+    """Whether the reader is told to go on somewhere else."""
+    return fetched.diverging is not None or fetched.preferred_read_replica >= 0
 
 
 def state_of(fetched: FetchedPartition) -> tuple[int, int, int]:

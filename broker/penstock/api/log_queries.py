@@ -15,8 +15,8 @@ from typing import TypeVar
 from penstock.api.fetch import READ_COMMITTED, epoch_error
 from penstock.api.routes import RequestContext, Route
 from penstock.log.types import LogError, OffsetOutOfRange
+from penstock.replica.leader import Leader
 from penstock.replica.manager import ReplicaManager
-from penstock.replica.partition import Partition
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.delete_records import (
     DeleteRecordsPartitionResult,
@@ -145,6 +145,9 @@ class LogQueriesApi:
         if error:
             return failed_listing(index, error)
         end = partition.last_stable_offset if isolation_level == READ_COMMITTED else partition.high_watermark
+        if partition.high_watermark < partition.epoch_start and asked.timestamp not in (EARLIEST, EARLIEST_LOCAL):
+            late = ErrorCode.OFFSET_NOT_AVAILABLE if context.version >= 5 else ErrorCode.LEADER_NOT_AVAILABLE
+            return failed_listing(index, late)  # a new leader does not know yet what is committed (KIP-207)
         try:
             found = known_place(partition, asked.timestamp, end)
             if found is None:
@@ -157,7 +160,7 @@ class LogQueriesApi:
         )
 
     async def search(
-        self, partition: Partition, timestamp_ms: int, end: int, context: RequestContext
+        self, partition: Leader, timestamp_ms: int, end: int, context: RequestContext
     ) -> tuple[int, int, int]:
         """As `known_place`, for times; waits where as many searches as may run already do."""
         log = partition.log
@@ -193,10 +196,7 @@ class LogQueriesApi:
         error = epoch_error(asked.current_leader_epoch, partition.leader_epoch)
         if error:
             return EpochEndOffset(partition=asked.partition, error_code=error)
-        if asked.leader_epoch == partition.leader_epoch:
-            epoch, end = partition.leader_epoch, partition.log.end_offset
-        else:
-            epoch, end = partition.log.epoch_end_offset(asked.leader_epoch)
+        epoch, end = partition.end_of_epoch(asked.leader_epoch)
         return EpochEndOffset(partition=asked.partition, leader_epoch=epoch, end_offset=end)
 
     async def delete_records(self, request: DeleteRecordsRequest, context: RequestContext) -> DeleteRecordsResponse:
@@ -248,7 +248,7 @@ class LogQueriesApi:
         return PartitionResponse(partition_index=index, active_producers=producers_of(partition))
 
 
-def known_place(partition: Partition, timestamp_ms: int, end: int) -> tuple[int, int, int] | None:
+def known_place(partition: Leader, timestamp_ms: int, end: int) -> tuple[int, int, int] | None:
     """(timestamp, offset, leader epoch) for a ListOffsets timestamp, offset -1 where there is none.
 
     None where it must be searched for.
@@ -263,7 +263,7 @@ def known_place(partition: Partition, timestamp_ms: int, end: int) -> tuple[int,
     return None
 
 
-async def delete_before(partition: Partition, offset: int) -> tuple[ErrorCode, int]:
+async def delete_before(partition: Leader, offset: int) -> tuple[ErrorCode, int]:
     """(error, the log's start afterwards)."""
     target = partition.high_watermark if offset == HIGH_WATERMARK else offset
     if target < 0 or target > partition.high_watermark:
@@ -277,15 +277,15 @@ async def delete_before(partition: Partition, offset: int) -> tuple[ErrorCode, i
     return ErrorCode.NONE, partition.log.start_offset
 
 
-def producers_of(partition: Partition) -> list[ProducerState]:
+def producers_of(partition: Leader) -> list[ProducerState]:
     return [
         ProducerState(
             producer_id=producer_id,
             producer_epoch=entry.epoch,
             last_sequence=entry.batches[-1].last_sequence if entry.batches else -1,
             last_timestamp=entry.last_timestamp_ms,
-            coordinator_epoch=-1,
-            current_txn_start_offset=-1,
+            coordinator_epoch=entry.coordinator_epoch,
+            current_txn_start_offset=partition.producers.transactions.first_offset(producer_id),
         )
         for producer_id, entry in partition.producers.entries.items()
     ]

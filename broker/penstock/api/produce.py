@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from penstock.api.exchange import Connection, Exchange
+from penstock.api.transactional_produce import UNVERIFIED, Gate, Held
+from penstock.replica.acceptance import Appended
+from penstock.replica.leader import Leader
 from penstock.replica.manager import ReplicaManager
-from penstock.replica.partition import Partition
 from penstock.runtime.stats import RequestStats
+from penstock.txn.verification import Verifier
 from penstock.wire.apis import ApiKey
 from penstock.wire.errors import ErrorCode
 from penstock.wire.produce_frame import (
@@ -25,7 +29,8 @@ from penstock.wire.produce_frame import (
     parse_produce,
 )
 
-ACKS = (-1, 0, 1)
+ALL = -1
+ACKS = (ALL, 0, 1)
 SWEEP_S = 1.0
 """How often waiting requests are looked over for those whose time is up."""
 
@@ -35,8 +40,10 @@ TopicResults = list[tuple[Topic, list[PartitionResult]]]
 class ProduceApi:
     """Serves Produce 3 to 13."""
 
-    def __init__(self, replicas: ReplicaManager, stats: RequestStats) -> None:
+    def __init__(self, replicas: ReplicaManager, stats: RequestStats, verifier: Verifier | None = None) -> None:
         self.replicas = replicas
+        self.verifier = verifier
+        """Of transactional batches; None where there are no transactions."""
         self.stats = stats
         self.waiting: dict[ProduceWait, None] = {}
         self.sweep: asyncio.TimerHandle | None = None
@@ -47,7 +54,13 @@ class ProduceApi:
         request = parse_produce(frame, body, version)
         exchange = connection.open_exchange()
         acks = request.acks
-        refusal = refuse(acks, request.transactional_id, version)
+        refusal = refuse(acks, version)
+        gate = None
+        if request.transactional_id is not None:
+            gate = Gate(request.transactional_id, self.verifier, version)
+            refusal = refusal or gate.refusal(acks)
+        if refusal is None and acks != ALL and not self.replicas.may_serve():
+            refusal = ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker has lost its lease: another may lead"
         waits: list[Unsettled] = []
         answer: TopicResults = []
         failed = False
@@ -61,7 +74,19 @@ class ProduceApi:
                     failed = True
                     continue
                 batch = frame[place.start : place.start + max(place.size, 0)]
-                done = partition.append(batch)
+                verified = ErrorCode.UNKNOWN_SERVER_ERROR if gate is None else gate.verify(partition, batch)
+                if isinstance(verified, Held):
+                    batch.release()
+                    waiting = PartitionResult(place.partition)
+                    waits.append(Unsettled(partition, 0, results, len(results), waiting, verified))
+                    results.append(PartitionResult(place.partition, ErrorCode.REQUEST_TIMED_OUT))
+                    continue
+                if verified > 0:
+                    batch.release()
+                    failed = True
+                    results.append(PartitionResult(place.partition, verified, message=UNVERIFIED))
+                    continue
+                done = partition.append(batch, acks == ALL, not verified)
                 batch.release()
                 start = partition.log.start_offset
                 if done.error:
@@ -98,7 +123,25 @@ class ProduceApi:
         if self.sweep is None:
             self.sweep = loop.call_later(SWEEP_S, self.expire)
         for unsettled in waits:
-            unsettled.partition.when_committed(unsettled.required_offset, wait.settler(unsettled))
+            if unsettled.held is not None:
+                unsettled.held.when_appended(partial(self.appended, wait, unsettled))
+            else:
+                unsettled.partition.when_committed(unsettled.required_offset, wait.settler(unsettled))
+
+    def appended(self, wait: ProduceWait, unsettled: Unsettled, done: Appended) -> None:
+        """A batch that had to be verified elsewhere first was appended, or refused."""
+        partition, index = unsettled.partition, unsettled.result.partition
+        if done.error:
+            result = PartitionResult(index, done.error, message=done.message)
+            wait.settler(unsettled._replace(result=result))(0)
+            return
+        start = partition.log.start_offset
+        result = PartitionResult(index, 0, done.base_offset, done.log_append_time_ms, start)
+        settle = wait.settler(unsettled._replace(result=result))
+        if partition.high_watermark >= done.required_offset:
+            settle(0)
+        else:
+            partition.when_committed(done.required_offset, settle)
 
     def expire(self) -> None:
         """Answers the requests whose timeout has passed; runs only while some are waiting.
@@ -118,11 +161,12 @@ class Unsettled(NamedTuple):
     Until then it says that time ran out, which is what the client is told if it does.
     """
 
-    partition: Partition
+    partition: Leader
     required_offset: int
     results: list[PartitionResult]
     at: int
     result: PartitionResult
+    held: Held | None = None
 
 
 class ProduceWait:
@@ -170,14 +214,12 @@ class ProduceWait:
         self.exchange.reply([encode_produce_response(self.correlation_id, self.version, self.answer)])
 
 
-def refuse(acks: int, transactional_id: str | None, version: int) -> tuple[ErrorCode, str] | None:
+def refuse(acks: int, version: int) -> tuple[ErrorCode, str] | None:
     """Why no part of the request can be taken."""
     if version < FIRST_SERVED:
         return ErrorCode.UNSUPPORTED_VERSION, "message formats 0 and 1 are not taken"
     if acks not in ACKS:
         return ErrorCode.INVALID_REQUIRED_ACKS, f"acks is -1 (all), 0 or 1, not {acks}"
-    if transactional_id is not None:
-        return ErrorCode.INVALID_TXN_STATE, "a broker without a cluster has no transactions"
     return None
 
 

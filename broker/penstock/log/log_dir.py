@@ -23,7 +23,7 @@ from penstock.log.index_files import IndexCache
 from penstock.log.maintenance import Maintenance
 from penstock.log.partition_log import PartitionLog
 from penstock.log.retention import Retention
-from penstock.log.truncation import truncate
+from penstock.log.truncation import restart, truncate
 from penstock.log.types import BatchState, CorruptLog, LogBusy, LogDirFailed
 from penstock.runtime.clock import Clock
 from penstock.runtime.files import Files
@@ -238,21 +238,24 @@ class LogDir:
 
         When the tasks are done their directories have names that a restart takes for deleted.
         """
-        tasks = []
-        for partition in self.topics.pop(topic_id, set()):
-            key = topic_id, partition
-            self.corrupt.pop(key, None)
-            self.stored.pop(key, None)
-            log = self.logs.pop(key, None)
-            releasing = self.releasing.pop(key, None)
-            self.deletions += 1
-            if log is not None:
-                self.dirty.pop(log, None)
-                tasks.append(self.maintenance.spawn(self.delete_open(log, releasing, self.deletions)))
-            else:
-                directory = f"{self.path}/{topic_id}-{partition}"
-                tasks.append(self.maintenance.spawn(self.maintenance.delete_directory(directory, self.deletions, 0)))
+        tasks = [self.delete_partition(topic_id, partition) for partition in list(self.topics.get(topic_id, ()))]
+        self.topics.pop(topic_id, None)
         return tasks
+
+    def delete_partition(self, topic_id: UUID, partition: int) -> asyncio.Task[None]:
+        """As above, one partition that has data or an open log."""
+        key = topic_id, partition
+        self.topics[topic_id].discard(partition)
+        self.corrupt.pop(key, None)
+        self.stored.pop(key, None)
+        log = self.logs.pop(key, None)
+        releasing = self.releasing.pop(key, None)
+        self.deletions += 1
+        if log is not None:
+            self.dirty.pop(log, None)
+            return self.maintenance.spawn(self.delete_open(log, releasing, self.deletions))
+        directory = f"{self.path}/{topic_id}-{partition}"
+        return self.maintenance.spawn(self.maintenance.delete_directory(directory, self.deletions, 0))
 
     async def delete_open(self, log: PartitionLog, releasing: asyncio.Task[None] | None, number: int) -> None:
         """Removes the directory of a log that was open, or was just being closed."""
@@ -340,6 +343,13 @@ class LogDir:
     async def truncate(self, log: PartitionLog, offset: int) -> None:
         try:
             await truncate(self.maintenance, log, offset)
+        except OSError as e:
+            self.fail(e)
+            raise LogDirFailed(f"{self.path}: {e}") from e
+
+    async def start_over(self, log: PartitionLog, offset: int) -> None:
+        try:
+            await restart(self.maintenance, log, offset)
         except OSError as e:
             self.fail(e)
             raise LogDirFailed(f"{self.path}: {e}") from e

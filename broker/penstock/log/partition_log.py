@@ -71,6 +71,8 @@ class Host(Protocol):
 
     async def truncate(self, log: PartitionLog, offset: int) -> None: ...
 
+    async def start_over(self, log: PartitionLog, offset: int) -> None: ...
+
     async def delete(self, log: PartitionLog) -> None: ...
 
     async def close_log(self, log: PartitionLog) -> None: ...
@@ -443,6 +445,13 @@ class PartitionLog:
         if offset >= self.end_offset:
             return
         await self.host.truncate(self, max(offset, 0))
+
+    async def start_over(self, offset: int) -> None:
+        """Removes everything, durably: the log is empty then, and begins at `offset`. Raises LogError, LogDirFailed."""
+        self.check_usable()
+        if not self.created:
+            self.create_directory()
+        await self.host.start_over(self, offset)
 
     async def close(self) -> None:
         """Flushes, writes a checkpoint and gives the files back; the log cannot be used any more."""

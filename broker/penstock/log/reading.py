@@ -64,7 +64,7 @@ class LogReader:
         segment.touched = True
         self.remember(next_offset, segment, end)
         segment.pins += 1
-        return LogSlice(file, position, end - position, segment.unpin)
+        return LogSlice(file, position, end - position, segment.unpin, next_offset)
 
     def locate(self, offset: int) -> Place | None:
         """The batch that holds `offset`, or the next one where it fell to compaction; None past the last."""

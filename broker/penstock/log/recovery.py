@@ -20,6 +20,7 @@ from penstock.log.space import NO_SPACE
 from penstock.log.types import BatchState, CorruptLog
 from penstock.runtime.files import File, Files
 from penstock.runtime.logging import get_logger
+from penstock.wire.batch import CONTROL, BatchHeader
 
 logger = get_logger(__name__)
 
@@ -174,7 +175,10 @@ class Recovery:
                 if header.leader_epoch > epoch:
                     epoch = header.leader_epoch
                     self.epochs.assign(epoch, header.base_offset)
-                replay(header)
+                if header.attributes & CONTROL:
+                    self.replay_control(position, header, batch)
+                else:
+                    replay(header)
         except BadBatch as e:
             torn = e
         self.read_bytes += size - vouched
@@ -184,6 +188,12 @@ class Recovery:
             file.truncate(segment.size)
         file.sync()
         return max(end_offset, segment.end_offset), torn
+
+    def replay_control(self, position: int, header: BatchHeader, batch: memoryview) -> None:
+        try:
+            self.state.replay_control(header, batch)
+        except ValueError as e:  # its CRC is right, so these are the bytes that were written
+            raise CorruptLog(f"{self.directory}: the control batch at byte {position} is none: {e}") from e
 
     def refuse_if_known_good(self, segment: Segment, torn: BadBatch) -> None:
         """Without its checkpoint nobody knows what was acknowledged: then only the end of the last segment is cut."""

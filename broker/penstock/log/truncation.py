@@ -45,6 +45,14 @@ async def truncate(maintenance: Maintenance, log: PartitionLog, offset: int) -> 
         log.checkpointed_offset = log.end_offset
 
 
+async def restart(maintenance: Maintenance, log: PartitionLog, offset: int) -> None:
+    """Empties a log, whose next batch is to have `offset`. Nobody may append meanwhile. Raises as above."""
+    async with lock_of(log):
+        await log.flush()
+        if not log.closed:
+            await start_over(maintenance, log, offset)
+
+
 async def start_over(maintenance: Maintenance, log: PartitionLog, offset: int) -> None:
     """Empties a log that is to end before its first segment: what comes next has `offset`."""
     gone, files = list(log.segments), maintenance.owner.files
@@ -142,9 +150,12 @@ class Truncation:
     def replay_segment(self, segment: Segment, position: int, size: int, start_offset: int) -> None:
         file = self.files.open(segment.path, read_only=True)
         try:
-            for _, header, _ in walk(file, position, size, start_offset if position else 0):
-                self.state.replay(header)
-        except BadBatch as e:
+            for at, header, _ in walk(file, position, size, start_offset if position else 0):
+                if header.is_control:
+                    self.state.replay_control(header, file.read_at(at, header.size_bytes))
+                else:
+                    self.state.replay(header)
+        except (BadBatch, ValueError) as e:
             raise CorruptLog(f"{segment.path}: {e}") from e
         finally:
             file.close()

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from penstock.runtime.files import File
 from penstock.wire.batch import BatchHeader
+from penstock.wire.primitives import Buffer
 
 
 class LogSlice:
@@ -16,10 +17,12 @@ class LogSlice:
     under a slice in use).
     """
 
-    __slots__ = ("_release", "file", "position", "size")
+    __slots__ = ("_release", "file", "next_offset", "position", "size")
 
-    def __init__(self, file: File, position: int, size: int, release: Release) -> None:
+    def __init__(self, file: File, position: int, size: int, release: Release, next_offset: int = -1) -> None:
         self.file, self.position, self.size, self._release = file, position, size, release
+        self.next_offset = next_offset
+        """The offset behind the last batch, or beyond."""
 
     def release(self) -> None:
         self._release()
@@ -30,13 +33,18 @@ class Release(Protocol):
 
 
 class BatchState(Protocol):
-    """State derived from the batches of a log (idempotent producers), which the log stores and rebuilds on opening."""
+    """State derived from the batches of a log (producers, their transactions), which the log stores and rebuilds on
+    opening."""
 
     def restore(self, snapshot: bytes | None) -> None:
         """Starts from a snapshot, or from nothing. Raises ValueError where the bytes are no snapshot."""
 
     def replay(self, header: BatchHeader) -> None:
-        """Takes in the next batch behind the snapshot."""
+        """Takes in the next batch behind the snapshot, where it holds data."""
+
+    def replay_control(self, header: BatchHeader, batch: Buffer) -> None:
+        """Takes in the next batch where it is a control batch, which says something in its record. Raises ValueError
+        where that cannot be read."""
 
     def snapshot(self) -> bytes:
         """The state as of the log's end."""

@@ -1,20 +1,27 @@
 """The partitions that this broker hosts. Looked up for each partition of each Produce and Fetch.
 
-A `Partition` is made when somebody first asks for it, so that ten thousand idle ones cost nothing; the view decides
-which exist.
+The view decides which role this broker has for each (`roles`). A leader is made when somebody first asks for it, so
+that ten thousand idle ones cost nothing; followers have to fetch, so they are made in slices when their broker starts.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, Protocol
 from uuid import UUID
 
 from penstock.config.broker import BrokerConfig
 from penstock.log.log_dir import LogDir
+from penstock.log.partition_log import PartitionLog
 from penstock.log.types import LogDirFailed, LogError
+from penstock.replica.follower import Follower
+from penstock.replica.leader import Leader, LeaderHost
+from penstock.replica.membership import Membership
+from penstock.replica.offline import Offline
 from penstock.replica.partition import Partition
 from penstock.replica.producer_state import ProducerState
+from penstock.replica.roles import Roles, may_lead
 from penstock.runtime.clock import Clock
 from penstock.state.view import ClusterView, TopicChange, TopicView
 from penstock.wire.errors import ErrorCode
@@ -28,24 +35,72 @@ EXPIRY_S = 600.0
 """How often silent producers are looked for."""
 
 
-class ReplicaManager:
-    """Hosted partitions by (topic name or id, index)."""
+class Fetchers(Protocol):
+    """Who fetches for followers."""
 
-    def __init__(self, view: ClusterView, log_dir: LogDir, clock: Clock, config: BrokerConfig) -> None:
+    def add(self, follower: Follower) -> None: ...
+
+    def remove(self, follower: Follower) -> None: ...
+
+
+Key = tuple[UUID, int]
+Unassigned = Callable[[UUID, int], Coroutine[Any, Any, bool]]
+
+
+class ReplicaManager:
+    """Hosted partitions by (topic name or id, index).
+
+    In a cluster there are a `membership`, `isr_host` for what leaders ask for, `fetchers` for the followers, and
+    `is_unassigned`, which reads, linearizably, whether a partition's record leaves this broker out: only then is its
+    data deleted.
+    """
+
+    def __init__(
+        self,
+        view: ClusterView,
+        log_dir: LogDir,
+        clock: Clock,
+        config: BrokerConfig,
+        membership: Membership | None = None,
+        isr_host: LeaderHost | None = None,
+        fetchers: Fetchers | None = None,
+        is_unassigned: Unassigned | None = None,
+    ) -> None:
         self.view, self.log_dir, self.clock = view, log_dir, clock
         self.config = config
         self.broker_id = config.node_id
+        self.membership, self.isr_host, self.fetchers = membership, isr_host, fetchers
         self.expiry: asyncio.TimerHandle | None = None
-        self.hosted: dict[tuple[Topic, int], Partition] = {}
+        self.hosted: dict[tuple[Topic, int], Leader] = {}
+        """The leaders, each by name and by id."""
+        self.followers: dict[Key, Follower] = {}
+        self.offline_roles: dict[Key, Offline] = {}
+        self.roles = Roles(self, is_unassigned)
         view.subscribe(self.on_topics_changed)
 
-    def __iter__(self) -> Iterator[Partition]:
-        """The partitions that have been asked for, each once."""
-        return (p for (topic, _), p in list(self.hosted.items()) if isinstance(topic, UUID))
+    def start(self) -> None:
+        """Begins to follow what other brokers lead. Called once the view is filled and this broker has registered."""
+        self.roles.start()
 
-    def find(self, topic: Topic, index: int) -> Partition | None:
+    def __iter__(self) -> Iterator[Partition]:
+        """The partitions that have been asked for, or are followed, each once."""
+        for (topic, _), leader in list(self.hosted.items()):
+            if isinstance(topic, UUID):
+                yield leader
+        yield from list(self.followers.values())
+
+    def find(self, topic: Topic, index: int) -> Leader | None:
         """The partition, if the cluster has it and this broker leads it."""
         return self.hosted.get((topic, index)) or self.host(topic, index)
+
+    def find_follower(self, topic: Topic, index: int) -> Follower | None:
+        """The partition, if this broker follows another that leads it."""
+        found = self.topic(topic)
+        return self.followers.get((found.topic_id, index)) if found is not None else None
+
+    def may_serve(self) -> bool:
+        """Whether acks=0 and 1 may be served: whoever has lost its lease may have been replaced."""
+        return self.membership is None or self.membership.may_serve()
 
     def topic(self, topic: Topic) -> TopicView | None:
         return self.view.topics.get(topic) if isinstance(topic, str) else self.view.topics_by_id.get(topic)
@@ -58,15 +113,15 @@ class ReplicaManager:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if by_name else ErrorCode.UNKNOWN_TOPIC_ID, None
         if not 0 <= index < len(found.partitions):
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None
-        placed = found.partitions[index]
+        placed, key = found.partitions[index], (found.topic_id, index)
         if placed.leader != self.broker_id:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER, (placed.leader, placed.leader_epoch)
-        if (found.topic_id, index) in self.log_dir.releasing:  # for a moment: clients come again
-            return ErrorCode.NOT_LEADER_OR_FOLLOWER, None
+        if key in self.log_dir.releasing or key in self.offline_roles or not may_lead(placed, self):
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER, None  # for a moment: clients come again
         return ErrorCode.KAFKA_STORAGE_ERROR, None
 
-    def host(self, topic: Topic, index: int) -> Partition | None:
-        """Makes the partition's object; its files are only touched when there is something in them.
+    def host(self, topic: Topic, index: int) -> Leader | None:
+        """Makes the leader's object; its files are only touched when there is something in them.
 
         None also where they are damaged, or the log directory has failed: those partitions are offline.
         """
@@ -74,16 +129,54 @@ class ReplicaManager:
         if found is None or not 0 <= index < len(found.partitions):
             return None
         placed = found.partitions[index]
-        if placed.leader != self.broker_id:
+        if placed.leader != self.broker_id or (found.topic_id, index) in self.offline_roles:
             return None
+        if not may_lead(placed, self):
+            return None
+        opened = self.open(found, index)
+        return self.roles.lead(found, placed, *opened, None) if opened is not None else None
+
+    def open(self, topic: TopicView, index: int) -> tuple[PartitionLog, ProducerState] | None:
         producers = ProducerState()
         try:
-            log = self.log_dir.open_or_create(found.topic_id, found.name, index, found.config, producers)
+            return self.log_dir.open_or_create(topic.topic_id, topic.name, index, topic.config, producers), producers
         except LogError:  # reported when it was found
             return None
-        partition = Partition(found.name, found.topic_id, index, placed.leader_epoch, log, producers, self.clock)
-        self.hosted[found.name, index] = self.hosted[found.topic_id, index] = partition
-        return partition
+
+    def role(self, key: Key) -> Partition | None:
+        """The present role for a partition, None where it has no object."""
+        return self.hosted.get(key) or self.followers.get(key) or self.offline_roles.get(key)
+
+    def keep(self, role: Partition) -> None:
+        """Puts a role in its place."""
+        if isinstance(role, Leader):
+            self.hosted[role.name, role.index] = self.hosted[role.key] = role
+        elif isinstance(role, Follower):
+            self.followers[role.key] = role
+            if self.fetchers is not None:
+                self.fetchers.add(role)
+        else:
+            assert isinstance(role, Offline), role
+            self.offline_roles[role.key] = role
+
+    def forget(self, role: Partition) -> None:
+        """Takes a role out; its log stays open."""
+        if self.hosted.get(role.key) is role:
+            del self.hosted[role.key]
+            if self.hosted.get((role.name, role.index)) is role:
+                del self.hosted[role.name, role.index]
+        if isinstance(role, Follower) and self.followers.pop(role.key, None) is role and self.fetchers is not None:
+            self.fetchers.remove(role)
+        if self.offline_roles.get(role.key) is role:
+            del self.offline_roles[role.key]
+
+    # What followers ask for: see `follower.FollowerHost`
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        return self.log_dir.maintenance.spawn(work)
+
+    def may_discard(self) -> bool:
+        return self.membership is None or self.membership.may_discard()
 
     def damaged(self) -> list[tuple[str, int]]:
         """(topic, partition) of those whose files are damaged, so that they are offline."""
@@ -104,7 +197,8 @@ class ReplicaManager:
     async def host_unopened(self) -> None:
         """Opens, one by one and in no hurry, what has data and nobody asked for: it too grows old and is compacted."""
         for topic_id, index in self.log_dir.unopened():
-            self.find(topic_id, index)
+            if self.role((topic_id, index)) is None:
+                self.find(topic_id, index)
             await asyncio.sleep(OPENING_PAUSE_S)
 
     def on_topics_changed(self, changes: list[TopicChange]) -> None:
@@ -112,10 +206,14 @@ class ReplicaManager:
             old, new = change.old, change.new
             if old is not None and (new is None or new.topic_id != old.topic_id):
                 self.drop(old)
-            elif old is not None and new is not None and old.config != new.config:
+                old = None
+            if new is None:
+                continue
+            if old is not None and old.config != new.config:
                 for index in range(len(old.partitions)):
-                    if partition := self.hosted.get((new.topic_id, index)):
+                    if partition := self.role((new.topic_id, index)):
                         partition.reconfigure(new.config)
+            self.roles.follow_view(old, new)
 
     def drop(self, topic: TopicView) -> None:
         """Stops serving a topic that the cluster no longer has; its data is another's to delete (`forget_topic`).
@@ -124,11 +222,9 @@ class ReplicaManager:
         """
         is_deleted = topic.topic_id in self.view.deleting
         for index in range(len(topic.partitions)):
-            partition = self.hosted.pop((topic.topic_id, index), None)
-            named = self.hosted.get((topic.name, index))
-            if named is not None and named.topic_id == topic.topic_id:
-                del self.hosted[topic.name, index]
+            partition = self.role((topic.topic_id, index))
             if partition is not None:
+                self.forget(partition)
                 partition.on_deleted()
                 if not is_deleted:
                     self.log_dir.release(topic.topic_id, index)
@@ -158,9 +254,9 @@ class ReplicaManager:
     def wake_readers(self) -> None:
         """Has everybody who waits for data answered with what there is, as before an end."""
         for partition in self:
-            for reader in list(partition.readers):
-                reader.on_end()
+            partition.wake_readers()
 
     def close(self) -> None:
+        self.roles.close()
         if self.expiry is not None:
             self.expiry.cancel()

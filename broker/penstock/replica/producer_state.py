@@ -1,7 +1,10 @@
-"""What a partition remembers of idempotent producers, so that a retry is never written twice (KIP-98).
+"""What a partition remembers of producers with an id, so that a retry is never written twice, and that transactions
+are whole (KIP-98, KIP-890).
 
-For each producer id the current epoch and the last five batches. The log stores snapshots of it and replays batches
-into it on opening. Called by `Partition` for each batch that has a producer id.
+For each producer id the current epoch, the last five batches and the epoch of the transaction coordinator that wrote
+last; `transactions` has the open and the aborted ones. The log stores snapshots of it and replays batches into it on
+opening. A leader asks `check` before it appends and `check_marker` before it writes a marker; leaders and followers
+tell `observe` of each batch that they have appended.
 """
 
 from __future__ import annotations
@@ -12,7 +15,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from penstock.wire.batch import BatchHeader
+from penstock.replica.transactions import OpenTransactions
+from penstock.replica.transactions import Snapshot as TransactionsSnapshot
+from penstock.wire.batch import CONTROL, TRANSACTIONAL, BatchHeader
+from penstock.wire.control_batch import Marker, parse_marker
+from penstock.wire.errors import ErrorCode
+from penstock.wire.primitives import Buffer
 
 REMEMBERED = 5
 """Batches a producer may have in flight and still be answered exactly (KIP-98; the clients' own bound)."""
@@ -20,7 +28,9 @@ MAX_PRODUCERS = 20_000
 """Producers that a partition remembers; past it the one silent longest is forgotten: ids are for the asking."""
 SEQUENCES = 1 << 31
 """Sequence numbers wrap to 0 here."""
-FORMAT = 1
+FORMAT = 2
+"""Format 1 had no transactions; it is still read."""
+NO_COORDINATOR = -1
 
 
 class Remembered(NamedTuple):
@@ -36,10 +46,12 @@ class Remembered(NamedTuple):
 class ProducerEntry:
     """One producer id, as last seen."""
 
-    __slots__ = ("batches", "epoch", "last_timestamp_ms", "seen_ms")
+    __slots__ = ("batches", "coordinator_epoch", "epoch", "last_timestamp_ms", "seen_ms")
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
+        self.coordinator_epoch = NO_COORDINATOR
+        """Of the transaction coordinator whose marker came last."""
         self.batches: deque[Remembered] = deque(maxlen=REMEMBERED)
         self.last_timestamp_ms = -1
         self.seen_ms: int | None = None
@@ -54,6 +66,8 @@ class Verdict(Enum):
     OLD_DUPLICATE = "old duplicate"
     OUT_OF_ORDER = "out of order"
     FENCED = "fenced"
+    WRONG_STATE = "wrong transaction state"
+    UNVERIFIED = "not known to belong to a transaction"
 
 
 class ProducerState:
@@ -62,12 +76,28 @@ class ProducerState:
     def __init__(self) -> None:
         self.entries: OrderedDict[int, ProducerEntry] = OrderedDict()
         """By producer id; who wrote last comes last."""
+        self.transactions = OpenTransactions()
 
-    def check(self, header: BatchHeader) -> tuple[Verdict, Remembered | None]:
+    def check(self, header: BatchHeader, verified: bool = False) -> tuple[Verdict, Remembered | None]:
         """Whether a batch may be appended; for DUPLICATE also the batch that it repeats.
 
-        A producer that is unknown may start at any sequence number, as after its batches fell to retention.
+        A producer that is unknown may start at any sequence number, as after its batches fell to retention. The first
+        batch of a transaction is only taken when the transaction's coordinator has said that the partition is part of
+        it (`verified`, KIP-890): a delayed batch of a transaction that has ended would otherwise begin one that nobody
+        ends.
         """
+        verdict, original = self.check_sequence(header)
+        if verdict is not Verdict.APPEND:
+            return verdict, original
+        is_open = self.transactions.first_offset(header.producer_id) >= 0
+        if not header.attributes & TRANSACTIONAL:
+            return (Verdict.WRONG_STATE if is_open else Verdict.APPEND), None
+        if is_open:
+            same = self.entries[header.producer_id].epoch == header.producer_epoch
+            return (Verdict.APPEND if same else Verdict.WRONG_STATE), None
+        return (Verdict.APPEND if verified else Verdict.UNVERIFIED), None
+
+    def check_sequence(self, header: BatchHeader) -> tuple[Verdict, Remembered | None]:
         entry = self.entries.get(header.producer_id)
         if entry is None:
             return Verdict.APPEND, None
@@ -88,20 +118,74 @@ class ProducerState:
             return Verdict.OLD_DUPLICATE, None
         return Verdict.OUT_OF_ORDER, None
 
+    def needs_verification(self, producer_id: int) -> bool:
+        """Whether a transactional batch of this producer would be the first of its transaction."""
+        return self.transactions.first_offset(producer_id) < 0
+
+    def check_marker(self, marker: Marker) -> ErrorCode:
+        """Whether a marker may be written: not that of a coordinator which another has replaced, nor one for a
+        transaction before the producer's present one."""
+        entry = self.entries.get(marker.producer_id)
+        if entry is None:
+            return ErrorCode.NONE
+        if marker.coordinator_epoch < entry.coordinator_epoch:
+            return ErrorCode.TRANSACTION_COORDINATOR_FENCED
+        if marker.producer_epoch < entry.epoch:
+            return ErrorCode.INVALID_PRODUCER_EPOCH
+        return ErrorCode.NONE
+
+    def is_marked(self, marker: Marker) -> bool:
+        """Whether writing a marker would change nothing, as it, or one like it, was the last that came."""
+        entry = self.entries.get(marker.producer_id)
+        return (
+            entry is not None
+            and entry.epoch == marker.producer_epoch
+            and entry.coordinator_epoch == marker.coordinator_epoch
+            and self.transactions.first_offset(marker.producer_id) < 0
+        )
+
+    def observe(self, header: BatchHeader, batch: Buffer, now_ms: int | None = None) -> None:
+        """Takes in a batch that was appended at `header.base_offset`, whoever wrote it; `batch` is read only where it
+        is a control batch. Nothing for batches without a producer id. Raises MalformedMessage for a marker that is
+        none."""
+        if header.producer_id < 0:
+            return
+        marker = parse_marker(header, batch) if header.attributes & CONTROL else None
+        self.update(header, now_ms)
+        if marker is not None:
+            self.entries[header.producer_id].coordinator_epoch = marker.coordinator_epoch
+            self.transactions.end(header.producer_id, header.base_offset, marker.committed)
+
     def update(self, header: BatchHeader, now_ms: int | None = None) -> None:
-        """Takes in a batch that was appended at `header.base_offset`, at `now_ms` by the clock since boot."""
-        entry = self.entries.get(header.producer_id)
+        """Takes in a batch that was appended at `header.base_offset`, at `now_ms` by the clock since boot. What a
+        control batch says is not seen here: that is for `observe`."""
+        producer_id = header.producer_id
+        entry = self.entries.get(producer_id)
         if entry is None or entry.epoch != header.producer_epoch:
-            entry = self.entries[header.producer_id] = ProducerEntry(header.producer_epoch)
+            before, entry = entry, ProducerEntry(header.producer_epoch)
+            self.entries[producer_id] = entry
+            if before is not None:
+                entry.coordinator_epoch = before.coordinator_epoch
             if len(self.entries) > MAX_PRODUCERS:
-                self.entries.popitem(last=False)
-        self.entries.move_to_end(header.producer_id)
+                self.evict()
+        self.entries.move_to_end(producer_id)
         entry.last_timestamp_ms = max(entry.last_timestamp_ms, header.max_timestamp_ms)
         entry.seen_ms = now_ms
-        if header.is_control:
+        if header.attributes & CONTROL:
             return
+        if header.attributes & TRANSACTIONAL:
+            self.transactions.begin(producer_id, header.base_offset)
         sequences = header.base_sequence, last_sequence(header)
         entry.batches.append(Remembered(*sequences, header.base_offset, header.last_offset, header.max_timestamp_ms))
+
+    def evict(self) -> None:
+        """Forgets who has been silent longest and has no open transaction."""
+        for _ in range(len(self.transactions.open) + 1):
+            oldest = next(iter(self.entries))
+            if oldest not in self.transactions.open:
+                del self.entries[oldest]
+                return
+            self.entries.move_to_end(oldest)
 
     def expire(self, now_ms: int, silent_ms: int) -> int:
         """Forgets producers that wrote nothing for longer than `silent_ms`; returns how many.
@@ -113,7 +197,7 @@ class ProducerState:
         for pid, entry in self.entries.items():
             if entry.seen_ms is None:
                 entry.seen_ms = now_ms
-            elif now_ms - entry.seen_ms > silent_ms:
+            elif now_ms - entry.seen_ms > silent_ms and pid not in self.transactions.open:
                 old.append(pid)
         for pid in old:
             del self.entries[pid]
@@ -123,27 +207,47 @@ class ProducerState:
         if header.producer_id >= 0:
             self.update(header)
 
+    def replay_control(self, header: BatchHeader, batch: Buffer) -> None:
+        self.observe(header, batch)
+
     def snapshot(self) -> bytes:
-        rows = [(pid, e.epoch, e.last_timestamp_ms, list(e.batches)) for pid, e in self.entries.items()]
-        return msgspec.msgpack.encode((FORMAT, rows))
+        rows = [
+            (pid, e.epoch, e.last_timestamp_ms, list(e.batches), e.coordinator_epoch) for pid, e in self.entries.items()
+        ]
+        return msgspec.msgpack.encode((FORMAT, rows, self.transactions.snapshot()))
 
     def restore(self, snapshot: bytes | None) -> None:
         self.entries.clear()
+        self.transactions.restore(None)
         if snapshot is None:
             return
         try:
-            version, rows = msgspec.msgpack.decode(snapshot, type=tuple[int, list[Row]])
+            rows, transactions = decode_snapshot(snapshot)
         except msgspec.DecodeError as e:
             raise ValueError(f"not a snapshot of producers: {e}") from e
-        if version != FORMAT:
-            raise ValueError(f"a snapshot of producers in format {version}; this build reads {FORMAT}")
-        for pid, epoch, last_timestamp_ms, batches in rows:
+        self.transactions.restore(transactions)
+        for pid, epoch, last_timestamp_ms, batches, coordinator_epoch in rows:
             entry = self.entries[pid] = ProducerEntry(epoch)
             entry.last_timestamp_ms = last_timestamp_ms
+            entry.coordinator_epoch = coordinator_epoch
             entry.batches.extend(batches)
 
 
-Row = tuple[int, int, int, list[Remembered]]
+OldRow = tuple[int, int, int, list[Remembered]]
+Row = tuple[int, int, int, list[Remembered], int]
+
+
+def decode_snapshot(snapshot: bytes) -> tuple[list[Row], TransactionsSnapshot | None]:
+    """Raises msgspec.DecodeError, ValueError."""
+    fields = msgspec.msgpack.decode(snapshot, type=list[msgspec.Raw])
+    version = msgspec.msgpack.decode(fields[0], type=int) if fields else 0
+    if version == 1 and len(fields) == 2:
+        old = msgspec.msgpack.decode(fields[1], type=list[OldRow])
+        return [(*row, NO_COORDINATOR) for row in old], None
+    if version != FORMAT or len(fields) != 3:
+        raise ValueError(f"a snapshot of producers in format {version}; this build reads up to {FORMAT}")
+    rows = msgspec.msgpack.decode(fields[1], type=list[Row])
+    return rows, msgspec.msgpack.decode(fields[2], type=TransactionsSnapshot)
 
 
 def last_sequence(header: BatchHeader) -> int:

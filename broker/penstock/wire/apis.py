@@ -31,6 +31,11 @@ class ApiKey(IntEnum):
     DELETE_RECORDS = 21
     INIT_PRODUCER_ID = 22
     OFFSET_FOR_LEADER_EPOCH = 23
+    ADD_PARTITIONS_TO_TXN = 24
+    ADD_OFFSETS_TO_TXN = 25
+    END_TXN = 26
+    WRITE_TXN_MARKERS = 27
+    TXN_OFFSET_COMMIT = 28
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
     ALTER_REPLICA_LOG_DIRS = 34
@@ -45,6 +50,8 @@ class ApiKey(IntEnum):
     DESCRIBE_QUORUM = 55
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
+    DESCRIBE_TRANSACTIONS = 65
+    LIST_TRANSACTIONS = 66
     LIST_CONFIG_RESOURCES = 74
     DESCRIBE_TOPIC_PARTITIONS = 75
 
@@ -80,6 +87,11 @@ APIS: dict[int, Api] = {
     ApiKey.DELETE_RECORDS: Api("DeleteRecords", 0, 2, 2),
     ApiKey.INIT_PRODUCER_ID: Api("InitProducerId", 0, 5, 2),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: Api("OffsetForLeaderEpoch", 2, 4, 4),
+    ApiKey.ADD_PARTITIONS_TO_TXN: Api("AddPartitionsToTxn", 0, 5, 3),
+    ApiKey.ADD_OFFSETS_TO_TXN: Api("AddOffsetsToTxn", 0, 4, 3),
+    ApiKey.END_TXN: Api("EndTxn", 0, 5, 3),
+    ApiKey.WRITE_TXN_MARKERS: Api("WriteTxnMarkers", 1, 2, 1),
+    ApiKey.TXN_OFFSET_COMMIT: Api("TxnOffsetCommit", 0, 5, 3),
     ApiKey.DESCRIBE_CONFIGS: Api("DescribeConfigs", 1, 4, 4),
     ApiKey.ALTER_CONFIGS: Api("AlterConfigs", 0, 2, 2),
     ApiKey.ALTER_REPLICA_LOG_DIRS: Api("AlterReplicaLogDirs", 1, 2, 2),
@@ -94,6 +106,8 @@ APIS: dict[int, Api] = {
     ApiKey.DESCRIBE_QUORUM: Api("DescribeQuorum", 0, 2, 0),
     ApiKey.DESCRIBE_CLUSTER: Api("DescribeCluster", 0, 2, 0),
     ApiKey.DESCRIBE_PRODUCERS: Api("DescribeProducers", 0, 0, 0),
+    ApiKey.DESCRIBE_TRANSACTIONS: Api("DescribeTransactions", 0, 0, 0),
+    ApiKey.LIST_TRANSACTIONS: Api("ListTransactions", 0, 2, 0),
     ApiKey.LIST_CONFIG_RESOURCES: Api("ListConfigResources", 0, 1, 0),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: Api("DescribeTopicPartitions", 0, 0, 0),
 }
@@ -101,11 +115,6 @@ APIS: dict[int, Api] = {
 
 UNSERVED = {
     17: "SaslHandshake",
-    24: "AddPartitionsToTxn",
-    25: "AddOffsetsToTxn",
-    26: "EndTxn",
-    27: "WriteTxnMarkers",
-    28: "TxnOffsetCommit",
     29: "DescribeAcls",
     30: "CreateAcls",
     31: "DeleteAcls",
@@ -113,8 +122,6 @@ UNSERVED = {
     48: "DescribeClientQuotas",
     49: "AlterClientQuotas",
     57: "UpdateFeatures",
-    65: "DescribeTransactions",
-    66: "ListTransactions",
     68: "ConsumerGroupHeartbeat",
     69: "ConsumerGroupDescribe",
     71: "GetTelemetrySubscriptions",

@@ -68,6 +68,9 @@ class Digest:
         )
         self.count += 1
 
+    def replay_control(self, header: BatchHeader, batch: bytes | bytearray | memoryview) -> None:
+        self.replay(header)
+
     def snapshot(self) -> bytes:
         return struct.pack(">Iq", self.value, self.count)
 

@@ -103,7 +103,7 @@ async def test_what_no_checkpoint_vouches_for_is_written_again_before_it_counts(
     log_inodes = {files.names[path]: path for path in crashed.names(LOG)}
     state = Digest()
     recovered = recover(files, DIRECTORY, state, None, START_MS)
-    written = {inode: 0 for inode in log_inodes}
+    written = dict.fromkeys(log_inodes, 0)
     for op in files.trace[before:]:
         if op.kind == "write" and op.inode in written:
             assert bytes(files.inodes[op.inode][op.offset :][: len(op.data)]) == op.data

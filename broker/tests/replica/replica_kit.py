@@ -23,8 +23,9 @@ from penstock.control.topic_admin import TopicAdmin
 from penstock.log.compaction.runner import ThreadRunner
 from penstock.log.log_dir import LogDir
 from penstock.log.partition_log import PartitionLog
+from penstock.replica.acceptance import Appended
+from penstock.replica.leader import Leader
 from penstock.replica.manager import ReplicaManager
-from penstock.replica.partition import Appended, Partition
 from penstock.replica.producer_state import ProducerState
 from penstock.state.embedded import EmbeddedStore
 from penstock.state.view import ClusterView, Endpoint
@@ -79,7 +80,7 @@ class DataPath:
         assert outcome.topic_id is not None
         return outcome.topic_id
 
-    async def partition(self, name: str = "t", **settings: str) -> Partition:
+    async def partition(self, name: str = "t", **settings: str) -> Leader:
         """The first partition of a new topic."""
         await self.create(name, **settings)
         found = self.replicas.find(name, 0)
@@ -167,7 +168,7 @@ def patched(batch: memoryview, layout: str, offset: int, value: int, *, sealed: 
     return batch
 
 
-def accepted(partition: Partition, batch: memoryview | None = None) -> Appended:
+def accepted(partition: Leader, batch: memoryview | None = None) -> Appended:
     done = partition.append(batch if batch is not None else batch_of())
     assert not done.error, done
     return done

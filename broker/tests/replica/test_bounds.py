@@ -11,7 +11,7 @@ import cramjam
 from replica_kit import DataPath, Listener, Waiter, accepted, batch_of, patched, until
 
 from penstock.log import opening
-from penstock.replica.partition import MAX_CHECKED_RECORDS
+from penstock.replica.acceptance import MAX_CHECKED_RECORDS
 from penstock.wire.batch import HEADER_SIZE
 from penstock.wire.compression import Codec
 from penstock.wire.errors import ErrorCode

@@ -23,7 +23,7 @@ from replica_kit import (
 )
 
 from penstock.log.types import OffsetOutOfRange
-from penstock.replica.partition import Partition
+from penstock.replica.leader import Leader
 from penstock.wire.batch import LOG_APPEND_TIME, TRANSACTIONAL, checksum, read_header
 from penstock.wire.compression import Codec
 from penstock.wire.errors import ErrorCode
@@ -444,7 +444,7 @@ async def reopened(home: Path, clean: bool, clock: HandClock) -> tuple[int, list
     async with opened_data_path(home, clock=clock) as after:
         assert after.log_dir.was_unclean is not clean
         found = after.replicas.find("t", 0)
-        assert isinstance(found, Partition)
+        assert isinstance(found, Leader)
         again = accepted(found, batch_of(3, producer=(9, 2, 3)))
         errors = [found.append(batch_of(3, producer=producer)).error for producer in ((9, 2, 12), (9, 1, 9), (9, 2, 9))]
         return again.base_offset, errors, found.log.start_offset

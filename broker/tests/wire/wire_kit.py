@@ -40,30 +40,39 @@ def name_of_case(value: object) -> str:
     return value.__name__
 
 
-def random_message(cls: type[Message], version: int, rng: random.Random, most: int = 3) -> Any:
-    """An instance in which only what the version has differs from the defaults; arrays of up to `most` elements."""
+OWN_TAGS = 10_001
+"""Tags from here on are Penstock's own."""
+
+
+def random_message(cls: type[Message], version: int, rng: random.Random, most: int = 3, *, own: bool = True) -> Any:
+    """An instance in which only what the version has differs from the defaults; arrays of up to `most` elements.
+
+    Without `own`, fields that are not Kafka's stay as they are.
+    """
     message = cls()
     for field in cls.FIELDS:
         if not field.first <= version <= field.last:
             continue
-        if field.tag is not None and rng.random() < 0.4:
+        if field.tag is not None and (rng.random() < 0.4 or (field.tag >= OWN_TAGS and not own)):
             continue
         if field.nullable and rng.random() < 0.25:
             setattr(message, field.name, None)
         elif field.array:
-            elements = [random_value(field, version, rng, most) for _ in range(rng.randrange(most + 1))]
+            elements = [random_value(field, version, rng, most, own=own) for _ in range(rng.randrange(most + 1))]
             setattr(message, field.name, elements)
         else:
-            setattr(message, field.name, random_value(field, version, rng, most))
+            setattr(message, field.name, random_value(field, version, rng, most, own=own))
     return message
 
 
-def random_value(field: Field, version: int, rng: random.Random, most: int) -> Any:
+def random_value(field: Field, version: int, rng: random.Random, most: int, *, own: bool = True) -> Any:
     kind = field.type
     if not isinstance(kind, str):
-        return random_message(kind, version, rng, most)
+        return random_message(kind, version, rng, most, own=own)
     if field.name.endswith("error_code") or field.name == "error_codes":
         return int(rng.choice(list(ErrorCode)))
+    if field.name == "transaction_start_time_ms":  # the oracle has no time before 1970
+        return abs(random_integer(64, rng))
     if kind in INTEGERS:
         return random_integer(INTEGERS[kind], rng)
     if kind == "uint16":

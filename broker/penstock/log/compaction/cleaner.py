@@ -1,9 +1,10 @@
 """Cleans segments: keeps of each key the last record, and writes what stays to new files (KIP-58, KIP-534).
 
 Runs in the worker process. Offsets never change, a batch keeps its span of offsets, its producer's fields and its
-codec. A record without a value says that its key is gone; it stays for delete.retention.ms after the first cleaning
-that saw it, which is noted in its batch (the delete horizon of KIP-534). The last batch of each producer stays even if
-empty, and so do control batches.
+codec. Records of transactions give way to later ones and make nothing give way: they may have been aborted, which the
+worker does not know. A record without a value says that its key is gone; it stays for delete.retention.ms after the
+first cleaning that saw it, which is noted in its batch (the delete horizon of KIP-534). The last batch of each
+producer stays even if empty, and so do control batches.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ def read_last_offsets(files: Files, job: Job) -> LastOffsets:
                 producers[header.producer_id] = header.base_offset
             if full or header.last_offset < job.dirty_offset:
                 continue
-            if not header.is_control:
+            if not header.is_control and not header.is_transactional:  # what was aborted replaces nothing
                 for record in records_of(found) or ():
                     if record.key is not None:
                         offsets[digest(record.key)] = record.offset
@@ -228,7 +229,8 @@ class Cleaner:
         kept = [r for r in records if self.stays(r, horizon_ms)]
         self.kept += len(kept)
         self.dropped += len(records) - len(kept)
-        tombstones = any(r.value is None for r in kept)
+        # What a transaction deleted stays: nothing that came before was dropped for it.
+        tombstones = not header.is_transactional and any(r.value is None for r in kept)
         if len(kept) == len(records) and (not tombstones or horizon_ms is not None):
             return found.batch if records or self.is_last_of_producer(header) else None
         self.changed = True

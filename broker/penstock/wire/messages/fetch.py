@@ -30,6 +30,7 @@ class FetchPartition(Message):
     partition_max_bytes: int = 0
     replica_directory_id: UUID = ZERO_UUID
     high_watermark: int = 9223372036854775807
+    flushed_offset: int = -1
 
     FIELDS: ClassVar[tuple[Field, ...]] = (
         Field("partition", "int32", 4, 18),
@@ -40,6 +41,7 @@ class FetchPartition(Message):
         Field("partition_max_bytes", "int32", 4, 18),
         Field("replica_directory_id", "uuid", 17, 18, tag=0),
         Field("high_watermark", "int64", 18, 18, tag=1),
+        Field("flushed_offset", "int64", 15, 18, tag=10001),
     )
 
 

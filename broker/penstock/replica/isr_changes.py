@@ -1,0 +1,165 @@
+"""Writes changes of ISRs into the store: only a partition's leader proposes them (KIP-497), one at a time for each.
+
+Many partitions shrink at once when a follower dies, so proposals are collected into transactions; each is held against
+its own record as the leader knew it, the leader's registration, and those of who joins. A transaction that fails is
+split until it is known which of them cannot be. Made by `IsrKeeper`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import NamedTuple
+
+from penstock.replica.isr import IsrChange, Member
+from penstock.runtime.logging import get_logger
+from penstock.state import keys
+from penstock.state.records import BadRecord, BrokerRecord, PartitionRecord, decode, encode
+from penstock.state.store import MAX_TXN_OPERATIONS, Compare, Operation, Put, Store, StoreError, Target
+
+logger = get_logger("penstock.replica")
+
+RETRY_S = 0.2
+MAX_RETRY_S = 5.0
+BATCH = 96
+"""Partitions in a transaction: leaves room for the conditions on registrations."""
+
+Refused = Callable[[IsrChange], None]
+
+
+class Proposal(NamedTuple):
+    change: IsrChange
+    refused: Refused
+    """Called where the change was not made and the record is as it was."""
+
+
+class IsrChanges:
+    """Proposals under way. `key` of a proposal is (topic id, partition); its leader has no other meanwhile."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.waiting: list[Proposal] = []
+        self.task: asyncio.Task[None] | None = None
+        self.closed = False
+        self.transactions = 0
+
+    def submit(self, change: IsrChange, refused: Refused) -> None:
+        """Has a change written soon. The view tells when it was; `refused` is called where it cannot be."""
+        self.waiting.append(Proposal(change, refused))
+        if self.task is None and not self.closed:
+            self.task = asyncio.get_running_loop().create_task(self.work(), name="isr-changes")
+
+    async def close(self) -> None:
+        self.closed = True
+        if self.task is not None:
+            self.task.cancel()
+            await asyncio.wait([self.task])
+
+    async def work(self) -> None:
+        try:
+            while self.waiting and not self.closed:
+                batch, self.waiting = self.waiting[:BATCH], self.waiting[BATCH:]
+                await self.write(batch)
+        finally:
+            self.task = None
+
+    async def write(self, batch: list[Proposal]) -> None:
+        """Makes the changes that can be made; returns when each is decided.
+
+        Where the store does not answer, the same is tried again: until then the change may have been made, and the
+        leader counts with both.
+        """
+        pause_s = RETRY_S
+        while True:
+            try:
+                await self.attempt(batch)
+                return
+            except StoreError as e:
+                logger.warning("changes of ISRs wait for the store", count=len(batch), reason=str(e))
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, MAX_RETRY_S)
+
+    async def attempt(self, batch: list[Proposal]) -> None:
+        joined = dict.fromkeys(m for p in batch for m in p.change.joined)
+        registered = {m: await self.registration(m) for m in joined}
+        able = [p for p in batch if all(registered[m] is not None for m in p.change.joined)]
+        for proposal in batch:
+            if proposal not in able:
+                proposal.refused(proposal.change)
+        batch[:] = able
+        if not batch:
+            return
+        compares = [c for m in joined if (c := registered[m]) is not None]
+        compares += [registration_of(m) for m in dict.fromkeys(p.change.leader for p in batch) if m[1] >= 0]
+        puts: list[Operation] = []
+        for proposal in batch:
+            change = proposal.change
+            key = keys.partition(change.topic_id, change.index)
+            compares.append(Compare(key, Target.MOD_REVISION, change.before.revision))
+            puts.append(Put(key, encode(record_of(change))))
+        if len(compares) > MAX_TXN_OPERATIONS:
+            await self.split(batch)
+            return
+        self.transactions += 1
+        result = await self.store.txn(compares, puts)
+        if result.succeeded:
+            for proposal in batch:
+                log_change(proposal.change)
+            batch.clear()
+        elif len(batch) > 1:
+            await self.split(batch)
+        else:
+            await self.decide(batch[0])
+            batch.clear()
+
+    async def split(self, batch: list[Proposal]) -> None:
+        """Halves are done one after the other; what is decided is taken out of `batch`."""
+        half = len(batch) // 2
+        for part in (batch[:half], batch[half:]):
+            done = list(part)
+            await self.write(part)
+            batch[:] = [p for p in batch if p not in done]
+
+    async def decide(self, proposal: Proposal) -> None:
+        """Finds out why a change on its own failed. Where the record has changed, the view will tell of it."""
+        change = proposal.change
+        entry = await self.store.get(keys.partition(change.topic_id, change.index))
+        if entry is not None and entry.mod_revision == change.before.revision:
+            proposal.refused(change)
+
+    async def registration(self, member: Member) -> Compare | None:
+        """The condition that a broker that joins is registered as it is now; None where it may not join."""
+        key = keys.broker(member[0])
+        entry = await self.store.get(key)
+        if entry is None or entry.create_revision != member[1]:
+            return None
+        try:
+            if decode(BrokerRecord, key, entry.value).draining:
+                return None
+        except BadRecord:
+            return None
+        return Compare.unchanged(entry)
+
+
+def registration_of(member: Member) -> Compare:
+    """That a broker is registered in this incarnation."""
+    return Compare(keys.broker(member[0]), Target.CREATE_REVISION, member[1])
+
+
+def record_of(change: IsrChange) -> PartitionRecord:
+    placed = change.before
+    return PartitionRecord(
+        replicas=placed.replicas,
+        leader=placed.leader,
+        leader_epoch=placed.leader_epoch,
+        isr=[broker_id for broker_id, _ in change.isr],
+        adding=placed.adding,
+        removing=placed.removing,
+        isr_epochs=[epoch for _, epoch in change.isr],
+        eligible=change.eligible,
+    )
+
+
+def log_change(change: IsrChange) -> None:
+    before, after = change.before.isr, [broker_id for broker_id, _ in change.isr]
+    logger.info("an ISR changes", topic_id=str(change.topic_id), partition=change.index, before=before, after=after)

@@ -1,0 +1,382 @@
+"""The leader's role for one partition: takes in batches, follows who is in sync, moves the high watermark.
+
+Called by the Produce handler for each partition of a request, by the Fetch handler for each that a follower fetches,
+and by the flusher when a flush has returned. Runs on the event loop only.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+from uuid import UUID
+
+from penstock.config.values import TopicConfig
+from penstock.log.partition_log import PartitionLog
+from penstock.log.types import LogDirFailed, LogFull
+from penstock.replica.acceptance import Appended, check_keys, check_times, explain
+from penstock.replica.isr import InSync, IsrChange, Member, Progress, effective_min_isr
+from penstock.replica.partition import Partition
+from penstock.replica.producer_state import ProducerState, Remembered, Verdict
+from penstock.runtime.clock import Clock
+from penstock.state.view import PartitionView
+from penstock.wire.batch import BatchHeader, read_header, stamp, stamp_log_append_time
+from penstock.wire.batch_check import validate_batch
+from penstock.wire.control_batch import Marker, build_marker
+from penstock.wire.errors import ErrorCode
+
+
+class CommitWaiter(NamedTuple):
+    required_offset: int
+    callback: Callable[[int], None]
+
+
+class Tail(Protocol):
+    """A follower's place in a partition, which is told when there is something to fetch."""
+
+    def on_news(self, urgent: bool) -> None:
+        """Records came, or the role has ended; where not `urgent`, only the high watermark has moved."""
+
+
+class LeaderHost(Protocol):
+    """What a leader with followers needs of its broker."""
+
+    @property
+    def own_epoch(self) -> int:
+        """The epoch of this broker's registration."""
+
+    def watch(self, leader: Leader) -> None:
+        """From now on somebody lags behind: `look` is to be called from time to time, until it returns False."""
+
+    def may_join(self, broker_id: int, epoch: int) -> bool:
+        """Whether this incarnation of a broker is registered and not draining, as far as is known here."""
+
+    def propose(self, leader: Leader, change: IsrChange) -> None:
+        """Has a change of the ISR written; a new view follows, or `Leader.refused`."""
+
+    def resign(self, leader: Leader) -> None:
+        """The leader's log has failed: another should lead."""
+
+
+VERDICTS = {
+    Verdict.OUT_OF_ORDER: (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "a batch before this one is missing"),
+    Verdict.FENCED: (ErrorCode.INVALID_PRODUCER_EPOCH, "a newer instance of this producer has taken over"),
+    Verdict.OLD_DUPLICATE: (ErrorCode.DUPLICATE_SEQUENCE_NUMBER, "the batch was written long ago"),
+    Verdict.WRONG_STATE: (ErrorCode.INVALID_TXN_STATE, "the producer's open transaction is not that of the batch"),
+    Verdict.UNVERIFIED: (ErrorCode.INVALID_TXN_STATE, "the partition is not part of a transaction of this producer"),
+}
+
+
+class Leader(Partition):
+    """The role for one leader epoch. `isr` is None where nobody else has a replica: then nothing of it costs anything.
+
+    `high_watermark` is what this broker knew of it in its last role, None where it had none since it started.
+    """
+
+    __slots__ = ("commit_waiters", "host", "isr", "tails", "under_min_isr", "watched", "watched_ms")
+
+    def __init__(
+        self,
+        name: str,
+        topic_id: UUID,
+        index: int,
+        leader_epoch: int,
+        log: PartitionLog,
+        producers: ProducerState,
+        clock: Clock,
+        *,
+        host: LeaderHost | None = None,
+        broker_id: int = -1,
+        placed: PartitionView | None = None,
+        high_watermark: int | None = None,
+    ) -> None:
+        self.commit_waiters: deque[CommitWaiter] = deque()
+        self.tails: dict[int, Tail] = {}
+        """By broker id, who is told of news."""
+        self.host = host
+        self.isr: InSync | None = None
+        self.under_min_isr = False
+        self.watched = False
+        self.watched_ms = 0
+        known = log.start_offset if high_watermark is None else high_watermark
+        super().__init__(name, topic_id, index, leader_epoch, log, producers, clock, known)
+        if placed is not None:
+            self.follow_view(broker_id, placed)
+        self.advance()
+
+    # Taking in batches
+
+    def append(self, batch: memoryview, all_in_sync: bool = False, verified: bool = False) -> Appended:
+        """Checks and appends the batch that a producer sent; `batch` is written to (offsets, epoch, perhaps times).
+
+        With `all_in_sync` (acks=all) nothing is taken while fewer than min.insync.replicas are there. `verified` says
+        that the coordinator of the batch's transaction knows this partition to be part of it.
+        """
+        if all_in_sync and self.under_min_isr:
+            return Appended(ErrorCode.NOT_ENOUGH_REPLICAS, message=self.too_few())
+        header = validate_batch(batch, self.config.max_message_bytes)
+        if isinstance(header, ErrorCode):
+            return Appended(header, message=explain(header))
+        refusal = check_times(self.config, self.clock, header)
+        if refusal is None and self.config.cleanup_compact:
+            refusal = check_keys(self.config, self.name, batch, header)
+        if refusal is not None:
+            return refusal
+        if header.producer_id >= 0:
+            verdict, original = self.producers.check(header, verified)
+            if verdict is Verdict.DUPLICATE:
+                assert original is not None
+                return self.repeated(original)
+            if verdict is not Verdict.APPEND:
+                code, message = VERDICTS[verdict]
+                return Appended(code, message=message)
+        return self.write(batch, header)
+
+    def write_marker(self, marker: Marker) -> Appended:
+        """Ends a producer's transaction. One that is repeated is not written again, and counts when all that is
+        written does."""
+        producers, log = self.producers, self.log
+        if self.under_min_isr:
+            return Appended(ErrorCode.NOT_ENOUGH_REPLICAS, message=self.too_few())
+        error = producers.check_marker(marker)
+        if error:
+            return Appended(error, message="a newer coordinator, or a newer epoch of the producer, has written here")
+        if producers.is_marked(marker):
+            return Appended(0, required_offset=log.end_offset)
+        batch = memoryview(build_marker(marker, self.clock.wall_ms()))
+        return self.write(batch, read_header(batch))
+
+    def write(self, batch: memoryview, header: BatchHeader) -> Appended:
+        append_time_ms = -1
+        if self.config.message_timestamp_log_append:
+            append_time_ms = self.clock.wall_ms()
+            stamp_log_append_time(batch, 0, len(batch), header.attributes, append_time_ms)
+            header = read_header(batch)
+        base_offset = self.log.end_offset
+        stamp(batch, 0, base_offset, self.leader_epoch)
+        header = BatchHeader(base_offset, header[1], self.leader_epoch, *header[3:])
+        try:
+            self.log.append(batch, header, self.leader_epoch)
+        except LogFull as e:
+            return Appended(ErrorCode.KAFKA_STORAGE_ERROR, message=str(e))
+        except LogDirFailed as e:
+            return Appended(ErrorCode.KAFKA_STORAGE_ERROR, message=str(e))
+        if header.producer_id >= 0:
+            self.producers.observe(header, batch, self.clock.boot_ms())
+        self.messages_in += header.record_count
+        self.unseen_bytes += len(batch)
+        if self.isr is not None:
+            self.on_growth()
+        if not self.config.flushes_each_batch:
+            self.advance()
+        return Appended(0, base_offset, append_time_ms, self.log.end_offset)
+
+    def repeated(self, original: Remembered) -> Appended:
+        """The answer that the first attempt got, or would have got: it too waits for the high watermark."""
+        append_time_ms = original.timestamp_ms if self.config.message_timestamp_log_append else -1
+        return Appended(0, original.base_offset, append_time_ms, original.last_offset + 1)
+
+    # Who has what
+
+    @property
+    def epoch_start(self) -> int:
+        """Where this leader epoch begins; with nobody else there, all that is flushed is behind it."""
+        return self.isr.epoch_start if self.isr is not None else self.high_watermark
+
+    def follow_view(self, broker_id: int, placed: PartitionView) -> None:
+        """Takes in what the store says of the partition in this leader epoch."""
+        if placed.replicas == [broker_id] and placed.isr == [broker_id] and not placed.adding:
+            self.isr, self.under_min_isr = None, False
+        else:
+            if self.isr is None:
+                self.isr = InSync(broker_id, placed, self.log.end_offset, self.clock.boot_ms())
+            else:
+                self.isr.take(placed, self.clock.boot_ms())
+            self.check_min_isr()
+            self.advance()
+            self.expand()
+            if self.isr.behind(self.log.end_offset):
+                self.begin_watch()
+        self.advance()
+
+    def check_min_isr(self) -> None:
+        """Notes whether enough replicas are in sync; where they no longer are, says so to those who wait."""
+        isr = self.isr
+        assert isr is not None, "a leader alone is always enough"
+        was, self.under_min_isr = self.under_min_isr, len(isr.placed.isr) < self.min_isr
+        if self.under_min_isr and not was:
+            self.fail_commits(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+
+    @property
+    def min_isr(self) -> int:
+        """min.insync.replicas, as far as there are so many replicas."""
+        return 1 if self.isr is None else effective_min_isr(self.isr.placed, self.config.min_insync_replicas)
+
+    def too_few(self) -> str:
+        assert self.isr is not None, "a leader alone is always enough"
+        return f"{len(self.isr.placed.isr)} replicas are in sync, min.insync.replicas asks for {self.min_isr}"
+
+    def reconfigure(self, config: TopicConfig) -> None:
+        self.config = config
+        if self.isr is not None:
+            self.check_min_isr()
+        super().reconfigure(config)
+
+    def record_fetch(self, replica: Member, fetch_offset: int, flushed_offset: int) -> ErrorCode:
+        """Takes in that a follower's log ends at `fetch_offset`, agrees with this one, and is on disk up to
+        `flushed_offset`."""
+        isr = self.isr
+        if isr is None or self.ended:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        progress = isr.record(replica, fetch_offset, flushed_offset, self.log.end_offset, self.clock.boot_ms())
+        if progress is None:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        self.advance()
+        if progress not in isr.committed and isr.pending is None:
+            self.expand()
+        return ErrorCode.NONE
+
+    def expand(self) -> None:
+        """Proposes to take in the followers that have caught up with what is committed, and with this epoch's start."""
+        isr, host = self.isr, self.host
+        if isr is None or host is None or isr.pending is not None or self.ended:
+            return
+        reached = max(self.high_watermark, isr.epoch_start)
+        joined = [
+            (p.broker_id, p.epoch)
+            for p in isr.outsiders()
+            if p.flushed_offset >= reached and host.may_join(p.broker_id, p.epoch)
+        ]
+        if joined:
+            self.propose(host, set(), joined)
+
+    def look(self, now_ms: int, max_lag_ms: int) -> bool:
+        """Proposes to leave out who has lagged for too long; whether there is still something to look at."""
+        isr, host = self.isr, self.host
+        if isr is None or host is None or self.ended or self.log.failed is not None:
+            self.watched = False
+            return False
+        if isr.pending is None:
+            behind = isr.behind(self.log.end_offset)
+            gone = {p.broker_id for p in behind if self.is_late(p, now_ms, max_lag_ms)}
+            if gone:
+                self.propose(host, gone, [])
+            else:
+                self.expand()
+        self.watched = isr.pending is not None or bool(isr.behind(self.log.end_offset)) or bool(isr.outsiders())
+        return self.watched
+
+    def is_late(self, progress: Progress, now_ms: int, max_lag_ms: int) -> bool:
+        """Before the leader was watched, everybody had all."""
+        return now_ms - max(progress.caught_up_ms, self.watched_ms) > max_lag_ms
+
+    def propose(self, host: LeaderHost, gone: set[int], joined: list[Member]) -> None:
+        assert self.isr is not None, "a leader alone has no ISR to change"
+        change = self.isr.change(self.key, host.own_epoch, gone, joined, self.min_isr)
+        assert change.isr, f"the ISR of {self.name}-{self.index} would be empty"
+        self.isr.pending = change
+        self.isr.count()
+        host.propose(self, change)
+
+    def refused(self, change: IsrChange) -> None:
+        """The store did not take a change, and the partition's record is as it was."""
+        isr = self.isr
+        if isr is not None and isr.pending is change:
+            isr.pending = None
+            isr.count()
+            self.begin_watch()
+            self.advance()
+
+    def on_growth(self) -> None:
+        """The log of a partition with followers has grown: they are behind until they have fetched it."""
+        if not self.watched:
+            self.begin_watch()
+        for tail in self.tails.values():
+            tail.on_news(True)
+
+    def begin_watch(self) -> None:
+        if not self.watched and self.host is not None:
+            self.watched, self.watched_ms = True, self.clock.boot_ms()
+            self.host.watch(self)
+
+    def end_of_epoch(self, epoch: int) -> tuple[int, int]:
+        """(the largest epoch up to `epoch` that wrote, the first offset that a later one wrote or will write).
+
+        (-1, -1) where unknown. This epoch counts from its beginning, though nothing may have been written in it.
+        """
+        log = self.log
+        if epoch == self.leader_epoch:
+            return epoch, log.end_offset
+        latest = log.latest_epoch
+        if 0 <= latest <= epoch < self.leader_epoch:
+            return latest, log.end_offset
+        return log.epoch_end_offset(epoch)
+
+    # What is committed
+
+    def when_committed(self, required_offset: int, callback: Callable[[int], None]) -> None:
+        """Calls back with an error code, 0 when the high watermark has reached `required_offset`.
+
+        Offsets mostly come in rising order; a repeated batch may ask for an earlier one.
+        """
+        if self.log.failed is not None:
+            callback(ErrorCode.KAFKA_STORAGE_ERROR)
+            return
+        if self.ended or self.under_min_isr:
+            over = ErrorCode.NOT_LEADER_OR_FOLLOWER
+            callback(over if self.ended else ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+            return
+        waiters = self.commit_waiters
+        waiter = CommitWaiter(required_offset, callback)
+        if not waiters or waiters[-1].required_offset <= required_offset:
+            waiters.append(waiter)
+            return
+        at = next(i for i, w in enumerate(waiters) if w.required_offset > required_offset)
+        waiters.insert(at, waiter)
+
+    def advance(self) -> None:
+        """Moves the high watermark to what all in-sync replicas have, and wakes those who waited for it.
+
+        Below min.insync.replicas it stands still, so that who leaves the ISR then has all that is committed (KIP-966).
+        """
+        log = self.log
+        reached = log.flushed_offset if self.config.flushes_each_batch else log.end_offset
+        if self.isr is not None:
+            reached = self.high_watermark if self.under_min_isr else self.isr.flushed_everywhere(reached)
+        if reached <= self.high_watermark or self.ended:
+            return
+        assert reached <= log.end_offset, f"{reached} is past the end of {log}"
+        grown = self.unseen_bytes
+        if reached < log.end_offset:  # the rest came while this was being flushed, and is to wake readers too
+            before = self.high_watermark
+            grown = grown * (reached - before) // (log.end_offset - before)
+        self.unseen_bytes -= grown
+        self.high_watermark = reached
+        waiters = self.commit_waiters
+        while waiters and waiters[0].required_offset <= reached:
+            waiters.popleft().callback(0)
+        if self.readers:
+            for reader in list(self.readers):
+                reader.on_data(max(grown, 1))
+        for tail in self.tails.values():
+            tail.on_news(False)
+
+    def on_flushed(self, log: PartitionLog) -> None:
+        assert log is self.log
+        self.advance()
+
+    def on_failed(self, log: PartitionLog) -> None:
+        super().on_failed(log)
+        if self.host is not None:
+            self.host.resign(self)
+
+    def fail_waiters(self, error: int) -> None:
+        self.fail_commits(error)
+        self.wake_readers()
+        for tail in list(self.tails.values()):
+            tail.on_news(True)
+
+    def fail_commits(self, error: int) -> None:
+        waiters, self.commit_waiters = self.commit_waiters, deque()
+        for waiter in waiters:
+            waiter.callback(error)

@@ -1,0 +1,297 @@
+"""A follower and its fetcher, with a leader whose answers are made up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+from uuid import UUID
+
+import pytest
+from log_kit import headers_in
+from replica_kit import DataPath, batch_of, until
+
+from penstock.config.broker import BrokerConfig
+from penstock.replica.fetcher import BrokerFetcher
+from penstock.replica.follower import Follower, Next
+from penstock.replica.producer_state import ProducerState
+from penstock.wire.batch import CRC, checksum, stamp
+from penstock.wire.errors import ErrorCode
+from penstock.wire.messages.fetch import (
+    EpochEndOffset,
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
+
+TOPIC = UUID(int=9)
+EPOCH = 5
+
+
+class Host:
+    """Implements `follower.FollowerHost` and `membership.Membership`."""
+
+    epoch = 77
+
+    def __init__(self) -> None:
+        self.discards = True
+        self.tasks: list[asyncio.Task[None]] = []
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        self.tasks.append(asyncio.get_running_loop().create_task(work))
+        return self.tasks[-1]
+
+    def may_discard(self) -> bool:
+        return self.discards
+
+    def may_serve(self) -> bool:
+        return True
+
+
+def following(path: DataPath, index: int = 0) -> Follower:
+    producers = ProducerState()
+    log = path.log_dir.open_or_create(TOPIC, "f", index, path.config.topic_defaults, producers)
+    return Follower("f", TOPIC, index, EPOCH, log, producers, path.clock, 0, leader_id=1, host=Host())
+
+
+def records(*places: tuple[int, int], epoch: int = EPOCH) -> memoryview:
+    """Batches as a leader would send them: (base offset, records)."""
+    content = b""
+    for base_offset, count in places:
+        batch = batch_of(count)
+        stamp(batch, 0, base_offset, epoch)
+        content += bytes(batch)
+    return memoryview(content)
+
+
+def answer(content: memoryview | None = None, **more: Any) -> PartitionData:
+    return PartitionData(**{"high_watermark": 0, "log_start_offset": 0, "records": content, **more})
+
+
+def took(follower: Follower, data: PartitionData) -> Next:
+    return follower.take(data, follower.place)
+
+
+async def worked(follower: Follower) -> None:
+    await until(lambda: follower.work is None)
+
+
+async def test_batches_are_appended_as_they_are_with_their_epochs(path: DataPath) -> None:
+    follower = following(path)
+    content = bytes(records((0, 3), (3, 1), epoch=4)) + bytes(records((4, 2)))
+    assert took(follower, answer(memoryview(content))) is Next.GO_ON
+    assert follower.log.epochs.entries() == [(4, 0), (5, 4)]
+    found = follower.log.read(0, 1 << 20, 6, True)
+    assert found is not None
+    assert found.file.read_at(found.position, found.size) == content
+    found.release()
+
+
+async def test_the_high_watermark_is_the_leaders_and_never_past_the_own_end(path: DataPath) -> None:
+    follower = following(path)
+    took(follower, answer(records((0, 3)), high_watermark=2))
+    assert follower.high_watermark == 2
+    took(follower, answer(high_watermark=900))
+    assert follower.high_watermark == 3
+    took(follower, answer(high_watermark=1))
+    assert follower.high_watermark == 3
+
+
+def spoiled(content: memoryview, position: int) -> memoryview:
+    data = bytearray(content)
+    data[position] ^= 0x40
+    return memoryview(data)
+
+
+def of_another_kind(position: int, value: int) -> memoryview:
+    data = bytearray(records((0, 3)))
+    data[position] = value
+    CRC.pack_into(data, 17, checksum(memoryview(data), 0, len(data)))
+    return memoryview(data)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        spoiled(records((0, 3)), -1),
+        spoiled(records((0, 3)), 17),
+        records((0, 3), epoch=EPOCH + 1),
+        of_another_kind(16, 1),
+        of_another_kind(23, 0xFF),
+        records((0, 3))[:-1],
+    ],
+    ids=["record", "crc", "later epoch", "magic", "last offset", "cut short"],
+)
+async def test_what_is_not_a_sound_batch_of_this_epoch_is_not_appended(path: DataPath, content: memoryview) -> None:
+    follower = following(path)
+    assert took(follower, answer(content)) is Next.REST
+    assert follower.log.end_offset == 0
+
+
+async def test_a_batch_that_lies_before_the_end_or_is_of_an_earlier_epoch_is_not_appended(path: DataPath) -> None:
+    follower = following(path)
+    took(follower, answer(records((0, 3))))
+    for content in (records((0, 3)), records((3, 1), epoch=4)):
+        assert took(follower, answer(content)) is Next.REST
+    assert follower.log.end_offset == 3
+
+
+async def test_what_came_before_a_damaged_batch_stays(path: DataPath) -> None:
+    follower = following(path)
+    content = bytearray(bytes(records((0, 3))) + bytes(records((3, 1))))
+    content[-1] ^= 1
+    assert took(follower, answer(memoryview(content))) is Next.REST
+    assert follower.log.end_offset == 3
+
+
+async def test_an_answer_to_an_earlier_place_changes_nothing(path: DataPath) -> None:
+    follower = following(path)
+    before = follower.place
+    took(follower, answer(records((0, 3))))
+    assert follower.take(answer(records((3, 3))), before) is Next.GO_ON
+    assert follower.log.end_offset == 3
+
+
+@pytest.mark.parametrize(
+    ("told", "left"),
+    [((2, 7), 7), ((2, 5), 5), ((3, 20), 10), ((4, 11), 11), ((1, 4), 4), ((0, 2), 0)],
+)
+async def test_a_log_is_cut_to_where_both_agree_on_an_epoch(path: DataPath, told: tuple[int, int], left: int) -> None:
+    """The log has epochs 1 to offset 5, 2 to 10, 4 to 15; what is told are the leader's epoch and its end there."""
+    follower = following(path)
+    for epoch, start in ((1, 0), (2, 5), (4, 10)):
+        took(follower, answer(records(*((start + i, 1) for i in range(5)), epoch=epoch)))
+    data = answer(diverging_epoch=EpochEndOffset(*told))
+    assert took(follower, data) is Next.WAIT
+    await worked(follower)
+    assert follower.log.end_offset == left
+
+
+async def test_nothing_is_taken_in_while_the_log_is_cut(path: DataPath) -> None:
+    follower = following(path)
+    took(follower, answer(records((0, 3), (3, 3))))
+    assert took(follower, answer(diverging_epoch=EpochEndOffset(EPOCH, 3))) is Next.WAIT
+    assert took(follower, answer(records((6, 1)))) is Next.WAIT
+    await worked(follower)
+    assert follower.log.end_offset == 3
+
+
+async def test_a_full_disk_makes_it_rest(path: DataPath) -> None:
+    follower = following(path)
+    path.files.fail("append", 28)
+    assert took(follower, answer(records((0, 3)))) is Next.REST
+    path.files.heal()
+    assert took(follower, answer(records((0, 3)))) is Next.GO_ON
+
+
+# The fetcher
+
+
+class Scripted:
+    """Implements `fetcher.FetchChannel`: tests answer."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[FetchRequest, asyncio.Future[FetchResponse]]] = []
+
+    async def fetch(self, request: FetchRequest) -> FetchResponse:
+        future: asyncio.Future[FetchResponse] = asyncio.get_running_loop().create_future()
+        self.asked.append((request, future))
+        return await future
+
+    async def close(self) -> None:
+        pass
+
+    def reply(self, number: int, *data: PartitionData, error: int = 0) -> None:
+        topics = [FetchableTopicResponse(topic_id=TOPIC, partitions=list(data))]
+        self.asked[number][1].set_result(FetchResponse(error_code=error, session_id=44, responses=topics))
+
+    async def request(self, number: int) -> FetchRequest:
+        await until(lambda: len(self.asked) > number)
+        return self.asked[number][0]
+
+
+def fetcher_of(channel: Scripted) -> BrokerFetcher:
+    return BrokerFetcher(1, channel, BrokerConfig.from_texts({"replica.fetch.backoff.ms": "1"}), Host())
+
+
+def named(request: FetchRequest) -> list[tuple[int, int, int, int]]:
+    """(partition, fetch offset, flushed offset, last epoch) of what a request names."""
+    return [
+        (p.partition, p.fetch_offset, p.flushed_offset, p.last_fetched_epoch)
+        for t in request.topics
+        for p in t.partitions
+    ]
+
+
+async def test_a_request_names_only_what_has_changed_and_tells_what_is_on_disk(path: DataPath) -> None:
+    channel = Scripted()
+    fetcher = fetcher_of(channel)
+    followers = [following(path, i) for i in range(3)]
+    for follower in followers:
+        fetcher.add(follower)
+    first = await channel.request(0)
+    assert (first.session_id, first.session_epoch, first.replica_state.replica_epoch) == (0, 0, 77)
+    assert named(first) == [(i, 0, 0, -1) for i in range(3)]
+    channel.reply(0)
+    second = await channel.request(1)
+    assert (second.session_id, second.session_epoch, named(second)) == (44, 1, [])
+    channel.reply(1, answer(records((0, 3)), partition_index=1))
+    third = await channel.request(2)
+    assert (third.session_epoch, named(third)) == (2, [(1, 3, 3, EPOCH)])
+    fetcher.remove(followers[2])
+    fourth = await channel.request(3)
+    assert [(f.topic_id, f.partitions) for f in fourth.forgotten_topics_data] == [(TOPIC, [2])]
+    await fetcher.close()
+
+
+async def test_a_request_that_hangs_does_not_keep_news_back_and_its_answer_is_no_answer_to_them(
+    path: DataPath,
+) -> None:
+    channel = Scripted()
+    fetcher = fetcher_of(channel)
+    follower = following(path)
+    await follower.log.permit_gaps()
+    fetcher.add(follower)
+    await channel.request(0)
+    channel.reply(0)
+    await channel.request(1)
+    await follower.log.start_over(5)
+    fetcher.on_change(follower)
+    assert named(await channel.request(2)) == [(0, 5, 5, -1)]
+    channel.reply(1, answer(records((40, 1))))  # an answer to offset 0, which would leave a hole here
+    channel.reply(2, answer(records((5, 2))))
+    assert named(await channel.request(3)) == [(0, 7, 7, EPOCH)]
+    found = follower.log.read(5, 1 << 20, 7, True)
+    assert found is not None
+    assert [h.base_offset for h in headers_in(found.file.read_at(found.position, found.size))] == [5]
+    found.release()
+    await fetcher.close()
+
+
+@pytest.mark.parametrize("error", [ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.STALE_BROKER_EPOCH])
+async def test_where_the_session_is_refused_everything_is_named_again(path: DataPath, error: ErrorCode) -> None:
+    channel = Scripted()
+    fetcher = fetcher_of(channel)
+    fetcher.add(following(path))
+    await channel.request(0)
+    channel.reply(0)
+    await channel.request(1)
+    channel.reply(1, error=error)
+    again = await channel.request(2)
+    assert (again.session_epoch, named(again)) == (0, [(0, 0, 0, -1)])
+    await fetcher.close()
+
+
+@pytest.mark.parametrize("error", [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_LEADER_EPOCH])
+async def test_a_partition_that_is_refused_rests_and_the_others_go_on(path: DataPath, error: ErrorCode) -> None:
+    channel = Scripted()
+    fetcher = fetcher_of(channel)
+    for index in range(2):
+        fetcher.add(following(path, index))
+    await channel.request(0)
+    channel.reply(0, answer(partition_index=0, error_code=error), answer(records((0, 1)), partition_index=1))
+    assert named(await channel.request(1)) == [(1, 1, 1, EPOCH)]
+    later = await channel.request(2)
+    assert named(later) == [(0, 0, 0, -1)], "after a rest, though the other request still hangs"
+    await fetcher.close()
