@@ -52,8 +52,9 @@ class GroupAdminApi:
         return DescribeGroupsResponse(groups=groups)
 
     def describe_one(self, group_id: str, version: int, operations: int) -> DescribedGroup:
-        if self.coordinator.unavailable:
-            return DescribedGroup(error_code=self.coordinator.unavailable, group_id=group_id)
+        unavailable = self.coordinator.error(group_id)
+        if unavailable:
+            return DescribedGroup(error_code=unavailable, group_id=group_id)
         found = admin.describe(self.coordinator, group_id)
         if found is None:
             missing = version >= DESCRIBE_TELLS_MISSING

@@ -9,6 +9,7 @@ from penstock.api.routes import RequestContext, Route
 from penstock.group.calls import JoinAnswer, JoinRequest, SyncRequest
 from penstock.group.coordinator import GroupCoordinator, JoinFuture, SyncFuture
 from penstock.state.view import ClusterView
+from penstock.txn.coordinator import TransactionCoordinator
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from penstock.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -31,8 +32,11 @@ NO_TRANSACTIONS = (
 class GroupsApi:
     """Handlers for members of groups."""
 
-    def __init__(self, coordinator: GroupCoordinator, view: ClusterView) -> None:
+    def __init__(
+        self, coordinator: GroupCoordinator, view: ClusterView, transactions: TransactionCoordinator | None = None
+    ) -> None:
         self.coordinator = coordinator
+        self.transactions = transactions
         self.view = view
 
     def routes(self) -> list[Route]:
@@ -59,11 +63,15 @@ class GroupsApi:
         )
 
     def find_one(self, key: str, key_type: int, listener: str) -> Coordinator:
-        if key_type == TRANSACTION_KEY:
-            return no_coordinator(key, TRANSACTIONS_REFUSED, NO_TRANSACTIONS)
-        if key_type != GROUP_KEY:
+        if key_type == GROUP_KEY:
+            broker_id = self.coordinator.coordinator_of(key)
+        elif key_type != TRANSACTION_KEY:
             return no_coordinator(key, ErrorCode.INVALID_REQUEST, f"Coordinator key type {key_type} is not known.")
-        broker = self.view.brokers.get(self.coordinator.coordinator_of(key))
+        elif self.transactions is None:
+            return no_coordinator(key, TRANSACTIONS_REFUSED, NO_TRANSACTIONS)
+        else:
+            broker_id = self.transactions.coordinator_of(key)
+        broker = self.view.brokers.get(broker_id)
         if broker is None:
             return no_coordinator(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, "The coordinator is not there just now.")
         endpoint = broker.endpoint(listener)

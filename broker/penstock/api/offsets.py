@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 from uuid import UUID
 
 from penstock.api.routes import RequestContext, Route
@@ -75,8 +75,11 @@ class OffsetsApi:
                     commits.append(commit_of(topic.topic_id, p))
             topics.append(OffsetCommitResponseTopic(name=asked.name, topic_id=asked.topic_id, partitions=partitions))
         retention_ms = request.retention_time_ms if request.retention_time_ms >= 0 else None
-        for index in await self.coordinator.commit(request.group_id, commits, retention_ms):
-            answers[index].error_code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        failed = await self.coordinator.commit(request.group_id, commits, retention_ms)
+        if failed:
+            error = self.coordinator.commit_failure(request.group_id)
+            for index in failed:
+                answers[index].error_code = error
         return OffsetCommitResponse(topics=topics)
 
     def commit_error(self, topic: TopicView | None, asked: OffsetCommitRequestPartition, by_id: bool) -> ErrorCode:
@@ -93,34 +96,53 @@ class OffsetsApi:
 
     # --- fetch
 
-    def offset_fetch(self, request: OffsetFetchRequest, context: RequestContext) -> OffsetFetchResponse:
-        """Everything committed is stable, as there are no transactions: `require_stable` asks for nothing more."""
-        if context.version >= FETCH_BATCH:
-            by_id = context.version >= TOPIC_IDS
-            return OffsetFetchResponse(groups=[self.fetch_group(group, by_id) for group in request.groups])
-        if self.coordinator.unavailable:
-            return fetch_failed(request, self.coordinator.unavailable)
+    def offset_fetch(
+        self, request: OffsetFetchRequest, context: RequestContext
+    ) -> OffsetFetchResponse | Awaitable[OffsetFetchResponse]:
+        """With `require_stable` (7 and later) a partition for which a transaction has brought an offset that is not
+        folded in has an error instead; others get the last one that is (KIP-447)."""
+        group_ids = [g.group_id for g in request.groups] if context.version >= FETCH_BATCH else [request.group_id]
+        if all(map(self.coordinator.reads.may_read, group_ids)):
+            errors = {group_id: self.coordinator.error(group_id) for group_id in group_ids}
+            return self.fetch(request, context.version, errors)
+        return self.prepare_and_fetch(request, context.version, group_ids)
+
+    async def prepare_and_fetch(
+        self, request: OffsetFetchRequest, version: int, group_ids: list[str]
+    ) -> OffsetFetchResponse:
+        return self.fetch(request, version, await self.coordinator.reads.prepare(group_ids))
+
+    def fetch(self, request: OffsetFetchRequest, version: int, errors: dict[str, ErrorCode]) -> OffsetFetchResponse:
+        """What is in memory, of groups without an error."""
+        stable = request.require_stable
+        if version >= FETCH_BATCH:
+            by_id = version >= TOPIC_IDS
+            groups = [self.fetch_group(group, by_id, stable, errors[group.group_id]) for group in request.groups]
+            return OffsetFetchResponse(groups=groups)
+        if errors[request.group_id]:
+            return fetch_failed(request, errors[request.group_id])
         named: list[OffsetFetchRequestTopics] | None = None
         if request.topics is not None:
             named = [
                 OffsetFetchRequestTopics(name=t.name, partition_indexes=t.partition_indexes) for t in request.topics
             ]
-        topics = self.fetch_topics(request.group_id, named, by_id=False)
+        topics = self.fetch_topics(request.group_id, named, by_id=False, stable=stable)
         return OffsetFetchResponse(topics=[old_topic(topic) for topic in topics])
 
-    def fetch_group(self, asked: OffsetFetchRequestGroup, by_id: bool) -> OffsetFetchResponseGroup:
-        error = self.coordinator.unavailable
+    def fetch_group(
+        self, asked: OffsetFetchRequestGroup, by_id: bool, stable: bool, error: ErrorCode
+    ) -> OffsetFetchResponseGroup:
         if error:
             return OffsetFetchResponseGroup(group_id=asked.group_id, error_code=error)
         return OffsetFetchResponseGroup(
-            group_id=asked.group_id, topics=self.fetch_topics(asked.group_id, asked.topics, by_id)
+            group_id=asked.group_id, topics=self.fetch_topics(asked.group_id, asked.topics, by_id, stable)
         )
 
     def fetch_topics(
-        self, group_id: str, asked: list[OffsetFetchRequestTopics] | None, by_id: bool
+        self, group_id: str, asked: list[OffsetFetchRequestTopics] | None, by_id: bool, stable: bool
     ) -> list[OffsetFetchResponseTopics]:
         if asked is None:
-            return self.fetch_all(group_id)
+            return self.fetch_all(group_id, stable)
         topics = []
         for each in asked:
             topic = self.view.topics_by_id.get(each.topic_id) if by_id else self.view.topics.get(each.name)
@@ -128,22 +150,30 @@ class OffsetsApi:
                 error = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.NONE
                 partitions = [fetched(index, None, error) for index in each.partition_indexes]
             else:
-                partitions = self.fetch_partitions(group_id, topic.topic_id, each.partition_indexes)
+                partitions = self.fetch_partitions(group_id, topic.topic_id, each.partition_indexes, stable)
             topics.append(OffsetFetchResponseTopics(name=each.name, topic_id=each.topic_id, partitions=partitions))
         return topics
 
     def fetch_partitions(
-        self, group_id: str, topic_id: UUID, indexes: Iterable[int]
+        self, group_id: str, topic_id: UUID, indexes: Iterable[int], stable: bool
     ) -> list[OffsetFetchResponsePartitions]:
         table = self.coordinator.offsets.table
-        return [fetched(index, table.get(OffsetKey(group_id, topic_id, index))) for index in indexes]
+        unsettled = self.coordinator.offsets.pending.pending(group_id) if stable else ()
+        found = []
+        for index in indexes:
+            key = OffsetKey(group_id, topic_id, index)
+            if key in unsettled:
+                found.append(fetched(index, None, ErrorCode.UNSTABLE_OFFSET_COMMIT))
+            else:
+                found.append(fetched(index, table.get(key)))
+        return found
 
-    def fetch_all(self, group_id: str) -> list[OffsetFetchResponseTopics]:
+    def fetch_all(self, group_id: str, stable: bool) -> list[OffsetFetchResponseTopics]:
         topics = []
         for topic_id, partitions in self.coordinator.offsets.table.topics_of_group(group_id).items():
             topic = self.view.topics_by_id.get(topic_id)
             if topic is not None:
-                found = [fetched(index, record) for index, record in sorted(partitions.items())]
+                found = self.fetch_partitions(group_id, topic_id, sorted(partitions), stable)
                 topics.append(OffsetFetchResponseTopics(name=topic.name, topic_id=topic_id, partitions=found))
         return topics
 

@@ -1,4 +1,5 @@
-"""InitProducerId: an id for a producer that wants its retries recognised (KIP-98, KIP-360)."""
+"""InitProducerId: an id for a producer that wants its retries recognised, or that writes in transactions (KIP-98,
+KIP-360)."""
 
 from __future__ import annotations
 
@@ -6,7 +7,9 @@ from penstock.api.routes import RequestContext, Route
 from penstock.runtime.logging import get_logger
 from penstock.state.records import BadRecord
 from penstock.state.store import StoreError
+from penstock.txn.coordinator import TransactionCoordinator
 from penstock.txn.producer_ids import ProducerIds
+from penstock.txn.state_machine import Producer
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
@@ -17,11 +20,15 @@ TRANSACTIONS_REFUSED = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 """The one error for which every client gives up at once instead of asking for a coordinator again and again."""
 
 
-class ProducerIdsApi:
-    """Serves idempotent producers; a transactional one is refused."""
+FENCED_FROM = 4
+"""The version from which clients know PRODUCER_FENCED (KIP-588)."""
 
-    def __init__(self, ids: ProducerIds) -> None:
-        self.ids = ids
+
+class ProducerIdsApi:
+    """Serves idempotent producers, and transactional ones where there is a coordinator."""
+
+    def __init__(self, ids: ProducerIds, transactions: TransactionCoordinator | None = None) -> None:
+        self.ids, self.transactions = ids, transactions
 
     def routes(self) -> list[Route]:
         return [Route(InitProducerIdRequest, InitProducerIdResponse, self.init_producer_id, 0, 5, failed)]
@@ -32,15 +39,34 @@ class ProducerIdsApi:
         Without a transactional id nobody can tell whether an id and epoch are still the producer's own, so an epoch is
         not bumped here: an idempotent client that lost its sequence does that by itself, or asks for a new id.
         """
-        if request.transactional_id is not None:
+        if request.transactional_id is not None and self.transactions is None:
             return failed(request, TRANSACTIONS_REFUSED)
         if (request.producer_id == NO_ID) != (request.producer_epoch == NO_EPOCH):
             return failed(request, ErrorCode.INVALID_REQUEST)
+        if request.transactional_id is not None and self.transactions is not None:
+            return await self.transactional(request, request.transactional_id, self.transactions, context.version)
         try:
             return InitProducerIdResponse(producer_id=await self.ids.next_id(), producer_epoch=0)
         except (StoreError, BadRecord) as e:
             log.warning("no producer id", error=str(e))
             return failed(request, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+
+    async def transactional(
+        self,
+        request: InitProducerIdRequest,
+        transactional_id: str,
+        transactions: TransactionCoordinator,
+        version: int,
+    ) -> InitProducerIdResponse:
+        claimed = None
+        if request.producer_id != NO_ID:
+            claimed = Producer(request.producer_id, request.producer_epoch)
+        error, producer = await transactions.init_producer_id(transactional_id, request.transaction_timeout_ms, claimed)
+        if error is ErrorCode.PRODUCER_FENCED and version < FENCED_FROM:
+            error = ErrorCode.INVALID_PRODUCER_EPOCH
+        if error:
+            return failed(request, error)
+        return InitProducerIdResponse(producer_id=producer.producer_id, producer_epoch=producer.epoch)
 
 
 def failed(request: InitProducerIdRequest, error: int) -> InitProducerIdResponse:

@@ -9,7 +9,7 @@ from log_kit import headers_in
 from replica_kit import accepted, batch_of, until
 from wire_in_memory import RecordedExchange, Wire
 
-from penstock.replica.partition import Partition
+from penstock.replica.leader import Leader
 from penstock.wire.messages.fetch import (
     FetchPartition,
     FetchRequest,
@@ -71,7 +71,7 @@ def read(data: PartitionData) -> list[tuple[int, int]]:
     return [(h.base_offset, h.last_offset) for h in headers_in(bytes(data.records or b""))]
 
 
-async def filled(wire: Wire, *counts: int, name: str = "t", **settings: str) -> Partition:
+async def filled(wire: Wire, *counts: int, name: str = "t", **settings: str) -> Leader:
     """A topic with a batch of each size, on disk."""
     partition = await wire.path.partition(name, **settings)
     for count in counts:

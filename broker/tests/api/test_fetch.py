@@ -14,7 +14,7 @@ from wire_in_memory import Wire, opened_wire
 
 from penstock.api.exchange import ProtocolViolation
 from penstock.log.types import CorruptLog
-from penstock.replica.partition import Partition
+from penstock.replica.leader import Leader
 from penstock.state import keys
 from penstock.state.records import PartitionRecord, encode
 from penstock.state.store import Put
@@ -207,7 +207,7 @@ async def test_who_wants_more_than_fits_is_answered_when_it_is_full(wire: Wire) 
 # Epochs
 
 
-async def at_epoch(wire: Wire, epoch: int, *history: tuple[int, int]) -> Partition:
+async def at_epoch(wire: Wire, epoch: int, *history: tuple[int, int]) -> Leader:
     """A partition led in `epoch`, with batches of (epoch, count) before."""
     partition = await wire.path.partition()
     for written, count in history:

@@ -13,7 +13,7 @@ from replica_kit import accepted, batch_of, stored
 from wire_in_memory import Wire, opened_wire
 
 from penstock.log.types import CorruptLog
-from penstock.replica.partition import Partition
+from penstock.replica.leader import Leader
 from penstock.wire.compression import Codec
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.delete_records import (
@@ -69,7 +69,7 @@ def place(answer: ListOffsetsPartitionResponse) -> tuple[int, int, int]:
     return answer.timestamp, answer.offset, answer.leader_epoch
 
 
-async def led(wire: Wire, *batches: tuple[int, int], name: str = "t", **settings: str) -> Partition:
+async def led(wire: Wire, *batches: tuple[int, int], name: str = "t", **settings: str) -> Leader:
     """A partition with batches of (leader epoch, count), a second apart."""
     partition = await wire.path.partition(name, **settings)
     for number, (epoch, count) in enumerate(batches):

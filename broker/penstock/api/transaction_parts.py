@@ -1,0 +1,180 @@
+"""What the parts of a transaction are asked for, beside its coordinator: WriteTxnMarkers, from coordinators and from
+people who end what hangs (KIP-664), and TxnOffsetCommit, from producers to a group's coordinator (KIP-98, KIP-447)."""
+
+from __future__ import annotations
+
+import asyncio
+
+from penstock.api.routes import RequestContext, Route
+from penstock.group.coordinator import MAX_GROUP_ID, GroupCoordinator
+from penstock.group.offsets import Commit
+from penstock.state.view import ClusterView
+from penstock.txn.markers import LocalMarkers
+from penstock.txn.offsets import TxnOffsets
+from penstock.txn.state_machine import Producer
+from penstock.txn.verification import Verifier
+from penstock.wire.control_batch import Marker
+from penstock.wire.errors import ErrorCode
+from penstock.wire.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+from penstock.wire.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+
+MAX_MARKERS = 100_000
+"""Partitions that one request may have marked."""
+NO_GENERATION = -1
+
+
+class TransactionPartsApi:
+    """Handlers of a partition's leader and of a group's coordinator."""
+
+    def __init__(
+        self,
+        view: ClusterView,
+        markers: LocalMarkers,
+        groups: GroupCoordinator,
+        offsets: TxnOffsets,
+        verifier: Verifier,
+    ) -> None:
+        self.view, self.markers, self.groups = view, markers, groups
+        self.offsets, self.verifier = offsets, verifier
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(WriteTxnMarkersRequest, WriteTxnMarkersResponse, self.write_txn_markers, 1, 2, markers_failed),
+            Route(TxnOffsetCommitRequest, TxnOffsetCommitResponse, self.txn_offset_commit, 0, 4, commit_failed),
+        ]
+
+    async def write_txn_markers(
+        self, request: WriteTxnMarkersRequest, context: RequestContext
+    ) -> WriteTxnMarkersResponse:
+        """Answers when all markers are below the high watermark, or cannot be written."""
+        if sum(len(t.partition_indexes) for m in request.markers for t in m.topics) > MAX_MARKERS:
+            return markers_failed(request, ErrorCode.INVALID_REQUEST)
+        return WriteTxnMarkersResponse(markers=list(await asyncio.gather(*map(self.write_one, request.markers))))
+
+    async def write_one(self, asked: WritableTxnMarker) -> WritableTxnMarkerResult:
+        if asked.producer_id < 0 or asked.producer_epoch < 0:
+            return marker_result(
+                asked, [ErrorCode.INVALID_REQUEST] * sum(len(t.partition_indexes) for t in asked.topics)
+            )
+        marker = Marker(asked.producer_id, asked.producer_epoch, asked.transaction_result, asked.coordinator_epoch)
+        places = [(topic.name, index) for topic in asked.topics for index in topic.partition_indexes]
+        return marker_result(asked, await self.markers.send(marker, places))
+
+    async def txn_offset_commit(
+        self, request: TxnOffsetCommitRequest, context: RequestContext
+    ) -> TxnOffsetCommitResponse:
+        producer = Producer(request.producer_id, request.producer_epoch)
+        error = self.group_error(request)
+        if not error:
+            answer = self.verifier.group(request.transactional_id, producer, request.group_id)
+            error = told(answer if isinstance(answer, ErrorCode) else await answer)
+        if error:
+            return commit_failed(request, error)
+        commits: list[Commit] = []
+        waiting: list[TxnOffsetCommitResponsePartition] = []
+        topics = []
+        for asked in request.topics:
+            topic = self.view.topics.get(asked.name)
+            count = 0 if topic is None else len(topic.partitions)
+            partitions = []
+            for p in asked.partitions:
+                answered = TxnOffsetCommitResponsePartition(
+                    partition_index=p.partition_index, error_code=self.partition_error(p, count)
+                )
+                partitions.append(answered)
+                if topic is not None and not answered.error_code:
+                    waiting.append(answered)
+                    metadata = p.committed_metadata or ""
+                    commits.append(
+                        Commit(
+                            topic.topic_id, p.partition_index, p.committed_offset, p.committed_leader_epoch, metadata
+                        )
+                    )
+            topics.append(TxnOffsetCommitResponseTopic(name=asked.name, partitions=partitions))
+        failed = await self.offsets.commit(request.group_id, request.transactional_id, producer, commits)
+        for index in failed:
+            waiting[index].error_code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return TxnOffsetCommitResponse(topics=topics)
+
+    def group_error(self, request: TxnOffsetCommitRequest) -> ErrorCode:
+        """Whether the consumer that the producer works for is a member in the present generation (KIP-447). Clients
+        that do not say which one it is are fenced by their transactional id alone."""
+        groups = self.groups
+        if not request.member_id and request.generation_id == NO_GENERATION and request.group_instance_id is None:
+            if not 0 < len(request.group_id) <= MAX_GROUP_ID:
+                return groups.unavailable or ErrorCode.INVALID_GROUP_ID
+            return groups.unavailable
+        return groups.check_commit(
+            request.group_id, request.member_id, request.group_instance_id, request.generation_id
+        )
+
+    def partition_error(self, asked: TxnOffsetCommitRequestPartition, count: int) -> ErrorCode:
+        if not 0 <= asked.partition_index < count:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if asked.committed_offset < 0:
+            return ErrorCode.INVALID_REQUEST
+        metadata = asked.committed_metadata
+        if metadata and len(metadata.encode()) > self.groups.config.offset_metadata_max_bytes:
+            return ErrorCode.OFFSET_METADATA_TOO_LARGE
+        return ErrorCode.NONE
+
+
+def told(error: ErrorCode) -> ErrorCode:
+    """What verification found, in the errors that clients know for this request."""
+    if error is ErrorCode.PRODUCER_FENCED:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    if error is ErrorCode.CONCURRENT_TRANSACTIONS:
+        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    return ErrorCode.INVALID_TXN_STATE if error is ErrorCode.TRANSACTION_ABORTABLE else error
+
+
+def marker_result(asked: WritableTxnMarker, errors: list[ErrorCode]) -> WritableTxnMarkerResult:
+    """`errors` in the order of the partitions that were asked for."""
+    left = iter(errors)
+    return WritableTxnMarkerResult(
+        producer_id=asked.producer_id,
+        topics=[
+            WritableTxnMarkerTopicResult(
+                name=topic.name,
+                partitions=[
+                    WritableTxnMarkerPartitionResult(partition_index=index, error_code=next(left))
+                    for index in topic.partition_indexes
+                ],
+            )
+            for topic in asked.topics
+        ],
+    )
+
+
+def markers_failed(request: WriteTxnMarkersRequest, error: int) -> WriteTxnMarkersResponse:
+    code = ErrorCode(error)
+    results = [marker_result(m, [code] * sum(len(t.partition_indexes) for t in m.topics)) for m in request.markers]
+    return WriteTxnMarkersResponse(markers=results)
+
+
+def commit_failed(request: TxnOffsetCommitRequest, error: int) -> TxnOffsetCommitResponse:
+    return TxnOffsetCommitResponse(
+        topics=[
+            TxnOffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=[
+                    TxnOffsetCommitResponsePartition(partition_index=p.partition_index, error_code=error)
+                    for p in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )

@@ -1,0 +1,260 @@
+"""AddPartitionsToTxn, AddOffsetsToTxn and EndTxn: what a transactional producer asks its coordinator for (KIP-98); and
+DescribeTransactions and ListTransactions, for people who look for what hangs (KIP-664).
+
+The versions with which a client speaks transactions v2 (EndTxn 5) are left out until that feature can be finalized.
+"""
+
+from __future__ import annotations
+
+import re
+from uuid import UUID
+
+from penstock.api.routes import RequestContext, Route
+from penstock.runtime.clock import Clock
+from penstock.state.records import TransactionRecord
+from penstock.state.view import ClusterView
+from penstock.txn.coordinator import TransactionCoordinator
+from penstock.txn.state_machine import MAX_PARTITIONS, Producer, TxnState
+from penstock.txn.verification import OFFSETS_TOPIC
+from penstock.wire.errors import ErrorCode
+from penstock.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from penstock.wire.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTopicResult,
+    AddPartitionsToTxnTransaction,
+)
+from penstock.wire.messages.describe_transactions import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    TopicData,
+)
+from penstock.wire.messages.describe_transactions import TransactionState as DescribedTransaction
+from penstock.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
+from penstock.wire.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+from penstock.wire.messages.list_transactions import TransactionState as ListedTransaction
+
+BATCHED = 4
+"""From this version on of AddPartitionsToTxn brokers ask, for several transactions at a time."""
+FENCED_FROM = 2
+"""The version from which clients know PRODUCER_FENCED; before, the producer's epoch is called invalid (KIP-588)."""
+ABORTABLE_FROM = 5
+MAX_DESCRIBED = 10_000
+MAX_PATTERN = 256
+
+
+class TransactionsApi:
+    """Handlers for transactions."""
+
+    def __init__(self, coordinator: TransactionCoordinator, view: ClusterView, clock: Clock) -> None:
+        self.coordinator, self.view, self.clock = coordinator, view, clock
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(AddPartitionsToTxnRequest, AddPartitionsToTxnResponse, self.add_partitions, 0, 5, add_failed),
+            Route(AddOffsetsToTxnRequest, AddOffsetsToTxnResponse, self.add_offsets, 0, 4, offsets_failed),
+            Route(EndTxnRequest, EndTxnResponse, self.end_txn, 0, 4, end_failed),
+            Route(DescribeTransactionsRequest, DescribeTransactionsResponse, self.describe, 0, 0, describe_failed),
+            Route(ListTransactionsRequest, ListTransactionsResponse, self.list_transactions, 0, 2, list_failed),
+        ]
+
+    async def add_partitions(
+        self, request: AddPartitionsToTxnRequest, context: RequestContext
+    ) -> AddPartitionsToTxnResponse:
+        if context.version >= BATCHED:
+            results = [await self.add_batched(one, context.version) for one in request.transactions]
+            return AddPartitionsToTxnResponse(results_by_transaction=results)
+        producer = Producer(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
+        topics = await self.add_topics(
+            request.v3_and_below_transactional_id, producer, request.v3_and_below_topics, context.version
+        )
+        return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=topics)
+
+    async def add_batched(self, asked: AddPartitionsToTxnTransaction, version: int) -> AddPartitionsToTxnResult:
+        producer = Producer(asked.producer_id, asked.producer_epoch)
+        if asked.verify_only:
+            topics = [self.verified(asked.transactional_id, producer, topic, version) for topic in asked.topics]
+        else:
+            topics = await self.add_topics(asked.transactional_id, producer, asked.topics, version)
+        return AddPartitionsToTxnResult(transactional_id=asked.transactional_id, topic_results=topics)
+
+    async def add_topics(
+        self, transactional_id: str, producer: Producer, topics: list[AddPartitionsToTxnTopic], version: int
+    ) -> list[AddPartitionsToTxnTopicResult]:
+        """All partitions are added, or none: then the ones that are sound in themselves were not attempted."""
+        partitions: dict[UUID, list[int]] = {}
+        unknown: set[tuple[str, int]] = set()
+        for topic in topics:
+            found = self.view.topics.get(topic.name)
+            for index in topic.partitions:
+                if found is None or not 0 <= index < len(found.partitions):
+                    unknown.add((topic.name, index))
+                else:
+                    partitions.setdefault(found.topic_id, []).append(index)
+        if unknown:
+            error = ErrorCode.OPERATION_NOT_ATTEMPTED
+        elif sum(map(len, partitions.values())) > MAX_PARTITIONS:
+            error = ErrorCode.INVALID_REQUEST
+        else:
+            error = told(await self.coordinator.add(transactional_id, producer, partitions), version)
+        return [
+            topic_result(
+                topic,
+                [
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if (topic.name, i) in unknown else error
+                    for i in topic.partitions
+                ],
+            )
+            for topic in topics
+        ]
+
+    def verified(
+        self, transactional_id: str, producer: Producer, topic: AddPartitionsToTxnTopic, version: int
+    ) -> AddPartitionsToTxnTopicResult:
+        """Whether partitions, or under the name of the offsets' topic groups, are part of the transaction."""
+        coordinator = self.coordinator
+        found = self.view.topics.get(topic.name)
+        errors = []
+        for index in topic.partitions:
+            if topic.name == OFFSETS_TOPIC and found is None:
+                error = coordinator.verify_group_shard(transactional_id, producer, index)
+            elif found is None:
+                error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            else:
+                error = coordinator.verify(transactional_id, producer, found.topic_id, index)
+            if error is ErrorCode.INVALID_TXN_STATE and version >= ABORTABLE_FROM:
+                error = ErrorCode.TRANSACTION_ABORTABLE
+            errors.append(error)
+        return topic_result(topic, errors)
+
+    async def add_offsets(self, request: AddOffsetsToTxnRequest, context: RequestContext) -> AddOffsetsToTxnResponse:
+        if not request.group_id:
+            return offsets_failed(request, ErrorCode.INVALID_GROUP_ID)
+        producer = Producer(request.producer_id, request.producer_epoch)
+        error = await self.coordinator.add(request.transactional_id, producer, {}, [request.group_id])
+        return AddOffsetsToTxnResponse(error_code=told(error, context.version))
+
+    async def end_txn(self, request: EndTxnRequest, context: RequestContext) -> EndTxnResponse:
+        producer = Producer(request.producer_id, request.producer_epoch)
+        error = await self.coordinator.end(request.transactional_id, producer, request.committed)
+        return EndTxnResponse(error_code=told(error, context.version))
+
+    def describe(self, request: DescribeTransactionsRequest, context: RequestContext) -> DescribeTransactionsResponse:
+        asked = list(dict.fromkeys(request.transactional_ids))
+        if len(asked) > MAX_DESCRIBED:
+            return describe_failed(request, ErrorCode.INVALID_REQUEST)
+        return DescribeTransactionsResponse(transaction_states=[self.describe_one(one) for one in asked])
+
+    def describe_one(self, transactional_id: str) -> DescribedTransaction:
+        error, record = self.coordinator.describe(transactional_id)
+        if record is None:
+            return DescribedTransaction(transactional_id=transactional_id, error_code=error)
+        return DescribedTransaction(
+            transactional_id=transactional_id,
+            transaction_state=record.state,
+            transaction_timeout_ms=record.timeout_ms,
+            transaction_start_time_ms=record.started_ms,
+            producer_id=record.producer_id,
+            producer_epoch=record.epoch,
+            topics=self.topics_of(record),
+        )
+
+    def topics_of(self, record: TransactionRecord) -> list[TopicData]:
+        found = []
+        for topic_id, indexes in record.partitions.items():
+            topic = self.view.topics_by_id.get(topic_id)
+            if topic is not None:
+                found.append(TopicData(topic=topic.name, partitions=list(indexes)))
+        return found
+
+    def list_transactions(self, request: ListTransactionsRequest, context: RequestContext) -> ListTransactionsResponse:
+        """All that the filters let through, of this broker's shards."""
+        error = self.coordinator.unavailable
+        if error:
+            return list_failed(request, error)
+        names = {state.value for state in TxnState}
+        states, ids = set(request.state_filters), set(request.producer_id_filters)
+        pattern = None
+        if request.transactional_id_pattern:
+            try:
+                pattern = simple_pattern(request.transactional_id_pattern)
+            except ValueError:
+                return list_failed(request, ErrorCode.INVALID_REGULAR_EXPRESSION)
+        now_ms = self.clock.wall_ms()
+        listed = []
+        for transactional_id, record in self.coordinator:
+            if (states and record.state not in states) or (ids and record.producer_id not in ids):
+                continue
+            if request.duration_filter >= 0 and (
+                record.started_ms < 0 or now_ms - record.started_ms <= request.duration_filter
+            ):
+                continue
+            if pattern is None or pattern.fullmatch(transactional_id):
+                listed.append(
+                    ListedTransaction(
+                        transactional_id=transactional_id,
+                        producer_id=record.producer_id,
+                        transaction_state=record.state,
+                    )
+                )
+        return ListTransactionsResponse(unknown_state_filters=sorted(states - names), transaction_states=listed)
+
+
+def simple_pattern(text: str) -> re.Pattern[str]:
+    """A pattern of literal characters, `.` for any one and `.*` for any number. Raises ValueError for any other.
+
+    General expressions can take for ever, and the broker has one thread for everybody.
+    """
+    if len(text) > MAX_PATTERN or re.search(r"[][\\^$|?+(){}]", text) or re.search(r"(?<!\.)\*", text):
+        raise ValueError(f"only literal characters, . and .* are taken, not {text!r}")
+    parts = [re.escape(part).replace(r"\.", ".") for part in re.split(r"(?:\.\*)+", text)]
+    if len(parts) > 4:
+        raise ValueError("at most three .* are taken")
+    return re.compile(".*".join(parts), re.DOTALL)
+
+
+def told(error: ErrorCode, version: int) -> ErrorCode:
+    """The error as clients of a version know it."""
+    if error is ErrorCode.PRODUCER_FENCED and version < FENCED_FROM:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    return error
+
+
+def topic_result(topic: AddPartitionsToTxnTopic, errors: list[ErrorCode]) -> AddPartitionsToTxnTopicResult:
+    return AddPartitionsToTxnTopicResult(
+        name=topic.name,
+        results_by_partition=[
+            AddPartitionsToTxnPartitionResult(partition_index=index, partition_error_code=error)
+            for index, error in zip(topic.partitions, errors, strict=True)
+        ],
+    )
+
+
+def add_failed(request: AddPartitionsToTxnRequest, error: int) -> AddPartitionsToTxnResponse:
+    code = ErrorCode(error)
+    return AddPartitionsToTxnResponse(
+        error_code=code,
+        results_by_topic_v3_and_below=[
+            topic_result(t, [code] * len(t.partitions)) for t in request.v3_and_below_topics
+        ],
+    )
+
+
+def offsets_failed(request: AddOffsetsToTxnRequest, error: int) -> AddOffsetsToTxnResponse:
+    return AddOffsetsToTxnResponse(error_code=error)
+
+
+def end_failed(request: EndTxnRequest, error: int) -> EndTxnResponse:
+    return EndTxnResponse(error_code=error)
+
+
+def describe_failed(request: DescribeTransactionsRequest, error: int) -> DescribeTransactionsResponse:
+    states = [DescribedTransaction(transactional_id=one, error_code=error) for one in request.transactional_ids]
+    return DescribeTransactionsResponse(transaction_states=states)
+
+
+def list_failed(request: ListTransactionsRequest, error: int) -> ListTransactionsResponse:
+    return ListTransactionsResponse(error_code=error)

@@ -1,0 +1,361 @@
+"""The transaction coordinator of a broker: decides transactions, writes them to the store, tells everybody (KIP-98).
+
+`api` calls it. What a request means is in `state_machine`; this holds the records of the shards that are this
+broker's, one lock for each transactional id in use, one timer for all, and one task for each transaction that is
+being completed. The record of PrepareCommit or PrepareAbort is the decision; whatever fails after it is tried again,
+also by the next coordinator of the shard.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from typing import Protocol
+from uuid import UUID
+
+from penstock.config.broker import BrokerConfig
+from penstock.runtime.clock import Clock
+from penstock.runtime.logging import get_logger
+from penstock.state import keys
+from penstock.state.records import BadRecord, TransactionRecord
+from penstock.state.store import Compare, Store, StoreError
+from penstock.txn import shards, state_machine
+from penstock.txn.completion import Completion, OffsetDecider
+from penstock.txn.markers import MarkerSender
+from penstock.txn.shards import Shard, ShardLost, Transaction
+from penstock.txn.state_machine import AT_REST, PREPARED, Producer, Step, TxnState, state_of
+from penstock.txn.timer_wheel import TimerWheel
+from penstock.wire.errors import ErrorCode
+
+log = get_logger(__name__)
+
+MAX_TRANSACTIONAL_ID = 1024
+"""Characters."""
+RELOAD_S = 1.0
+"""How soon a record of which nobody knows what was written is read again."""
+NO_PRODUCER = Producer(-1, -1)
+
+Work = Awaitable[ErrorCode]
+
+
+class IdSource(Protocol):
+    """`producer_ids.ProducerIds`."""
+
+    async def next_id(self) -> int: ...
+
+
+class TransactionCoordinator:
+    """`start` takes all shards, as the only broker does; in a cluster `take_shard` and `drop_shard` are called instead,
+    as shards are given and taken. `owner_of` tells which broker has a shard."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        config: BrokerConfig,
+        ids: IdSource,
+        markers: MarkerSender,
+        offsets: OffsetDecider,
+        owner_of: Callable[[int], int] | None = None,
+    ) -> None:
+        self.config = config
+        self._store, self._clock, self._ids = store, clock, ids
+        self._markers, self._offsets = markers, offsets
+        self._owner_of = owner_of
+        self._shards: dict[int, Shard] = {}
+        self._loading: set[int] = set()
+        self._wheel = TimerWheel(self._due)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    # --- life
+
+    async def start(self) -> None:
+        """Takes all shards, in epoch 0: there is no other broker that could have had them."""
+        for number in range(keys.SHARD_COUNT):
+            await self.take_shard(number, 0, None)
+
+    async def take_shard(self, number: int, epoch: int, guard: Compare | None) -> None:
+        """Loads a shard and goes on with what is decided there. Raises StoreError; then it is not taken."""
+        self.drop_shard(number)
+        self._loading.add(number)
+        try:
+            shard = Shard(number, epoch, guard)
+            for entry in (await self._store.range(keys.transactions(number))).entries:
+                transaction = Transaction("", shard)
+                try:
+                    _, transaction.transactional_id = keys.parse_transaction(entry.key)
+                    transaction.take(entry)
+                    assert transaction.record is not None, "the key is there"
+                    state_of(transaction.record)
+                except (BadRecord, ValueError) as e:
+                    log.error("a transactional id is unreadable and stays unusable", key=entry.key, error=str(e))
+                    continue
+                shard.transactions[transaction.transactional_id] = transaction
+        finally:
+            self._loading.discard(number)
+        self._shards[number] = shard
+        for transaction in shard.transactions.values():
+            self._arm(transaction)
+
+    def drop_shard(self, number: int) -> None:
+        """The shard is another's. What is under way ends without being written."""
+        shard = self._shards.pop(number, None)
+        if shard is None:
+            return
+        shard.is_lost = True
+        for transaction in shard.transactions.values():
+            self._wheel.cancel(transaction.transactional_id)
+            if transaction.finishing is not None:
+                transaction.finishing.cancel()
+
+    async def close(self) -> None:
+        self._closed = True
+        for number in list(self._shards):
+            self.drop_shard(number)
+        self._wheel.close()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # --- requests
+
+    def coordinator_of(self, transactional_id: str) -> int:
+        """The id of the broker that coordinates a transactional id; -1 where nobody does just now."""
+        if self._owner_of is None:
+            return self.config.node_id
+        return self._owner_of(keys.shard_of(transactional_id))
+
+    async def init_producer_id(
+        self, transactional_id: str, timeout_ms: int, claimed: Producer | None
+    ) -> tuple[ErrorCode, Producer]:
+        """A producer id and epoch that fence whoever had the transactional id before."""
+        if not 0 < len(transactional_id) <= MAX_TRANSACTIONAL_ID:
+            return ErrorCode.INVALID_REQUEST, NO_PRODUCER
+        if not 0 < timeout_ms <= self.config.transaction_max_timeout_ms:
+            return ErrorCode.INVALID_TRANSACTION_TIMEOUT, NO_PRODUCER
+        shard, error = self._shard(transactional_id)
+        if shard is None:
+            return error, NO_PRODUCER
+        transaction = shard.transactions.get(transactional_id)
+        if transaction is None:
+            transaction = shard.transactions[transactional_id] = Transaction(transactional_id, shard)
+
+        async def work() -> ErrorCode:
+            record = transaction.record
+            new_id = await self._ids.next_id() if state_machine.needs_new_id(record) else None
+            step = state_machine.init_producer(record, claimed, timeout_ms, self._clock.wall_ms(), new_id)
+            if step.record is None and not step.error:
+                await shards.confirm(self._store, shard)
+            return await self._write(transaction, step)
+
+        error = await self._locked(transaction, work)
+        if transaction.record is None and transaction.is_known and not transaction.lock.locked():
+            shard.transactions.pop(transactional_id, None)
+        if error or transaction.record is None:
+            return error, NO_PRODUCER
+        return error, Producer(transaction.record.producer_id, transaction.record.epoch)
+
+    async def add(
+        self,
+        transactional_id: str,
+        producer: Producer,
+        partitions: Mapping[UUID, Iterable[int]],
+        groups: Iterable[str] = (),
+    ) -> ErrorCode:
+        """Makes partitions, and the offsets of groups, part of the transaction in hand; begins it where there is none.
+        Returns when that is durable."""
+        now = self._clock.wall_ms
+        return await self._change(
+            transactional_id, lambda record: state_machine.add(record, producer, partitions, groups, now())
+        )
+
+    async def end(self, transactional_id: str, producer: Producer, committed: bool) -> ErrorCode:
+        """Commits or aborts: returns when that is decided for good. Its markers follow."""
+        now = self._clock.wall_ms
+        return await self._change(
+            transactional_id, lambda record: state_machine.end(record, producer, committed, now())
+        )
+
+    def verify(self, transactional_id: str, producer: Producer, topic_id: UUID, index: int) -> ErrorCode:
+        """Whether a partition is part of the producer's transaction in hand (KIP-890)."""
+        transaction, error = self._find(transactional_id)
+        if error or transaction is None:
+            return error
+        record = transaction.record
+        includes = record is not None and index in record.partitions.get(topic_id, ())
+        return state_machine.verify(record, producer, includes)
+
+    def verify_group(self, transactional_id: str, producer: Producer, group_id: str) -> ErrorCode:
+        """Whether a group's offsets are."""
+        transaction, error = self._find(transactional_id)
+        if error or transaction is None:
+            return error
+        record = transaction.record
+        return state_machine.verify(record, producer, record is not None and group_id in record.groups)
+
+    def verify_group_shard(self, transactional_id: str, producer: Producer, shard: int) -> ErrorCode:
+        """Whether a group of a coordinator shard is: so other brokers ask, which name shards as partitions."""
+        transaction, error = self._find(transactional_id)
+        if error or transaction is None:
+            return error
+        record = transaction.record
+        includes = record is not None and any(keys.shard_of(group_id) == shard for group_id in record.groups)
+        return state_machine.verify(record, producer, includes)
+
+    def is_in_hand(self, transactional_id: str, producer_id: int) -> bool:
+        """Whether the producer has a transaction that is not complete."""
+        record = self.describe(transactional_id)[1]
+        return record is not None and record.producer_id == producer_id and state_of(record) not in AT_REST
+
+    def describe(self, transactional_id: str) -> tuple[ErrorCode, TransactionRecord | None]:
+        transaction, error = self._find(transactional_id)
+        if transaction is None or transaction.record is None:
+            unknown = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+            return (unknown if error in (0, ErrorCode.INVALID_PRODUCER_ID_MAPPING) else error), None
+        return ErrorCode.NONE, transaction.record
+
+    def __iter__(self) -> Iterator[tuple[str, TransactionRecord]]:
+        """All transactional ids of this broker's shards."""
+        for shard in self._shards.values():
+            for transactional_id, transaction in shard.transactions.items():
+                if transaction.record is not None:
+                    yield transactional_id, transaction.record
+
+    @property
+    def unavailable(self) -> ErrorCode:
+        """Why a list of all transactions would not be whole."""
+        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if self._loading else ErrorCode.NONE
+
+    # --- inside
+
+    def _shard(self, transactional_id: str) -> tuple[Shard | None, ErrorCode]:
+        number = keys.shard_of(transactional_id)
+        shard = self._shards.get(number)
+        if shard is not None:
+            return shard, ErrorCode.NONE
+        loading = number in self._loading
+        return None, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if loading else ErrorCode.NOT_COORDINATOR
+
+    def _find(self, transactional_id: str) -> tuple[Transaction | None, ErrorCode]:
+        shard, error = self._shard(transactional_id)
+        if shard is None:
+            return None, error
+        transaction = shard.transactions.get(transactional_id)
+        if transaction is None:
+            return None, ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        return transaction, ErrorCode.NONE if transaction.is_known else ErrorCode.CONCURRENT_TRANSACTIONS
+
+    async def _change(self, transactional_id: str, decide: Callable[[TransactionRecord | None], Step]) -> ErrorCode:
+        shard, error = self._shard(transactional_id)
+        if shard is None:
+            return error
+        transaction = shard.transactions.get(transactional_id)
+        if transaction is None:
+            return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        return await self._locked(transaction, lambda: self._write(transaction, decide(transaction.record)))
+
+    async def _locked(self, transaction: Transaction, work: Callable[[], Work]) -> ErrorCode:
+        """Does `work` on a record that is known, while nobody else does; its error, or why it could not be done."""
+        async with transaction.lock:
+            shard = transaction.shard
+            if shard.is_lost:
+                return ErrorCode.NOT_COORDINATOR
+            try:
+                if not transaction.is_known:
+                    await self._reload(transaction)
+                return await work()
+            except ShardLost as e:
+                log.warning("a shard of transactions is lost", reason=str(e))
+                if self._shards.get(shard.number) is shard:
+                    self.drop_shard(shard.number)
+                return ErrorCode.NOT_COORDINATOR
+            except (StoreError, BadRecord) as e:
+                log.warning("a transaction cannot be written", id=transaction.transactional_id, error=str(e))
+                if not transaction.is_known and not shard.is_lost:
+                    self._wheel.schedule(transaction.transactional_id, RELOAD_S)
+                return ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+    async def _reload(self, transaction: Transaction) -> None:
+        """Reads what the last write came to. Raises StoreError, BadRecord."""
+        transaction.take(await self._store.get(transaction.key))
+        self._arm(transaction)
+
+    async def _write(self, transaction: Transaction, step: Step) -> ErrorCode:
+        if step.record is not None:
+            await shards.write(self._store, transaction, step.record)
+            self._arm(transaction)
+        return step.error
+
+    def _arm(self, transaction: Transaction) -> None:
+        """Sees to what is to happen by itself to a transactional id in its present state."""
+        record = transaction.record
+        if record is None or transaction.shard.is_lost:
+            return
+        state, now_ms = state_of(record), self._clock.wall_ms()
+        if state in PREPARED:
+            self._wheel.cancel(transaction.transactional_id)
+            if transaction.finishing is None:
+                transaction.finishing = self._spawn(self._finish(transaction))
+        elif state is TxnState.ONGOING:
+            due_ms = record.started_ms + record.timeout_ms
+            self._wheel.schedule(transaction.transactional_id, (due_ms - now_ms) / 1000)
+        elif state in AT_REST:
+            due_ms = record.updated_ms + self.config.transactional_id_expiration_ms
+            self._wheel.schedule(transaction.transactional_id, (due_ms - now_ms) / 1000)
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _due(self, transactional_id: str) -> None:
+        transaction, _ = self._find(transactional_id)
+        if transaction is not None and not self._closed:
+            self._spawn(self._on_due(transaction))
+
+    async def _on_due(self, transaction: Transaction) -> None:
+        """The time has come to look at a transactional id: it took too long, was not used for long, or is unknown."""
+
+        async def work() -> ErrorCode:
+            record, now_ms = transaction.record, self._clock.wall_ms()
+            if record is None:
+                transaction.shard.transactions.pop(transaction.transactional_id, None)
+                return ErrorCode.NONE
+            state = state_of(record)
+            if state is TxnState.ONGOING and now_ms - record.started_ms >= record.timeout_ms:
+                log.info("a transaction took too long and is aborted", id=transaction.transactional_id)
+                return await self._write(transaction, state_machine.timed_out(record, now_ms))
+            unused_ms = now_ms - record.updated_ms
+            if state in AT_REST and unused_ms >= self.config.transactional_id_expiration_ms:
+                await shards.write(self._store, transaction, None)
+                transaction.shard.transactions.pop(transaction.transactional_id, None)
+                return ErrorCode.NONE
+            self._arm(transaction)
+            return ErrorCode.NONE
+
+        if await self._locked(transaction, work) == ErrorCode.COORDINATOR_NOT_AVAILABLE:
+            self._wheel.schedule(transaction.transactional_id, RELOAD_S)
+
+    async def _finish(self, transaction: Transaction) -> None:
+        """Tells everybody, then writes that it is complete."""
+        try:
+            record = transaction.record
+            assert record is not None, "a decided transaction has a record"
+            completion = Completion(transaction, record, self._markers, self._offsets)
+            if not await completion.run():
+                if not transaction.shard.is_lost:
+                    self.drop_shard(transaction.shard.number)
+                return
+        finally:
+            transaction.finishing = None
+
+        async def work() -> ErrorCode:
+            if transaction.record is None or state_of(transaction.record) not in PREPARED:
+                return ErrorCode.NONE
+            done = state_machine.completed(transaction.record, self._clock.wall_ms())
+            return await self._write(transaction, Step(ErrorCode.NONE, done))
+
+        await self._locked(transaction, work)

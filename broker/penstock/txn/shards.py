@@ -1,0 +1,82 @@
+"""The shards of transactional ids that a broker coordinates, and how their records are written. Used by `coordinator`.
+
+Every write compares the shard's epoch, where the store has one, and the record's own revision: a coordinator that lost
+its shard can write nothing, whatever it believes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from penstock.state import keys, records
+from penstock.state.records import TransactionRecord
+from penstock.state.store import Compare, Delete, Entry, Put, Store, Target
+
+
+@dataclass(slots=True)
+class Transaction:
+    """A transactional id in memory: the record as it is in the store at `revision`, 0 where it is not there.
+
+    `lock` is held while a request for it is decided and written. `is_known` is False after a write of which nobody
+    knows whether it took effect: it is read again before anything else.
+    """
+
+    transactional_id: str
+    shard: Shard
+    record: TransactionRecord | None = None
+    revision: int = 0
+    is_known: bool = True
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    finishing: asyncio.Task[None] | None = None
+
+    @property
+    def key(self) -> str:
+        return keys.transaction(self.transactional_id)
+
+    def take(self, entry: Entry | None) -> None:
+        """What the store says. Raises BadRecord."""
+        if entry is None:
+            self.record, self.revision = None, 0
+        else:
+            self.record = records.decode(TransactionRecord, entry.key, entry.value)
+            self.revision = entry.mod_revision
+        self.is_known = True
+
+
+@dataclass(slots=True)
+class Shard:
+    """A part of all transactional ids. `epoch` goes into markers; `guard` holds as long as the shard is this broker's,
+    and is None where there is no other broker."""
+
+    number: int
+    epoch: int
+    guard: Compare | None
+    transactions: dict[str, Transaction] = field(default_factory=dict)
+    is_lost: bool = False
+
+
+class ShardLost(Exception):
+    """Another broker coordinates the shard now, or somebody else wrote its records."""
+
+
+async def write(store: Store, transaction: Transaction, record: TransactionRecord | None) -> None:
+    """Makes a record durable, or deletes it (None). Raises ShardLost, StoreError."""
+    key, shard = transaction.key, transaction.shard
+    compares = [Compare(key, Target.MOD_REVISION, transaction.revision)]
+    if shard.guard is not None:
+        compares.append(shard.guard)
+    operation = Delete(key) if record is None else Put(key, records.encode(record))
+    transaction.is_known = False
+    result = await store.txn(compares, [operation])
+    transaction.is_known = True
+    if not result.succeeded:
+        raise ShardLost(f"transaction shard {shard.number} in epoch {shard.epoch} is another's")
+    transaction.record = record
+    transaction.revision = 0 if record is None else result.revision
+
+
+async def confirm(store: Store, shard: Shard) -> None:
+    """Returns when the shard is known to be this broker's, as of now. Raises ShardLost, StoreError."""
+    if shard.guard is not None and not (await store.txn([shard.guard], [])).succeeded:
+        raise ShardLost(f"transaction shard {shard.number} in epoch {shard.epoch} is another's")

@@ -1,0 +1,284 @@
+"""The coordinator on a real store: what is durable when, what a restart goes on with, who is fenced."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from uuid import UUID
+
+from log_kit import HandClock
+
+from penstock.config.broker import BrokerConfig
+from penstock.state import keys, records
+from penstock.state.embedded import EmbeddedStore
+from penstock.state.records import TransactionRecord
+from penstock.state.store import Compare, Operation, Put, StoreUnavailable, Target, TxnResult
+from penstock.txn import timer_wheel
+from penstock.txn.coordinator import TransactionCoordinator
+from penstock.txn.markers import Place
+from penstock.txn.producer_ids import ProducerIds
+from penstock.txn.state_machine import Producer
+from penstock.txn.timer_wheel import TimerWheel
+from penstock.wire.control_batch import Marker
+from penstock.wire.errors import ErrorCode as E
+
+T = UUID(int=1)
+
+
+class Parts:
+    """Partitions and groups as the coordinator sees them: who was told what; `error` is what partitions answer."""
+
+    def __init__(self) -> None:
+        self.markers: list[tuple[Marker, Place]] = []
+        self.decided: list[tuple[str, Producer, bool]] = []
+        self.error = E.NONE
+        self.open = asyncio.Event()
+        self.open.set()
+
+    async def send(self, marker: Marker, places: Sequence[Place]) -> dict[Place, E]:
+        await self.open.wait()
+        self.markers += [(marker, place) for place in places if not self.error]
+        return dict.fromkeys(places, self.error)
+
+    async def decide(self, group_id: str, producer: Producer, committed: bool) -> bool:
+        self.decided.append((group_id, producer, committed))
+        return True
+
+
+class LosesAnswers:
+    """A store whose next writes take effect, or not, without anybody being told."""
+
+    def __init__(self, store: EmbeddedStore) -> None:
+        self.store = store
+        self.lose: list[bool] = []
+        self.get, self.range = store.get, store.range
+
+    async def txn(
+        self, compares: Sequence[Compare], then: Sequence[Operation], otherwise: Sequence[Operation] = ()
+    ) -> TxnResult:
+        if then and self.lose and then[0].key.startswith(keys.TRANSACTIONS):
+            if self.lose.pop(0):
+                await self.store.txn(compares, then, otherwise)
+            raise StoreUnavailable("no answer")
+        return await self.store.txn(compares, then, otherwise)
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.embedded = EmbeddedStore(":memory:")
+        self.store = LosesAnswers(self.embedded)
+        self.clock, self.parts = HandClock(), Parts()
+        self.config = BrokerConfig.from_texts({})
+
+    @contextlib.asynccontextmanager
+    async def coordinator(self, epoch: int = 0, guard: Compare | None = None) -> AsyncIterator[TransactionCoordinator]:
+        made = TransactionCoordinator(
+            self.store,
+            self.clock,
+            self.config,
+            ProducerIds(self.embedded),
+            self.parts,
+            self.parts,  # type: ignore[arg-type]
+        )
+        for number in range(keys.SHARD_COUNT):
+            await made.take_shard(number, epoch, guard)
+        try:
+            yield made
+        finally:
+            await made.close()
+
+    async def record(self, transactional_id: str = "x") -> TransactionRecord | None:
+        entry = await self.embedded.get(keys.transaction(transactional_id))
+        return None if entry is None else records.decode(TransactionRecord, entry.key, entry.value)
+
+    async def until(self, state: str) -> TransactionRecord:
+        async with asyncio.timeout(20):
+            while True:
+                record = await self.record()
+                if record is not None and record.state == state:
+                    return record
+                await asyncio.sleep(0.01)
+
+
+async def begun(coordinator: TransactionCoordinator) -> Producer:
+    error, producer = await coordinator.init_producer_id("x", 1000, None)
+    assert error is E.NONE
+    assert await coordinator.add("x", producer, {T: [0, 1]}, ["g"]) is E.NONE
+    return producer
+
+
+async def test_a_commit_is_answered_when_it_is_decided_and_complete_when_all_are_told() -> None:
+    bench = Bench()
+    async with bench.coordinator(epoch=4) as coordinator:
+        producer = await begun(coordinator)
+        bench.parts.open.clear()
+        assert await coordinator.end("x", producer, True) is E.NONE
+        decided = await bench.record()
+        assert decided is not None
+        assert decided.state == "PrepareCommit"
+        assert await coordinator.add("x", producer, {T: [2]}) is E.CONCURRENT_TRANSACTIONS
+        bench.parts.open.set()
+        await bench.until("CompleteCommit")
+    marker = Marker(producer.producer_id, producer.epoch, True, 4)
+    assert bench.parts.markers == [(marker, Place(T, 0)), (marker, Place(T, 1))]
+    assert bench.parts.decided == [("g", producer, True)]
+
+
+async def test_a_new_instance_aborts_what_the_one_before_left_and_fences_it() -> None:
+    bench = Bench()
+    async with bench.coordinator() as coordinator:
+        zombie = await begun(coordinator)
+        assert (await coordinator.init_producer_id("x", 1000, None))[0] is E.CONCURRENT_TRANSACTIONS
+        await bench.until("CompleteAbort")
+        error, successor = await coordinator.init_producer_id("x", 1000, None)
+        assert error is E.NONE
+        assert successor.epoch > zombie.epoch + 1
+        assert await coordinator.end("x", zombie, True) is E.PRODUCER_FENCED
+        assert await coordinator.add("x", zombie, {T: [0]}) is E.PRODUCER_FENCED
+        assert coordinator.verify("x", zombie, T, 0) is E.PRODUCER_FENCED
+    assert {(m.producer_epoch, m.committed) for m, _ in bench.parts.markers} == {(zombie.epoch + 1, False)}
+
+
+async def test_a_decision_outlives_its_coordinator() -> None:
+    bench = Bench()
+    async with bench.coordinator() as coordinator:
+        producer = await begun(coordinator)
+        bench.parts.open.clear()
+        assert await coordinator.end("x", producer, True) is E.NONE
+    bench.parts.open.set()
+    assert not bench.parts.markers
+    async with bench.coordinator(epoch=1):
+        await bench.until("CompleteCommit")
+    assert {(m.committed, m.coordinator_epoch) for m, _ in bench.parts.markers} == {(True, 1)}
+
+
+async def test_an_open_transaction_outlives_its_coordinator_and_times_out_under_the_next() -> None:
+    bench = Bench()
+    async with bench.coordinator() as coordinator:
+        producer = await begun(coordinator)
+    bench.clock.advance(1000)
+    async with bench.coordinator() as coordinator:
+        done = await bench.until("CompleteAbort")
+        assert done.epoch == producer.epoch + 1
+        assert await coordinator.end("x", producer, True) is E.PRODUCER_FENCED
+        assert await coordinator.init_producer_id("x", 1000, producer) == (E.NONE, Producer(producer.producer_id, 1))
+
+
+async def test_a_write_without_an_answer_is_read_again_before_anything_is_decided() -> None:
+    for took_effect in (False, True):
+        bench = Bench()
+        async with bench.coordinator() as coordinator:
+            producer = await begun(coordinator)
+            bench.store.lose = [took_effect]
+            assert await coordinator.end("x", producer, True) is E.COORDINATOR_NOT_AVAILABLE
+            assert coordinator.verify("x", producer, T, 0) is E.CONCURRENT_TRANSACTIONS
+            # Were it still taken for open, this would turn a commit into an abort.
+            error = await coordinator.end("x", producer, False)
+            assert error is (E.INVALID_TXN_STATE if took_effect else E.NONE)
+            await bench.until("CompleteCommit" if took_effect else "CompleteAbort")
+        assert {m.committed for m, _ in bench.parts.markers} == {took_effect}
+
+
+async def test_a_commit_without_an_answer_is_completed_though_nobody_asks_again() -> None:
+    bench = Bench()
+    async with bench.coordinator() as coordinator:
+        producer = await begun(coordinator)
+        bench.store.lose = [True]
+        assert await coordinator.end("x", producer, True) is E.COORDINATOR_NOT_AVAILABLE
+        await bench.until("CompleteCommit")
+
+
+async def test_a_coordinator_that_lost_its_shard_writes_nothing() -> None:
+    bench = Bench()
+    revision = (await bench.embedded.txn([], [Put("owner", b"me")])).revision
+    guard = Compare("owner", Target.MOD_REVISION, revision)
+    async with bench.coordinator(3, guard) as old:
+        producer = await begun(old)
+        await bench.embedded.txn([], [Put("owner", b"another")])
+        before = await bench.record()
+        assert await old.end("x", producer, True) is E.NOT_COORDINATOR
+        assert await bench.record() == before
+        assert await old.end("x", producer, True) is E.NOT_COORDINATOR
+        assert not bench.parts.markers
+
+
+async def test_a_partition_that_heard_of_a_newer_coordinator_ends_the_shard_here() -> None:
+    bench = Bench()
+    async with bench.coordinator() as coordinator:
+        producer = await begun(coordinator)
+        bench.parts.error = E.TRANSACTION_COORDINATOR_FENCED
+        assert await coordinator.end("x", producer, True) is E.NONE
+        async with asyncio.timeout(20):
+            while await coordinator.end("x", producer, True) is not E.NOT_COORDINATOR:
+                await asyncio.sleep(0.01)
+        record = await bench.record()
+        assert record is not None
+        assert record.state == "PrepareCommit"
+
+
+async def test_partitions_that_cannot_be_reached_are_told_again() -> None:
+    bench = Bench()
+    async with bench.coordinator() as coordinator:
+        producer = await begun(coordinator)
+        bench.parts.error = E.NOT_LEADER_OR_FOLLOWER
+        assert await coordinator.end("x", producer, False) is E.NONE
+        async with asyncio.timeout(20):
+            while not bench.parts.decided:
+                await asyncio.sleep(0.01)
+        record = await bench.record()
+        assert record is not None
+        assert record.state == "PrepareAbort"
+        bench.parts.error = E.NONE
+        await bench.until("CompleteAbort")
+    assert len(bench.parts.decided) == 1, "a group that was told is not told again"
+
+
+async def test_an_id_that_nobody_uses_is_forgotten() -> None:
+    bench = Bench()
+    async with bench.coordinator() as coordinator:
+        await coordinator.init_producer_id("x", 1000, None)
+    bench.clock.advance(bench.config.transactional_id_expiration_ms)
+    async with bench.coordinator() as coordinator:
+        async with asyncio.timeout(20):
+            while await bench.record() is not None:
+                await asyncio.sleep(0.01)
+        assert list(coordinator) == []
+
+
+async def test_the_bounds_of_timeouts_and_names_are_kept() -> None:
+    bench = Bench()
+    async with bench.coordinator() as coordinator:
+        for timeout_ms in (0, -1, bench.config.transaction_max_timeout_ms + 1):
+            error, _ = await coordinator.init_producer_id("x", timeout_ms, None)
+            assert error is E.INVALID_TRANSACTION_TIMEOUT
+        for name in ("", "x" * 1025):
+            assert (await coordinator.init_producer_id(name, 1000, None))[0] is E.INVALID_REQUEST
+        assert list(coordinator) == []
+
+
+async def test_requests_for_one_id_are_decided_one_after_the_other() -> None:
+    bench = Bench()
+    async with bench.coordinator() as coordinator:
+        _, producer = await coordinator.init_producer_id("x", 1000, None)
+        adds = [coordinator.add("x", producer, {T: [i]}) for i in range(50)]
+        assert set(await asyncio.gather(*adds)) == {E.NONE}
+        record = await bench.record()
+        assert record is not None
+        assert record.partitions == {T: list(range(50))}
+
+
+async def test_the_wheel_fires_each_key_once_and_none_that_was_cancelled() -> None:
+    fired: list[str] = []
+    wheel = TimerWheel(fired.append)
+    for i in range(100):
+        wheel.schedule(f"{i}", 0.0)
+    for i in range(50):
+        wheel.cancel(f"{i}")
+    wheel.schedule("60", 3600.0)
+    async with asyncio.timeout(20):
+        while len(fired) < 49:
+            await asyncio.sleep(timer_wheel.TICK_S / 5)
+    assert sorted(fired) == sorted(f"{i}" for i in range(50, 100) if i != 60)
+    assert len(wheel) == 1
+    wheel.close()
