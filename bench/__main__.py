@@ -23,7 +23,7 @@ from bench.peers.mock import Mock
 from bench.peers.penstock import DEFAULT_COMMAND, Penstock
 from bench.results import RESULTS_DIR, Results, read_all
 from bench.session import Options, Session, new_work_dir
-from bench.suites import connections, footprint, latency, partitions, surge, throughput
+from bench.suites import commits, connections, footprint, latency, partitions, surge, throughput
 
 LOG_WIDTH = 160
 Suite = Callable[[Session], None]
@@ -39,6 +39,7 @@ SUITES: dict[str, tuple[Suite, float]] = {  # with about how many minutes each t
     "connections": (connections.run, 2),
     "partitions": (partitions.run, 8),
     "surge": (surge.run, 1),
+    "commits": (commits.run, 1),
 }
 
 SHARING = ("produce", "consume", "durable", "small-batches", "roundtrip", "latency")  # one pair of brokers for all

@@ -56,6 +56,10 @@ def _dispatch(spec: specs.AnySpec) -> specs.Metrics:
         from bench.loads import one_by_one
 
         return one_by_one.run(spec)
+    if isinstance(spec, specs.Commits):
+        from bench.loads import commits
+
+        return commits.run(spec)
     if isinstance(spec, specs.Surge):
         from bench.loads import surge
 

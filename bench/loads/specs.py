@@ -58,5 +58,16 @@ class Surge(Spec, frozen=True, kw_only=True):
     limit_bytes: int
 
 
-AnySpec = Produce | Consume | OneByOne | Paced | Surge
+class Commits(Spec, frozen=True, kw_only=True):
+    """Offsets of ``groups`` groups, each with ``partitions`` keys; ``depth`` commits under way on each connection."""
+
+    groups: int
+    partitions: int
+    connections: int
+    depth: int
+    seconds: float
+    warm_up_s: float = 1.0
+
+
+AnySpec = Produce | Consume | OneByOne | Paced | Surge | Commits
 Metrics = dict[str, float]

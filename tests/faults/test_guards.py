@@ -16,7 +16,7 @@ from penstock.config.values import FOREVER, TopicConfig
 from penstock.log.log_dir import LogDir
 from penstock.log.opening import DirectoryInUse
 from penstock.log.retention import droppable
-from penstock.replica.partition import Partition
+from penstock.replica.leader import Leader
 from penstock.runtime.clock import SystemClock
 from penstock.runtime.disk import OsFiles
 from penstock.runtime.stats import RequestStats
@@ -88,11 +88,14 @@ async def test_only_what_was_flushed_counts_when_more_was_written_meanwhile(tmp_
 class Manager:
     """As much of a `ReplicaManager` as Produce asks for."""
 
-    def __init__(self, partition: Partition) -> None:
+    def __init__(self, partition: Leader) -> None:
         self.partition = partition
 
-    def find(self, topic: object, index: int) -> Partition:
+    def find(self, topic: object, index: int) -> Leader:
         return self.partition
+
+    def may_serve(self) -> bool:
+        return True
 
 
 class Asked:

@@ -45,7 +45,8 @@ def describe(coordinator: GroupCoordinator, group_id: str) -> GroupDescription |
     """None for a group that is not there."""
     group = coordinator.find(group_id)
     if group is None:
-        return GroupDescription(group_id, GroupState.EMPTY) if coordinator.exists(group_id) else None
+        idle = coordinator.idle(group_id)
+        return None if idle is None else GroupDescription(group_id, GroupState.EMPTY, idle.protocol_type)
     stable = group.state is GroupState.STABLE
     protocol = group.protocol if stable and group.protocol is not None else ""
     members = [
@@ -72,10 +73,11 @@ def list_groups(
         return []
     found = []
     for group_id in coordinator.group_ids():
-        group = coordinator.find(group_id)
+        group, idle = coordinator.find(group_id), coordinator.idle(group_id)
         state = GroupState.EMPTY if group is None else group.state
         if not wanted_states or state.value.lower() in wanted_states:
-            found.append((group_id, "" if group is None else group.protocol_type, state))
+            known = group or idle
+            found.append((group_id, "" if known is None else known.protocol_type, state))
     return found
 
 
@@ -83,8 +85,9 @@ async def delete_offsets(
     coordinator: GroupCoordinator, group_id: str, partitions: Sequence[tuple[TopicView | None, int]]
 ) -> tuple[ErrorCode, list[ErrorCode]]:
     """Deletes offsets of topics that nobody in the group subscribes to: an error for all, or one for each."""
-    if coordinator.unavailable:
-        return coordinator.unavailable, []
+    unavailable = coordinator.error(group_id)
+    if unavailable:
+        return unavailable, []
     if not coordinator.exists(group_id):
         return ErrorCode.GROUP_ID_NOT_FOUND, []
     group = coordinator.find(group_id)
@@ -98,7 +101,7 @@ async def delete_offsets(
         if topic is not None and not error
     ]
     failed = await asyncio.gather(*coordinator.offsets.delete(chosen))
-    return ErrorCode.COORDINATOR_NOT_AVAILABLE if any(failed) else ErrorCode.NONE, errors
+    return coordinator.commit_failure(group_id) if any(failed) else ErrorCode.NONE, errors
 
 
 def deletion_error(topic: TopicView | None, index: int, active: ClassicGroup | None) -> ErrorCode:

@@ -7,18 +7,22 @@ is in `state_machine`, offsets are in `offsets`; this puts both on an event loop
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from penstock.config.broker import BrokerConfig
 from penstock.group.calls import Answer, JoinAnswer, JoinRequest, Persist, SyncAnswer, SyncRequest
-from penstock.group.expiry import GroupStanding
+from penstock.group.directory import Directory
 from penstock.group.offsets import Commit, CommittedOffset, Offsets
+from penstock.group.ownership import Membership, Ownership, SoleOwnership
 from penstock.group.persistence import encode_group, restore_group
 from penstock.group.phases import GroupState
+from penstock.group.reads import OffsetReads
 from penstock.group.retention import OffsetRetention
 from penstock.group.state_machine import ClassicGroup
+from penstock.group.tenure import Idle, Running, Tenure
+from penstock.group.topic_cleaning import TopicCleaning, check_forgotten
 from penstock.runtime.clock import Clock
 from penstock.runtime.logging import get_logger
 from penstock.state import keys, records
@@ -41,23 +45,11 @@ JoinFuture = asyncio.Future[JoinAnswer]
 SyncFuture = asyncio.Future[SyncAnswer]
 
 
-class Running:
-    """A group on the loop. `armed_ms` is when its timer fires, which may be sooner than needed, never later."""
-
-    __slots__ = ("armed_ms", "group", "state_ms", "timer")
-
-    def __init__(self, group: ClassicGroup, state_ms: int) -> None:
-        self.group = group
-        self.state_ms = state_ms
-        """Wall-clock time of the last change that was made durable."""
-        self.timer: asyncio.TimerHandle | None = None
-        self.armed_ms = 0.0
-
-
 class GroupCoordinator:
-    """`start` loads what the store holds; until then, and after `close`, everybody is told to come back.
+    """`start` begins to take up shards; until it has one, and after `close`, everybody is told to come back.
 
-    `new_id` makes the unguessable part of member ids.
+    `new_id` makes the unguessable part of member ids. Without a `membership` this is the one broker there is, and has
+    all shards.
     """
 
     def __init__(
@@ -67,11 +59,20 @@ class GroupCoordinator:
         clock: Clock,
         config: BrokerConfig,
         new_id: Callable[[], str] = lambda: str(uuid4()),
+        membership: Membership | None = None,
     ) -> None:
         self.config = config
         self.offsets = Offsets(store, view, clock, config)
-        self.retention = OffsetRetention(self.offsets, view, clock, config, self._standing, self._nothing_left)
-        self._running: dict[str, Running] = {}
+        self._ownership: Ownership
+        if membership is None:
+            self._ownership = SoleOwnership(store, view, self._taken, self._resigned)
+        else:
+            self._ownership = Ownership(store, view, config.node_id, membership, self._taken, self._resigned)
+        self.is_alone = membership is None
+        self._groups = Directory(self._ownership, clock, config, new_id)
+        self.reads = OffsetReads(store, self._ownership, self.offsets.residence, self.error, self.is_alone)
+        self.retention = OffsetRetention(self.offsets, view, clock, config, self._groups.standing, self._nothing_left)
+        self._cleaning = TopicCleaning(store, view, self.offsets, self._ownership)
         self._store = store
         self._view = view
         self._clock = clock
@@ -82,30 +83,78 @@ class GroupCoordinator:
     # --- life
 
     async def start(self) -> None:
-        """Loads groups and offsets. The view has been loaded before: offsets of topics that it lacks are deleted."""
+        """Takes up shards. The view has been loaded before: offsets of topics that it lacks are not served.
+
+        In a cluster it returns before any shard is loaded.
+        """
         assert self._view.revision > 0, "groups are loaded when the topics are known"
         self._loop = asyncio.get_running_loop()
-        self.offsets.load((await self._store.range(keys.OFFSETS)).entries)
-        for entry in (await self._store.range(keys.GROUPS)).entries:
-            self._load(entry)
-        self._view.subscribe(self.offsets.topics_changed)
+        self.offsets.writers.lost = self._ownership.lost
+        self.offsets.residence.has_members = self._groups.is_running
+        self.offsets.residence.has_read = self.retention.look
+        self.offsets.unknown_groups = self._make_known
+        self._ownership.start()
+        if isinstance(self._ownership, SoleOwnership):
+            groups = (await self._store.range(keys.GROUPS)).entries
+            offsets = (await self._store.range(keys.OFFSETS)).entries
+            self._ownership.fill(groups)
+            self._make_known(self.offsets.load(offsets))
+            self._view.subscribe(self.offsets.topics_changed)
+        else:
+            self._view.subscribe(self._cleaning.topics_changed)
         self.retention.start()
         self._unavailable = ErrorCode.NONE
 
-    def _load(self, entry: Entry) -> None:
+    def _taken(self, tenure: Tenure, entries: list[Entry]) -> None:
+        """A shard's groups have been read: from now on they are served."""
+        tenure.is_loading = False
+        self.offsets.writers.open(tenure.number, tenure.guard)
+        idle: list[str] = []
+        for entry in entries:
+            self._load(tenure, entry, idle)
+        if self.is_alone:
+            for group_id in tenure.groups:
+                self.offsets.residence.is_all_here(group_id)
+            return
+        log.info("a coordinator shard is this broker's", shard=tenure.number, groups=len(tenure.groups))
+        self.offsets.residence.want(tenure.groups)
+        for group_id in idle:
+            self.retention.look_at_leisure(group_id)
+        self._cleaning.shard_taken(tenure)
+
+    def _load(self, tenure: Tenure, entry: Entry, idle: list[str]) -> None:
         group_id = keys.group_of(entry.key)
         group = ClassicGroup(group_id, self.config, self._new_id)
         try:
             record = records.decode(GroupRecord, entry.key, entry.value)
             restore_group(group, record, self._now_ms())
+            if keys.group(group_id) != entry.key:
+                raise ValueError("the group belongs to another shard")
         except (BadRecord, ValueError) as e:
             log.error("skipping an unreadable group: it starts anew", key=entry.key, error=str(e))
             return
         # Of a group that had members nobody knows how long it has been without: from now on, at the latest.
         state_ms = record.state_ms if record.protocol is None else self._clock.wall_ms()
-        running = self._running[group_id] = Running(group, state_ms)
-        self.offsets.expiry.schedule(group_id, self._clock.wall_ms())
-        self._after(running)
+        if group.state is GroupState.EMPTY:
+            tenure.groups[group_id] = Idle(record.generation, record.protocol_type, state_ms)
+            idle.append(group_id)
+        else:
+            running = tenure.groups[group_id] = Running(group, state_ms, is_stored=True)
+            self._after(running)
+        if self.is_alone:
+            self.offsets.expiry.schedule(group_id, self._clock.wall_ms())
+
+    def _resigned(self, tenure: Tenure) -> None:
+        """A shard is no longer this broker's: nobody gets another answer from it."""
+        self.offsets.writers.close(tenure.number)
+        if tenure.groups:
+            log.info("a coordinator shard is given up", shard=tenure.number, groups=len(tenure.groups))
+        groups, tenure.groups = tenure.groups, {}
+        for group_id, known in groups.items():
+            if isinstance(known, Running):
+                known.group.close(ErrorCode.NOT_COORDINATOR)
+                self._after(known)
+            self.offsets.residence.drop(group_id)
 
     def dismiss(self) -> None:
         """Tells everybody, and at once those who wait, to look for the coordinator again: the broker is to stop.
@@ -114,29 +163,33 @@ class GroupCoordinator:
         """
         self._unavailable = ErrorCode.NOT_COORDINATOR
         self.retention.close()
-        for running in list(self._running.values()):
-            running.group.close(ErrorCode.NOT_COORDINATOR)
-            self._after(running)
-        self._running.clear()
+        self.offsets.residence.close()
+        self._cleaning.close()
+        for tenure in self._ownership:
+            for group_id, known in list(tenure.groups.items()):
+                if isinstance(known, Running):
+                    known.group.close(ErrorCode.NOT_COORDINATOR)
+                    self._after(known)
+                    del tenure.groups[group_id]
 
     async def close(self) -> None:
         """As `dismiss`; returns when what was accepted is durable."""
         self.dismiss()
-        await self.offsets.writers.close()
+        await self.offsets.writers.settle()
+        self._ownership.close()
 
     # --- members
 
     def join(self, group_id: str, request: JoinRequest) -> JoinFuture:
         """Resolves when the join phase ends. Call `abandon` where nobody waits any longer."""
         future: JoinFuture = asyncio.get_running_loop().create_future()
-        error = self._unavailable or self._check_join(group_id, request)
-        running = self._running.get(group_id)
+        error = self.error(group_id) or self._check_join(group_id, request)
+        running = None if error else self._groups.running(group_id)
         if not error and running is None:
             if request.member_id:
                 error = ErrorCode.UNKNOWN_MEMBER_ID
             else:
-                group = ClassicGroup(group_id, self.config, self._new_id)
-                running = self._running[group_id] = Running(group, self._clock.wall_ms())
+                running = self._groups.begin(group_id)
         if error or running is None:
             future.set_result(JoinAnswer(error, request.member_id))
             return future
@@ -161,9 +214,10 @@ class GroupCoordinator:
     def sync(self, group_id: str, request: SyncRequest) -> SyncFuture:
         """Resolves when the assignment is there and durable."""
         future: SyncFuture = asyncio.get_running_loop().create_future()
-        running = self._running.get(group_id)
-        if running is None:
-            future.set_result(SyncAnswer(self._unavailable or self._unknown(group_id)))
+        running = self._groups.running(group_id)
+        error = self.error(group_id)
+        if error or running is None:
+            future.set_result(SyncAnswer(error or self._unknown(group_id)))
             return future
         running.group.sync(request, future, self._now_ms())
         self._after(running)
@@ -171,22 +225,26 @@ class GroupCoordinator:
 
     def abandon(self, group_id: str, future: JoinFuture | SyncFuture) -> None:
         """The connection that waits for this answer is gone."""
-        running = self._running.get(group_id)
+        running = self._groups.running(group_id)
         if running is not None and not future.done():
             running.group.abandon(future, self._now_ms())
             self._after(running)
 
     def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
-        running = self._running.get(group_id)
+        error = self.error(group_id)
+        running = self._groups.running(group_id)
         if running is None:
-            return self._unavailable or self._unknown(group_id)
-        return running.group.heartbeat(member_id, instance_id, generation, self._now_ms())
+            return error or self._unknown(group_id)
+        # Also where the lease may have ended: who was heard of is not to expire for that.
+        answer = running.group.heartbeat(member_id, instance_id, generation, self._now_ms())
+        return error or answer
 
     def leave(self, group_id: str, members: Sequence[tuple[str, str | None]]) -> tuple[ErrorCode, list[ErrorCode]]:
         """Each (member id, instance id) leaves: an error for all of them, and one for each."""
-        if self._unavailable or not group_id:
-            return self._unavailable or ErrorCode.INVALID_GROUP_ID, []
-        running = self._running.get(group_id)
+        error = self.error(group_id)
+        if error or not group_id:
+            return error or ErrorCode.INVALID_GROUP_ID, []
+        running = self._groups.running(group_id)
         if running is None:
             return ErrorCode.NONE, [ErrorCode.UNKNOWN_MEMBER_ID] * len(members)
         errors = [running.group.leave(*member) for member in members]
@@ -198,68 +256,136 @@ class GroupCoordinator:
 
     def check_commit(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
         """Whether a commit is in order; it counts as a sign of life. Without members a group takes any without id."""
-        if self._unavailable:
-            return self._unavailable
+        error = self.error(group_id)
+        if error:
+            return error
         if len(group_id) > MAX_GROUP_ID:
             return ErrorCode.INVALID_GROUP_ID
-        running = self._running.get(group_id)
-        if running is None:
-            return ErrorCode.NONE if generation < 0 else ErrorCode.ILLEGAL_GENERATION
-        return running.group.check_commit(member_id, instance_id, generation, self._now_ms())
+        known = self._groups.known(group_id)
+        if isinstance(known, Running):
+            return known.group.check_commit(member_id, instance_id, generation, self._now_ms())
+        if generation < 0:
+            return ErrorCode.NONE
+        return ErrorCode.UNKNOWN_MEMBER_ID if known is not None and known.generation else ErrorCode.ILLEGAL_GENERATION
 
     def commit(
         self, group_id: str, commits: Sequence[Commit], retention_ms: int | None = None
     ) -> asyncio.Future[list[int]]:
         """Makes offsets durable, after `check_commit`; the result names by index those that are not."""
+        if self._groups.known(group_id) is None:
+            self.offsets.residence.is_all_here(group_id)
+        elif group_id not in self.offsets.residence:
+            self.offsets.residence.want([group_id])
+        if commits and not self._groups.is_stored(group_id):
+            self._store_group(group_id)
         return self.offsets.commit(group_id, commits, retention_ms)
+
+    def commit_failure(self, group_id: str) -> ErrorCode:
+        """What to tell of a commit that did not become durable: all clients try it again, here or elsewhere."""
+        return self.error(group_id) or ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+    def error(self, group_id: str) -> ErrorCode:
+        """Why nothing can be answered for a group just now, or NONE."""
+        return self._unavailable or self._ownership.error(keys.shard_of(group_id))
 
     @property
     def unavailable(self) -> ErrorCode:
-        """Why nothing can be answered just now, or NONE."""
-        return self._unavailable
+        """Why nothing can be answered of all groups together just now, or NONE."""
+        if self._unavailable:
+            return self._unavailable
+        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if self._ownership.is_loading else ErrorCode.NONE
 
     def committed(self) -> Iterator[CommittedOffset]:
-        """Where all groups are, for the metrics: a lag is what a log's end has beyond that."""
+        """Where groups are, for the metrics: a lag is what a log's end has beyond that."""
         return self.offsets.committed()
+
+    async def forget_topic(self, topic_id: UUID) -> None:
+        """Returns when no offset of a deleted topic is left in the store. Raises StoreError until that is so.
+
+        In a cluster for the controller to call: it asks what the owners of all shards have done.
+        """
+        if self.is_alone:
+            await self.offsets.forget_topic(topic_id)
+        else:
+            await check_forgotten(self._store, topic_id)
 
     # --- all groups
 
     def coordinator_of(self, group_id: str) -> int:
-        """The id of the broker that coordinates a group: with one broker it is this one."""
-        return self.config.node_id
+        """The id of the broker that coordinates a group, -1 where it has none just now."""
+        if self.is_alone:
+            return self.config.node_id
+        broker = self._view.shard_owner(keys.shard_of(group_id))
+        return -1 if broker is None else broker.broker_id
 
     def find(self, group_id: str) -> ClassicGroup | None:
-        """The group, if anybody ever joined it; one that only committed offsets has none."""
-        running = self._running.get(group_id)
+        """The group, if it has had members since this broker coordinates it."""
+        running = self._groups.running(group_id)
         return None if running is None else running.group
 
+    def idle(self, group_id: str) -> Idle | None:
+        """The group, if it has had none."""
+        return self._groups.idle(group_id)
+
     def exists(self, group_id: str) -> bool:
-        return group_id in self._running or group_id in self.offsets.table
+        return self._groups.known(group_id) is not None
 
     def group_ids(self) -> list[str]:
-        simple = [group_id for group_id in self.offsets.table.groups() if group_id not in self._running]
-        return [*self._running, *simple]
+        """Of all groups that this broker coordinates."""
+        return self._groups.all()
 
     async def delete(self, group_id: str) -> ErrorCode:
         """Deletes a group without members, its offsets included; durable when this returns."""
-        if self._unavailable:
-            return self._unavailable
-        if not self.exists(group_id):
+        error = (await self.reads.prepare([group_id]))[group_id]
+        if error:
+            return error
+        known = self._groups.known(group_id)
+        if known is None:
             return ErrorCode.GROUP_ID_NOT_FOUND
-        running = self._running.get(group_id)
-        if running is not None and running.group.state is not GroupState.EMPTY:
+        if isinstance(known, Running) and known.group.state is not GroupState.EMPTY:
             return ErrorCode.NON_EMPTY_GROUP
         failed = await asyncio.gather(*self._give_up(group_id))
-        return ErrorCode.COORDINATOR_NOT_AVAILABLE if any(failed) else ErrorCode.NONE
+        return self.commit_failure(group_id) if any(failed) else ErrorCode.NONE
 
     def _give_up(self, group_id: str) -> list[asyncio.Future[list[int]]]:
-        running = self._running.pop(group_id, None)
-        if running is not None:
-            running.group.close(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-            self._after(running)
-        return self.offsets.delete_group(group_id)
+        tenure = self._ownership.of_shard(keys.shard_of(group_id))
+        known = tenure.groups.pop(group_id, None) if tenure is not None else None
+        if isinstance(known, Running):
+            known.group.close(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            self._after(known)
+            known = Idle(known.group.generation, known.group.protocol_type, known.state_ms)
+        futures = self.offsets.delete_group(group_id)
+        if tenure is not None and known is not None:
+            futures[-1].add_done_callback(partial(self._given_up, tenure, group_id, known))
+        return futures
+
+    def _given_up(self, tenure: Tenure, group_id: str, known: Idle, written: asyncio.Future[list[int]]) -> None:
+        """What could not be deleted is still there, as far as anybody knows."""
+        if written.result():
+            tenure.groups.setdefault(group_id, known)
+            self.offsets.expiry.schedule(group_id, self._clock.wall_ms())
 
     # --- inside
+
+    def _make_known(self, group_ids: Iterable[str]) -> None:
+        """These have offsets: so they are to have a record too, by which the next coordinator finds them."""
+        for group_id in group_ids:
+            writer = self.offsets.writers.of_group(group_id)
+            if self._groups.known(group_id) is None and not writer.is_writing(keys.group(group_id)):
+                self._store_group(group_id)
+
+    def _store_group(self, group_id: str) -> None:
+        """Writes the record of a group without a generation."""
+        tenure = self._groups.tenure(group_id)
+        if tenure is None:
+            return
+        self._groups.note_stored(group_id)
+
+        def written(done: asyncio.Future[list[int]]) -> None:
+            if done.result():
+                tenure.unstored.add(group_id)
+
+        self.offsets.store_group(group_id).add_done_callback(written)
 
     def _unknown(self, group_id: str) -> ErrorCode:
         return ErrorCode.UNKNOWN_MEMBER_ID if 0 < len(group_id) <= MAX_GROUP_ID else ErrorCode.INVALID_GROUP_ID
@@ -278,8 +404,8 @@ class GroupCoordinator:
                     waiter.set_result(effect.answer)
             else:
                 self._persist(running, effect)
-        if group.is_blank and self._running.get(group.group_id) is running:
-            del self._running[group.group_id]
+        if group.is_blank:
+            self._groups.blank(running)
         self._arm(running)
 
     def _arm(self, running: Running) -> None:
@@ -301,6 +427,9 @@ class GroupCoordinator:
     def _persist(self, running: Running, effect: Persist) -> None:
         group = running.group
         wall_ms = running.state_ms = self._clock.wall_ms()
+        if not running.is_stored:
+            running.is_stored = True
+            self.offsets.residence.want([group.group_id])
         put = Put(keys.group(group.group_id), encode_group(group, wall_ms))
         written = self.offsets.writers.of_group(group.group_id).submit([(put, None)])
         written.add_done_callback(partial(self._persisted, running, effect.sequence))
@@ -315,18 +444,9 @@ class GroupCoordinator:
             running.group.persisted(sequence, self._now_ms())
         self._after(running)
 
-    def _standing(self, group_id: str) -> GroupStanding:
-        running = self._running.get(group_id)
-        if running is None or running.group.generation == 0:
-            return GroupStanding(is_simple=True, empty_since_ms=None, topics=None)
-        state = running.group.state
-        topics = running.group.subscribed_topics() if state is GroupState.STABLE else None
-        empty_since_ms = running.state_ms if state is GroupState.EMPTY else None
-        return GroupStanding(is_simple=False, empty_since_ms=empty_since_ms, topics=topics)
-
     def _nothing_left(self, group_id: str) -> bool:
         """Gives up a group that is empty and whose offsets have ended, unless somebody is about to join."""
-        running = self._running.get(group_id)
+        running = self._groups.running(group_id)
         if running is not None and (running.group.state is not GroupState.EMPTY or running.group.pending):
             return False
         self._give_up(group_id)

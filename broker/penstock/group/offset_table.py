@@ -26,6 +26,11 @@ class OffsetTable:
     def __init__(self) -> None:
         self._groups: dict[str, dict[UUID, TopicOffsets]] = {}
         self._groups_of_topic: dict[UUID, set[str]] = {}
+        self._size = 0
+
+    def __len__(self) -> int:
+        """How many offsets there are."""
+        return self._size
 
     def __contains__(self, group_id: str) -> bool:
         return group_id in self._groups
@@ -43,13 +48,17 @@ class OffsetTable:
         if partitions is None:
             partitions = topics[key.topic_id] = {}
             self._groups_of_topic.setdefault(key.topic_id, set()).add(key.group_id)
+        self._size += key.partition not in partitions
         partitions[key.partition] = record
 
     def remove(self, key: OffsetKey) -> None:
         """Forgets an offset; one that is not there is no error."""
         topics = self._groups.get(key.group_id, {})
         partitions = topics.get(key.topic_id, {})
-        if partitions.pop(key.partition, None) is None or partitions:
+        if partitions.pop(key.partition, None) is None:
+            return
+        self._size -= 1
+        if partitions:
             return
         del topics[key.topic_id]
         groups = self._groups_of_topic[key.topic_id]
@@ -58,6 +67,11 @@ class OffsetTable:
             del self._groups_of_topic[key.topic_id]
         if not topics:
             del self._groups[key.group_id]
+
+    def remove_group(self, group_id: str) -> None:
+        """Forgets all offsets of a group."""
+        for key in [key for key, _ in self.of_group(group_id)]:
+            self.remove(key)
 
     def of_group(self, group_id: str) -> Iterator[tuple[OffsetKey, OffsetRecord]]:
         for topic_id, partitions in self._groups.get(group_id, {}).items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from zlib import crc32
 
 from penstock.config.broker import BrokerConfig
 from penstock.group.expiry import NEVER, GroupStanding, expires_ms
@@ -15,6 +16,7 @@ from penstock.state.view import ClusterView
 log = get_logger(__name__)
 
 MINUTE_MS = 60_000
+DAY_MS = 86_400_000
 MAX_LEAP_MS = 3_600_000
 """By how much the wall clock may be set while offsets still end by it."""
 
@@ -22,8 +24,8 @@ MAX_LEAP_MS = 3_600_000
 class OffsetRetention:
     """Looks at groups whose time has come, each check interval, and not at all while there are none.
 
-    `standing` tells how a group stands. `nothing_left` is called for a group that is empty and has no offsets; it
-    answers whether the group was given up.
+    `standing` tells how a group stands, None where it is not (any more) this broker's. `nothing_left` is called for a
+    group that is empty and has no offsets; it answers whether the group was given up.
     """
 
     def __init__(
@@ -32,7 +34,7 @@ class OffsetRetention:
         view: ClusterView,
         clock: Clock,
         config: BrokerConfig,
-        standing: Callable[[str], GroupStanding],
+        standing: Callable[[str], GroupStanding | None],
         nothing_left: Callable[[str], bool],
     ) -> None:
         self._offsets = offsets
@@ -61,7 +63,23 @@ class OffsetRetention:
         if self._leaped(now_ms):
             return
         for group_id in self._offsets.expiry.pop_due(now_ms):
+            if group_id in self._offsets.residence:
+                self._check(group_id, now_ms)
+            elif self._standing(group_id) is not None:
+                self._offsets.residence.want([group_id], must=True)
+
+    def look(self, group_id: str) -> None:
+        """A group whose time has come has been read from the store."""
+        now_ms = self._clock.wall_ms()
+        if self._leaped(now_ms):
+            self._offsets.expiry.schedule(group_id, now_ms)
+        else:
             self._check(group_id, now_ms)
+
+    def look_at_leisure(self, group_id: str) -> None:
+        """Plans a look at a group that has been idle under another coordinator: all of them over a day, in no order."""
+        share = crc32(group_id.encode()) / (1 << 32)
+        self._offsets.expiry.schedule(group_id, self._clock.wall_ms() + int(share * DAY_MS))
 
     def _arm(self) -> None:
         interval_s = self._config.offsets_retention_check_interval_ms / 1000
@@ -73,6 +91,8 @@ class OffsetRetention:
 
     def _check(self, group_id: str, now_ms: int) -> None:
         standing = self._standing(group_id)
+        if standing is None:
+            return
         retention_ms = self._config.offsets_retention_minutes * MINUTE_MS
         fresh = self._offsets.being_committed(group_id)
         ended, next_ms = [], now_ms + retention_ms if fresh else NEVER

@@ -1,7 +1,8 @@
-"""Writes of one coordinator shard on their way to the store: collected while a transaction is in flight, then sent
-together in the next. Used by `offsets` and `coordinator`.
+"""Writes of coordinator shards on their way to the store: collected while a transaction is in flight, then sent
+together in the next. Used by `offsets` and `coordinator`; the transactions are made in `lanes`.
 
-A group's keys are all in one shard, so its writes take effect in the order in which they were submitted.
+A group's keys are all in one shard, so its writes take effect in the order in which they were submitted. Each carries
+its shard's guard: a coordinator that lost the shard writes nothing.
 """
 
 from __future__ import annotations
@@ -9,24 +10,47 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
-from zlib import crc32
+from typing import Generic, Protocol, TypeVar
 
-from penstock.runtime.logging import get_logger
-from penstock.state.store import MAX_TXN_OPERATIONS, Operation, Put, Store, StoreError, StoreUnavailable
+from penstock.state import keys
+from penstock.state.store import Compare, Operation, Put, Target
 
-log = get_logger(__name__)
-
-SHARDS = 64
-"""Of all groups; fixed, since every broker must find the same shard for a group."""
-MAX_TXN_BYTES = 1 << 20
-"""Of keys and values that are put into one transaction together; a single write may be larger."""
+MAX_PENDING = 20_000
+"""Keys of one shard that may wait for their transaction; beyond, a write is refused at once, to be tried again."""
 
 T = TypeVar("T")
 
 
-def shard_of(group_id: str) -> int:
-    return crc32(group_id.encode()) % SHARDS
+class Carrier(Protocol[T]):
+    """Who makes the transactions: a lane."""
+
+    def wake(self, writer: ShardWriter[T]) -> None:
+        """A shard has something to write."""
+
+    async def settle(self, writer: ShardWriter[T]) -> None:
+        """Returns when a shard has nothing left to write."""
+
+
+@dataclass(slots=True)
+class Guard:
+    """One broker's tenure of a shard: what each of its writes compares.
+
+    `fence_revision` is that of the shard's fence. After a write of which nobody knows whether it was done, the fence is
+    changed before anything else is written (`is_fence_old`): should the write still be under way, it fails then, and
+    cannot undo what came after it.
+    """
+
+    number: int
+    epoch: int
+    revision: int
+    fence_revision: int = 0
+    is_fence_old: bool = False
+
+    def ownership(self) -> Compare:
+        return Compare(keys.shard(self.number), Target.MOD_REVISION, self.revision)
+
+    def fence(self) -> Compare:
+        return Compare(keys.shard_fence(self.number), Target.MOD_REVISION, self.fence_revision)
 
 
 @dataclass(slots=True)
@@ -53,27 +77,47 @@ class Slot(Generic[T]):
     token: T
     waiting: list[tuple[Write[T], int]]
 
+    @property
+    def size_bytes(self) -> int:
+        operation = self.operation
+        return len(operation.key) + (len(operation.value) if isinstance(operation, Put) else 0)
+
+
+def nothing(*what: object) -> None:
+    """Nobody wants to know."""
+
 
 class ShardWriter(Generic[T]):
-    """One transaction in flight; the last write of a key wins. `applied` is called with what became durable."""
+    """The writes of one tenure of a shard; the last write of a key wins.
 
-    def __init__(self, store: Store, applied: Callable[[list[T]], None]) -> None:
-        self._store = store
-        self._applied = applied
-        self._pending: dict[str, Slot[T]] = {}
-        self._in_flight: dict[str, Slot[T]] = {}
-        self._task: asyncio.Task[None] | None = None
-        self.transactions = 0
-        """Transactions so far, for the metrics."""
+    `applied` is called with what became durable, before those who wait are told; `uncertain` with what may or may not
+    be, `lost` when the store says that the shard is another's. Without a guard there is no other broker.
+    """
+
+    def __init__(
+        self,
+        lane: Carrier[T],
+        applied: Callable[[list[T]], None],
+        guard: Guard | None = None,
+        uncertain: Callable[[list[T]], None] = nothing,
+        lost: Callable[[ShardWriter[T]], None] = nothing,
+    ) -> None:
+        self.guard = guard
+        self.is_closed = False
+        """Whether the tenure is over: nothing more is taken."""
+        self.in_flight: dict[str, Slot[T]] = {}
+        self.pending: dict[str, Slot[T]] = {}
+        self._lane = lane
+        self._applied, self._uncertain, self._lost = applied, uncertain, lost
 
     def submit(self, writes: Sequence[tuple[Operation, T]]) -> asyncio.Future[list[int]]:
         """Writes each (operation, token); the result names by index those that failed."""
         done: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
-        if not writes:
-            done.set_result([])
+        pending = self.pending
+        if not writes or self.is_closed or (pending and len(pending) + len(writes) > MAX_PENDING):
+            done.set_result(list(range(len(writes))))
             return done
         write: Write[T] = Write(done, len(writes))
-        pending = self._pending
         for index, (operation, token) in enumerate(writes):
             slot = pending.get(operation.key)
             if slot is None:
@@ -81,89 +125,68 @@ class ShardWriter(Generic[T]):
             else:
                 slot.operation, slot.token = operation, token
                 slot.waiting.append((write, index))
-        if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._drain())
+        self._lane.wake(self)
         return done
 
     def tokens_under_way(self) -> list[T]:
         """What is not durable yet."""
-        return [slot.token for slots in (self._in_flight, self._pending) for slot in slots.values()]
+        return [slot.token for slots in (self.in_flight, self.pending) for slot in slots.values()]
 
-    async def close(self) -> None:
-        """Waits until everything is written or has failed."""
-        while self._task is not None:
-            await asyncio.wait([self._task])
+    def is_writing(self, key: str) -> bool:
+        return key in self.pending or key in self.in_flight
 
-    async def _drain(self) -> None:
-        try:
-            while self._pending:
-                self._in_flight = self._take()
-                await self._write(list(self._in_flight.values()))
-                self._in_flight = {}
-        finally:
-            self._task = None
-            stranded = [*self._in_flight.values(), *self._pending.values()]  # none, but for a defect
-            self._in_flight, self._pending = {}, {}
-            self._end(stranded, ok=False)
+    def close(self) -> None:
+        """Ends the tenure: what was not sent yet fails, what is in flight ends as the store says."""
+        self.is_closed = True
+        self.fail_pending()
 
-    def _take(self) -> dict[str, Slot[T]]:
-        batch: dict[str, Slot[T]] = {}
-        size_bytes = 0
-        for key, slot in self._pending.items():
-            size_bytes += len(key) + (len(slot.operation.value) if isinstance(slot.operation, Put) else 0)
-            if len(batch) == MAX_TXN_OPERATIONS or (batch and size_bytes > MAX_TXN_BYTES):
+    async def settle(self) -> None:
+        """Waits until everything that was submitted is written or has failed."""
+        await self._lane.settle(self)
+
+    # --- for the lane
+
+    def take(self, keys_left: int, bytes_left: int) -> list[Slot[T]]:
+        """The next writes that fit; a first one larger than any transaction is given to one of its own."""
+        taken: list[Slot[T]] = []
+        for key, slot in self.pending.items():
+            bytes_left -= slot.size_bytes
+            if len(self.in_flight) == keys_left or bytes_left < 0:
                 break
-            batch[key] = slot
-        for key in batch:
-            del self._pending[key]
-        return batch
+            self.in_flight[key] = slot
+            taken.append(slot)
+        for key in self.in_flight:
+            del self.pending[key]
+        return taken
 
-    async def _write(self, slots: list[Slot[T]]) -> None:
-        self.transactions += 1
-        try:
-            await self._store.txn((), [slot.operation for slot in slots])
-        except StoreUnavailable as e:
-            log.warning("cannot write group state", keys=len(slots), error=str(e))
-            self._end(slots, ok=False)
-        except (StoreError, ValueError) as e:
-            if len(slots) > 1:
-                middle = len(slots) // 2
-                await self._write(slots[:middle])
-                await self._write(slots[middle:])
-            else:
-                log.error("the store refuses a key of a group", key=slots[0].operation.key, error=str(e))
-                self._end(slots, ok=False)
-        except Exception as e:
-            log.exception("writing group state failed", keys=len(slots), error=repr(e))
-            self._end(slots, ok=False)
-        else:
+    def done(self, slots: list[Slot[T]]) -> None:
+        """These are durable."""
+        if not self.is_closed:
             self._applied([slot.token for slot in slots])
-            self._end(slots, ok=True)
+        end(slots, ok=True)
 
-    def _end(self, slots: list[Slot[T]], ok: bool) -> None:
-        for slot in slots:
-            for write, index in slot.waiting:
-                write.end(index, ok)
+    def failed(self, slots: list[Slot[T]], is_certain: bool) -> None:
+        """These are not durable, or with `is_certain` False not known to be."""
+        if not is_certain and self.guard is not None:
+            self.guard.is_fence_old = True
+            if not self.is_closed:
+                self._uncertain([slot.token for slot in slots])
+        end(slots, ok=False)
+
+    def fail_pending(self) -> None:
+        slots, self.pending = list(self.pending.values()), {}
+        end(slots, ok=False)
+
+    def lost(self) -> None:
+        """The shard is another's: everything fails, and its coordinator is told."""
+        was_closed = self.is_closed
+        self.close()
+        if not was_closed:
+            self._lost(self)
 
 
-class ShardWriters(Generic[T]):
-    """The writers of all shards."""
-
-    def __init__(self, store: Store, applied: Callable[[list[T]], None]) -> None:
-        self._writers: list[ShardWriter[T]] = [ShardWriter(store, applied) for _ in range(SHARDS)]
-
-    def of_group(self, group_id: str) -> ShardWriter[T]:
-        return self._writers[shard_of(group_id)]
-
-    @property
-    def transactions(self) -> int:
-        return sum(writer.transactions for writer in self._writers)
-
-    def tokens_under_way(self) -> list[T]:
-        """What is not durable yet, over all groups."""
-        return [token for writer in self._writers for token in writer.tokens_under_way()]
-
-    async def close(self) -> None:
-        """Waits until everything is written or has failed."""
-        for writer in self._writers:
-            await writer.close()
+def end(slots: list[Slot[T]], ok: bool) -> None:
+    for slot in slots:
+        for write, index in slot.waiting:
+            write.end(index, ok)
+        slot.waiting = []

@@ -18,6 +18,7 @@ from penstock.config.values import TopicConfig
 from penstock.group.calls import Answer, JoinAnswer, JoinRequest, Persist, SyncAnswer, SyncRequest
 from penstock.group.coordinator import GroupCoordinator
 from penstock.group.state_machine import ClassicGroup
+from penstock.group.tenure import Running
 from penstock.state.embedded import EmbeddedStore
 from penstock.state.view import BrokerView, ClusterView, Endpoint, PartitionView, TopicChange, TopicView
 from penstock.wire import codec
@@ -265,9 +266,10 @@ class World:
     async def restart(self) -> GroupCoordinator:
         """As after kill -9: the coordinator is not asked, only the store's file is closed."""
         self.groups.retention.close()
-        for running in self.groups._running.values():
-            if running.timer is not None:
-                running.timer.cancel()
+        for tenure in self.groups._ownership:
+            for known in tenure.groups.values():
+                if isinstance(known, Running) and known.timer is not None:
+                    known.timer.cancel()
         await self.store.close()
         return await self.start()
 
@@ -339,3 +341,17 @@ def run_world(tmp_path: Path) -> Iterator[Callable[..., None]]:
     yield run
     loop.run_until_complete(loop.shutdown_asyncgens())
     loop.close()
+
+
+@pytest.fixture
+def virtual_loop() -> Iterator[VirtualLoop]:
+    """A loop whose time passes only when nothing is to be done; tell it of the stores that it has to wait for."""
+    loop = VirtualLoop()
+    yield loop
+    loop.run_until_complete(loop.shutdown_asyncgens())
+    loop.close()
+
+
+@pytest.fixture
+def clock(virtual_loop: VirtualLoop) -> VirtualClock:
+    return VirtualClock(virtual_loop)

@@ -39,7 +39,7 @@ def test_a_group_has_one_timer_however_many_members_and_heartbeats(run_world):
         await asyncio.gather(
             *(world.groups.sync("g", SyncRequest(j.member_id, j.generation, assignments={})) for j in joined)
         )
-        running = world.groups._running["g"]
+        running = world.groups._groups.running("g")
         armed = running.timer
         before = len(world.loop._scheduled)
         for j in joined * 20:
@@ -54,7 +54,7 @@ def test_an_empty_group_has_no_timer(run_world):
     async def scene(world):
         member = await world.stable("g")
         world.groups.leave("g", [(member.member_id, None)])
-        assert world.groups._running["g"].timer is None
+        assert world.groups._groups.running("g").timer is None
 
     run_world(scene)
 
@@ -115,7 +115,7 @@ def test_generations_go_on_after_a_restart_of_an_empty_group(run_world):
         world.groups.leave("g", [(member.member_id, None)])
         await asyncio.sleep(0.1)
         await world.restart()
-        assert world.groups.find("g").state is GroupState.EMPTY
+        assert world.groups.idle("g").generation == 2, "nothing more is kept of it until somebody joins"
         assert world.groups.check_commit("g", member.member_id, None, 1) is E.UNKNOWN_MEMBER_ID
         assert (await world.groups.join("g", world.request())).generation == 3
 

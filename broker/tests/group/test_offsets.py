@@ -7,9 +7,10 @@ from uuid import uuid4
 
 import pytest
 
+from penstock.group.lanes import Lane
 from penstock.group.offset_table import OffsetKey, OffsetTable
 from penstock.group.offsets import Commit
-from penstock.group.shard_writer import SHARDS, ShardWriter, shard_of
+from penstock.group.shard_writer import ShardWriter
 from penstock.state import keys
 from penstock.state.records import OffsetRecord
 from penstock.state.store import MAX_TXN_OPERATIONS, Put, StoreUnavailable, TxnResult
@@ -45,7 +46,7 @@ def put(key, value=b"v"):
 
 async def test_writes_of_one_turn_share_a_transaction():
     store, applied = PausedStore(), []
-    writer = ShardWriter(store, applied.extend)
+    writer = ShardWriter(Lane(store), applied.extend)
     results = [writer.submit([put(f"k{i}")]) for i in range(100)]
     assert await asyncio.gather(*results) == [[]] * 100
     assert len(store.txns) == 1
@@ -54,7 +55,7 @@ async def test_writes_of_one_turn_share_a_transaction():
 
 async def test_while_a_transaction_is_in_flight_writes_collect_and_the_last_of_a_key_wins():
     store, applied = PausedStore(), []
-    writer = ShardWriter(store, applied.extend)
+    writer = ShardWriter(Lane(store), applied.extend)
     store.gate.clear()
     first = writer.submit([put("k", b"0")])
     await asyncio.sleep(0)
@@ -70,7 +71,7 @@ async def test_while_a_transaction_is_in_flight_writes_collect_and_the_last_of_a
 
 async def test_nothing_is_applied_before_the_store_has_it():
     store, applied = PausedStore(), []
-    writer = ShardWriter(store, applied.extend)
+    writer = ShardWriter(Lane(store), applied.extend)
     store.gate.clear()
     done = writer.submit([put("k")])
     await asyncio.sleep(0.01)
@@ -82,7 +83,7 @@ async def test_nothing_is_applied_before_the_store_has_it():
 
 async def test_a_large_write_is_split_into_transactions_that_the_store_takes():
     store, applied = PausedStore(), []
-    writer = ShardWriter(store, applied.extend)
+    writer = ShardWriter(Lane(store), applied.extend)
     assert await writer.submit([put(f"k{i}") for i in range(300)]) == []
     assert [len(txn) for txn in store.txns] == [128, 128, 44]
     assert len(applied) == 300
@@ -90,14 +91,14 @@ async def test_a_large_write_is_split_into_transactions_that_the_store_takes():
 
 async def test_transactions_are_bounded_in_bytes_too():
     store = PausedStore()
-    writer = ShardWriter(store, lambda tokens: None)
+    writer = ShardWriter(Lane(store), lambda tokens: None)
     await writer.submit([put(f"k{i}", b"x" * 400_000) for i in range(4)])
     assert [len(txn) for txn in store.txns] == [2, 2]
 
 
 async def test_one_bad_key_fails_alone():
     store, applied = PausedStore(), []
-    writer = ShardWriter(store, applied.extend)
+    writer = ShardWriter(Lane(store), applied.extend)
     store.bad_keys = {"k7"}
     bystander = writer.submit([put("other")])
     assert await writer.submit([put(f"k{i}") for i in range(20)]) == [7]
@@ -108,7 +109,7 @@ async def test_one_bad_key_fails_alone():
 
 async def test_where_the_store_does_not_answer_all_fail_and_the_next_may_succeed():
     store, applied = PausedStore(), []
-    writer = ShardWriter(store, applied.extend)
+    writer = ShardWriter(Lane(store), applied.extend)
     store.unavailable = True
     assert await writer.submit([put("a"), put("b")]) == [0, 1]
     assert len(store.txns) == 1, "what is not answered is not tried in halves"
@@ -123,7 +124,7 @@ async def test_a_defect_while_applying_leaves_nobody_waiting():
     def applied(tokens):
         raise AssertionError("defect")
 
-    writer = ShardWriter(store, applied)
+    writer = ShardWriter(Lane(store), applied)
     task_errors = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: task_errors.append(context))
     assert await writer.submit([put("a")]) == [0]
@@ -132,15 +133,15 @@ async def test_a_defect_while_applying_leaves_nobody_waiting():
 
 async def test_closing_waits_for_what_is_under_way():
     store, applied = PausedStore(), []
-    writer = ShardWriter(store, applied.extend)
+    writer = ShardWriter(Lane(store), applied.extend)
     writer.submit([put("a")])
-    await writer.close()
+    await writer.settle()
     assert applied == ["a"]
 
 
 def test_groups_are_spread_over_the_shards():
-    assert {shard_of(f"group-{i}") for i in range(2000)} == set(range(SHARDS))
-    assert shard_of("flights") == 42, "every broker must find the same"
+    assert {keys.shard_of(f"group-{i}") for i in range(2000)} == set(range(64))
+    assert keys.shard_of("flights") == 42, "every broker must find the same"
 
 
 # --- with the real store

@@ -75,16 +75,16 @@ MORE = (
     Fault(
         name="high-watermark-unflushed",
         says="consumers see, and acks=all counts, what is not on disk yet",
-        file="replica/partition.py",
+        file="replica/leader.py",
         old="        reached = log.flushed_offset if self.config.flushes_each_batch else log.end_offset\n"
-        "        if reached <= self.high_watermark:\n",
-        new="        reached = log.end_offset\n        if reached <= self.high_watermark:\n",
+        "        if self.isr is not None:\n",
+        new="        reached = log.end_offset\n        if self.isr is not None:\n",
         caught_by=(GUARDS + "test_only_what_was_flushed_counts_when_more_was_written_meanwhile",),
     ),
     Fault(
         name="duplicate-answered-early",
         says="a retry of a batch that is not on disk yet is acknowledged at once",
-        file="replica/partition.py",
+        file="replica/leader.py",
         old="original.base_offset, append_time_ms, original.last_offset + 1)",
         new="original.base_offset, append_time_ms, 0)",
         caught_by=(GUARDS + "test_a_repeated_batch_waits_for_the_disk_as_the_first_did",),
@@ -93,11 +93,40 @@ MORE = (
         name="commit-before-store",
         says="offset commits are answered before the store has them",
         file="group/shard_writer.py",
-        old="        self.transactions += 1\n",
-        new="        self.transactions += 1\n        self._end(slots, ok=True)\n",
+        old="        self._lane.wake(self)\n        return done\n",
+        new="        self._lane.wake(self)\n        done.set_result([])\n        return done\n",
         caught_by=(
             GROUPS + "test_offsets.py::test_nothing_is_applied_before_the_store_has_it",
             GROUPS + "test_offsets.py::test_a_commit_is_in_the_store_when_it_is_answered_and_survives_a_restart",
+        ),
+    ),
+    Fault(
+        name="shard-epoch-uncompared",
+        says="a coordinator that lost its shard goes on committing offsets",
+        file="group/lanes.py",
+        old="                compares += part.writer.guard.ownership(), part.writer.guard.fence()\n",
+        new="                compares += (part.writer.guard.fence(),)\n",
+        caught_by=(
+            GROUPS + "test_shards.py::test_a_coordinator_that_lost_its_shard_cannot_commit",
+            GROUPS + "test_shards.py::test_a_coordinator_that_lost_its_shard_hands_out_no_assignment",
+        ),
+    ),
+    Fault(
+        name="shard-unconfirmed",
+        says="a coordinator that lost its shard goes on telling committed offsets",
+        file="group/reads.py",
+        old="revisions.get(number) != tenure.guard.revision:\n",
+        new="False:\n",
+        caught_by=(GROUPS + "test_shards.py::test_a_coordinator_that_lost_its_shard_tells_no_offsets",),
+    ),
+    Fault(
+        name="late-write-not-fenced",
+        says="a write that got no answer may undo what was acknowledged after it",
+        file="group/shard_writer.py",
+        old="            self.guard.is_fence_old = True\n",
+        new="            pass\n",
+        caught_by=(
+            GROUPS + "test_shards.py::test_a_write_that_got_no_answer_cannot_undo_what_was_acknowledged_after_it",
         ),
     ),
     Fault(

@@ -13,7 +13,8 @@ from uuid import UUID
 
 from penstock.config.values import TopicConfig
 from penstock.log.log_dir import LogDir
-from penstock.replica.partition import Appended, Partition
+from penstock.replica.acceptance import Appended
+from penstock.replica.leader import Leader
 from penstock.replica.producer_state import ProducerState
 from penstock.runtime.clock import SystemClock
 from penstock.runtime.disk import OsFile, OsFiles
@@ -74,7 +75,7 @@ class HeldFiles(OsFiles):
 class Place:
     """An open data directory with one partition."""
 
-    def __init__(self, directory: LogDir, files: HeldFiles, partition: Partition) -> None:
+    def __init__(self, directory: LogDir, files: HeldFiles, partition: Leader) -> None:
         self.directory, self.files, self.partition = directory, files, partition
         self.log = partition.log
 
@@ -121,7 +122,7 @@ async def place(path: Path, config: TopicConfig | None = None) -> AsyncIterator[
     try:
         producers = ProducerState()
         log = directory.open_or_create(TOPIC_ID, "guarded", 0, config or TopicConfig(), producers)
-        yield Place(directory, files, Partition("guarded", TOPIC_ID, 0, 1, log, producers, SystemClock()))
+        yield Place(directory, files, Leader("guarded", TOPIC_ID, 0, 1, log, producers, SystemClock()))
     finally:
         files.go_on.set()
         await directory.close()

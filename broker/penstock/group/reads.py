@@ -1,0 +1,72 @@
+"""What must hold before a group's committed offsets are told: they are in memory, and this broker still coordinates.
+
+Used by `api.offsets`, and by `coordinator` where it deletes groups.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+
+from penstock.group.confirmation import Confirmation
+from penstock.group.ownership import Ownership
+from penstock.group.residence import Residence
+from penstock.runtime.logging import get_logger
+from penstock.state import keys
+from penstock.state.store import Store, StoreError
+from penstock.wire.errors import ErrorCode
+
+log = get_logger(__name__)
+
+READS = 64
+"""Groups whose offsets are read at the same time for one request."""
+
+
+class OffsetReads:
+    """`error` tells why nothing can be answered for a group, or NONE."""
+
+    def __init__(
+        self,
+        store: Store,
+        ownership: Ownership,
+        residence: Residence,
+        error: Callable[[str], ErrorCode],
+        is_alone: bool,
+    ) -> None:
+        self.confirmation = Confirmation(store)
+        self._ownership, self._residence, self._error, self._is_alone = ownership, residence, error, is_alone
+
+    def may_read(self, group_id: str) -> bool:
+        """Whether what the group has committed can be told at once: else `prepare` comes first."""
+        return self._is_alone and (group_id in self._residence or bool(self._error(group_id)))
+
+    async def prepare(self, group_ids: Sequence[str]) -> dict[str, ErrorCode]:
+        """Sees to it that what these groups have committed is in memory, and all of it; the errors where it is not.
+
+        What stands in the way of reading the store is told as loading: clients wait, and ask again.
+        """
+        errors = {group_id: self._error(group_id) for group_id in group_ids}
+        wanted = [group_id for group_id, error in errors.items() if not error]
+        revisions: dict[int, int] = {}
+        for start in range(0, len(wanted), READS):
+            those = wanted[start : start + READS]
+            try:
+                await asyncio.gather(*map(self._residence.load, those))
+                revisions = {} if self._is_alone else await self.confirmation.revisions()
+            except StoreError as e:
+                log.warning("committed offsets cannot be read", reason=str(e))
+                late = dict.fromkeys(wanted[start:], ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+                return errors | {group_id: self._error(group_id) or error for group_id, error in late.items()}
+            for group_id in those:
+                errors[group_id] = self._error(group_id) or self._check_owner(group_id, revisions)
+                if not errors[group_id] and group_id not in self._residence:
+                    errors[group_id] = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        return errors
+
+    def _check_owner(self, group_id: str, revisions: Mapping[int, int]) -> ErrorCode:
+        number = keys.shard_of(group_id)
+        tenure = self._ownership.of_shard(number)
+        if tenure is not None and tenure.guard is not None and revisions.get(number) != tenure.guard.revision:
+            self._ownership.lost(number)
+            return ErrorCode.NOT_COORDINATOR
+        return ErrorCode.NONE
