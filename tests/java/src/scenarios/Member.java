@@ -139,9 +139,9 @@ final class Member {
         Check.equal(0, process.exitValue(), "exit code of a member that was told to leave, which said " + story());
     }
 
-    /** Without a word to the cluster. */
+    /** Without a word to the cluster. By its handle: the process's own method would throw away what it has said. */
     void kill() throws InterruptedException {
-        process.destroyForcibly();
+        process.toHandle().destroyForcibly();
         process.waitFor(Check.LIMIT_MS, TimeUnit.MILLISECONDS);
         reader.join(Check.LIMIT_MS);
     }
