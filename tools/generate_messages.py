@@ -194,8 +194,8 @@ def literal(column: Column, python: str, primitive: bool, nullable: bool) -> str
         return f"msgspec.field(default_factory={python})"
     if default is None:
         return "None" if nullable else ZERO[python]
-    if isinstance(default, UUID):
-        assert default.int == 0, column
+    if python == "UUID":
+        assert UUID(str(default)).int == 0, column
         return "ZERO_UUID"
     if isinstance(default, bool):
         return repr(default)
@@ -215,13 +215,13 @@ def load(name: str, kind: str) -> dict[int, type]:
 def render_module(name: str, kinds: tuple[str, ...]) -> str:
     body: list[str] = []
     seen: dict[str, list[Column]] = {}
+    own_fields: set[str] = set()
     for kind in kinds:
         versions = load(name, kind)
         merger = Merger()
         root = next(iter(versions.values())).__name__
         merger.add(versions, root)
-        if kind != "response":
-            add_own_fields(merger, name)
+        own_fields |= add_own_fields(merger, name)
         renames = {c: f"{root}{c}" for c in conflicting(seen, merger.classes)}
         for cls, columns in merger.classes.items():
             if cls in seen and cls not in renames:
@@ -230,6 +230,7 @@ def render_module(name: str, kinds: tuple[str, ...]) -> str:
             head = root_head(versions) if cls == root else []
             body.append(render_class(renames.get(cls, cls), columns, head, "Payload" if cls == root else "Message"))
         seen |= merger.classes
+    assert own_fields == OWN_FIELDS.get(name, {}).keys(), f"{name} has not all structures that own_fields.toml names"
     text = "\n\n\n".join(body)
     imports = ["from __future__ import annotations", "", "from typing import ClassVar"]
     if "UUID" in text:
@@ -245,16 +246,19 @@ def render_module(name: str, kinds: tuple[str, ...]) -> str:
     return title + "\n\n" + "\n".join(imports) + "\n\n\n" + text + "\n"
 
 
-def add_own_fields(merger: Merger, message: str) -> None:
-    """Puts Penstock's own tagged fields behind the others of their structures."""
-    for structure, fields in OWN_FIELDS.get(message, {}).items():
+def add_own_fields(merger: Merger, message: str) -> set[str]:
+    """Puts Penstock's own tagged fields behind the others of their structures; returns the structures found."""
+    found = {s: fields for s, fields in OWN_FIELDS.get(message, {}).items() if s in merger.classes}
+    for structure, fields in found.items():
         columns = merger.classes[structure]
         for name, own in fields.items():
             (first, last), tag = own["versions"], own["tag"]
             taken = {run[3] for column in columns for run in column.runs}
             assert tag >= FIRST_OWN_TAG, f"tag {tag} of {name} may be Kafka's"
             assert tag not in taken, f"tag {tag} of {structure} is taken"
-            columns.append(Column(name, own["type"], False, own["default"], [(first, last, False, tag)]))
+            array = own.get("array", False)
+            columns.append(Column(name, own["type"], array, own["default"], [(first, last, False, tag)]))
+    return set(found)
 
 
 def conflicting(seen: dict[str, list[Column]], classes: dict[str, list[Column]]) -> set[str]:

@@ -11,6 +11,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 from typing import TypeVar
+from uuid import UUID
 
 from penstock.api.fetch import READ_COMMITTED, epoch_error
 from penstock.api.routes import RequestContext, Route
@@ -45,6 +46,7 @@ from penstock.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopicResult,
 )
+from penstock.wire.primitives import ZERO_UUID
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 SPECIAL_SINCE = {
@@ -183,11 +185,22 @@ class LogQueriesApi:
                 answers = []
                 for asked in topic.partitions:
                     await turns.take()
-                    answers.append(self.epoch_end(topic.topic, asked))
+                    if topic.topic_id != ZERO_UUID:
+                        answers.append(self.log_end(topic.topic_id, asked.partition))
+                    else:
+                        answers.append(self.epoch_end(topic.topic, asked))
                 topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=answers))
         except ClientGone:
             topics = []
         return OffsetForLeaderEpochResponse(topics=topics)
+
+    def log_end(self, topic_id: UUID, index: int) -> EpochEndOffset:
+        """For the controller, which looks for the replica that has the most where nobody leads: it names the topic's
+        id in a field of our own."""
+        found = self.replicas.log_end(topic_id, index)
+        if found is None:
+            return EpochEndOffset(partition=index, error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return EpochEndOffset(partition=index, leader_epoch=found[0], end_offset=found[1])
 
     def epoch_end(self, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
         partition = self.replicas.find(topic, asked.partition)

@@ -11,6 +11,7 @@ import os
 import socket
 import struct
 from collections import deque
+from collections.abc import Mapping
 from typing import Any, TypeVar, cast
 
 from penstock.client.errors import ConnectionFailed, RequestTimedOut, UnsupportedByBroker
@@ -48,8 +49,16 @@ class Pending:
 class Connection(asyncio.BufferedProtocol):
     """A connection whose versions are negotiated; make one with `Connection.open`."""
 
-    def __init__(self, address: str, client_id: str, request_timeout_ms: float, max_response_bytes: int) -> None:
+    def __init__(
+        self,
+        address: str,
+        client_id: str,
+        request_timeout_ms: float,
+        max_response_bytes: int,
+        newest_used: Mapping[int, int],
+    ) -> None:
         self.address = address
+        self.newest_used = newest_used
         self.request_timeout_ms = request_timeout_ms
         self._client_id = client_id.encode()
         self._loop = asyncio.get_running_loop()
@@ -73,14 +82,18 @@ class Connection(asyncio.BufferedProtocol):
         connect_timeout_ms: float = 10_000,
         request_timeout_ms: float = 30_000,
         max_response_bytes: int = MAX_RESPONSE_BYTES,
+        newest_used: Mapping[int, int] = NEWEST_USED,
     ) -> Connection:
-        """Connects and asks for the broker's versions. Raises `ConnectionFailed`, naming the address."""
+        """Connects and asks for the broker's versions. Raises `ConnectionFailed`, naming the address.
+
+        `newest_used` has, by API key, versions beyond which none is spoken though both sides know them.
+        """
         loop = asyncio.get_running_loop()
         address = f"{host}:{port}"
         try:
             async with asyncio.timeout(connect_timeout_ms / 1000):
                 _, connection = await loop.create_connection(
-                    lambda: cls(address, client_id, request_timeout_ms, max_response_bytes), host, port
+                    lambda: cls(address, client_id, request_timeout_ms, max_response_bytes, newest_used), host, port
                 )
                 try:
                     await connection._negotiate()
@@ -111,7 +124,7 @@ class Connection(asyncio.BufferedProtocol):
         """The newest version that both sides know. Raises `UnsupportedByBroker`."""
         low, high = self._versions.get(request.KEY, (0, -1))
         first, last = request.VERSIONS
-        chosen = min(high, last, NEWEST_USED.get(request.KEY, last))
+        chosen = min(high, last, self.newest_used.get(request.KEY, last))
         if chosen < max(low, first):
             name = request.__name__.removesuffix("Request")
             offers = f"versions {low} to {high}" if high >= 0 else "no version"

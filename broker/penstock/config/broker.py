@@ -48,6 +48,11 @@ class BrokerConfig:
 
     node_id: int = setting(0, "The number of this broker in its cluster.")
     broker_rack: str | None = setting(None, "The rack or zone of this broker, told to clients that read from near.")
+    broker_failure_domain: str = setting(
+        "",
+        "What fails together with this broker, as a path from the top down such as zone/node: replicas of a partition"
+        " are kept apart at the highest level that can be. The rack, if not given.",
+    )
     listeners: str | None = setting(
         None, "Where to listen, as NAME://host:port,...; an empty host means all addresses, port 0 a free one."
     )

@@ -25,6 +25,9 @@ class UpOptions:
     `NAME://host:port`, in the order given; with no `listeners` there is one, on `host` and `port`. `settings` are the
     `--set` pairs by Kafka's names; they win over the environment, which wins over `config_file` (None where no file
     was named). `log_format` "auto" is text on a terminal and JSON elsewhere.
+
+    `etcd` holds the endpoints of the etcd that has the cluster's state; with none the broker is alone and keeps its
+    state in the data directory. The files are PEM; `etcd_password_file` holds the password of `etcd_user`.
     """
 
     data_dir: str = DEFAULT_DATA_DIR
@@ -36,5 +39,11 @@ class UpOptions:
     advertise: list[str] = field(default_factory=list)
     config_file: str | None = None
     settings: dict[str, str] = field(default_factory=dict)
+    etcd: list[str] = field(default_factory=list)
+    etcd_user: str | None = None
+    etcd_password_file: str | None = None
+    etcd_ca_file: str | None = None
+    etcd_cert_file: str | None = None
+    etcd_key_file: str | None = None
     log_level: str = "info"
     log_format: LogFormat = "auto"

@@ -18,13 +18,17 @@ MAX_FILE_BYTES = 1 << 20
 
 
 def load(
-    file: str | None = None, environment: Mapping[str, str] | None = None, options: Mapping[str, str] | None = None
+    file: str | None = None,
+    environment: Mapping[str, str] | None = None,
+    options: Mapping[str, str] | None = None,
+    defaults: Mapping[str, str] | None = None,
 ) -> BrokerConfig:
-    """The settings from a `penstock.toml`, from PENSTOCK_SET_* variables, and from --set options by name.
+    """The settings from a `penstock.toml`, from PENSTOCK_SET_* variables, and from --set options by name; `defaults`
+    hold where none of these says otherwise.
 
     Raises `InvalidSetting`, naming the place; OSError where the file cannot be read.
     """
-    texts: dict[str, str] = {}
+    texts: dict[str, str] = dict(defaults or {})
     if file is not None:
         texts.update(checked(read_file(file), f"in {file}"))
     texts.update(checked(from_environment(environment or {}), "in the environment"))
@@ -47,8 +51,9 @@ def checked(texts: Mapping[str, str], place: str) -> Mapping[str, str]:
     for name, text in texts.items():
         try:
             if name not in BROKER_SETTINGS and name in TOPIC_SETTINGS:
-                cure = TOPIC_SETTINGS[name].synonyms[0].name
-                raise InvalidSetting(f"{name} is a topic's setting; the default for topics is set with {cure}")
+                synonyms = TOPIC_SETTINGS[name].synonyms
+                cure = f"; the default for topics is set with {synonyms[0].name}" if synonyms else " and has no default"
+                raise InvalidSetting(f"{name} is a topic's setting{cure}")
             parse_broker_setting(name, text)
         except InvalidSetting as e:
             raise InvalidSetting(f"{e} ({place})") from None

@@ -10,7 +10,7 @@ from aiohttp import web
 from penstock.config.listeners import ListenerAddress
 from penstock.http.heartbeat import Heartbeat
 from penstock.http.sources import Sources
-from penstock.server.listener import bind
+from penstock.server.listener import bind_sockets
 
 DEAD_S = 10.0
 """A loop that has not beaten for so long serves nobody: better to be restarted."""
@@ -42,7 +42,7 @@ class HttpServer:
 
     async def start(self, host: str, port: int) -> int:
         """Listens, and returns the port (0 lets the system choose). Raises `server.listener.ListenError`."""
-        address, sockets = await bind(asyncio.get_running_loop(), ListenerAddress("HTTP", host, port))
+        address, sockets = await bind_sockets(asyncio.get_running_loop(), ListenerAddress("HTTP", host, port))
         await self.runner.setup()
         for sock in sockets:
             await web.SockSite(self.runner, sock).start()

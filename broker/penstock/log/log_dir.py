@@ -55,13 +55,14 @@ class LogDir:
         retention_delay_ms: int = 0,
         on_failed: Callable[[Exception], None] | None = None,
         compaction: Runner | None = None,
+        flusher: Callable[[Files, Callable[[Exception], None]], Flusher] = Flusher,
     ) -> None:
         self.files, self.path, self.clock = files, path.rstrip("/"), clock
         self.broker_id = broker_id
         self.on_failed = on_failed
         self.pool = FilePool(files, max_open_files)
         self.indexes = IndexCache(files)
-        self.flusher = Flusher(files, self.fail)
+        self.flusher = flusher(files, self.fail)
         self.maintenance = Maintenance(self)
         self.retention = Retention(clock, self.drop_old, retention_delay_ms)
         self.compactor = Compactor(self.maintenance, clock, compaction or ProcessRunner())

@@ -143,6 +143,23 @@ class ReplicaManager:
         except LogError:  # reported when it was found
             return None
 
+    def log_end(self, topic_id: UUID, index: int) -> tuple[int, int] | None:
+        """(last leader epoch, log end offset) of a replica here, whatever its role; None where it cannot be told."""
+        role = self.role((topic_id, index))
+        if role is None:
+            topic = self.view.topics_by_id.get(topic_id)
+            if topic is None or not 0 <= index < len(topic.partitions):
+                return None
+            placed = topic.partitions[index]
+            if self.broker_id not in placed.replicas or (opened := self.open(topic, index)) is None:
+                return None
+            self.roles.rest(topic, placed, *opened, opened[0].start_offset)
+            role = self.role((topic_id, index))
+            assert role is not None, "a role was just begun"
+        if role.log.failed is not None:
+            return None
+        return role.log.epoch_at(role.log.end_offset - 1), role.log.end_offset
+
     def role(self, key: Key) -> Partition | None:
         """The present role for a partition, None where it has no object."""
         return self.hosted.get(key) or self.followers.get(key) or self.offline_roles.get(key)

@@ -89,3 +89,12 @@ def raise_descriptor_limit() -> int:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
             soft = wanted
     return MAX_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
+
+
+def boot_id() -> str:
+    """Names the machine's present boot: what is in its page cache lives as long. Empty where that cannot be told."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return ""

@@ -25,13 +25,18 @@ class ListenError(Exception):
 
 
 BoundFirst = Callable[[list[ListenerAddress]], Awaitable[None]]
+Bind = Callable[[asyncio.AbstractEventLoop, ListenerAddress], Awaitable[tuple[ListenerAddress, list[socket.socket]]]]
 
 
 class Server:
     """All listeners and connections of a broker. Made and used on its event loop."""
 
-    def __init__(self, handler: FrameHandler, limits: ServerLimits, executor: Executor | None = None) -> None:
+    def __init__(
+        self, handler: FrameHandler, limits: ServerLimits, executor: Executor | None = None, bind: Bind | None = None
+    ) -> None:
+        """`bind` takes an address: by default with sockets of this machine."""
         self.hub = Hub(handler, limits, executor)
+        self.bind = bind or bind_sockets
         self.servers: list[asyncio.Server] = []
 
     @property
@@ -50,7 +55,7 @@ class Server:
         opened: list[tuple[str, socket.socket]] = []
         try:
             for address in addresses:
-                actual, sockets = await bind(loop, address)
+                actual, sockets = await self.bind(loop, address)
                 bound.append(actual)
                 opened += [(address.name, sock) for sock in sockets]
             if bound_first is not None:
@@ -71,7 +76,7 @@ class Server:
         await self.hub.close(grace_s)
 
 
-async def bind(
+async def bind_sockets(
     loop: asyncio.AbstractEventLoop, address: ListenerAddress
 ) -> tuple[ListenerAddress, list[socket.socket]]:
     """Sockets for each address that the host stands for, all with the same port."""

@@ -107,6 +107,12 @@ class ClusterView:
     """By number; those that nobody was ever given are missing, and all are where there is one broker."""
     shard_listeners: list[Callable[[set[int]], None]] = field(default_factory=list)
 
+    broker_listeners: list[Callable[[], None]] = field(default_factory=list)
+
+    def subscribe_brokers(self, listener: Callable[[], None]) -> None:
+        """Calls `listener`, on the loop, after `brokers` has changed."""
+        self.broker_listeners.append(listener)
+
     def subscribe_shards(self, listener: Callable[[set[int]], None]) -> None:
         """Calls `listener`, on the loop, with the numbers of shards that changed, after they are in the view."""
         self.shard_listeners.append(listener)

@@ -7,7 +7,7 @@ with `applied` until the view has it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import TypeVar
 from uuid import UUID
@@ -25,6 +25,10 @@ RETRY_S = 0.5
 
 C = TypeVar("C")
 
+Gate = Callable[[Sequence[Event]], Awaitable[None]]
+"""Awaited before changes are taken in. It may write down what must not be forgotten, or hold them back for ever. Of
+everything that is read at once it is told the elections, and that a store was restored."""
+
 
 class Watcher:
     """Follows `keys.METADATA`. `config` is changed when a broker setting in the store is.
@@ -32,8 +36,8 @@ class Watcher:
     Values that are no records are reported by key in `problems` and in the log, and what was there before stays.
     """
 
-    def __init__(self, store: Store, view: ClusterView, config: BrokerConfig) -> None:
-        self.store, self.view, self.config = store, view, config
+    def __init__(self, store: Store, view: ClusterView, config: BrokerConfig, gate: Gate | None = None) -> None:
+        self.store, self.view, self.config, self.gate = store, view, config, gate
         self.loads = 0
         """How often everything was read: once, and again when changes were missed."""
         self._tables = Tables()
@@ -78,6 +82,8 @@ class Watcher:
         while True:
             try:
                 async for changes in self.store.watch(keys.METADATA, self.view.revision + 1):
+                    if self.gate is not None:
+                        await self.gate(changes.events)
                     self._apply(changes)
             except Compacted:
                 log.info("changes were missed: reading all metadata again", revision=self.view.revision)
@@ -100,6 +106,9 @@ class Watcher:
 
     async def _load(self) -> None:
         listing = await self.store.range(keys.METADATA)
+        if self.gate is not None:
+            told = (keys.ELECTIONS, keys.RESTORED)
+            await self.gate([Event(entry.key, entry) for entry in listing.entries if entry.key.startswith(told)])
         self.loads += 1
         before, self._tables = self._tables, Tables()
         for entry in listing.entries:
@@ -128,8 +137,8 @@ class Watcher:
         view.cluster_id = tables.cluster.cluster_id if tables.cluster else view.cluster_id
         view.controller_id = tables.controller.broker_id if tables.controller else -1
         view.controller_epoch = tables.controller.epoch if tables.controller else view.controller_epoch
-        if tables.brokers_touched:
-            tables.brokers_touched = False
+        brokers_touched, tables.brokers_touched = tables.brokers_touched, False
+        if brokers_touched:
             view.brokers = {broker.broker_id: broker for broker in tables.brokers.values()}
         if tables.configs_touched:
             tables.configs_touched = False
@@ -143,6 +152,8 @@ class Watcher:
         if topic_changes:
             for listener in view.listeners:
                 call(listener, topic_changes)
+        for broker_listener in view.broker_listeners if brokers_touched else ():
+            call(ignoring(broker_listener), None)
         for shard_listener in view.shard_listeners if shards else ():
             call(shard_listener, shards)
         self._wake(revision)
@@ -207,6 +218,11 @@ def remove(view: ClusterView, old: TopicView | None) -> None:
     present = view.topics.get(old.name)
     if present is not None and present.topic_id == old.topic_id:
         del view.topics[old.name]
+
+
+def ignoring(listener: Callable[[], None]) -> Callable[[None], None]:
+    """For a listener that is told nothing."""
+    return lambda _: listener()
 
 
 def call(listener: Callable[[C], None], changes: C) -> None:

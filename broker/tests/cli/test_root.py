@@ -57,7 +57,7 @@ def test_completion_knows_the_commands() -> None:
 
 def test_up_imports_neither_rich_nor_the_client() -> None:
     code = (
-        "import sys, penstock.cli.root as root, penstock.cli.up, penstock.node;"
+        "import sys, penstock.cli.root as root, penstock.cli.up, penstock.node.process;"
         "print([m for m in sys.modules if m.split('.')[0] == 'rich' or m.startswith('penstock.client')])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -14,8 +14,9 @@ from node_kit import Client, Process, refusal
 
 from penstock.config.options import UpOptions
 from penstock.log.meta import FORMAT_VERSION, Meta
-from penstock.node import Node, StartError
-from penstock.runtime.clock import SystemClock
+from penstock.node.broker import Node
+from penstock.node.outside import System
+from penstock.node.settings import StartError
 
 Up = Callable[..., Process]
 FAILED, USAGE = 1, 2
@@ -24,7 +25,7 @@ FAILED, USAGE = 1, 2
 async def node_error(data: Path, **options: object) -> str:
     """Why a node in this process does not start there; it must leave the directory to the next one."""
     fields: dict[str, object] = {"data_dir": str(data), "port": 0, "http_port": None, **options}
-    node = Node(UpOptions(**fields), {}, SystemClock())  # type: ignore[arg-type]
+    node = Node(UpOptions(**fields), {}, System())  # type: ignore[arg-type]
     with pytest.raises(StartError) as caught:
         await node.start()
     return str(caught.value)
@@ -33,7 +34,7 @@ async def node_error(data: Path, **options: object) -> str:
 async def run_once(data: Path, **options: object) -> None:
     """Starts there and ends in good order."""
     fields: dict[str, object] = {"data_dir": str(data), "port": 0, "http_port": None, **options}
-    node = Node(UpOptions(**fields), {}, SystemClock())  # type: ignore[arg-type]
+    node = Node(UpOptions(**fields), {}, System())  # type: ignore[arg-type]
     await node.start()
     assert node.reason is None
     await node.stop()
@@ -90,7 +91,7 @@ def test_a_setting_that_is_wrong_is_named_with_its_place(
     if file:
         (tmp_path / "penstock.toml").write_text(file)
     with pytest.raises(StartError) as caught:
-        Node(UpOptions(data_dir=str(tmp_path / "data"), **options), {}, SystemClock())
+        Node(UpOptions(data_dir=str(tmp_path / "data"), **options), {}, System())
     for part in named:
         assert part in str(caught.value)
     assert not (tmp_path / "data").exists()

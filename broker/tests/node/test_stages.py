@@ -24,7 +24,10 @@ from node_kit import DEADLINE_S, Client, Process
 from penstock.api.log_dirs import LogDirState
 from penstock.config.options import UpOptions
 from penstock.log.log_dir import LogDir
-from penstock.node import DirSizes, Node, StartError
+from penstock.node.broker import Node
+from penstock.node.outside import System
+from penstock.node.parts import DirSizes
+from penstock.node.settings import StartError
 from penstock.runtime.clock import SystemClock
 from penstock.runtime.disk import OsFiles
 from penstock.wire.errors import ErrorCode
@@ -66,7 +69,7 @@ def free_port() -> int:
 
 def node_in(home: Path, http_port: int | None = None) -> Node:
     options = UpOptions(data_dir=str(home), host="127.0.0.1", port=0, http_host="127.0.0.1", http_port=http_port)
-    return Node(options, {}, SystemClock())
+    return Node(options, {}, System())
 
 
 async def kill_after_one_batch(home: Path) -> None:

@@ -8,7 +8,7 @@ import sys
 
 LIMIT = "from penstock.runtime.linux import raise_descriptor_limit; print(raise_descriptor_limit())"
 CONNECTIONS = (
-    "from penstock.config.broker import BrokerConfig; from penstock.node import server_limits;"
+    "from penstock.config.broker import BrokerConfig; from penstock.node.settings import server_limits;"
     "config = BrokerConfig.from_texts({'log.max.open.files': '100', 'max.connections': '400'});"
     "print(server_limits(config).max_connections)"
 )

@@ -337,7 +337,7 @@ async def test_a_store_of_a_newer_version_is_refused(store: Store, newer: dict[s
 
 def test_a_broker_that_needs_no_etcd_does_not_load_grpc() -> None:
     code = (
-        "import sys, penstock.node, penstock.state.etcd.options, penstock.state.etcd.binary;"
+        "import sys, penstock.node.process, penstock.state.etcd.options, penstock.state.etcd.binary;"
         "loaded = {m.split('.')[0] for m in sys.modules} & {'grpc', 'aetcd', 'google'};"
         "sys.exit(f'{loaded} were loaded' if loaded else 0)"
     )

@@ -19,6 +19,7 @@ from penstock.control.controller.leadership import Leadership
 from penstock.control.controller.probes import BrokerProbes, Prober
 from penstock.control.controller.registry import Registry
 from penstock.control.controller.replacement import Replacement
+from penstock.control.controller.shards import ShardKeeper
 from penstock.control.controller.writer import BatchWriter
 from penstock.control.members import GoneRecord, LeavingRecord, gone_key, leaving_key
 from penstock.control.membership import Registration
@@ -109,6 +110,7 @@ class Term:
         self.housekeeping = Housekeeping(
             given.store, leadership, given.view, given.watcher.unnamed, given.forget, given.clock
         )
+        self.shards = ShardKeeper(given.store, given.view, given.watcher, leadership, self.registry)
         self._brokers_changed = asyncio.Event()
         self._leaving = asyncio.Event()
 
@@ -116,12 +118,14 @@ class Term:
         await self.registry.load()
         self.keeper.mark(self.index.all())
         self._brokers_changed.set()
+        self.shards.wake()
         async with asyncio.TaskGroup() as tasks:
             for work in (
                 self.registry.follow(),
                 self.keeper.run(),
                 self.probes.run(),
                 self.replacement.run(),
+                self.shards.run(),
                 self.housekeeping.run(),
                 self._note_gone(),
                 self._release_leaving(),
@@ -133,6 +137,7 @@ class Term:
         self.keeper.on_brokers(brokers)
         self.probes.on_brokers()
         self.replacement.wake()
+        self.shards.wake()
         self._brokers_changed.set()
         if any(member.is_leaving for member in self.registry.members.values()):
             self._leaving.set()

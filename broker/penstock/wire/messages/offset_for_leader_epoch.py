@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from typing import ClassVar
+from uuid import UUID
 
+from penstock.wire.primitives import ZERO_UUID
 from penstock.wire.schema import Field, Message, Payload
 
 
@@ -22,10 +24,12 @@ class OffsetForLeaderPartition(Message):
 class OffsetForLeaderTopic(Message):
     topic: str = ""
     partitions: list[OffsetForLeaderPartition] = []
+    topic_id: UUID = ZERO_UUID
 
     FIELDS: ClassVar[tuple[Field, ...]] = (
         Field("topic", "string", 2, 4),
         Field("partitions", OffsetForLeaderPartition, 2, 4, array=True),
+        Field("topic_id", "uuid", 4, 4, tag=10001),
     )
 
 

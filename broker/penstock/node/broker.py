@@ -1,0 +1,290 @@
+"""A broker from start to stop: makes its parts in order, hands them to each other, undoes all of it in reverse.
+
+One that is alone and one of a cluster are put together by the same steps; a cluster's has a `Member` beside them, which
+registers it, and followers, an ISR keeper and a controller, which the other has no use for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import replace
+
+from penstock import __version__
+from penstock.config.definition import InvalidSetting
+from penstock.config.listeners import ListenerAddress, advertised
+from penstock.config.options import UpOptions
+from penstock.control.config_describe import note_identity
+from penstock.control.membership import begin_leader_epochs, ensure_cluster, register_embedded
+from penstock.control.topic_admin import TopicAdmin
+from penstock.group.coordinator import GroupCoordinator
+from penstock.http.late import LateHttp
+from penstock.http.sources import Sources
+from penstock.log.log_dir import LogDir
+from penstock.log.types import LogError
+from penstock.node.handlers import Parts, make_dispatcher
+from penstock.node.member import Member
+from penstock.node.outside import Outside, OwnStore
+from penstock.node.parts import Assignments, DeletedTopics, DirSizes, Hosted
+from penstock.node.peers import Peers
+from penstock.node.probing import TcpProber
+from penstock.node.settings import StartError, listeners_of, load_config, server_limits
+from penstock.replica.fetchers import ReplicaFetchers
+from penstock.replica.isr_keeper import IsrKeeper
+from penstock.replica.manager import ReplicaManager
+from penstock.replica.producer_state import ProducerState
+from penstock.runtime import logging
+from penstock.runtime.stats import RequestStats
+from penstock.server.listener import ListenError, Server
+from penstock.state.store import Store, StoreError
+from penstock.state.view import ClusterView, Endpoint
+from penstock.state.watcher import Watcher
+from penstock.txn.producer_ids import ProducerIds
+from penstock.txn.service import Transactions
+
+STATE_FILE = "state.db"
+CLOSE_GRACE_S = 5.0
+
+log = logging.get_logger("penstock.node")
+
+
+class Node:
+    """One broker. `start` returns when it serves; `stop` ends it in good order.
+
+    `lost` is set when the cluster has ended its membership: it is then to be stopped, and may come back as `successor`.
+    """
+
+    def __init__(self, options: UpOptions, environment: Mapping[str, str], outside: Outside) -> None:
+        self.options, self.environment, self.outside = options, environment, outside
+        self.clock = outside.clock
+        self.config = load_config(options, environment)
+        self.listeners = listeners_of(options, self.config)
+        self.view = ClusterView()
+        self.files = outside.make_files(self.config.log_tail_cache_bytes)
+        self.stats = RequestStats()
+        self.reason: str | None = "starting"
+        """Why clients should not be sent here; None when they may."""
+        self.log_dir: LogDir | None = None
+        self.member: Member | None = None
+        self.never = asyncio.Event()
+        self.cleanup = contextlib.AsyncExitStack()
+        """Undoes, last first, what `start` did so far."""
+
+    @property
+    def lost(self) -> asyncio.Event:
+        return self.never if self.member is None else self.member.lost
+
+    @property
+    def lost_reason(self) -> str:
+        member = self.member
+        return "" if member is None or member.registration is None else member.registration.lost_reason
+
+    def successor(self, listeners: list[ListenerAddress], http_port: int | None) -> Node:
+        """A broker with the same data, to start at the same addresses after this one has stopped."""
+        options = replace(self.options, listeners=[str(address) for address in listeners])
+        if http_port is not None:
+            options = replace(options, http_port=http_port)
+        return Node(options, self.environment, self.outside)
+
+    async def start(self) -> tuple[list[ListenerAddress], int | None]:
+        """Returns the addresses that are listened on and the HTTP port. Raises StartError."""
+        try:
+            return await self.start_parts()
+        except (StoreError, LogError, ListenError, InvalidSetting) as e:
+            await self.cleanup.aclose()
+            raise StartError(str(e)) from e
+        except OSError as e:
+            await self.cleanup.aclose()
+            raise StartError(f"the data directory {self.options.data_dir} cannot be used: {e}") from e
+        except BaseException:
+            await self.cleanup.aclose()
+            raise
+
+    async def start_parts(self) -> tuple[list[ListenerAddress], int | None]:
+        executor = self.outside.make_executor()
+        asyncio.get_running_loop().set_default_executor(executor)
+        http = self.prepare_http()
+        self.log_dir = log_dir = self.open_log_dir()
+        store = self.open_store()
+        cluster = await ensure_cluster(store, self.outside.new_id)
+        log_dir.claim(cluster.cluster_id)
+        watcher = Watcher(store, self.view, self.config)
+        await watcher.start()
+        self.cleanup.push_async_callback(watcher.stop)
+        if log_dir.was_unclean and not self.outside.is_clustered:
+            await watcher.applied(await begin_leader_epochs(store))
+        await self.recover(log_dir)
+        parts, peers = await self.make_parts(store, watcher, log_dir)
+        dispatcher = make_dispatcher(parts, asyncio.get_running_loop().time)
+        self.cleanup.push_async_callback(dispatcher.close)
+        server = Server(dispatcher, server_limits(self.config), executor, self.outside.bind)
+        if http is not None:
+            self.cleanup.callback(http.tell, None)
+        listening = await self.listen(server, parts, peers)
+        self.cleanup.callback(parts.groups.dismiss)
+        self.cleanup.callback(parts.replicas.wake_readers)
+        if self.member is not None:
+            self.cleanup.push_async_callback(self.member.hand_over)
+        await parts.topics.resume()
+        opening = asyncio.create_task(parts.replicas.host_unopened())
+        self.cleanup.callback(opening.cancel)
+        http_port = None
+        if http is not None:
+            http_port = await http.opened(self.sources(server, parts))
+        self.reason = None
+        return listening, http_port
+
+    def open_log_dir(self) -> LogDir:
+        """The lock on the data directory comes before anything else in it is touched."""
+        config = self.config
+        log_dir = LogDir(
+            self.files,
+            os.path.abspath(self.options.data_dir),
+            self.clock,
+            config.node_id,
+            config.log_max_open_files,
+            retention_delay_ms=config.log_retention_check_interval_ms,
+            compaction=self.outside.make_compaction(self.files),
+            flusher=self.outside.make_flusher,
+        )
+        self.cleanup.push_async_callback(log_dir.close)
+        return log_dir
+
+    def open_store(self) -> OwnStore:
+        store = self.outside.open_store(os.path.join(os.path.abspath(self.options.data_dir), STATE_FILE))
+        self.cleanup.push_async_callback(store.close)
+        return store
+
+    async def recover(self, log_dir: LogDir) -> None:
+        """Brings the logs into order before anybody can ask for them; in a thread, for the sake of the health pages."""
+        assert log_dir.found is not None, "the log directory was claimed"
+        if count := len(log_dir.found.unrecovered):
+            self.reason = f"starting: {count:,} partitions are looked at, as the broker did not end cleanly"
+
+        def work() -> None:
+            log_dir.recover(ProducerState)
+            for name in log_dir.quarantine_unknown(Hosted(self.view)):
+                log.warning("data that belongs to no topic was put aside", directory=name)
+
+        await asyncio.to_thread(work)
+        self.reason = "starting"
+        log_dir.start()
+
+    async def make_parts(self, store: Store, watcher: Watcher, log_dir: LogDir) -> tuple[Parts, Peers | None]:
+        """What serves, ready to; in a cluster nothing of it acts before this broker is a member."""
+        view, config, clock = self.view, self.config, self.clock
+        peers: Peers | None = None
+        if self.outside.is_clustered:
+            peers = Peers(view, config, self.listeners[0].name)
+            replicas = self.make_replicas(store, watcher, log_dir, peers)
+        else:
+            replicas = ReplicaManager(view, log_dir, clock, config)
+        replicas.schedule_expiry()
+        self.cleanup.callback(replicas.close)
+        topics = TopicAdmin(store, view, watcher, clock, config, self.outside.new_id, self.member is not None)
+        self.cleanup.push_async_callback(topics.settle)
+        if self.member is not None:
+            self.cleanup.push_async_callback(self.member.close)
+        groups = GroupCoordinator(
+            store, view, clock, config, lambda: str(self.outside.new_id()), membership=self.member
+        )
+        await groups.start()
+        self.cleanup.push_async_callback(groups.close)
+        if self.member is None:
+            topics.cleaners += [replicas.forget_topic, groups.offsets.forget_topic]
+        ids = ProducerIds(store)
+        transactions = Transactions(store, view, clock, config, ids, replicas, groups, peers, peers)
+        await transactions.start()
+        self.cleanup.push_async_callback(transactions.close)
+        is_clustered = self.member is not None
+        return Parts(
+            store, view, watcher, clock, config, self.stats, log_dir, replicas, topics, groups, ids, transactions,
+            is_clustered,
+        ), peers  # fmt: skip
+
+    def make_replicas(self, store: Store, watcher: Watcher, log_dir: LogDir, peers: Peers) -> ReplicaManager:
+        """The partitions of a broker that has others beside it."""
+        view, config = self.view, self.config
+        self.member = member = Member(store, view, watcher, config, log_dir, self.outside, lambda: True)
+        log_dir.on_failed = member.withdraw
+        keeper = IsrKeeper(store, view, self.clock, config, member)
+        fetchers = ReplicaFetchers(peers.fetch_from, config, member)
+        assigned = Assignments(store, config.node_id)
+        replicas = ReplicaManager(view, log_dir, self.clock, config, member, keeper, fetchers, assigned.is_unassigned)
+        self.cleanup.push_async_callback(peers.close)
+        self.cleanup.push_async_callback(fetchers.close)
+        self.cleanup.push_async_callback(keeper.close)
+        return replicas
+
+    async def listen(self, server: Server, parts: Parts, peers: Peers | None) -> list[ListenerAddress]:
+        """Opens the listeners; nobody is accepted before the addresses by which clients find us are registered."""
+
+        async def register(bound: list[ListenerAddress]) -> None:
+            given = ",".join(self.options.advertise) or self.config.advertised_listeners
+            told = advertised(bound, given, socket.gethostname())
+            note_identity(self.config, bound, told)
+            endpoints = [Endpoint(a.name, a.host, a.port) for a in told]
+            if self.member is None:
+                await self.register_alone(parts, endpoints)
+            else:
+                assert peers is not None, "a member has peers"
+                await self.enter(self.member, parts, peers, endpoints)
+
+        self.cleanup.push_async_callback(server.close, CLOSE_GRACE_S)
+        return await server.listen(self.listeners, register)
+
+    async def register_alone(self, parts: Parts, endpoints: list[Endpoint]) -> None:
+        config, new_id = self.config, self.outside.new_id()
+        revision = await register_embedded(
+            parts.store, config.node_id, endpoints, config.broker_rack, new_id, self.clock.wall_ms()
+        )
+        await parts.watcher.applied(revision)
+
+    async def enter(self, member: Member, parts: Parts, peers: Peers, endpoints: list[Endpoint]) -> None:
+        """Becomes a member of the cluster; from here on this broker follows, leads and may govern."""
+        await member.register(endpoints)
+        deleted = DeletedTopics(self.view, parts.replicas, member.may_discard)
+        deleted.start()
+        self.cleanup.push_async_callback(deleted.close)
+        parts.replicas.start()
+        member.govern(TcpProber(peers.listener), peers, [parts.groups.forget_topic])
+
+    def prepare_http(self) -> LateHttp | None:
+        """Comes first, so that it ends last: until then it tells how things are."""
+        if self.options.http_port is None:
+            return None
+        http = LateHttp(self.options.http_host, self.options.http_port, self.not_ready)
+        self.cleanup.push_async_callback(http.close)
+        return http
+
+    def not_ready(self) -> str | None:
+        """Why clients should not be sent here; None when they may."""
+        if self.reason is None and self.log_dir is not None and self.log_dir.failed is not None:
+            return f"{self.log_dir.path} has failed: {self.log_dir.failed}"
+        if self.reason is None and self.member is not None and not self.member.may_serve():
+            return "the lease of this broker may have ended: its etcd does not answer, or has ended its membership"
+        return self.reason
+
+    def sources(self, server: Server, parts: Parts) -> Sources:
+        """What metrics are made from."""
+        flusher = parts.log_dir.flusher
+        return Sources(
+            version=__version__,
+            clock=self.clock,
+            requests=self.stats,
+            server=server.stats,
+            flusher=flusher,
+            flush_durations=flusher.durations,
+            not_ready=self.not_ready,
+            partitions=parts.replicas,
+            directories=DirSizes(parts.log_dir).log_dirs,
+            committed=parts.groups.committed,
+        )
+
+    async def stop(self) -> None:
+        """Stops accepting, answers what is under way, flushes, and marks the end as clean."""
+        self.reason = "stopping"
+        await self.cleanup.aclose()

@@ -1,0 +1,105 @@
+"""The handlers of all requests, made from a broker's parts. Called once by `broker`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from penstock.api.cluster import ClusterApi
+from penstock.api.configs import ConfigsApi
+from penstock.api.dispatch import Dispatcher
+from penstock.api.fetch import FetchApi, FetchLimits
+from penstock.api.fetch_sessions import FetchSessions
+from penstock.api.group_admin import GroupAdminApi
+from penstock.api.groups import GroupsApi
+from penstock.api.log_dirs import LogDirsApi
+from penstock.api.log_queries import LogQueriesApi
+from penstock.api.metadata import MetadataApi
+from penstock.api.offsets import OffsetsApi
+from penstock.api.produce import ProduceApi
+from penstock.api.producer_ids import ProducerIdsApi
+from penstock.api.quorum import QuorumApi
+from penstock.api.reassignments import ReassignmentsApi
+from penstock.api.replica_fetch import ReplicaFetchApi
+from penstock.api.routes import Route
+from penstock.api.topics import TopicsApi
+from penstock.api.transaction_parts import TransactionPartsApi
+from penstock.api.transactions import TransactionsApi
+from penstock.api.versions import ApiVersionsApi
+from penstock.config.broker import BrokerConfig
+from penstock.control.config_admin import ConfigAdmin
+from penstock.control.controller.wishes import Wishes
+from penstock.control.topic_admin import TopicAdmin
+from penstock.group.coordinator import GroupCoordinator
+from penstock.log.log_dir import LogDir
+from penstock.node.parts import DirSizes
+from penstock.replica.manager import ReplicaManager
+from penstock.runtime.clock import Clock
+from penstock.runtime.stats import RequestStats
+from penstock.state.store import Store
+from penstock.state.view import ClusterView
+from penstock.state.watcher import Watcher
+from penstock.txn.producer_ids import ProducerIds
+from penstock.txn.service import Transactions
+
+
+class Api(Protocol):
+    """A module of `api`: handlers for a family of requests."""
+
+    def routes(self) -> list[Route]: ...
+
+
+@dataclass
+class Parts:
+    """What handlers call."""
+
+    store: Store
+    view: ClusterView
+    watcher: Watcher
+    clock: Clock
+    config: BrokerConfig
+    stats: RequestStats
+    log_dir: LogDir
+    replicas: ReplicaManager
+    topics: TopicAdmin
+    groups: GroupCoordinator
+    ids: ProducerIds
+    transactions: Transactions
+    is_clustered: bool
+
+
+def make_dispatcher(parts: Parts, now_s: Callable[[], float]) -> Dispatcher:
+    """`now_s` is the event loop's clock."""
+    config, replicas, stats = parts.config, parts.replicas, parts.stats
+    routes = [route for api in make_apis(parts) for route in api.routes()]
+    sessions = FetchSessions(config.max_incremental_fetch_session_cache_slots, now_s)
+    followers = None
+    if parts.is_clustered:
+        followers = ReplicaFetchApi(replicas, config.replica_fetch_response_max_bytes)
+    fetch = FetchApi(replicas, sessions, FetchLimits(config.fetch_max_bytes), stats, followers)
+    produce = ProduceApi(replicas, stats, parts.transactions.verifier)
+    return Dispatcher(produce, fetch, ApiVersionsApi(routes), routes, stats)
+
+
+def make_apis(parts: Parts) -> list[Api]:
+    store, view, watcher, config = parts.store, parts.view, parts.watcher, parts.config
+    groups, txns = parts.groups, parts.transactions
+    apis: list[Api] = [
+        MetadataApi(view, parts.topics, config),
+        TopicsApi(view, parts.topics, config),
+        ConfigsApi(view, ConfigAdmin(store, view, watcher, config), config),
+        ClusterApi(view, is_alone=not parts.is_clustered),
+        QuorumApi(store, view, parts.clock),
+        LogDirsApi(view, DirSizes(parts.log_dir)),
+        LogQueriesApi(parts.replicas),
+        GroupsApi(groups, view, txns.coordinator),
+        GroupAdminApi(groups, view),
+        OffsetsApi(groups, view),
+        ProducerIdsApi(parts.ids, txns.coordinator),
+        TransactionsApi(txns.coordinator, view, parts.clock),
+        TransactionPartsApi(view, txns.markers, groups, txns.offsets, txns.verifier),
+    ]
+    if parts.is_clustered:
+        apis.append(ReassignmentsApi(view, Wishes(store, view, watcher)))
+    return apis

@@ -1,0 +1,201 @@
+"""This broker's place in its cluster: registered under a lease, standing for controller, leaving in good order.
+
+Made by `broker` where there is a cluster. Implements what rooms ask of it: `replica.membership.Membership` and
+`group.ownership.Membership`, which hold from before the registration to after its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from typing import Any
+
+from penstock.config.broker import BrokerConfig
+from penstock.control.controller.controller import Controller, Surroundings
+from penstock.control.controller.housekeeping import Forget
+from penstock.control.controller.keeper import LogEnds
+from penstock.control.controller.probes import Prober
+from penstock.control.members import partition_name
+from penstock.control.membership import FEATURE_LEVEL, Registration
+from penstock.log.log_dir import LogDir
+from penstock.node.outside import Outside, Renewal
+from penstock.runtime.logging import get_logger
+from penstock.state.records import BrokerRecord, EndpointRecord
+from penstock.state.store import Store, StoreError
+from penstock.state.view import ClusterView, Endpoint
+from penstock.state.watcher import Watcher
+
+log = get_logger("penstock.node")
+
+PULSE_S = 0.25
+HAND_OVER_S = 20.0
+"""How long a stopping broker waits for others to lead what it leads."""
+RETRY_S = 1.0
+
+
+class Member:
+    """See the module. `lost` is set when the membership has ended without this broker's doing."""
+
+    def __init__(
+        self,
+        store: Store,
+        view: ClusterView,
+        watcher: Watcher,
+        config: BrokerConfig,
+        log_dir: LogDir,
+        outside: Outside,
+        may_discard: Callable[[], bool],
+    ) -> None:
+        self.store, self.view, self.watcher, self.config = store, view, watcher, config
+        self.log_dir, self.outside = log_dir, outside
+        self.may_discard = may_discard
+        self.registration: Registration | None = None
+        self.renewal: Renewal | None = None
+        self.controller: Controller | None = None
+        self.lost = asyncio.Event()
+        self.ticked_ms = outside.clock.boot_ms()
+        self.ticking: asyncio.TimerHandle | None = None
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.governing: asyncio.Task[None] | None = None
+        self.is_leaving = False
+
+    # What rooms ask
+
+    @property
+    def epoch(self) -> int:
+        return -1 if self.registration is None else self.registration.epoch
+
+    def may_serve(self) -> bool:
+        return self.registration is not None and self.registration.may_serve()
+
+    # Life
+
+    async def register(self, endpoints: Sequence[Endpoint]) -> None:
+        """Returns when this broker is a member and its view has it. Raises StoreError, DuplicateBroker among them."""
+        config, log_dir, clock = self.config, self.log_dir, self.outside.clock
+        record = BrokerRecord(
+            broker_id=config.node_id,
+            incarnation=self.outside.new_id(),
+            endpoints=[EndpointRecord(listener=e.listener, host=e.host, port=e.port) for e in endpoints],
+            rack=config.broker_rack,
+            failure_domain=config.broker_failure_domain or config.broker_rack or "",
+            draining=config.broker_draining,
+            registered_ms=clock.wall_ms(),
+            directory_id=log_dir.directory_id,
+            boot_id=self.outside.boot_id,
+            was_unclean=log_dir.was_unclean,
+            feature_level=FEATURE_LEVEL,
+        )
+        damaged = [partition_name(*key) for key in {*log_dir.corrupt, *log_dir.torn_bytes}]
+        registration = Registration(self.store, clock, record, config.broker_session_timeout_ms, damaged)
+        await registration.register()
+        self.registration = registration
+        self._tick()
+        self.renewal = self.outside.renew(registration, lambda: self.ticked_ms)
+        self._spawn(self._watch_loss(registration))
+        await self.watcher.applied(registration.epoch)
+        self.view.subscribe_brokers(self._on_brokers)
+        self._on_brokers()
+        self.config.subscribe(self._on_settings)
+        self._on_settings()
+
+    def govern(self, prober: Prober, log_ends: LogEnds, forget: Sequence[Forget]) -> None:
+        """Stands for controller from now on."""
+        assert self.registration is not None, "a member stands for controller"
+        surroundings = Surroundings(
+            self.store,
+            self.view,
+            self.watcher,
+            self.config,
+            self.outside.clock,
+            self.registration,
+            prober,
+            log_ends,
+            list(forget),
+        )
+        self.controller = Controller(surroundings)
+        self.governing = asyncio.get_running_loop().create_task(self.controller.run(), name="controller")
+
+    def withdraw(self, error: Exception) -> None:
+        """The log directory has failed: others are to lead, and to do without this broker's replicas."""
+        if not self.is_leaving:
+            log.error("this broker leaves the cluster, as its log directory has failed", reason=str(error))
+            self._spawn(self._withdraw())
+
+    async def _withdraw(self) -> None:
+        self.is_leaving = True
+        await self._end_governing()
+        await self._leave()
+
+    async def hand_over(self) -> None:
+        """Has others lead what this broker leads, as far as there are others in sync; comes before it stops."""
+        registration = self.registration
+        if registration is None or self.is_leaving or registration.lost.is_set():
+            return
+        self.is_leaving = True
+        try:
+            if not await registration.hand_over(HAND_OVER_S):
+                log.warning("leaderships were not handed over in time", seconds=HAND_OVER_S)
+        except StoreError as e:
+            log.warning("leaderships could not be handed over", reason=str(e))
+
+    async def close(self) -> None:
+        """Ends the membership, if it has not ended."""
+        self.is_leaving = True
+        await self._end_governing()
+        await self._leave()
+        if self.ticking is not None:
+            self.ticking.cancel()
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+
+    async def _end_governing(self) -> None:
+        governing, self.governing = self.governing, None
+        if governing is not None:
+            governing.cancel()
+            await asyncio.gather(governing, return_exceptions=True)
+
+    async def _leave(self) -> None:
+        if self.renewal is not None:
+            self.renewal.stop()
+        if self.registration is not None and not self.registration.lost.is_set():
+            with suppress(StoreError):  # the lease then ends by itself
+                await self.registration.leave()
+
+    # What happens meanwhile
+
+    def _tick(self) -> None:
+        self.ticked_ms = self.outside.clock.boot_ms()
+        self.ticking = asyncio.get_running_loop().call_later(PULSE_S, self._tick)
+
+    async def _watch_loss(self, registration: Registration) -> None:
+        await registration.lost.wait()
+        if not self.is_leaving:
+            self.lost.set()
+
+    def _on_brokers(self) -> None:
+        registration = self.registration
+        if registration is not None and not self.is_leaving and self.view.revision >= registration.epoch:
+            registration.seen(self.view.brokers.get(self.config.node_id))
+
+    def _on_settings(self) -> None:
+        registration = self.registration
+        if registration is not None and registration.record.draining != self.config.broker_draining:
+            self._spawn(self._show_draining(registration))
+
+    async def _show_draining(self, registration: Registration) -> None:
+        while not registration.lost.is_set():
+            try:
+                await registration.set_draining(self.config.broker_draining)
+            except StoreError as e:
+                log.warning("that this broker is draining could not be shown yet", reason=str(e))
+                await asyncio.sleep(RETRY_S)
+            else:
+                return
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)

@@ -1,0 +1,160 @@
+"""Connections to the other brokers of the cluster, opened when first used and anew where they were lost.
+
+There are two to each broker: one for replica fetches, which hang there until there is something to fetch, and one for
+everything else. `Peers` implements what rooms ask of others: `txn.markers.MarkerChannel`,
+`txn.verification.VerificationChannel` and `control.controller.keeper.LogEnds`; `FetchPeer` implements
+`replica.fetcher.FetchChannel`. Where a broker cannot be reached all of them raise OSError.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TypeVar
+from uuid import UUID
+
+from penstock.client.connection import Connection
+from penstock.client.errors import ClientError
+from penstock.config.broker import BrokerConfig
+from penstock.replica.fetcher import FetchChannel
+from penstock.state.view import BrokerView, ClusterView, Endpoint
+from penstock.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
+from penstock.wire.messages.fetch import FetchRequest, FetchResponse
+from penstock.wire.messages.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+from penstock.wire.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
+from penstock.wire.schema import Payload
+
+R = TypeVar("R", bound=Payload)
+
+CONNECT_TIMEOUT_MS = 3_000.0
+REQUEST_TIMEOUT_MS = 10_000.0
+"""For an answer, beyond the time for which the other broker was allowed to wait."""
+NEWEST_EPOCH = (1 << 31) - 1
+
+
+class PeerUnreachable(ConnectionError):
+    """Another broker did not answer; the message says which and why."""
+
+
+class Peer:
+    """One connection to a broker, to whichever incarnation of it the view has."""
+
+    def __init__(self, view: ClusterView, broker_id: int, listener: str, client_id: str, wait_ms: float = 0.0) -> None:
+        self.view, self.broker_id, self.listener, self.client_id = view, broker_id, listener, client_id
+        self.timeout_ms = REQUEST_TIMEOUT_MS + wait_ms
+        self.connection: Connection | None = None
+        self.connected_to: Endpoint | None = None
+        self.opening = asyncio.Lock()
+        self.closed = False
+
+    async def call(self, request: Payload, response: type[R]) -> R:
+        """Sends a request; requests leave in the order of the calls. Raises PeerUnreachable."""
+        try:
+            async with self.opening:
+                sent = (await self._connected()).send(request, response)
+            return await sent
+        except ClientError as e:
+            raise PeerUnreachable(f"broker {self.broker_id}: {e}") from e
+
+    async def _connected(self) -> Connection:
+        broker = self.view.brokers.get(self.broker_id)
+        endpoint = endpoint_of(broker, self.listener) if broker is not None else None
+        if endpoint is None or self.closed:
+            raise PeerUnreachable(f"broker {self.broker_id} is not registered")
+        if self.connection is not None and not self.connection.closed and endpoint == self.connected_to:
+            return self.connection
+        await self.drop()
+        self.connection = await Connection.open(
+            endpoint.host,
+            endpoint.port,
+            client_id=self.client_id,
+            connect_timeout_ms=CONNECT_TIMEOUT_MS,
+            request_timeout_ms=self.timeout_ms,
+            newest_used={},
+        )
+        self.connected_to = endpoint
+        return self.connection
+
+    async def drop(self) -> None:
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            await connection.close()
+
+    async def close(self) -> None:
+        self.closed = True
+        await self.drop()
+
+
+class FetchPeer:
+    """Replica fetches from one broker."""
+
+    def __init__(self, peer: Peer) -> None:
+        self.peer = peer
+
+    async def fetch(self, request: FetchRequest) -> FetchResponse:
+        return await self.peer.call(request, FetchResponse)
+
+    async def close(self) -> None:
+        await self.peer.close()
+
+
+class Peers:
+    """See the module. `listener` is what this broker's own first listener is called: others' of that name are used."""
+
+    def __init__(self, view: ClusterView, config: BrokerConfig, listener: str) -> None:
+        self.view, self.config, self.listener = view, config, listener
+        self.others: dict[int, Peer] = {}
+
+    def fetch_from(self, broker_id: int) -> FetchChannel:
+        return FetchPeer(self._peer(broker_id, "fetch", self.config.replica_fetch_wait_max_ms))
+
+    def _peer(self, broker_id: int, purpose: str, wait_ms: float = 0.0) -> Peer:
+        name = f"penstock-{purpose}-{self.config.node_id}"
+        return Peer(self.view, broker_id, self.listener, name, wait_ms)
+
+    async def _call(self, broker_id: int, request: Payload, response: type[R]) -> R:
+        peer = self.others.get(broker_id)
+        if peer is None:
+            peer = self.others[broker_id] = self._peer(broker_id, "broker")
+        return await peer.call(request, response)
+
+    async def write_markers(self, broker_id: int, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
+        return await self._call(broker_id, request, WriteTxnMarkersResponse)
+
+    async def add_partitions(self, broker_id: int, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
+        return await self._call(broker_id, request, AddPartitionsToTxnResponse)
+
+    async def log_ends(
+        self, broker_id: int, partitions: list[tuple[UUID, int]]
+    ) -> dict[tuple[UUID, int], tuple[int, int]]:
+        """(last leader epoch, log end offset) of each replica that the broker could tell."""
+        asked: dict[UUID, OffsetForLeaderTopic] = {}
+        for topic_id, index in partitions:
+            topic = self.view.topics_by_id.get(topic_id)
+            if topic is None:
+                continue
+            if topic_id not in asked:
+                asked[topic_id] = OffsetForLeaderTopic(topic=topic.name, topic_id=topic_id, partitions=[])
+            asked[topic_id].partitions.append(OffsetForLeaderPartition(partition=index, leader_epoch=NEWEST_EPOCH))
+        request = OffsetForLeaderEpochRequest(replica_id=self.config.node_id, topics=list(asked.values()))
+        answer = await self._call(broker_id, request, OffsetForLeaderEpochResponse)
+        names = {topic.topic: topic_id for topic_id, topic in asked.items()}
+        return {
+            (names[topic.topic], p.partition): (p.leader_epoch, p.end_offset)
+            for topic in answer.topics
+            if topic.topic in names
+            for p in topic.partitions
+            if not p.error_code
+        }
+
+    async def close(self) -> None:
+        await asyncio.gather(*(peer.close() for peer in self.others.values()))
+
+
+def endpoint_of(broker: BrokerView, listener: str) -> Endpoint | None:
+    """Where other brokers reach a broker: its listener of that name, else its first."""
+    return broker.endpoint(listener) or next(iter(broker.endpoints), None)

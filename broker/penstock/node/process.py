@@ -1,0 +1,101 @@
+"""The process of a broker: made from options, run until a signal, and begun anew where the cluster has ended its
+membership. `penstock up` becomes it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import sys
+from contextlib import suppress
+
+from penstock.config.listeners import ListenerAddress
+from penstock.config.options import UpOptions
+from penstock.node.broker import Node
+from penstock.node.outside import System
+from penstock.node.settings import StartError, etcd_of
+from penstock.runtime import logging
+
+EXIT_USAGE = 2
+GC_THRESHOLDS = (50_000, 20, 100)
+"""Little here is cyclic garbage: the default would look through all objects far too often."""
+RETURN_S = 1.0
+"""Between two attempts to come back into the cluster."""
+
+log = logging.get_logger("penstock.node")
+
+
+def run(options: UpOptions) -> int:
+    """Runs a broker until SIGTERM or SIGINT; returns the process's exit code."""
+    logging.configure(options.log_level, options.log_format)
+    try:
+        node = Node(options, os.environ, System(etcd_of(options)))
+    except StartError as e:
+        print(f"penstock up: {e}", file=sys.stderr)  # noqa: T201
+        return EXIT_USAGE
+    try:
+        import uvloop
+
+        uvloop.run(serve(node))
+    except StartError as e:
+        print(f"penstock up: {e}", file=sys.stderr)  # noqa: T201
+        return 1
+    except Exception:
+        log.exception("the broker ended with an error")
+        return 1
+    return 0
+
+
+async def serve(node: Node) -> None:
+    """Starts, says so, waits to be told to stop, stops."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    listeners, http_port = await node.start()
+    first = listeners[0]
+    http = "off" if http_port is None else f"{node.options.http_host}:{http_port}"
+    print(f"ready kafka={first.host}:{first.port} http={http}", flush=True)  # noqa: T201
+    settle_memory()
+    while await ended(stop, node.lost):
+        log.warning("the broker leaves and comes back as a new incarnation", reason=node.lost_reason)
+        await node.stop()
+        node = await come_back(node, listeners, http_port, stop)
+    log.info("stopping")
+    await node.stop()
+
+
+def settle_memory() -> None:
+    """What was made at the start lives as long as the process: it need not be looked at for garbage again."""
+    gc.set_threshold(*GC_THRESHOLDS)
+    gc.collect()
+    gc.freeze()
+
+
+async def ended(stop: asyncio.Event, lost: asyncio.Event) -> bool:
+    """Waits for the first of both; whether only the membership has ended."""
+    waiting = [asyncio.ensure_future(stop.wait()), asyncio.ensure_future(lost.wait())]
+    try:
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in waiting:
+            task.cancel()
+    return not stop.is_set()
+
+
+async def come_back(node: Node, listeners: list[ListenerAddress], http_port: int | None, stop: asyncio.Event) -> Node:
+    """A new broker with the same data at the same addresses; tries until it starts, or is told to stop."""
+    while True:
+        again = node.successor(listeners, http_port)
+        try:
+            await again.start()
+        except StartError as e:
+            log.warning("the broker cannot come back yet", reason=str(e))
+        else:
+            return again
+        with suppress(TimeoutError):
+            async with asyncio.timeout(RETURN_S):
+                await stop.wait()
+        if stop.is_set():
+            return again

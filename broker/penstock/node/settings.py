@@ -1,0 +1,93 @@
+"""What a broker was asked for, checked: its settings, its listeners, its bounds, its etcd. Read by `broker`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from penstock.config import sources
+from penstock.config.broker import BrokerConfig
+from penstock.config.definition import InvalidSetting
+from penstock.config.listeners import ListenerAddress, parse_listeners
+from penstock.config.options import UpOptions
+from penstock.runtime.linux import raise_descriptor_limit
+from penstock.server.limits import ServerLimits
+from penstock.state.etcd.options import EtcdOptions, InvalidEtcdOption
+
+CONFIG_FILE = "penstock.toml"
+"""Read from the current directory where no other file is named."""
+DEFAULT_LISTENER = "PLAINTEXT"
+OTHER_DESCRIPTORS = 256
+"""What else is open: the store, listeners, HTTP, files that are looked at in passing."""
+FEWEST_CONNECTIONS = 64
+CLUSTER_DEFAULTS = {
+    "default.replication.factor": "3",
+    "min.insync.replicas": "2",
+    "auto.create.topics.enable": "false",
+}
+"""What holds in a cluster where nothing else is said; a broker that is alone has one replica of each partition."""
+
+
+class StartError(Exception):
+    """The broker cannot start; the message says why and what to do."""
+
+
+def load_config(options: UpOptions, environment: Mapping[str, str]) -> BrokerConfig:
+    """Raises StartError."""
+    try:
+        file = options.config_file
+        if file is None and os.path.exists(CONFIG_FILE):
+            file = CONFIG_FILE
+        return sources.load(file, environment, options.settings, CLUSTER_DEFAULTS if options.etcd else None)
+    except InvalidSetting as e:
+        raise StartError(str(e)) from e
+    except OSError as e:
+        raise StartError(f"the settings in {options.config_file} cannot be read: {e.strerror}") from e
+
+
+def listeners_of(options: UpOptions, config: BrokerConfig) -> list[ListenerAddress]:
+    """Where to listen: what the command line says, else the settings, else one listener on its host and port."""
+    try:
+        if options.listeners:
+            return parse_listeners(",".join(options.listeners))
+        if config.listeners:
+            return parse_listeners(config.listeners)
+    except InvalidSetting as e:
+        raise StartError(str(e)) from e
+    return [ListenerAddress(DEFAULT_LISTENER, options.host, options.port)]
+
+
+def server_limits(config: BrokerConfig) -> ServerLimits:
+    """Connections get the descriptors that the logs leave: none of theirs may fail for want of one."""
+    left = raise_descriptor_limit() - config.log_max_open_files * 3 // 2 - OTHER_DESCRIPTORS
+    return ServerLimits(
+        max_request_bytes=config.socket_request_max_bytes,
+        max_receive_bytes=config.queued_max_request_bytes,
+        idle_s=config.connections_max_idle_ms / 1000,
+        max_connections=min(config.max_connections, max(left, FEWEST_CONNECTIONS)),
+        max_connections_per_ip=config.max_connections_per_ip,
+    )
+
+
+def etcd_of(options: UpOptions) -> EtcdOptions | None:
+    """How to reach the etcd; None where the broker is alone. Raises StartError."""
+    if not options.etcd:
+        return None
+    password = None
+    if options.etcd_password_file is not None:
+        try:
+            with open(options.etcd_password_file, encoding="utf-8") as file:
+                password = file.read().rstrip("\r\n")
+        except (OSError, UnicodeDecodeError) as e:
+            raise StartError(f"etcd's password cannot be read from {options.etcd_password_file}: {e}") from e
+    try:
+        return EtcdOptions(
+            endpoints=tuple(options.etcd),
+            ca_file=options.etcd_ca_file,
+            cert_file=options.etcd_cert_file,
+            key_file=options.etcd_key_file,
+            user=options.etcd_user,
+            password=password,
+        )
+    except InvalidEtcdOption as e:
+        raise StartError(str(e)) from e
