@@ -1,4 +1,4 @@
-"""The command line: ``python -m bench SUITE``, ``python -m bench all``, ``python -m bench report``."""
+"""The command line: ``python -m bench SUITE``, ``bench all``, ``bench cluster``, ``bench report``."""
 
 from __future__ import annotations
 
@@ -17,17 +17,29 @@ from rich.console import Console
 from bench import report as report_module
 from bench import tables
 from bench.client import ClientFailed
-from bench.peers.broker import BrokerFailed, Peer
-from bench.peers.kafka import Kafka, KafkaUnavailable
+from bench.peers.broker import Peer
+from bench.peers.kafka import Kafka, KafkaCluster, KafkaUnavailable
 from bench.peers.mock import Mock
-from bench.peers.penstock import DEFAULT_COMMAND, Penstock
+from bench.peers.penstock import CLUSTER_COMMAND, DEFAULT_COMMAND, Penstock, PenstockCluster
+from bench.peers.service import BrokerFailed, Contender
 from bench.results import RESULTS_DIR, Results, read_all
 from bench.session import Options, Session, new_work_dir
-from bench.suites import commits, connections, footprint, latency, partitions, surge, throughput
+from bench.suites import (
+    cluster_partitions,
+    commits,
+    connections,
+    failover,
+    footprint,
+    latency,
+    partitions,
+    rf3,
+    surge,
+    throughput,
+)
 
 LOG_WIDTH = 160
 Suite = Callable[[Session], None]
-SUITES: dict[str, tuple[Suite, float]] = {  # with about how many minutes each takes
+ONE_BROKER: dict[str, tuple[Suite, float]] = {  # with about how many minutes each takes
     "produce": (throughput.produce, 4),
     "consume": (throughput.consume, 2.5),
     "durable": (throughput.durable, 2),
@@ -42,7 +54,20 @@ SUITES: dict[str, tuple[Suite, float]] = {  # with about how many minutes each t
     "commits": (commits.run, 1),
 }
 
-SHARING = ("produce", "consume", "durable", "small-batches", "roundtrip", "latency")  # one pair of brokers for all
+THREE_BROKERS: dict[str, tuple[Suite, float]] = {
+    "rf3": (rf3.throughput, 5),
+    "rf3-latency": (rf3.latency, 5),
+    "failover": (failover.run, 7),
+    "cluster-partitions": (cluster_partitions.run, 6),
+    "cluster-commits": (commits.on_cluster, 2),
+}
+SUITES = {**ONE_BROKER, **THREE_BROKERS}
+GROUPS = {"all": ONE_BROKER, "cluster": THREE_BROKERS}
+
+SHARING = (  # one pair of brokers, or of clusters, for all of a kind
+    *("produce", "consume", "durable", "small-batches", "roundtrip", "latency"),
+    *("rf3", "rf3-latency"),
+)
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__, pretty_exceptions_enable=False)
 
@@ -51,9 +76,9 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(-1 if part.strip() == "all" else int(part) for part in text.split(","))
 
 
-@app.command("run", help="Runs the named suites, or 'all'.", hidden=True)
+@app.command("run", help="Runs the named suites; 'all' of one broker, 'cluster' those of three.", hidden=True)
 def run_suites(
-    names: Annotated[list[str], typer.Argument(help="Suites: " + ", ".join(SUITES) + ", or all.")],
+    names: Annotated[list[str], typer.Argument(help="Suites: " + ", ".join(SUITES) + "; all, cluster.")],
     rounds: Annotated[int | None, typer.Option(min=1, help="Rounds, where not each suite's own number.")] = None,
     sizes: Annotated[str, typer.Option(help="Message sizes in bytes.")] = "100,1024,10240",
     acks: Annotated[str, typer.Option(help="acks of the produce suite: 1, all.")] = "1,all",
@@ -62,22 +87,25 @@ def run_suites(
     no_kafka: Annotated[bool, typer.Option("--no-kafka", help="Measure without Kafka.")] = False,
     null: Annotated[bool, typer.Option("--null", help="Kafka in both columns: the noise of the bench.")] = False,
     penstock: Annotated[str, typer.Option(help="Command that starts the broker under test.")] = DEFAULT_COMMAND,
+    penstock_node: Annotated[str, typer.Option(help="And a broker of the cluster under test.")] = CLUSTER_COMMAND,
 ) -> None:
     """Runs suites one after the other; exit code 1 where one could not be measured."""
-    chosen = list(SUITES) if names == ["all"] else names
+    chosen = [suite for name in names for suite in GROUPS.get(name, [name])]
     unknown = [name for name in chosen if name not in SUITES]
     if unknown:
-        raise typer.BadParameter(f"unknown suite {unknown[0]}; there are {', '.join(SUITES)} and all")
+        raise typer.BadParameter(f"unknown suite {unknown[0]}; there are {', '.join(SUITES)}, and all and cluster")
     options = Options(rounds, megabytes, _numbers(sizes), _numbers(acks), quick, null)
     console = Console() if sys.stdout.isatty() else Console(width=LOG_WIDTH)
     try:
         subject: Peer = Kafka("penstock") if null else Penstock(penstock)
         kafka = None if no_kafka else Kafka()
+        subject_cluster: Contender = KafkaCluster("penstock") if null else PenstockCluster(penstock_node)
+        kafka_cluster = None if no_kafka else KafkaCluster()
     except KafkaUnavailable as error:
         console.print(str(error), style="red", markup=False)
         raise typer.Exit(2) from error
     work_dir = new_work_dir()
-    session = Session(options, console, subject, kafka, Mock(), work_dir)
+    session = Session(options, console, subject, kafka, Mock(), subject_cluster, kafka_cluster, work_dir)
     os.sched_setaffinity(0, {session.cores.client})
     try:
         failed = _run(session, chosen)
@@ -130,6 +158,6 @@ def _terminated(_signal: int, _frame: FrameType | None) -> None:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, _terminated)
-    if len(sys.argv) > 1 and (sys.argv[1] in SUITES or sys.argv[1] == "all"):
+    if len(sys.argv) > 1 and (sys.argv[1] in (*SUITES, *GROUPS)):
         sys.argv.insert(1, "run")
     app()

@@ -64,6 +64,10 @@ def _dispatch(spec: specs.AnySpec) -> specs.Metrics:
         from bench.loads import surge
 
         return surge.run(spec)
+    if isinstance(spec, specs.Failover):
+        from bench.loads import failover
+
+        return failover.run(spec)
     from bench.loads import paced
 
     return paced.run(spec)

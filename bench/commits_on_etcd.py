@@ -90,7 +90,7 @@ async def measure(endpoints: tuple[str, ...], etcd_pid: int, seconds: float, pro
     dispatcher = Dispatcher(nobody, nobody, ApiVersionsApi(routes), routes, RequestStats())
     server = Server(dispatcher, ServerLimits(), ThreadPoolExecutor(2))
     [bound] = await server.listen([ListenerAddress("PLAINTEXT", "127.0.0.1", 0)])
-    spec = commits.spec_of(f"127.0.0.1:{bound.port}", TOPIC, os.getpid(), max(os.sched_getaffinity(0)), seconds)
+    spec = commits.spec_of(f"127.0.0.1:{bound.port}", TOPIC, (os.getpid(),), max(os.sched_getaffinity(0)), seconds)
     etcd_before, txns_before = procfs.cpu_s(etcd_pid), groups.offsets.writers.transactions
     profiler = cProfile.Profile() if profile else None
     if profiler is not None:

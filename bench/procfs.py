@@ -21,8 +21,8 @@ def _stat_fields(pid: int) -> list[str]:
     return text[text.rindex(")") + 2 :].split()
 
 
-def tree(pid: int) -> list[int]:
-    """The process and all its living descendants."""
+def tree(*pids: int) -> list[int]:
+    """The processes and all their living descendants."""
     children: dict[int, list[int]] = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
@@ -31,7 +31,7 @@ def tree(pid: int) -> list[int]:
             except (FileNotFoundError, ProcessLookupError):
                 continue
             children.setdefault(parent, []).append(int(entry))
-    found, todo = [], [pid]
+    found, todo = [], list(pids)
     while todo:
         current = todo.pop()
         found.append(current)
@@ -48,9 +48,9 @@ def _one_cpu_s(pid: int) -> float:
     return own + (int(fields[_CHILDREN_USER]) + int(fields[_CHILDREN_SYSTEM])) / TICKS_PER_S
 
 
-def cpu_s(pid: int) -> float:
-    """CPU seconds, user and system, that the process, its threads and its children have used so far."""
-    return sum(_one_cpu_s(member) for member in tree(pid))
+def cpu_s(*pids: int) -> float:
+    """CPU seconds, user and system, that the processes, their threads and children have used so far."""
+    return sum(_one_cpu_s(member) for member in tree(*pids))
 
 
 def _status_bytes(pid: int, field: str) -> int:
@@ -63,14 +63,14 @@ def _status_bytes(pid: int, field: str) -> int:
     return 0
 
 
-def resident_bytes(pid: int) -> int:
-    """Resident memory of the process and its descendants; pages that they share count for each."""
-    return sum(_status_bytes(member, "VmRSS") for member in tree(pid))
+def resident_bytes(*pids: int) -> int:
+    """Resident memory of the processes and their descendants; pages that they share count for each."""
+    return sum(_status_bytes(member, "VmRSS") for member in tree(*pids))
 
 
-def peak_resident_bytes(pid: int) -> int:
+def peak_resident_bytes(*pids: int) -> int:
     """The sum of each living member's own largest resident size so far."""
-    return sum(_status_bytes(member, "VmHWM") for member in tree(pid))
+    return sum(_status_bytes(member, "VmHWM") for member in tree(*pids))
 
 
 def machine_busy_s() -> float:

@@ -15,8 +15,9 @@ PATH = Path(__file__).resolve().parent / "RESULTS.md"
 INTRODUCTION = """# Results
 
 Penstock beside Apache Kafka with its default settings and librdkafka's mock broker, on one machine, in one run; the
-broker on one core, the client on the other. Rounds alternate their order. A ratio is Penstock's median over the
-base's median; its spread is that of the rounds' own ratios. How it is measured stands in [README.md](README.md).
+broker, or all three of a cluster, on one core, the client on the other. Rounds alternate their order. A ratio is
+Penstock's median over the base's median; its spread is that of the rounds' own ratios. How it is measured stands in
+[README.md](README.md).
 """
 
 

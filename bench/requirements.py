@@ -158,7 +158,80 @@ def _surge() -> Iterator[Requirement]:
     yield Requirement(group, "surge", "surge", "peak_mb", AT_MOST, 512, base=None, unit="MB", label="peak memory")
 
 
-ALL = (*_cpu(), *_throughput(), *_durable(), *_latency(), *_footprint(), *_scale(), *_surge())
+def _cluster_work() -> Iterator[Requirement]:
+    """Three brokers on one core, CPU that of all processes, etcd's among them."""
+    flushes = (("durable", "penstock", "kafka"), ("unflushed", "penstock unflushed", "kafka unflushed"))
+    for size, target in (("100 B", 0.7), ("1 KiB", 0.9)):
+        for name, subject, base in flushes:
+            group = "Three replicas, acks=all: CPU per message over all brokers"
+            yield Requirement(
+                group, "rf3", size, CPU, AT_MOST, target, subject=subject, base=base, label=f"{size}, both {name}"
+            )
+        group = "Three replicas, acks=all: throughput of durable Penstock"
+        for base, least, name in (("kafka", 1.0, "flush.messages=1"), ("kafka unflushed", 0.7, "unflushed")):
+            yield Requirement(
+                group,
+                "rf3",
+                size,
+                MB,
+                AT_LEAST,
+                least,
+                base=base,
+                unless_client_limits=True,
+                label=f"{size}, Kafka {name}",
+            )
+    for rate in ("200/s", "5,000/s"):
+        for name, subject, base in flushes:
+            group = "Three replicas, acks=all: end to end, p99"
+            yield Requirement(
+                group,
+                "rf3-latency",
+                rate,
+                "end_to_end_p99_ms",
+                AT_MOST,
+                0.7,
+                subject=subject,
+                base=base,
+                label=f"{rate}, both {name}",
+            )
+
+
+LEASE_S = 9.0
+
+
+def _cluster_faults() -> Iterator[Requirement]:
+    group = "Failover, until every partition takes acknowledged writes again"
+    for case in ("kill -9 of a broker", "kill -9 of the controller"):
+        yield Requirement(group, "failover", case, "seconds", AT_MOST, 0.2, label=f"{case}, 1,000 partitions")
+    for case, most in (("kill -9, 10,000 partitions", 5.0), ("a paused broker", LEASE_S + 2.0)):
+        yield Requirement(group, "failover", case, "seconds", AT_MOST, most, base=None, unit="s")
+
+
+def _cluster_scale() -> Iterator[Requirement]:
+    group, suite = "A cluster with 10,000 partitions of three replicas", "cluster-partitions"
+    for case, most in (("1,000 created", 1.0), ("10,000 created", 8.0)):
+        yield Requirement(group, suite, case, "seconds", AT_MOST, most, base=None, unit="s")
+    yield Requirement(group, suite, "whole cluster restarted", "seconds", AT_MOST, 0.125)
+    yield Requirement(
+        group,
+        suite,
+        "10,000 idle",
+        "busiest_share_of_core",
+        AT_MOST,
+        0.05,
+        base=None,
+        unit="of a core",
+        label="10,000 idle, the busiest broker",
+    )
+    group = "Commits through one coordinator of a cluster, each durable in etcd"
+    for metric, bound, target, unit in (("commits_per_s", AT_LEAST, 5000.0, "commits/s"), ("lost", AT_MOST, 0.0, "")):
+        label = metric.replace("_", " ").replace("per s", "a second")
+        yield Requirement(group, "cluster-commits", "commits", metric, bound, target, base=None, unit=unit, label=label)
+
+
+ONE_BROKER = (*_cpu(), *_throughput(), *_durable(), *_latency(), *_footprint(), *_scale(), *_surge())
+THREE_BROKERS = (*_cluster_work(), *_cluster_faults(), *_cluster_scale())
+ALL = (*ONE_BROKER, *THREE_BROKERS)
 
 
 def _figure(requirement: Requirement, found: Results) -> Figure | None:

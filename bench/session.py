@@ -17,7 +17,9 @@ from rich.console import Console
 
 from bench import admin, client, machine, procfs
 from bench.loads import specs
-from bench.peers.broker import Broker, Peer
+from bench.peers.broker import Peer
+from bench.peers.cluster import Cluster
+from bench.peers.service import Contender, Service
 from bench.results import RESULTS_DIR, Header, Recorder, Row
 
 QUIET_SHARE = 0.03  # of a core; Kafka's own idling stays below
@@ -26,7 +28,7 @@ WARM_WINDOW = 3  # the newest sections, compared with the best one before them
 WARM_SHARE = 0.95  # the cost counts as steady when the newest are not below this share of it
 WARM_LIMIT_S = 12.0  # for each lane of a case
 SpecFor = Callable[["Lane"], specs.AnySpec]
-WarmUp = Callable[["Session", list[Broker]], None]
+WarmUp = Callable[["Session", list[Service]], None]
 
 
 @dataclass(frozen=True)
@@ -58,32 +60,41 @@ class Options:
 
 @dataclass(frozen=True)
 class Lane:
-    """A column of the table: a running broker and the topic settings that it is measured with."""
+    """A column of the table: a running service and the topic settings that it is measured with."""
 
     name: str
-    broker: Broker
+    broker: Service
     topic_settings: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
 class Session:
-    """Handed to each suite.  ``subject`` stands in Penstock's column, ``kafka`` is None with --no-kafka."""
+    """Handed to each suite.  The subjects stand in Penstock's column, the Kafkas are None with --no-kafka."""
 
     options: Options
     console: Console
     subject: Peer
     kafka: Peer | None
     mock: Peer
+    subject_cluster: Contender
+    kafka_cluster: Contender | None
     work_dir: Path
     cores: machine.Cores = field(default_factory=machine.Cores.of_this_machine)
     recorder: Recorder | None = None
     _topics: int = 0
-    _standing: list[Broker] = field(default_factory=list)
+    _standing: list[Service] = field(default_factory=list)
+    _standing_clusters: bool = False
     _stack: ExitStack = field(default_factory=ExitStack)
 
-    def open_suite(self, name: str, rounds: int, **parameters: str) -> None:
+    @property
+    def rival_clusters(self) -> list[Contender]:
+        """Penstock's and Kafka's, as far as they are wanted."""
+        return [cluster for cluster in (self.subject_cluster, self.kafka_cluster) if cluster is not None]
+
+    def open_suite(self, name: str, rounds: int, *, clusters: bool = False, **parameters: str) -> None:
         """Begins the results file of a suite."""
-        peers = [peer for peer in (self.subject, self.kafka, self.mock) if peer is not None]
+        single = [peer for peer in (self.subject, self.kafka, self.mock) if peer is not None]
+        peers = self.rival_clusters if clusters else single
         header = Header(
             suite=name,
             command=shlex.join(["python", "-m", "bench", *sys.argv[1:]]),
@@ -96,28 +107,48 @@ class Session:
         self.recorder = Recorder(self.results_dir(), header)
         self.console.rule(f"{name}: {rounds} rounds")
 
+    @contextmanager
+    def cluster(self, contender: Contender) -> Iterator[Cluster]:
+        """A running cluster on all cores, for suites of what happens once: starting, failing, creating."""
+        with self.brokers(contender, cores={self.cores.broker, self.cores.client}) as [running]:
+            assert isinstance(running, Cluster), f"{contender.label} is no cluster"
+            yield running
+
+    def in_turns(self, contenders: Sequence[Contender], rounds: int) -> Iterator[tuple[int, Contender]]:
+        """Each of them in each round, in an order that turns round each time."""
+        for round_ in range(rounds):
+            for contender in contenders if round_ % 2 == 0 else reversed(contenders):
+                yield round_, contender
+
     def results_dir(self) -> Path:
         if self.options.against_itself:
             return RESULTS_DIR / "null"
         return RESULTS_DIR / "quick" if self.options.quick else RESULTS_DIR
 
     @contextmanager
-    def brokers(self, *peers: Peer | None, cores: set[int] | None = None) -> Iterator[list[Broker]]:
-        """Running brokers for the peers that there are, on the broker's core; removed at the end."""
+    def brokers(self, *peers: Contender | None, cores: set[int] | None = None) -> Iterator[list[Service]]:
+        """Running services of the peers that there are, on the broker's core; removed at the end."""
         with ExitStack() as stack:
             running = []
             for peer in peers:
                 if peer is not None:
-                    broker = Broker(peer, cores or {self.cores.broker}, self.work_dir)
+                    broker = peer.service(cores or {self.cores.broker}, self.work_dir)
                     stack.callback(broker.remove)
                     broker.start()
                     running.append(broker)
             yield running
 
-    def standing_brokers(self, warm_up: WarmUp) -> list[Broker]:
-        """Brokers that several suites share, so that a compiler's work is waited for once; warmed when new."""
+    def standing_brokers(self, warm_up: WarmUp, *, clusters: bool = False) -> list[Service]:
+        """What several suites share, so that a compiler's work is waited for once; warmed when new.
+
+        Single brokers with the mock, or the clusters: a suite of the one kind ends what stands of the other.
+        """
+        if self._standing and self._standing_clusters != clusters:
+            self.end_standing_brokers()
         if not self._standing:
-            self._standing = self._stack.enter_context(self.brokers(self.subject, self.kafka, self.mock))
+            peers = self.rival_clusters if clusters else [self.subject, self.kafka, self.mock]
+            self._standing = self._stack.enter_context(self.brokers(*peers))
+            self._standing_clusters = clusters
             started = time.monotonic()
             warm_up(self, self._standing)
             self.console.print(f"  the brokers were warmed up for {time.monotonic() - started:.0f} s")
@@ -128,10 +159,14 @@ class Session:
         self._standing = []
         self._stack.close()
 
-    def rivals(self, brokers: Sequence[Broker], *, durable: bool) -> list[Lane]:
+    def rivals(self, brokers: Sequence[Service], *, durable: bool) -> list[Lane]:
         """A lane for each broker with the settings for durable or for unflushed topics."""
         return [
-            Lane(broker.peer.label, broker, broker.peer.durable_topic if durable else broker.peer.unflushed_topic)
+            Lane(
+                broker.contender.label,
+                broker,
+                broker.contender.durable_topic if durable else broker.contender.unflushed_topic,
+            )
             for broker in brokers
         ]
 
@@ -140,31 +175,35 @@ class Session:
         """A new topic, deleted at the end."""
         self._topics += 1
         name = f"bench-{self._topics}"
-        address = lane.broker.address
-        if lane.broker.peer.creates_topics:
-            admin.create_topics(address, [name], partitions, lane.topic_settings)
-            admin.wait_for_leaders(address, name, partitions)
+        broker = lane.broker
+        if broker.contender.creates_topics:
+            admin.create_topics(broker.address, [name], partitions, lane.topic_settings, broker.contender.replicas)
+            admin.wait_for_leaders(broker.addresses, name, partitions)
             yield name
-            admin.delete_topic(address, name)
+            admin.delete_topic(broker.address, name)
         else:
-            admin.wait_for_leaders(address, name, 1)
+            admin.wait_for_leaders(broker.addresses, name, 1, create=True)
             yield name
 
-    def settle(self, brokers: Sequence[Broker]) -> None:
+    def settle(self, brokers: Sequence[Service]) -> None:
         """Writes all dirty pages out and waits until the brokers are idle, for a bounded time."""
         os.sync()
         deadline = time.monotonic() + (0.5 if self.options.quick else 5.0)
+        pids = [pid for broker in brokers for pid in broker.pids]
         while time.monotonic() < deadline:
-            before = [procfs.cpu_s(broker.pid) for broker in brokers]
+            before = procfs.cpu_s(*pids)
             time.sleep(QUIET_WINDOW_S)
-            after = [procfs.cpu_s(broker.pid) for broker in brokers]
-            if sum(after) - sum(before) < QUIET_SHARE * QUIET_WINDOW_S * len(brokers):
+            after = procfs.cpu_s(*pids)
+            if after - before < QUIET_SHARE * QUIET_WINDOW_S * len(pids):
                 return
 
-    def measure(self, lane: Lane, spec: specs.AnySpec, brokers: Sequence[Broker]) -> specs.Metrics:
+    def measure(self, lane: Lane, spec: specs.AnySpec, brokers: Sequence[Service]) -> specs.Metrics:
         """One timed section in a client process of its own."""
         self.settle(brokers)
-        metrics = client.run(spec)
+        try:
+            metrics = client.run(spec)
+        except client.ClientFailed as error:
+            raise client.ClientFailed(f"on {lane.name}: {error}") from error
         lane.broker.check()
         return metrics
 

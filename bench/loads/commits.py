@@ -13,7 +13,7 @@ import struct
 import time
 from collections import deque
 
-from bench import procfs
+from bench import cluster_wire, procfs
 from bench.connection import Connection
 from bench.loads.specs import Commits as Spec
 from bench.loads.specs import Metrics
@@ -23,6 +23,7 @@ OFFSET_COMMIT, OFFSET_FETCH = 8, 9
 COMMIT_VERSION, FETCH_VERSION = 7, 5
 CLIENT = b"bench"
 PATIENCE_S = 30.0
+NAMES_EACH = 100
 
 
 def string(data: bytes) -> bytes:
@@ -67,12 +68,12 @@ def fetched(answer: bytes, topic: bytes, partitions: int) -> list[int]:
 class Committer:
     """One connection, its groups in turn, and what of each key was acknowledged last."""
 
-    def __init__(self, spec: Spec, number: int) -> None:
+    def __init__(self, spec: Spec, groups: list[bytes]) -> None:
         self.spec = spec
         self.connection = Connection(spec.address, PATIENCE_S)
         self.stream = Stream(self.connection)
         self.topic = spec.topic.encode()
-        self.groups = [f"group-{g}".encode() for g in range(number, spec.groups, spec.connections)]
+        self.groups = groups
         self.keys = [(g, p) for p in range(spec.partitions) for g in range(len(self.groups))]
         self.requests = [commit_request(self.groups[g], self.topic, p) for g, p in self.keys]
         self.acknowledged = [-1] * len(self.keys)
@@ -113,9 +114,35 @@ class Committer:
         return lost
 
 
+def coordinated_groups(spec: Spec) -> list[bytes]:
+    """Names of groups that the broker at ``spec.address`` coordinates, as it tells; RuntimeError where it has none.
+
+    Kafka makes its topic of offsets when it is first asked, and tells no coordinator until that is done.
+    """
+    connection = Connection(spec.address, PATIENCE_S)
+    found: list[bytes] = []
+    number = 0
+    deadline = time.perf_counter() + PATIENCE_S
+    try:
+        while len(found) < spec.groups:
+            names = [f"group-{n}" for n in range(number, number + NAMES_EACH)]
+            told = cluster_wire.coordinators_response(connection.ask(cluster_wire.coordinators_request(names)))
+            if len(told) < len(names):
+                time.sleep(0.1)
+            else:
+                found += [name.encode() for name in names if told[name] == spec.address]
+                number += NAMES_EACH
+            if time.perf_counter() > deadline:
+                raise RuntimeError(f"the broker at {spec.address} coordinates {len(found)} of {number} groups")
+    finally:
+        connection.close()
+    return found[: spec.groups]
+
+
 def run(spec: Spec) -> Metrics:
     """RuntimeError where nothing was committed."""
-    committers = [Committer(spec, number) for number in range(spec.connections)]
+    groups = coordinated_groups(spec)
+    committers = [Committer(spec, groups[number :: spec.connections]) for number in range(spec.connections)]
     selector = selectors.DefaultSelector()
     for committer in committers:
         selector.register(committer.stream.socket, selectors.EVENT_READ, committer)
@@ -123,9 +150,9 @@ def run(spec: Spec) -> Metrics:
     for committer in committers:
         committer.latencies.clear()
         committer.refused = 0
-    cpu_before, started = procfs.cpu_s(spec.broker_pid), time.perf_counter()
+    cpu_before, started = procfs.cpu_s(*spec.broker_pids), time.perf_counter()
     work(selector, committers, spec.seconds)
-    elapsed_s, cpu_s = time.perf_counter() - started, procfs.cpu_s(spec.broker_pid) - cpu_before
+    elapsed_s, cpu_s = time.perf_counter() - started, procfs.cpu_s(*spec.broker_pids) - cpu_before
     latencies = sorted(latency for committer in committers for latency in committer.latencies)
     if not latencies:
         raise RuntimeError("nothing was committed")

@@ -18,7 +18,7 @@ def run(spec: Spec) -> Metrics:
     consumer = Consumer({"bootstrap.servers": spec.address, "group.id": "bench", "enable.auto.commit": False})
     try:
         consumer.list_topics(spec.topic, timeout=30)
-        section = Section(spec.broker_pid)
+        section = Section(spec.broker_pids)
         consumer.assign([TopicPartition(spec.topic, index, 0) for index in range(spec.partitions)])
         seen, calls = _read(consumer, spec)
         metrics = section.finish(seen, spec.size_bytes)

@@ -26,7 +26,7 @@ def run(spec: Spec) -> Metrics:
         for _ in range(WARM_UP):
             accepted(connection.ask(request))
         gc.disable()
-        section = Section(spec.broker_pid)
+        section = Section(spec.broker_pids)
         answers, latencies_ns = _time(connection, request, spec.requests)
         metrics = section.finish(spec.requests, spec.size_bytes)
     finally:

@@ -1,14 +1,17 @@
 """Latency at a fixed rate, to the producer's answer and to the consumer.
 
 Requests leave on a schedule, answered or not, and latency counts from the scheduled time, so that a stall of the
-broker is seen by every message that it delays.  One thread serves both raw connections and never sleeps: the
-client has a core of its own, and a sleeping client would add the kernel's wake-up to each figure.
+broker is seen by every message that it delays.  Each message is a request of its own; with ``in_flight`` what is due
+while that many requests are under way goes into one batch, as with the usual clients.  One thread serves both raw
+connections and never sleeps: the client has a core of its own, and a sleeping client would add the kernel's wake-up to
+each figure.
 """
 
 from __future__ import annotations
 
 import gc
 import time
+from collections import deque
 
 from bench import wire
 from bench.connection import Connection
@@ -20,6 +23,7 @@ from bench.loads.stream import Stream
 
 WARM_UP_S = 0.5
 DRAIN_LIMIT_S = 10.0
+MOST_MESSAGES = 500  # of 1 KiB, half of what a batch may have by default
 
 
 class _Run:
@@ -27,12 +31,13 @@ class _Run:
         self.spec = spec
         self.producing, self.consuming = producing, consuming
         self.first_offset = self.next_offset = first_offset
-        batch = wire.record_batch([b"x" * spec.size_bytes])
-        self.request = wire.produce_request(spec.topic, [(0, batch)])
+        self.requests: dict[int, bytes] = {}
         self.scheduled_ns: list[int] = []
+        self.waiting = 0
+        self.under_way: deque[int] = deque()
         self.produced_ns: list[int] = []
         self.consumed_ns: list[int] = []
-        self.late = 0
+        self.late = self.sent = 0
 
     def ask_for_more(self) -> None:
         self.consuming.send(wire.fetch_request(self.spec.topic, 0, self.next_offset))
@@ -40,15 +45,32 @@ class _Run:
     def until_sent(self, messages: int) -> None:
         interval_ns = int(1e9 / self.spec.rate_per_s)
         due = time.perf_counter_ns() + interval_ns
-        for _ in range(messages):
-            while time.perf_counter_ns() < due or self.producing.full:
-                self.poll()
-            if time.perf_counter_ns() > due + interval_ns:
-                self.late += 1
-            self.scheduled_ns.append(due)
-            self.producing.send(self.request)
+        left = messages
+        while left or self.waiting:
+            now = time.perf_counter_ns()
+            while left and due <= now:
+                self.late += now > due + interval_ns
+                self.scheduled_ns.append(due)
+                self.waiting += 1
+                left -= 1
+                due += interval_ns
+            self.send_waiting()
             self.poll()
-            due += interval_ns
+
+    def send_waiting(self) -> None:
+        limit = self.spec.in_flight
+        while self.waiting and not self.producing.full and (not limit or len(self.under_way) < limit):
+            count = min(self.waiting, MOST_MESSAGES) if limit else 1
+            self.waiting -= count
+            self.under_way.append(count)
+            self.sent += 1
+            self.producing.send(self.request_of(count))
+
+    def request_of(self, messages: int) -> bytes:
+        if messages not in self.requests:
+            batch = wire.record_batch([b"x" * self.spec.size_bytes] * messages)
+            self.requests[messages] = wire.produce_request(self.spec.topic, [(0, batch)])
+        return self.requests[messages]
 
     def until_drained(self) -> None:
         deadline = time.monotonic() + DRAIN_LIMIT_S
@@ -66,7 +88,8 @@ class _Run:
         for answer in self.producing.answers():
             now = time.perf_counter_ns()
             accepted(answer)
-            self.produced_ns.append(now - self.scheduled_ns[len(self.produced_ns)])
+            for _ in range(self.under_way.popleft()):
+                self.produced_ns.append(now - self.scheduled_ns[len(self.produced_ns)])
         for answer in self.consuming.answers():
             self._consumed(wire.fetch_response(answer), time.perf_counter_ns())
 
@@ -91,7 +114,7 @@ def run(spec: Spec) -> Metrics:
         current.ask_for_more()
         warm_up = int(WARM_UP_S * spec.rate_per_s)
         current.until_sent(warm_up)
-        section = Section(spec.broker_pid)
+        section = Section(spec.broker_pids)
         current.until_sent(int(spec.seconds * spec.rate_per_s))
         current.until_drained()
         metrics = section.finish(len(current.scheduled_ns) - warm_up, spec.size_bytes)
@@ -103,4 +126,5 @@ def run(spec: Spec) -> Metrics:
         **percentiles(current.produced_ns[warm_up:], "produce_"),
         **percentiles(current.consumed_ns[warm_up:], "end_to_end_"),
         "sent_late": current.late,
+        "requests": current.sent,
     }

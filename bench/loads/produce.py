@@ -61,7 +61,7 @@ def run(spec: Spec) -> Metrics:
     producer.produce(spec.topic, value)
     if producer.flush(spec.limit_s):
         raise RuntimeError(f"the first message was not accepted in {spec.limit_s} s: {observer.failures}")
-    section = Section(spec.broker_pid)
+    section = Section(spec.broker_pids)
     deque(map(producer.produce, repeat(spec.topic, spec.messages), repeat(value)), maxlen=0)
     left = producer.flush(spec.limit_s)
     metrics = section.finish(spec.messages, spec.size_bytes)

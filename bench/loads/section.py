@@ -11,10 +11,10 @@ from bench.loads.specs import Metrics
 class Section:
     """Start it when connections are open and topics known; ``finish`` right after the last answer."""
 
-    def __init__(self, broker_pid: int) -> None:
-        self._pid = broker_pid
+    def __init__(self, broker_pids: tuple[int, ...]) -> None:
+        self._pids = broker_pids
         self._busy = procfs.machine_busy_s()
-        self._broker = procfs.cpu_s(broker_pid)
+        self._broker = procfs.cpu_s(*broker_pids)
         self._client = time.process_time()
         self._start = time.perf_counter()
 
@@ -22,7 +22,7 @@ class Section:
         """Metrics of a section that moved ``messages`` of ``size_bytes`` each."""
         wall_s = time.perf_counter() - self._start
         client_s = time.process_time() - self._client
-        broker_s = procfs.cpu_s(self._pid) - self._broker
+        broker_s = procfs.cpu_s(*self._pids) - self._broker
         others_s = procfs.machine_busy_s() - self._busy - client_s - broker_s
         return {
             "wall_s": wall_s,

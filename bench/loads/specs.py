@@ -6,11 +6,14 @@ import msgspec
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Common to all loads: where the broker is and what to pin to."""
+    """Common to all loads: where the broker is and what to pin to.
+
+    ``broker_pids`` are the processes whose CPU time counts: one, or those of a whole cluster.
+    """
 
     address: str
     topic: str
-    broker_pid: int
+    broker_pids: tuple[int, ...]
     core: int
     limit_s: float = 120.0
 
@@ -40,11 +43,15 @@ class OneByOne(Spec, frozen=True, kw_only=True):
 
 
 class Paced(Spec, frozen=True, kw_only=True):
-    """A fixed rate on one raw connection, whatever the answers take; a second connection consumes."""
+    """A fixed rate on one raw connection, whatever the answers take; a second connection consumes.
+
+    ``in_flight`` limits the requests under way; without it there is no limit, and one message in each.
+    """
 
     size_bytes: int
     rate_per_s: int
     seconds: float
+    in_flight: int = 0
 
 
 class Surge(Spec, frozen=True, kw_only=True):
@@ -59,7 +66,10 @@ class Surge(Spec, frozen=True, kw_only=True):
 
 
 class Commits(Spec, frozen=True, kw_only=True):
-    """Offsets of ``groups`` groups, each with ``partitions`` keys; ``depth`` commits under way on each connection."""
+    """Offsets of ``groups`` groups, each with ``partitions`` keys; ``depth`` commits under way on each connection.
+
+    In a cluster the groups are chosen so that the broker at ``address`` coordinates all of them.
+    """
 
     groups: int
     partitions: int
@@ -69,5 +79,21 @@ class Commits(Spec, frozen=True, kw_only=True):
     warm_up_s: float = 1.0
 
 
-AnySpec = Produce | Consume | OneByOne | Paced | Surge | Commits
+class Failover(Spec, frozen=True, kw_only=True):
+    """One produce a partition under way, through a fault that the client itself brings about.
+
+    ``address`` holds all brokers; ``topic`` is the prefix of ``topics`` topics, ``topic-0`` and so on, of
+    ``partitions`` each.  ``signal`` goes to ``victim_pid``, the process of broker ``victim``.
+    """
+
+    topics: int
+    partitions: int
+    size_bytes: int
+    interval_s: float
+    victim: int
+    victim_pid: int
+    signal: int
+
+
+AnySpec = Produce | Consume | OneByOne | Paced | Surge | Commits | Failover
 Metrics = dict[str, float]

@@ -1,4 +1,4 @@
-"""A broker as the bench sees it: a recipe (Peer) and a process that runs from it (Broker).
+"""A service of one process: a recipe (Peer) and a process that runs from it (Broker).
 
 Every process that is started here is also ended here, by its process id.
 """
@@ -13,32 +13,23 @@ import socket
 import subprocess
 import tempfile
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from pathlib import Path
-from typing import IO, ClassVar
+from typing import IO
 
 from bench import connection, procfs
+from bench.peers.service import BrokerFailed, Contender, Service
 
 START_LIMIT_S = 120.0
 STOP_LIMIT_S = 120.0
 LOG_TAIL_LINES = 30
 
 
-class BrokerFailed(Exception):
-    """A broker did not start or ended by itself; the message holds the end of its log."""
+class Peer(Contender):
+    """How one kind of broker is prepared and started."""
 
-
-class Peer(ABC):
-    """How one kind of broker is prepared and started, with its default settings."""
-
-    label: str
-    creates_topics = True  # whether CreateTopics works; otherwise asking for a topic creates it
-    durable_topic: ClassVar[dict[str, str]]  # settings that make acks=all wait for the disk
-    unflushed_topic: ClassVar[dict[str, str]]  # settings that leave flushing to the operating system
-
-    @abstractmethod
-    def version(self) -> str:
-        """What to call it in the report."""
+    def service(self, cores: set[int], work_dir: Path) -> Broker:
+        return Broker(self, cores, work_dir)
 
     def prepare(self, data_dir: Path, port: int) -> None:
         """What has to happen once before the first start in ``data_dir``; not part of any measurement."""
@@ -56,6 +47,10 @@ class Peer(ABC):
     def environment(self) -> dict[str, str]:
         return dict(os.environ)
 
+    def wait_until_answering(self, address: str, deadline: float) -> None:
+        """Returns when it serves; TimeoutError at ``deadline`` (time.monotonic)."""
+        connection.wait_until_answering(address, deadline)
+
 
 def free_port() -> int:
     """A port of 127.0.0.1 that was free a moment ago."""
@@ -69,7 +64,7 @@ def _raise_open_file_limit() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-class Broker:
+class Broker(Service):
     """One broker in a temporary directory, pinned to ``cores``; restarts keep directory and port."""
 
     def __init__(self, peer: Peer, cores: set[int], work_dir: Path) -> None:
@@ -83,8 +78,16 @@ class Broker:
         peer.prepare(self.data_dir, self.port)
 
     @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self.port}"
+    def contender(self) -> Peer:
+        return self.peer
+
+    @property
+    def addresses(self) -> list[str]:
+        return [f"127.0.0.1:{self.port}"]
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        return (self.pid,)
 
     @property
     def pid(self) -> int:
@@ -114,12 +117,16 @@ class Broker:
     def start(self) -> None:
         """Starts the process and waits until it answers."""
         self.spawn()
+        self.wait_until_answering()
+
+    def wait_until_answering(self) -> None:
+        """BrokerFailed where it ends instead, or does not answer in time."""
         deadline = time.monotonic() + START_LIMIT_S
         while True:
             self.check()
             self.port = self.peer.chosen_port(self.data_dir) or self.port
             try:
-                connection.wait_until_answering(self.address, time.monotonic() + 0.5)
+                self.peer.wait_until_answering(self.address, time.monotonic() + 0.5)
                 return
             except TimeoutError:
                 if time.monotonic() > deadline:
@@ -149,16 +156,21 @@ class Broker:
         finally:
             self.process = None
 
+    def kill(self) -> None:
+        """SIGKILL, or what is left to do where somebody else has sent it; the data stays."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
     def remove(self) -> None:
         """Ends the broker for good, children that outlive it included, and removes its directory."""
         if self.process is not None:
             members = procfs.tree(self.process.pid)
-            self.process.kill()
-            self.process.wait()
+            self.kill()
             for member in members[1:]:
                 try:
                     os.kill(member, signal.SIGKILL)
                 except ProcessLookupError:
                     continue
-            self.process = None
         shutil.rmtree(self.home, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Apache Kafka from Maven Central, one node in KRaft's combined mode, with the defaults of its own start script.
+"""Apache Kafka from Maven Central in KRaft's combined mode, one node or three, with the defaults of its own script.
 
 Maven resolves the server into a cache outside the checkout once.  Heap and collector flags are those of
 kafka-server-start.sh and kafka-run-class.sh; logging is INFO to the console, as in the distribution.
@@ -11,10 +11,13 @@ import shutil
 import subprocess
 import uuid
 from base64 import urlsafe_b64encode
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import ClassVar
 
-from bench.peers.broker import Peer, free_port
+from bench.peers.broker import Broker, Peer, free_port
+from bench.peers.cluster import BROKERS, ClusterContender
 
 VERSION = "4.3.1"
 LOG4J_VERSION = "2.25.4"
@@ -55,18 +58,28 @@ rootLogger.appenderRef.console.ref=console
 """
 
 _SERVER = """process.roles=broker,controller
-node.id=1
+node.id={node_id}
 listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
 advertised.listeners=PLAINTEXT://127.0.0.1:{port}
 controller.listener.names=CONTROLLER
-controller.quorum.voters=1@127.0.0.1:{controller_port}
+controller.quorum.voters={voters}
 log.dirs={logs}
-offsets.topic.replication.factor=1
+"""
+
+_ALONE = """offsets.topic.replication.factor=1
 transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
 share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
 """
+
+_OF_SEVERAL = """default.replication.factor=3
+min.insync.replicas=2
+"""  # the internal topics have three replicas and two in sync by default
+
+
+def _new_cluster_id() -> str:
+    return urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A")
 
 
 class KafkaUnavailable(Exception):
@@ -119,13 +132,22 @@ class Kafka(Peer):
         return f"Apache Kafka {VERSION}"
 
     def prepare(self, data_dir: Path, port: int) -> None:
+        self._format(data_dir, port, 1, [free_port()], _new_cluster_id(), _ALONE)
+
+    def _format(
+        self, data_dir: Path, port: int, node_id: int, controller_ports: Sequence[int], cluster_id: str, more: str
+    ) -> None:
+        """Writes the configuration of one of as many nodes as there are controller ports, and formats its storage."""
         data_dir.mkdir(parents=True)
-        controller_port = free_port()
         (data_dir / "log4j2.properties").write_text(_LOG4J)
-        (data_dir / "server.properties").write_text(
-            _SERVER.format(port=port, controller_port=controller_port, logs=data_dir / "logs")
+        server = _SERVER.format(
+            node_id=node_id,
+            port=port,
+            controller_port=controller_ports[node_id - 1],
+            voters=",".join(f"{number}@127.0.0.1:{its}" for number, its in enumerate(controller_ports, 1)),
+            logs=data_dir / "logs",
         )
-        cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A")
+        (data_dir / "server.properties").write_text(server + more)
         command = self._jvm(data_dir, ["-Xmx256m"], "kafka.tools.StorageTool")
         command += ["format", "-t", cluster_id, "-c", str(data_dir / "server.properties")]
         done = subprocess.run(command, capture_output=True, text=True, timeout=FORMAT_LIMIT_S, check=False)
@@ -141,3 +163,34 @@ class Kafka(Peer):
     def command(self, data_dir: Path, port: int) -> list[str]:
         del port  # it stands in the properties since prepare()
         return [*self._jvm(data_dir, JVM_FLAGS, "kafka.Kafka"), str(data_dir / "server.properties")]
+
+
+class _Node(Kafka):
+    """One of three, each broker and controller."""
+
+    def __init__(self, label: str, node_id: int, controller_ports: Sequence[int], cluster_id: str) -> None:
+        super().__init__(f"{label}-{node_id}")
+        self._node_id, self._controller_ports, self._cluster_id = node_id, controller_ports, cluster_id
+
+    def prepare(self, data_dir: Path, port: int) -> None:
+        self._format(data_dir, port, self._node_id, self._controller_ports, self._cluster_id, _OF_SEVERAL)
+
+
+class KafkaCluster(ClusterContender):
+    """Three nodes in combined mode: three processes, where controllers of their own would make it six."""
+
+    durable_topic: ClassVar[dict[str, str]] = {**Kafka.durable_topic, "min.insync.replicas": "2"}
+    unflushed_topic: ClassVar[dict[str, str]] = {"min.insync.replicas": "2"}
+
+    def __init__(self, label: str = "kafka") -> None:
+        self.label = label
+        resolve()
+
+    def version(self) -> str:
+        return f"Apache Kafka {VERSION} (three combined nodes)"
+
+    def parts(self, cores: set[int], home: Path) -> tuple[None, list[Broker]]:
+        ports, cluster_id = [free_port() for _ in range(BROKERS)], _new_cluster_id()
+        nodes = [_Node(self.label, number, ports, cluster_id) for number in range(1, BROKERS + 1)]
+        with ThreadPoolExecutor(BROKERS) as pool:
+            return None, list(pool.map(lambda node: Broker(node, cores, home), nodes))

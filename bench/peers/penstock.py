@@ -1,4 +1,4 @@
-"""Penstock, started as a user would: ``penstock up``."""
+"""Penstock, started as a user would: ``penstock up``, alone or as one of three brokers beside an etcd."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import ClassVar
 
-from bench.peers.broker import Peer
+from bench.peers.broker import Broker, Peer
+from bench.peers.cluster import BROKERS, ClusterContender
+from bench.peers.etcd import Etcd
 
 NEVER = str(2**63 - 1)
-DEFAULT_COMMAND = (
-    f"{shlex.quote(str(Path(sys.executable).parent / 'penstock'))} up --data {{data}} --port {{port}} --http-port 0"
-)
+_UP = f"{shlex.quote(str(Path(sys.executable).parent / 'penstock'))} up --data {{data}} --port {{port}}"
+DEFAULT_COMMAND = f"{_UP} --http-port 0"
+CLUSTER_COMMAND = f"{_UP} --http-port -1 --etcd {{etcd}} --id {{id}}"
 
 
 class Penstock(Peer):
@@ -31,3 +33,40 @@ class Penstock(Peer):
 
     def command(self, data_dir: Path, port: int) -> list[str]:
         return [part.format(data=data_dir, port=port) for part in shlex.split(self._template)]
+
+
+class _Node(Peer):
+    """One broker of a cluster."""
+
+    durable_topic: ClassVar[dict[str, str]] = {}
+    unflushed_topic: ClassVar[dict[str, str]] = {}
+
+    def __init__(self, label: str, template: str, etcd: Broker, broker_id: int) -> None:
+        self.label = f"{label}-{broker_id}"
+        self._template, self._etcd, self._id = template, etcd, broker_id
+
+    def version(self) -> str:
+        return f"Penstock {version('penstock')}"
+
+    def command(self, data_dir: Path, port: int) -> list[str]:
+        values = {"data": data_dir, "port": port, "etcd": f"http://{self._etcd.address}", "id": self._id}
+        return [part.format(**values) for part in shlex.split(self._template)]
+
+
+class PenstockCluster(ClusterContender):
+    """Three brokers and an etcd of one member; ``command`` is a template with {data}, {port}, {etcd} and {id}."""
+
+    label = "penstock"
+    durable_topic: ClassVar[dict[str, str]] = {"min.insync.replicas": "2"}
+    unflushed_topic: ClassVar[dict[str, str]] = {**Penstock.unflushed_topic, "min.insync.replicas": "2"}
+
+    def __init__(self, command: str = CLUSTER_COMMAND) -> None:
+        self._template = command
+
+    def version(self) -> str:
+        return f"Penstock {version('penstock')} (three brokers, {Etcd().version()})"
+
+    def parts(self, cores: set[int], home: Path) -> tuple[Broker, list[Broker]]:
+        etcd = Broker(Etcd(), cores, home)
+        nodes = [_Node(self.label, self._template, etcd, number) for number in range(1, BROKERS + 1)]
+        return etcd, [Broker(node, cores, home) for node in nodes]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from bench import client
 from bench.loads import specs
+from bench.peers.service import Contender
 from bench.session import Session
 
 ROUNDS = 3
@@ -13,28 +16,40 @@ SECONDS = 5.0
 
 
 def run(session: Session) -> None:
+    """One broker."""
+    _measure(session, "commits", [peer for peer in (session.subject, session.kafka) if peer is not None])
+
+
+def on_cluster(session: Session) -> None:
+    """One coordinator of a cluster, on all cores: the first broker, and groups that it coordinates."""
+    _measure(session, "cluster-commits", session.rival_clusters, clusters=True)
+
+
+def _measure(session: Session, suite: str, contenders: Sequence[Contender], *, clusters: bool = False) -> None:
     """RuntimeError where an acknowledged commit is missing."""
     rounds = session.options.rounds_of(ROUNDS)
-    session.open_suite("commits", rounds, groups=str(GROUPS), keys=str(GROUPS * PARTITIONS), depth=str(DEPTH))
-    peers = [peer for peer in (session.subject, session.kafka) if peer is not None]
-    for round_ in range(rounds):
-        for peer in peers if round_ % 2 == 0 else reversed(peers):
-            with session.brokers(peer) as brokers:
-                lane = session.rivals(brokers, durable=True)[0]
-                with session.topic(lane, PARTITIONS) as topic:
-                    spec = spec_of(lane.broker.address, topic, lane.broker.pid, session.cores.client)
-                    metrics = client.run(spec)
-                lane.broker.check()
-                session.record("commits", lane.name, round_, metrics)
-                if metrics["lost"]:
-                    raise RuntimeError(f"{lane.name} lost {metrics['lost']:.0f} acknowledged commits")
+    sizes = {"groups": str(GROUPS), "keys": str(GROUPS * PARTITIONS), "depth": str(DEPTH)}
+    session.open_suite(suite, rounds, clusters=clusters, **sizes)
+    cores = {session.cores.broker, session.cores.client} if clusters else {session.cores.broker}
+    for round_, contender in session.in_turns(contenders, rounds):
+        with session.brokers(contender, cores=cores) as brokers:
+            lane = session.rivals(brokers, durable=True)[0]
+            with session.topic(lane, PARTITIONS) as topic:
+                spec = spec_of(lane.broker.addresses[0], topic, lane.broker.pids, session.cores.client)
+                metrics = client.run(spec)
+            lane.broker.check()
+            session.record("commits", lane.name, round_, metrics)
+            if metrics["lost"]:
+                raise RuntimeError(f"{lane.name} lost {metrics['lost']:.0f} acknowledged commits")
 
 
-def spec_of(address: str, topic: str, broker_pid: int, core: int, seconds: float = SECONDS) -> specs.Commits:
+def spec_of(
+    address: str, topic: str, broker_pids: tuple[int, ...], core: int, seconds: float = SECONDS
+) -> specs.Commits:
     return specs.Commits(
         address=address,
         topic=topic,
-        broker_pid=broker_pid,
+        broker_pids=broker_pids,
         core=core,
         groups=GROUPS,
         partitions=PARTITIONS,

@@ -51,6 +51,6 @@ def run(session: Session) -> None:
 def _memory(session: Session, count: int) -> None:
     with session.brokers(session.subject, session.kafka) as brokers:
         for broker in brokers:
-            session.record("memory without connections", broker.peer.label, 0, resident(broker))
+            session.record("memory without connections", broker.contender.label, 0, resident(broker))
             with idle_connections(broker.address, count):
-                session.record("memory with connections", broker.peer.label, 0, resident(broker))
+                session.record("memory with connections", broker.contender.label, 0, resident(broker))

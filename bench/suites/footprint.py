@@ -7,6 +7,7 @@ import time
 
 from bench import connection, procfs, wire
 from bench.peers.broker import Broker, Peer
+from bench.peers.service import Service
 from bench.session import Lane, Session
 from bench.suites import work
 
@@ -65,11 +66,11 @@ def startup(session: Session) -> None:
         session.console.print(f"  {case}: {rounds} x {len(peers)} starts")
 
 
-def resident(broker: Broker) -> dict[str, float]:
-    """Metrics of the broker's memory now."""
+def resident(broker: Service) -> dict[str, float]:
+    """Metrics of the memory now, of all brokers where there are several."""
     return {
-        "resident_mb": procfs.resident_bytes(broker.pid) / MB,
-        "peak_mb": procfs.peak_resident_bytes(broker.pid) / MB,
+        "resident_mb": procfs.resident_bytes(*broker.pids) / MB,
+        "peak_mb": procfs.peak_resident_bytes(*broker.pids) / MB,
     }
 
 

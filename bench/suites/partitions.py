@@ -8,7 +8,8 @@ from contextlib import ExitStack, nullcontext
 
 from bench import admin, wire
 from bench.connection import Connection
-from bench.peers.broker import Broker, Peer
+from bench.peers.broker import Peer
+from bench.peers.service import Service
 from bench.session import Lane, Session
 from bench.suites import pairs
 from bench.suites.footprint import resident
@@ -24,15 +25,15 @@ WRITE_LIMIT_S = 300.0
 CASE = "10,000 idle partitions"
 
 
-def create_wide(broker: Broker, each: int) -> None:
+def create_wide(broker: Service, each: int) -> None:
     """Asks for one wide topic after the other (Kafka refuses all in one request), then waits for all leaders."""
     for topic in TOPICS:
-        admin.create_topics(broker.address, [topic], each, broker.peer.unflushed_topic)
+        admin.create_topics(broker.address, [topic], each, broker.contender.unflushed_topic)
     for topic in TOPICS:
-        admin.wait_for_leaders(broker.address, topic, each)
+        admin.wait_for_leaders(broker.addresses, topic, each)
 
 
-def write_each(broker: Broker, partitions: Sequence[int]) -> None:
+def write_each(broker: Service, partitions: Sequence[int]) -> None:
     """One message into each of these partitions of every wide topic, tried again until all are accepted."""
     deadline = time.monotonic() + WRITE_LIMIT_S
     batch = wire.record_batch([b"x"])
@@ -65,29 +66,29 @@ def _write(address: str, topic: str, partitions: Sequence[int], batch: bytes) ->
     return sorted(refused)
 
 
-def _sample(each: int) -> range:
+def sample(each: int) -> range:
     """Evenly spread, the last partition among them."""
     step = max(each // SAMPLES_EACH, 1)
     return range(step - 1, each, step)
 
 
-def _create_s(broker: Broker, each: int) -> float:
+def _create_s(broker: Service, each: int) -> float:
     started = time.perf_counter()
     create_wide(broker, each)
-    write_each(broker, _sample(each))
+    write_each(broker, sample(each))
     return time.perf_counter() - started
 
 
-def _restart_s(broker: Broker, each: int) -> float:
+def _restart_s(broker: Service, each: int) -> float:
     """From starting the process again, after a clean end, to a message accepted by every sampled partition."""
     broker.stop()
     started = time.perf_counter()
     broker.spawn()
-    write_each(broker, _sample(each))
+    write_each(broker, sample(each))
     return time.perf_counter() - started
 
 
-def _write_all_s(broker: Broker, each: int) -> float:
+def _write_all_s(broker: Service, each: int) -> float:
     started = time.perf_counter()
     write_each(broker, range(each))
     return time.perf_counter() - started

@@ -42,7 +42,7 @@ def _surge(session: Session, lane: Lane) -> specs.Metrics:
             specs.Surge(
                 address=lane.broker.address,
                 topic=topic,
-                broker_pid=lane.broker.pid,
+                broker_pids=lane.broker.pids,
                 core=session.cores.client,
                 producers=PRODUCERS,
                 partitions=PARTITIONS,

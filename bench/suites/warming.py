@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bench.loads import specs
-from bench.peers.broker import Broker
+from bench.peers.service import Service
 from bench.session import Session
 from bench.suites import work
 
@@ -15,7 +15,7 @@ SIZE_BYTES = 1024
 SINGLE_REQUESTS = 8000
 
 
-def warm_up(session: Session, brokers: list[Broker]) -> None:
+def warm_up(session: Session, brokers: list[Service]) -> None:
     """Many small produce requests, whole topics read, single requests: each until its cost is steady."""
     messages = session.options.messages(SIZE_BYTES)
     for lane in session.rivals(work.real(brokers), durable=False):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bench.loads import specs
-from bench.peers.broker import Broker
+from bench.peers.service import Service
 from bench.session import Lane, Session
 
 PARTITIONS = 6
@@ -16,9 +16,9 @@ SMALL_BATCHES: dict[str, str | int] = {
 }
 
 
-def real(brokers: Sequence[Broker]) -> list[Broker]:
+def real(brokers: Sequence[Service]) -> list[Service]:
     """Those that keep what they are sent: all but the mock."""
-    return [broker for broker in brokers if broker.peer.creates_topics]
+    return [broker for broker in brokers if broker.contender.creates_topics]
 
 
 def produce(
@@ -28,7 +28,7 @@ def produce(
     return specs.Produce(
         address=lane.broker.address,
         topic=topic,
-        broker_pid=lane.broker.pid,
+        broker_pids=lane.broker.pids,
         core=session.cores.client,
         size_bytes=size_bytes,
         messages=messages,
@@ -41,7 +41,7 @@ def consume(session: Session, lane: Lane, topic: str, size_bytes: int, messages:
     return specs.Consume(
         address=lane.broker.address,
         topic=topic,
-        broker_pid=lane.broker.pid,
+        broker_pids=lane.broker.pids,
         core=session.cores.client,
         size_bytes=size_bytes,
         messages=messages,
@@ -54,21 +54,31 @@ def one_by_one(session: Session, lane: Lane, topic: str, size_bytes: int, reques
     return specs.OneByOne(
         address=lane.broker.address,
         topic=topic,
-        broker_pid=lane.broker.pid,
+        broker_pids=lane.broker.pids,
         core=session.cores.client,
         size_bytes=size_bytes,
         requests=requests // 20 if session.options.quick else requests,
     )
 
 
-def paced(session: Session, lane: Lane, topic: str, size_bytes: int, rate_per_s: int, seconds: float) -> specs.Paced:
-    """One second at most in a smoke run."""
+def paced(
+    session: Session,
+    lane: Lane,
+    topic: str,
+    size_bytes: int,
+    rate_per_s: int,
+    seconds: float,
+    address: str | None = None,
+    in_flight: int = 0,
+) -> specs.Paced:
+    """One second at most in a smoke run; ``address`` is the leader's, where there are several brokers."""
     return specs.Paced(
-        address=lane.broker.address,
+        address=address or lane.broker.address,
         topic=topic,
-        broker_pid=lane.broker.pid,
+        broker_pids=lane.broker.pids,
         core=session.cores.client,
         size_bytes=size_bytes,
         rate_per_s=rate_per_s,
         seconds=session.options.seconds(seconds),
+        in_flight=in_flight,
     )

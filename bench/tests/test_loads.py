@@ -29,7 +29,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 @pytest.fixture
 def topic(broker: Broker, request: pytest.FixtureRequest) -> str:
     name = str(request.node.name)
-    admin.wait_for_leaders(broker.address, name, MOCK_PARTITIONS)
+    admin.wait_for_leaders(broker.addresses, name, MOCK_PARTITIONS, create=True)
     return name
 
 
@@ -38,7 +38,7 @@ def _produce(broker: Broker, topic: str, messages: int, **settings: str | int) -
         specs.Produce(
             address=broker.address,
             topic=topic,
-            broker_pid=broker.pid,
+            broker_pids=broker.pids,
             core=CORE,
             size_bytes=100,
             messages=messages,
@@ -66,7 +66,7 @@ def test_producing_without_a_broker_fails_in_time(topic: str) -> None:
     spec = specs.Produce(
         address=f"127.0.0.1:{free_port()}",
         topic=topic,
-        broker_pid=os.getpid(),
+        broker_pids=(os.getpid(),),
         core=CORE,
         size_bytes=100,
         messages=10,
@@ -83,7 +83,7 @@ def test_consuming_reads_the_whole_topic(broker: Broker, topic: str) -> None:
         specs.Consume(
             address=broker.address,
             topic=topic,
-            broker_pid=broker.pid,
+            broker_pids=broker.pids,
             core=CORE,
             size_bytes=100,
             partitions=MOCK_PARTITIONS,
@@ -98,7 +98,7 @@ def test_consuming_more_than_there_is_fails_in_time(broker: Broker, topic: str) 
     spec = specs.Consume(
         address=broker.address,
         topic=topic,
-        broker_pid=broker.pid,
+        broker_pids=broker.pids,
         core=CORE,
         size_bytes=100,
         partitions=MOCK_PARTITIONS,
@@ -112,7 +112,7 @@ def test_consuming_more_than_there_is_fails_in_time(broker: Broker, topic: str) 
 def test_single_round_trips_have_ordered_percentiles(broker: Broker, topic: str) -> None:
     metrics = client.run(
         specs.OneByOne(
-            address=broker.address, topic=topic, broker_pid=broker.pid, core=CORE, size_bytes=100, requests=200
+            address=broker.address, topic=topic, broker_pids=broker.pids, core=CORE, size_bytes=100, requests=200
         )
     )
     assert 0 < metrics["p50_ms"] <= metrics["p99_ms"] <= metrics["p999_ms"]
@@ -124,7 +124,7 @@ def _surge(broker: Broker, topic: str, size_bytes: int, seconds: float) -> specs
         specs.Surge(
             address=broker.address,
             topic=topic,
-            broker_pid=broker.pid,
+            broker_pids=broker.pids,
             core=CORE,
             producers=4,
             partitions=MOCK_PARTITIONS,
@@ -143,5 +143,5 @@ def test_a_surge_finds_every_acknowledged_message(broker: Broker, topic: str) ->
 
 
 def test_a_surge_catches_a_broker_that_forgets(broker: Broker, topic: str) -> None:
-    metrics = _surge(broker, topic, size_bytes=65536, seconds=0.5)  # the mock keeps five megabytes of a partition
+    metrics = _surge(broker, topic, size_bytes=900_000, seconds=0.5)  # the mock keeps five megabytes of a partition
     assert 0 < metrics["lost"] < metrics["acknowledged"]

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from bench import procfs
-from bench.peers.broker import Broker, BrokerFailed, Peer
+from bench.peers.broker import Broker, Peer
+from bench.peers.service import BrokerFailed
 
 BURN_IN_CHILD = """
 import subprocess, sys, time

@@ -1,0 +1,138 @@
+"""A service of several brokers, and of the process that holds their state where there is one.
+
+The brokers of a cluster share the machine, its cores and its disk.  Every process is a ``Broker`` and ended by it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from abc import abstractmethod
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from bench import cluster_wire
+from bench.connection import Connection
+from bench.peers.broker import START_LIMIT_S, Broker
+from bench.peers.service import BrokerFailed, Contender, Service
+
+BROKERS = 3
+POLL_S = 0.05
+
+
+class ClusterContender(Contender):
+    """How a cluster of brokers is made; ``parts`` gives its processes."""
+
+    replicas = 3
+
+    def service(self, cores: set[int], work_dir: Path) -> Cluster:
+        return Cluster(self, cores, work_dir)
+
+    @abstractmethod
+    def parts(self, cores: set[int], home: Path) -> tuple[Broker | None, list[Broker]]:
+        """The store's process, if there is one, and the brokers, by rising id from 1; none is started."""
+
+
+class Cluster(Service):
+    """The store's process starts before the brokers and ends after them; a broker can be killed and started again."""
+
+    def __init__(self, contender: ClusterContender, cores: set[int], work_dir: Path) -> None:
+        self._contender = contender
+        self.home = Path(tempfile.mkdtemp(prefix=f"bench-{contender.label}-cluster-", dir=work_dir))
+        self.store, self.brokers = contender.parts(cores, self.home)
+
+    @property
+    def contender(self) -> ClusterContender:
+        return self._contender
+
+    @property
+    def addresses(self) -> list[str]:
+        return [broker.address for broker in self.brokers]
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        return (*self.broker_pids, *((self.store.pid,) if self.store and self.store.process else ()))
+
+    @property
+    def broker_pids(self) -> tuple[int, ...]:
+        """Those of the brokers that run, without the store's."""
+        return tuple(broker.pid for broker in self.brokers if broker.process is not None)
+
+    def broker(self, broker_id: int) -> Broker:
+        return self.brokers[broker_id - 1]
+
+    def spawn(self) -> None:
+        """Starts the brokers together; the store's process, where it does not run yet, before them."""
+        if self.store is not None and self.store.process is None:
+            self.store.start()
+        for broker in self.brokers:
+            broker.spawn()
+
+    def start(self) -> None:
+        self.spawn()
+        for broker in self.brokers:
+            broker.wait_until_answering()
+        self.wait_until_whole()
+
+    def wait_until_whole(self) -> None:
+        """Returns when each broker knows all of them, and there is a controller; BrokerFailed where that never is."""
+        deadline = time.monotonic() + START_LIMIT_S
+        while not (all(_knows_all(address) for address in self.addresses) and self.controller() is not None):
+            self.check()
+            if time.monotonic() > deadline:
+                raise BrokerFailed(self.failure("did not become whole"))
+            time.sleep(POLL_S)
+
+    def controller(self) -> int | None:
+        """The id of the broker that is controller now, as any of them tells; None where none does."""
+        for broker in self.brokers:
+            if broker.process is not None and (found := _controller_of(broker.address)) is not None:
+                return found
+        return None
+
+    def check(self) -> None:
+        for process in self._processes():
+            if process.process is not None:
+                process.check()
+
+    def failure(self, what: str) -> str:
+        """With the end of each log."""
+        logs = [process.failure("is one of its processes") for process in self._processes()]
+        return "\n".join([f"the cluster of {self.contender.label} {what}", *logs])
+
+    def stop(self) -> None:
+        """All brokers are told to end together; the store's process goes on."""
+        with ThreadPoolExecutor(len(self.brokers)) as pool:
+            list(pool.map(Broker.stop, self.brokers))
+
+    def remove(self) -> None:
+        for process in [*self.brokers, *([self.store] if self.store else [])]:
+            process.remove()
+        shutil.rmtree(self.home, ignore_errors=True)
+
+    def _processes(self) -> Sequence[Broker]:
+        return [*self.brokers, self.store] if self.store is not None else self.brokers
+
+
+def _asked(address: str, request: bytes) -> bytes | None:
+    try:
+        connection = Connection(address, timeout_s=5.0)
+        try:
+            return connection.ask(request)
+        finally:
+            connection.close()
+    except OSError:
+        return None
+
+
+def _knows_all(address: str) -> bool:
+    answer = _asked(address, cluster_wire.metadata_request([]))
+    return answer is not None and len(cluster_wire.metadata_response(answer).brokers) == BROKERS
+
+
+def _controller_of(address: str) -> int | None:
+    answer = _asked(address, cluster_wire.quorum_request())
+    controller = -1 if answer is None else cluster_wire.quorum_response(answer)
+    return controller if controller > 0 else None
