@@ -1,7 +1,9 @@
 # The front door. A machine with python3 and make is enough: each target sets up what it needs first.
 #
 #   PYTHON=python3.13   the interpreter for .venv (default: python3); another one than last time rebuilds .venv
-#   ARGS="..."          passed on to the command behind test, demo, bench and fuzz
+#   ARGS="..."          passed on to the command behind test, java, demo, bench and fuzz
+#   WORKERS=n           how many processes share the tests (default: two more than cores); 0: none but pytest's own,
+#                       as ARGS="--pdb" needs it
 
 SHELL := /bin/sh
 .SHELLFLAGS := -eu -c
@@ -16,6 +18,11 @@ BIN := $(VENV)/bin
 UV := $(BIN)/uv
 ARGS ?=
 
+# Most tests wait most of their time (for a flush, a session timeout, a process), so more of them than there are cores
+# run at a time. What must not be split between processes carries an xdist_group.
+WORKERS ?= $(shell echo $$(($$(nproc 2>/dev/null || echo 1) + 2)))
+SHARED := -n $(WORKERS) --dist loadgroup
+
 # Stamps: .venv holds one for each step, so that a second run only compares times. Without PYTHON any .venv is
 # good; with it, the stamp carries its name, so that choosing another interpreter rebuilds.
 ifeq ($(origin PYTHON),undefined)
@@ -29,8 +36,10 @@ SYNCED := $(VENV)/.synced
 
 # uv and pip would otherwise pick up another environment that happens to be active.
 unexport VIRTUAL_ENV CONDA_PREFIX PYTHONHOME PYTHONPATH
+# The tests start hundreds of processes: compiling the package in each of them would be half of their work.
+unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup packages kcat demo test java lint format bench fuzz crash faults simulate lock clean
+.PHONY: help setup packages kcat demo test java lint format bench fuzz crash faults simulate chaos lock clean
 
 help: ## list the targets (this text)
 	@awk 'BEGIN {FS = ":[^#]*## "} /^[a-z-]+:[^#]*## / {printf "  make %-8s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -42,10 +51,10 @@ demo: packages ## run the demo: an embedded broker, 336,776 flights, a consumer 
 	$(BIN)/penstock demo $(ARGS)
 
 test: packages kcat ## run all tests (ARGS="-k name" selects)
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest $(SHARED) $(ARGS)
 
-java: packages ## drive a broker with Apache's Java client (needs a JDK and Maven)
-	$(BIN)/pytest tests/java $(ARGS)
+java: packages ## drive a broker, and a cluster, with Apache's Java client (needs a JDK and Maven)
+	$(BIN)/pytest tests/java -n 2 --dist loadgroup $(ARGS)
 
 lint: packages ## check style, types, layers between rooms, generated code (all of them, even if one fails)
 	@failed=; check() { echo "$$*"; "$$@" || failed=1; }; \
@@ -75,6 +84,9 @@ faults: packages ## plant each known fault in a copy of the source: the tests mu
 
 simulate: packages ## run SEEDS simulated worlds with faults (default 100; ARGS="SEED" replays one)
 	$(BIN)/python -m tests.simulation.run $(or $(ARGS),--seeds $(or $(SEEDS),100))
+
+chaos: packages ## break a cluster of three brokers in each known way (ARGS=--short: some minutes; as root)
+	$(BIN)/python -m tests.chaos.run $(ARGS)
 
 # --python-version: a lock made on a newer interpreter still covers the oldest supported one.
 lock: $(MADE) $(VENV)/.uv ## renew requirements.lock (UPGRADE=1: newest versions; UPGRADE_UV=x.y.z: another uv)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from penstock.http.heartbeat import Heartbeat
 from penstock.http.metrics import SnapshotCollector, take_snapshot
 from penstock.http.sources import Sources
 from penstock.log.types import LogSlice
+from penstock.replica.health import ReplicaHealth
 from penstock.runtime.clock import SystemClock
 from penstock.runtime.stats import BUCKETS_S, Histogram, RequestStats
 from penstock.server.stats import CloseReason, ServerStats
@@ -58,6 +59,8 @@ ApiVersions alone answers an unknown version, in version 0 with error 35.
 
 Between brokers, Fetch carries a field of our own: tag 10001 of a partition in the request (versions 15 to 18, int64) is
 the offset up to which the follower's log is on its disk. Tags from 10001 on are Penstock's (`tools/own_fields.toml`).
+WriteTxnMarkers and AddPartitionsToTxn carry the number of the transaction that is spoken of, topic ids and leader
+epochs (docs/decisions/0014).
 
 Left out, and why:
 
@@ -196,6 +199,9 @@ class SamplePartitions:
 
     def offline(self) -> int:
         return 1
+
+    def health(self) -> Callable[[], ReplicaHealth]:
+        return ReplicaHealth
 
 
 @dataclass

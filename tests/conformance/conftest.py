@@ -1,4 +1,4 @@
-"""The broker that conformance suites run against: the one of PENSTOCK_BOOTSTRAP, or an embedded one."""
+"""The clusters that conformance suites run against: the one of PENSTOCK_BOOTSTRAP, or our own, small and large."""
 
 from __future__ import annotations
 
@@ -8,14 +8,18 @@ from pathlib import Path
 
 import pytest
 
-# Tests are imported by file (importlib mode), so what they share is found by these entries.
+# Tests are imported by file (importlib mode), so what they share is found by this entry.
 sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1] / "e2e"))
 
-from penstock_e2e.broker import cluster
+from penstock_e2e.broker import cluster, sizes
 
 
-@pytest.fixture(scope="session")
-def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with cluster(tmp_path_factory.mktemp("broker")) as address:
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "brokers" in metafunc.fixturenames:
+        metafunc.parametrize("brokers", sizes(metafunc.config.getoption("--brokers")))
+
+
+@pytest.fixture
+def bootstrap(brokers: int, tmp_path: Path) -> Iterator[str]:
+    with cluster(tmp_path / "cluster", brokers) as address:
         yield address

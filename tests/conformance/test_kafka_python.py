@@ -6,41 +6,50 @@ from pathlib import Path
 
 import pytest
 from run_kafka_python import (
-    EXCEPTIONS,
+    Lists,
     Outcome,
     cache_folder,
     fetch_sdist,
     judge,
-    read_exceptions,
+    read_list,
+    read_lists,
     read_outcomes,
     run_suite,
 )
 
 
 @pytest.mark.timeout(660)
-def test_every_test_of_the_suite_passes_but_those_that_are_excepted(bootstrap: str, tmp_path: Path) -> None:
-    exceptions = read_exceptions(EXCEPTIONS.read_text())
-    outcomes = run_suite(bootstrap, fetch_sdist(cache_folder()), tmp_path, exceptions)
-    problems = judge(outcomes, exceptions)
+def test_every_test_of_the_suite_passes_but_those_that_are_listed(bootstrap: str, brokers: int, tmp_path: Path) -> None:
+    lists = read_lists(brokers)
+    suite = tmp_path / "suite"
+    suite.mkdir()
+    outcomes = run_suite(bootstrap, fetch_sdist(cache_folder()), suite, lists)
+    problems = judge(outcomes, lists)
     assert not problems, "\n\n".join(problems)
 
 
 def test_a_failure_and_a_skip_are_problems_unless_excepted() -> None:
     outcomes = {"a": Outcome("passed"), "b": Outcome("failed", "why"), "c": Outcome("skipped", "why")}
-    assert len(judge(outcomes, {})) == 2
-    assert judge(outcomes, {"b": "reason", "c": "reason"}) == []
+    assert len(judge(outcomes, Lists())) == 2
+    assert judge(outcomes, Lists({"b": "reason", "c": "reason"})) == []
 
 
 def test_an_excepted_test_that_passes_is_a_problem() -> None:
-    assert len(judge({"a": Outcome("passed")}, {"a": "reason"})) == 1
+    assert len(judge({"a": Outcome("passed")}, Lists({"a": "reason"}))) == 1
 
 
-def test_an_excepted_test_that_does_not_exist_is_a_problem() -> None:
-    assert len(judge({"a": Outcome("passed")}, {"b": "reason"})) == 1
+def test_a_listed_test_that_does_not_exist_is_a_problem() -> None:
+    assert len(judge({"a": Outcome("passed")}, Lists({"b": "reason"}, {"c": "reason"}))) == 2
+
+
+def test_a_test_that_is_left_out_has_no_outcome_and_is_none_the_worse_for_it() -> None:
+    outcomes = {"a": Outcome("passed"), "b": Outcome("left out")}
+    assert judge(outcomes, Lists({}, {"b": "reason"})) == []
+    assert len(judge(outcomes, Lists())) == 1
 
 
 def test_a_suite_without_tests_is_a_problem() -> None:
-    assert len(judge({}, {})) == 1
+    assert len(judge({}, Lists())) == 1
 
 
 def test_a_test_that_passes_and_fails_in_its_teardown_has_failed() -> None:
@@ -53,7 +62,7 @@ def test_a_test_that_passes_and_fails_in_its_teardown_has_failed() -> None:
 
 def test_an_exception_needs_a_reason() -> None:
     with pytest.raises(AssertionError, match="no reason"):
-        read_exceptions("test/integration/test_a.py::test_b\n")
+        read_list("test/integration/test_a.py::test_b\n")
 
 
 def test_a_distribution_with_another_hash_is_not_used(tmp_path: Path) -> None:

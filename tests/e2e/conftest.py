@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
-
-# Tests are imported by file (importlib mode), so what they share is found by this entry.
-sys.path.insert(0, str(Path(__file__).parent))
-
 from penstock_e2e.broker import cluster
 from penstock_e2e.drivers import DRIVERS, library
 from penstock_e2e.drivers.confluent import ConfluentAdmin
@@ -22,8 +16,8 @@ from penstock_e2e.model import Admin, Driver, LibraryDriver, MakeTopic, MemberSp
 
 
 @pytest.fixture(scope="session")
-def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with cluster(tmp_path_factory.mktemp("broker")) as address:
+def bootstrap(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with cluster(tmp_path_factory.mktemp("cluster"), request.config.getoption("--brokers") or 1) as address:
         yield address
 
 
@@ -36,7 +30,7 @@ def setup_admin(bootstrap: str) -> ConfluentAdmin:
 @pytest.fixture(scope="session")
 def session_timeout_ms(setup_admin: ConfluentAdmin) -> int:
     """Short, so that a crash is noticed soon, but within what the broker allows."""
-    least = setup_admin.broker_config(0).get("group.min.session.timeout.ms")
+    least = setup_admin.broker_config(min(setup_admin.brokers())).get("group.min.session.timeout.ms")
     return max(2000, int(least or 0))
 
 
@@ -66,14 +60,14 @@ def fresh_name(request: pytest.FixtureRequest) -> Callable[[], str]:
 
 @pytest.fixture
 def make_topic(setup_admin: ConfluentAdmin, fresh_name: Callable[[], str]) -> Iterator[MakeTopic]:
-    """Create a topic and wait until it has leaders; it is deleted after the test."""
+    """Create a topic and wait until it is served; it is deleted after the test."""
     made = []
 
     def make(partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
         name = fresh_name()
         setup_admin.create_topic(name, partitions, config)
         made.append(name)
-        eventually(f"leaders of {name}", lambda: setup_admin.leaders_known(name, partitions))
+        eventually(f"leaders of {name}", lambda: setup_admin.is_served(name, partitions))
         return name
 
     yield make

@@ -187,5 +187,5 @@ def test_a_group_takes_up_partitions_that_are_added(
     member.wait("two partitions", lambda m: m.assignment == _all(topic, 2))
     setup_admin.create_partitions(topic, PARTITIONS)
     _share(topic, member)
-    eventually("leaders", lambda: setup_admin.leaders_known(topic, PARTITIONS))
+    eventually("leaders", lambda: setup_admin.is_served(topic, PARTITIONS))
     _received(_produce_everywhere(bootstrap, topic, "new"), member)

@@ -16,6 +16,7 @@ def sound() -> None:
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.xdist_group("faults")  # or else each process finds out anew that the tests are sound
 @pytest.mark.parametrize("fault", CORE, ids=[fault.name for fault in CORE])
 @pytest.mark.usefixtures("sound")
 def test_a_test_fails_when_the_fault_is_planted(fault: Fault) -> None:

@@ -1,38 +1,75 @@
-"""Fixtures of the tests with Apache's Java client: the broker, and the compiled program for each release of it."""
+"""Fixtures of the tests with Apache's Java client: clusters, and the compiled program for each release of it."""
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-# Tests are imported by file (importlib mode), so what they share is found by these entries.
+# Tests are imported by file (importlib mode), so what they share is found by this entry.
 sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1] / "e2e"))
 
-from penstock_e2e.broker import cluster
+from penstock_e2e.broker import GIVEN, cluster, sizes
 from penstock_java.build import compile_scenarios
 from penstock_java.runner import Runner
+from penstock_java.scenarios import CLIENTS, promised, selected, served
+
+BootstrapOf = Callable[[int], str]
+RunnerOf = Callable[[int, str], Runner]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Each test with each cluster and release of the client. What shares a cluster stays in one process."""
+    names = [name for name in ("brokers", "client", "scenario") if name in metafunc.fixturenames]
+    if "brokers" not in names:
+        return
+    cases: list[tuple[int | str, ...]] = [(brokers,) for brokers in sizes(metafunc.config.getoption("--brokers"))]
+    if "client" in names:
+        cases = [(*case, client) for case in cases for client in CLIENTS]
+    if "scenario" in names:
+        cases = [(*case, scenario) for case in cases for scenario in scenarios(*case)]
+    shared = [pytest.mark.xdist_group(f"java-{case[0]}") for case in cases]
+    ids = ["-".join(map(str, case)) for case in cases]
+    parameters = [pytest.param(*case, id=name, marks=mark) for case, name, mark in zip(cases, ids, shared, strict=True)]
+    metafunc.parametrize(names, parameters)
+
+
+def scenarios(brokers: Any, client: Any) -> Iterator[str]:
+    return selected(client, served(GIVEN) if GIVEN else promised(brokers))
 
 
 @pytest.fixture(scope="session")
-def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with cluster(tmp_path_factory.mktemp("broker")) as address:
-        yield address
+def bootstrap_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BootstrapOf]:
+    """The address of the cluster of that many brokers, started at its first use."""
+    addresses: dict[int, str] = {}
+    with contextlib.ExitStack() as running:
+
+        def get(brokers: int) -> str:
+            if brokers not in addresses:
+                home = tmp_path_factory.mktemp(f"cluster-{brokers}")
+                addresses[brokers] = running.enter_context(cluster(home, brokers))
+            return addresses[brokers]
+
+        yield get
 
 
 @pytest.fixture(scope="session")
-def runner_of(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Runner]]:
-    """The program that uses a release of kafka-clients, built at its first use."""
-    runners: dict[str, Runner] = {}
+def runner_of(bootstrap_of: BootstrapOf, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunnerOf]:
+    """The program that uses a release of kafka-clients with a cluster, built at its first use."""
+    class_paths: dict[str, str] = {}
+    runners: dict[tuple[int, str], Runner] = {}
 
-    def get(client: str) -> Runner:
-        if client not in runners:
-            home = tmp_path_factory.mktemp(f"java-{client}")
-            runners[client] = Runner(compile_scenarios(client, home / "classes"), bootstrap, home / "errors.log")
-        return runners[client]
+    def get(brokers: int, client: str) -> Runner:
+        if client not in class_paths:
+            class_paths[client] = compile_scenarios(client, tmp_path_factory.mktemp(f"java-{client}") / "classes")
+        if (brokers, client) not in runners:
+            errors = tmp_path_factory.mktemp(f"java-{client}-{brokers}") / "errors.log"
+            runners[brokers, client] = Runner(class_paths[client], bootstrap_of(brokers), errors)
+        return runners[brokers, client]
 
     yield get
     for runner in runners.values():

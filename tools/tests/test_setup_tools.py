@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import runpy
 import shutil
+import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -132,13 +134,16 @@ class TestInstallKcat:
 
 
 class TestContinuousIntegration:
-    tools = ("bash", "cat", "dirname", "grep", "make", "mktemp", "rm", "sh", "tail", "tee", "timeout")
+    tools = ("bash", "cat", "dirname", "grep", "make", "mktemp", "nice", "rm", "sh", "sleep", "tail", "timeout")
     java = ("javac", "mvn")
+    steps = ("setup", "lint", "test", "demo", "java", "simulate")
+    summary = "=== 3 passed in 0.10s ==="
 
-    def ci(self, tmp_path: Path, has_java: bool = True, failing: str = "") -> subprocess.CompletedProcess[str]:
-        (tmp_path / ".ci").mkdir()
-        shutil.copy(ROOT / ".ci" / "run", tmp_path / ".ci")
-        bin_dir = tmp_path / "bin"
+    def prepared(self, home: Path, recipes: Mapping[str, str], has_java: bool = True) -> dict[str, str]:
+        """A checkout whose targets do nothing but what `recipes` say; returns the environment for `.ci/run`."""
+        (home / ".ci").mkdir()
+        shutil.copy(ROOT / ".ci" / "run", home / ".ci")
+        bin_dir = home / "bin"
         bin_dir.mkdir()
         for name in self.tools:
             found = shutil.which(name)
@@ -146,16 +151,19 @@ class TestContinuousIntegration:
             (bin_dir / name).symlink_to(found)
         for name in self.java if has_java else ():
             (bin_dir / name).symlink_to("/bin/sh")
-        summary = "=== 3 passed in 0.10s ==="
-        steps = ("setup", "lint", "test", "demo", "simulate", "java")
-        recipes = [f"{name}:\n\t@echo '{summary}'; exit {int(name == failing)}\n" for name in steps]
-        (tmp_path / "Makefile").write_text("".join(recipes))
-        return run("bash", tmp_path / ".ci" / "run", env={"PATH": str(bin_dir)})
+        said = f"echo '{self.summary}'; exit 0"
+        (home / "Makefile").write_text("".join(f"{n}:\n\t@{recipes.get(n, said)}\n" for n in self.steps))
+        return {"PATH": str(bin_dir), "TMPDIR": str(home)}
+
+    def ci(self, tmp_path: Path, has_java: bool = True, failing: str = "") -> subprocess.CompletedProcess[str]:
+        environment = self.prepared(tmp_path, {failing: f"echo '{self.summary}'; exit 1"}, has_java)
+        return run("bash", tmp_path / ".ci" / "run", env=environment)
 
     def test_it_succeeds_when_each_step_does_and_closes_with_the_test_summary(self, tmp_path: Path) -> None:
         result = self.ci(tmp_path)
         assert result.returncode == 0, result.stdout
-        assert result.stdout.splitlines()[-1] == "=== 3 passed in 0.10s ==="
+        assert result.stdout.splitlines()[-1] == self.summary
+        assert result.stdout.count(self.summary) == len(self.steps) + 1, "what each step prints is shown"
 
     @pytest.mark.parametrize("step", ["lint", "test", "demo", "simulate", "java"])
     def test_one_failed_step_fails_it_and_the_others_still_run(self, tmp_path: Path, step: str) -> None:
@@ -173,3 +181,45 @@ class TestContinuousIntegration:
         result = self.ci(tmp_path, failing="setup")
         assert result.returncode == 1
         assert "=== make lint" not in result.stdout
+
+    def test_the_other_steps_run_beside_the_tests(self, tmp_path: Path) -> None:
+        """Each of the two ends only when the other has begun."""
+        recipes = {
+            "test": f": > testing; until [ -e linting ]; do sleep 0.02; done; echo '{self.summary}'",
+            "lint": ": > linting; until [ -e testing ]; do sleep 0.02; done",
+        }
+        result = run("bash", tmp_path / ".ci" / "run", env=self.prepared(tmp_path, recipes), timeout=60)
+        assert result.returncode == 0, result.stdout
+
+    def test_a_step_that_hangs_is_ended_and_has_failed(self, tmp_path: Path) -> None:
+        environment = self.prepared(tmp_path, {"simulate": "exec sleep 1000"}) | {"STEP_LIMIT": "2"}
+        result = run("bash", tmp_path / ".ci" / "run", env=environment, timeout=60)
+        assert result.returncode == 1
+        assert "FAILED  make simulate" in result.stdout
+        assert result.stdout.count("ok      make ") == 5
+
+    def test_what_the_steps_start_can_be_interrupted(self, tmp_path: Path) -> None:
+        """A shell without job control has what it starts beside itself ignore SIGINT, which tests send to brokers."""
+        recipe = "trap 'exit 0' INT; kill -INT $$$$; exit 1"
+        result = run("bash", tmp_path / ".ci" / "run", env=self.prepared(tmp_path, dict.fromkeys(self.steps, recipe)))
+        assert result.stdout.count("ok      make ") == 6, result.stdout
+
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+    def test_an_interrupted_run_leaves_nothing_behind(self, tmp_path: Path, number: signal.Signals) -> None:
+        recipes = {name: f"echo $$$$ > {name}.pid; exec sleep 1000" for name in ("test", "lint")}
+        environment = self.prepared(tmp_path, recipes)
+        ci = subprocess.Popen(
+            ["bash", str(tmp_path / ".ci" / "run")], env=environment, stdout=subprocess.DEVNULL, start_new_session=True
+        )
+        pids = [self.pid(tmp_path / f"{name}.pid") for name in recipes]
+        ci.send_signal(number)
+        assert ci.wait(60) == 130
+        while any(Path(f"/proc/{pid}").exists() for pid in pids):  # a signal takes effect a moment later
+            continue
+        assert list(tmp_path.glob("tmp.*")) == []
+
+    def pid(self, file: Path) -> int:
+        """What a step wrote into the file, as soon as it has."""
+        while not (file.exists() and file.read_text().endswith("\n")):
+            continue
+        return int(file.read_text())

@@ -1,7 +1,9 @@
-"""The cluster under test: the one that PENSTOCK_BOOTSTRAP names, or an embedded broker started for the session.
+"""The cluster under test: the one that PENSTOCK_BOOTSTRAP names, or brokers of our own, started for the session.
 
 With PENSTOCK_BOOTSTRAP=host:port the tests run against whatever speaks the protocol there. Pointed at Apache Kafka
-they check themselves: a test that fails there asks for what no client may expect.
+they check themselves: a test that fails there asks for what no client may expect. Otherwise `--brokers N` says how many
+brokers there are: one is embedded, several share an etcd. Used by the end-to-end tests, the conformance suites and the
+Java client's scenarios.
 """
 
 from __future__ import annotations
@@ -13,71 +15,142 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from penstock_e2e.model import DEADLINE_S
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+from etcd_process import EtcdCluster
+from kafka import KafkaAdminClient
+from kafka.errors import KafkaError
 
+from penstock_e2e.model import DEADLINE_S, eventually
+
+SEVERAL = 3
+GIVEN = os.environ.get("PENSTOCK_BOOTSTRAP")
 SETTINGS = {
     "num.partitions": "4",
     "group.min.session.timeout.ms": "500",
     "group.initial.rebalance.delay.ms": "0",
 }
+CLUSTER_SETTINGS = {
+    # An embedded broker creates topics that are asked for, a cluster only where that is wanted.
+    "auto.create.topics.enable": "true",
+}
+_PENSTOCK = Path(sys.executable).with_name("penstock")
 _READY = re.compile(r"ready kafka=(\S+:\d+) http=\S+")
 
 
-@contextlib.contextmanager
-def cluster(data: Path) -> Iterator[str]:
-    """Yields `host:port`. A broker of our own must end with exit code 0 when told to by SIGTERM."""
-    given = os.environ.get("PENSTOCK_BOOTSTRAP")
-    if given:
-        yield given
-        return
-    with _embedded(data) as bootstrap:
-        yield bootstrap
+class BrokerProcess:
+    """One `penstock up`, with its data and its log in a directory of its own."""
+
+    def __init__(self, home: Path, options: Sequence[str], settings: dict[str, str]) -> None:
+        home.mkdir(parents=True)
+        self._log = home / "broker.log"
+        command = [str(_PENSTOCK), "up", "--data", str(home / "data"), "--port", "0", *options]
+        command += [f"--set={name}={value}" for name, value in settings.items()]
+        with self._log.open("w") as errors:
+            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
+
+    def wait_until_ready(self) -> str:
+        """Where it serves. Stdout is read in a thread: one that says nothing is noticed, and its pipe never fills."""
+        assert self._process.stdout is not None
+        stdout, found, address = self._process.stdout, threading.Event(), ""
+
+        def read() -> None:
+            nonlocal address
+            for line in stdout:
+                if not address and (ready := _READY.search(line)):
+                    address = ready[1]
+                    found.set()
+            found.set()
+
+        threading.Thread(target=read, daemon=True).start()
+        assert found.wait(DEADLINE_S), f"no `ready` line within {DEADLINE_S} s: {self._tail()}"
+        assert address, f"the broker ended without a `ready` line: {self._tail()}"
+        return address
+
+    def ask_to_end(self) -> None:
+        code = self._process.poll()
+        assert code is None, f"the broker ended with {code} during the tests: {self._tail()}"
+        self._process.send_signal(signal.SIGTERM)
+
+    def wait_for_end(self) -> None:
+        code = self._process.wait(DEADLINE_S)
+        assert code == 0, f"the broker ended with {code} after SIGTERM: {self._tail()}"
+
+    def clean_up(self) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+    def _tail(self) -> str:
+        return self._log.read_text()[-4000:]
+
+
+def sizes(brokers: int | None) -> tuple[int, ...]:
+    """The clusters that a suite runs against, by how many brokers they have; `brokers` is the option's value."""
+    return (brokers,) if brokers else (1,) if GIVEN else (1, SEVERAL)
 
 
 @contextlib.contextmanager
-def _embedded(data: Path) -> Iterator[str]:
-    penstock = Path(sys.executable).with_name("penstock")
-    settings = [f"--set={name}={value}" for name, value in SETTINGS.items()]
-    command = [str(penstock), "up", "--data", str(data / "data"), "--port", "0", "--http-port", "0", *settings]
-    log = data / "broker.log"
-    with log.open("w") as errors:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
-    assert process.stdout is not None
+def cluster(home: Path, brokers: int = 1) -> Iterator[str]:
+    """Yields `host:port`. Brokers of our own must end with exit code 0 when told to by SIGTERM."""
+    if GIVEN:
+        yield GIVEN
+    elif brokers == 1:
+        with _running([BrokerProcess(home / "broker", ["--http-port", "0"], SETTINGS)]) as (address,):
+            yield address
+    else:
+        with _on_etcd(home, brokers) as address:
+            yield address
+
+
+@contextlib.contextmanager
+def _on_etcd(home: Path, brokers: int) -> Iterator[str]:
+    with EtcdCluster(home) as etcd:
+        endpoints = [f"--etcd={endpoint}" for endpoint in etcd.endpoints]
+        numbers = range(brokers)  # kafka-python's suite takes for granted that there is a broker 0
+        options = [[*endpoints, "--id", str(number), "--http-port", "-1"] for number in numbers]
+        settings = SETTINGS | CLUSTER_SETTINGS
+        processes = [BrokerProcess(home / f"broker-{n}", o, settings) for n, o in zip(numbers, options, strict=True)]
+        with _running(processes) as addresses:
+            for address in addresses:
+                eventually(f"{address} to know {brokers} brokers", lambda a=address: _known(a) == brokers)
+            eventually("every group to have a coordinator", lambda: _groups_are_served(addresses[0]))
+            yield addresses[0]
+
+
+@contextlib.contextmanager
+def _running(processes: Sequence[BrokerProcess]) -> Iterator[list[str]]:
+    """Their addresses, as soon as all of them serve."""
     try:
-        yield _wait_until_ready(process, log)
-        code = process.poll()
-        assert code is None, f"the broker ended with {code} during the tests: {_tail(log)}"
-        process.send_signal(signal.SIGTERM)
-        code = process.wait(DEADLINE_S)
-        assert code == 0, f"the broker ended with {code} after SIGTERM: {_tail(log)}"
+        yield [process.wait_until_ready() for process in processes]
+        for process in processes:
+            process.ask_to_end()
+        for process in processes:
+            process.wait_for_end()
     finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
-        process.stdout.close()
+        for process in processes:
+            process.clean_up()
 
 
-def _wait_until_ready(process: subprocess.Popen[str], log: Path) -> str:
-    """Read stdout in a thread, so that a broker that says nothing is noticed, and its pipe never fills."""
-    assert process.stdout is not None
-    stdout, found, bootstrap = process.stdout, threading.Event(), ""
-
-    def read() -> None:
-        nonlocal bootstrap
-        for line in stdout:
-            if not bootstrap and (ready := _READY.search(line)):
-                bootstrap = ready[1]
-                found.set()
-        found.set()
-
-    threading.Thread(target=read, daemon=True).start()
-    assert found.wait(DEADLINE_S), f"no `ready` line within {DEADLINE_S} s: {_tail(log)}"
-    assert bootstrap, f"the broker ended without a `ready` line: {_tail(log)}"
-    return bootstrap
+def _groups_are_served(address: str) -> bool:
+    """By deleting groups that are not there, so many that there is one for each shard of the coordinators."""
+    admin = KafkaAdminClient(bootstrap_servers=address)
+    try:
+        answers = admin.delete_groups([f"nobody-{number}" for number in range(500)])
+    except KafkaError:
+        return False
+    finally:
+        admin.close()
+    return set(answers.values()) == {"GroupIdNotFoundError"}
 
 
-def _tail(log: Path) -> str:
-    return log.read_text()[-4000:]
+def _known(address: str) -> int:
+    try:
+        return len(AdminClient({"bootstrap.servers": address}).list_topics(timeout=5).brokers)
+    except KafkaException:
+        return 0

@@ -1,6 +1,6 @@
-"""A TCP proxy before the broker that loses answers: the broker has done what was asked, and the client never hears.
+"""A TCP proxy before the brokers that loses answers: a broker has done what was asked, and the client never hears.
 
-Clients learn the broker's address from its answers, so the proxy puts its own port in place of the broker's there;
+Clients learn the brokers' addresses from their answers, so the proxy puts ports of its own in place of theirs there;
 both are four bytes behind the same host name, and nothing else of an answer needs to be understood.
 """
 
@@ -21,25 +21,27 @@ class Proxy:
     """`lose(api_key, number)` says of the n-th request of an API (from 1, over all connections) whether its answer
     is to be lost, and the connection with it. `lost` counts how often that happened."""
 
-    def __init__(self, upstream: tuple[str, int], lose: Callable[[int, int], bool]) -> None:
-        self._upstream = upstream
+    def __init__(self, upstreams: list[tuple[str, int]], lose: Callable[[int, int], bool]) -> None:
         self._lose = lose
         self._lock = threading.Lock()
         self._requests: dict[int, int] = {}
         self._sockets: list[socket.socket] = []
         self.lost = 0
-        self._server = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._server.getsockname()[1]
-        host = upstream[0].encode()
-        self._theirs = host + struct.pack(">i", upstream[1])
-        self._ours = host + struct.pack(">i", self.port)
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._servers = [socket.create_server(("127.0.0.1", 0)) for _ in upstreams]
+        ports = [server.getsockname()[1] for server in self._servers]
+        self.port: int = ports[0]
+        self._addresses = [
+            (host.encode() + struct.pack(">i", theirs), host.encode() + struct.pack(">i", ours))
+            for (host, theirs), ours in zip(upstreams, ports, strict=True)
+        ]
+        for server, upstream in zip(self._servers, upstreams, strict=True):
+            threading.Thread(target=self._accept, args=(server, upstream), daemon=True).start()
 
-    def _accept(self) -> None:
+    def _accept(self, server: socket.socket, upstream: tuple[str, int]) -> None:
         with contextlib.suppress(OSError):
             while True:
-                client, _ = self._server.accept()
-                broker = socket.create_connection(self._upstream)
+                client, _ = server.accept()
+                broker = socket.create_connection(upstream)
                 self._sockets += [client, broker]
                 doomed: set[int] = set()
                 for source, target, forward in (
@@ -62,10 +64,12 @@ class Proxy:
             with self._lock:
                 self.lost += 1
             return None
-        return frame.replace(self._theirs, self._ours)
+        for theirs, ours in self._addresses:
+            frame = frame.replace(theirs, ours)
+        return frame
 
     def close(self) -> None:
-        for each in [self._server, *self._sockets]:
+        for each in [*self._servers, *self._sockets]:
             # A thread that waits on a socket is woken by its shutdown, not by its being closed.
             with contextlib.suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
@@ -103,9 +107,8 @@ def _receive(source: socket.socket, size_bytes: int) -> bytes:
 
 @contextlib.contextmanager
 def losing(admin: ConfluentAdmin, lose: Callable[[int, int], bool]) -> Iterator[Proxy]:
-    """A proxy before the one broker that the cluster has."""
-    (address,) = admin.broker_addresses()
-    proxy = Proxy(address, lose)
+    """A proxy before all brokers of the cluster."""
+    proxy = Proxy(admin.broker_addresses(), lose)
     try:
         yield proxy
     finally:

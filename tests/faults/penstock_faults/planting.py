@@ -65,10 +65,22 @@ def mutated(fault: Fault, package: Path = PACKAGE) -> str:
 
 @contextlib.contextmanager
 def copy_of_broker() -> Iterator[Path]:
-    """A directory with a copy of the package `penstock`, to be put on PYTHONPATH."""
+    """A directory with a copy of the package `penstock`, to be put on PYTHONPATH.
+
+    Compiled modules come along, as times of modification do: else each process that a test starts would compile them.
+    Those that somebody is just writing have names of their own, and are left out.
+    """
     with tempfile.TemporaryDirectory(prefix="penstock-fault-") as made:
-        shutil.copytree(PACKAGE, Path(made) / "penstock", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(PACKAGE, Path(made) / "penstock", ignore=shutil.ignore_patterns("*.pyc.*"))
         yield Path(made)
+
+
+def plant(fault: Fault, package: Path) -> None:
+    """Put the fault into a copy of the package."""
+    file = package / fault.file
+    file.write_text(mutated(fault, package))
+    for compiled in (file.parent / "__pycache__").glob(f"{file.stem}.*"):
+        compiled.unlink()
 
 
 def environment(copy: Path) -> dict[str, str]:
@@ -116,7 +128,7 @@ def check_sound(faults: Sequence[Fault]) -> None:
 def check_noticed(fault: Fault) -> str:
     """Plants the fault; returns pytest's lines of failures. Raises FaultError where one of its tests passes."""
     with copy_of_broker() as copy:
-        (copy / "penstock" / fault.file).write_text(mutated(fault, copy / "penstock"))
+        plant(fault, copy / "penstock")
         code, output = run_tests(copy, fault.caught_by)
     if code not in (PASSED, FAILED):
         raise FaultError(f"{fault.name}: the tests did not run (pytest ended with {code}):\n{output}")

@@ -1,7 +1,7 @@
 """Which scenarios there are, with which releases of kafka-clients they run, and what a cluster must serve for them.
 
-A scenario whose need is not served is left out when tests are collected, so nothing is skipped at run time. NEEDS is
-the one list of what one broker without transactions cannot serve; a test compares it with what the broker announces.
+A scenario whose need is not served is left out when tests are collected, so nothing is skipped at run time. `promised`
+says what our own clusters serve; a test compares it with what they announce.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ REASSIGNED_BROKERS = 3
 
 
 class Need(Enum):
-    """What a scenario needs beyond one broker; the value says why one broker does not have it today."""
+    """What a scenario needs that not every cluster serves."""
 
-    TRANSACTIONS = "the transaction coordinator comes with the cluster"
-    CONSUMER_PROTOCOL = "groups of KIP-848, where the coordinator assigns, come with the cluster"
-    THREE_BROKERS = "replicas can only move between brokers"
+    TRANSACTIONS = "transactional producers"
+    CONSUMER_PROTOCOL = "groups of KIP-848, where the coordinator assigns; Penstock does not have them yet"
+    THREE_BROKERS = "brokers that replicas can move between"
 
 
 SCENARIOS = (
@@ -81,11 +81,12 @@ def served(bootstrap: str) -> set[Need]:
     return {need for need, has in _SERVED.items() if has(apis, brokers)}
 
 
-def selected(bootstrap: str | None) -> Iterator[tuple[str, str]]:
-    """(release of the client, scenario), for a cluster that runs already or, without one, for an embedded broker."""
-    has = served(bootstrap) if bootstrap else set()
+def promised(brokers: int) -> set[Need]:
+    """What a cluster of our own with that many brokers serves."""
+    return {Need.TRANSACTIONS, Need.THREE_BROKERS} if brokers >= REASSIGNED_BROKERS else {Need.TRANSACTIONS}
+
+
+def selected(client: str, has: set[Need]) -> Iterator[str]:
+    """The scenarios for a release of the client with a cluster that serves these needs."""
     names = [*SCENARIOS, *(name for name, need in NEEDS.items() if need in has)]
-    for client in CLIENTS:
-        for name in names:
-            if client == NEWEST or name not in NEWEST_ONLY:
-                yield client, name
+    return (name for name in names if client == NEWEST or name not in NEWEST_ONLY)

@@ -214,7 +214,9 @@ class AioAdmin:
         self._admin = _run(_make(AIOKafkaAdminClient, bootstrap_servers=bootstrap))
 
     def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
-        topic = NewTopic(name, partitions, 1, topic_configs=dict(config or {}))
+        # Unlike the other clients, this one cannot leave the number of replicas to the cluster.
+        brokers = _run(self._admin.describe_cluster())["brokers"]
+        topic = NewTopic(name, partitions, min(3, len(brokers)), topic_configs=dict(config or {}))
         for _, code, *detail in _run(self._admin.create_topics([topic])).topic_errors:
             _refuse(code, detail)
 

@@ -26,6 +26,7 @@ from confluent_kafka.admin import (
     ConfigResource,
     NewPartitions,
     NewTopic,
+    OffsetSpec,
 )
 
 from penstock_e2e.model import (
@@ -48,6 +49,15 @@ _TIMESTAMP_TYPES: dict[int, TimestampType] = {
     TIMESTAMP_CREATE_TIME: "create",
     TIMESTAMP_LOG_APPEND_TIME: "append",
 }
+
+NOT_SERVED = {
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError._UNKNOWN_TOPIC,
+    KafkaError._UNKNOWN_PARTITION,
+}
+"""How a partition without a leader is answered for, and one whose leader does not know yet."""
 
 
 def _refused(error: KafkaError) -> Refused:
@@ -197,7 +207,7 @@ class ConfluentAdmin:
         self._admin = AdminClient({"bootstrap.servers": bootstrap})
 
     def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
-        topic = NewTopic(name, partitions, replication_factor=1, config=dict(config or {}))
+        topic = NewTopic(name, partitions, config=dict(config or {}))
         _wait(self._admin.create_topics([topic])[name])
 
     def delete_topic(self, name: str) -> None:
@@ -207,18 +217,26 @@ class ConfluentAdmin:
         topic = self._admin.list_topics(timeout=DEADLINE_S).topics.get(name)
         return len(topic.partitions) if topic is not None and topic.error is None else None
 
+    def brokers(self) -> list[int]:
+        return list(self._admin.list_topics(timeout=DEADLINE_S).brokers)
+
     def broker_addresses(self) -> list[tuple[str, int]]:
         brokers = self._admin.list_topics(timeout=DEADLINE_S).brokers.values()
         return [(broker.host, broker.port) for broker in brokers]
 
-    def leaders_known(self, name: str, partitions: int) -> bool:
-        topic = self._admin.list_topics(timeout=DEADLINE_S).topics.get(name)
-        return (
-            topic is not None
-            and topic.error is None
-            and len(topic.partitions) == partitions
-            and all(partition.leader >= 0 for partition in topic.partitions.values())
-        )
+    def is_served(self, name: str, partitions: int) -> bool:
+        """Whether each partition has a leader that says so: brokers learn of a change one after the other."""
+        if self.partition_count(name) != partitions:
+            return False
+        asked = {TopicPartition(name, index): OffsetSpec.latest() for index in range(partitions)}
+        try:
+            for answer in self._admin.list_offsets(asked).values():
+                _wait(answer)
+        except Refused as refused:
+            if refused.code not in NOT_SERVED:
+                raise
+            return False
+        return True
 
     def create_partitions(self, name: str, total: int) -> None:
         _wait(self._admin.create_partitions([NewPartitions(name, total)])[name])

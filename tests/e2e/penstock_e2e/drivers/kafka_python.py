@@ -190,7 +190,7 @@ class KafkaPythonAdmin:
         self.client = KafkaAdminClient(bootstrap_servers=bootstrap)
 
     def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
-        topic = {"num_partitions": partitions, "replication_factor": 1, "configs": dict(config or {})}
+        topic = {"num_partitions": partitions, "replication_factor": -1, "configs": dict(config or {})}
         _call(self.client.create_topics, {name: topic})
 
     def delete_topic(self, name: str) -> None:

@@ -89,10 +89,10 @@ final class Cluster implements AutoCloseable {
         return name;
     }
 
-    /** A new topic that has leaders. */
+    /** A new topic that has leaders, and as many replicas as the cluster gives by default. */
     String topic(int partitions, String... configs) throws Exception {
         String name = topicName();
-        create(new NewTopic(name, partitions, (short) 1), configs);
+        create(new NewTopic(name, partitions, (short) -1), configs);
         return name;
     }
 

@@ -26,7 +26,7 @@ final class GroupPattern implements Scenario {
                 "heartbeat.interval.ms", "200", "session.timeout.ms", "6000")) {
             consumer.subscribe(both);
             awaitTopics(consumer, Set.of(first));
-            cluster.create(new NewTopic(second, 1, (short) 1));
+            cluster.create(new NewTopic(second, 1, (short) -1));
             awaitTopics(consumer, Set.of(first, second));
             Cluster.get(cluster.admin.deleteTopics(List.of(first)).all());
             awaitTopics(consumer, Set.of(second));
