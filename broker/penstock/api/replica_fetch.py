@@ -4,6 +4,8 @@ A follower names a partition when its place there is another: its log has grown,
 has changed. The session remembers these places and hangs on the leaders, which say when there is news; only partitions
 with news are looked at. What was answered with records, an error or a divergence waits until it is named again.
 
+What a throttled follower asks for is held back until what it got has been paid for (`replica.throttle`).
+
 Called by `FetchApi` for versions from 15 on, whose ReplicaState tells the follower's incarnation (KIP-903).
 """
 
@@ -69,6 +71,9 @@ class FollowerSession:
         self.followed: dict[Key, Followed] = {}
         self.ready: dict[Followed, None] = {}
         """Partitions with something to tell, in the order in which it came."""
+        self.held: dict[Followed, None] = {}
+        """Throttled partitions with records to send, in the order in which they have waited."""
+        self.hold_timer: asyncio.TimerHandle | None = None
         self.pending: PendingReplicaFetch | None = None
 
     def is_eager(self) -> bool:
@@ -76,14 +81,30 @@ class FollowerSession:
         return self.config.reads_from_followers
 
     def note(self, followed: Followed, urgent: bool) -> None:
+        if followed in self.held:
+            return
         self.ready[followed] = None
         if urgent and self.pending is not None:
             self.pending.wake()
+
+    def hold(self, followed: Followed, wait_s: float) -> None:
+        self.ready.pop(followed, None)
+        self.held[followed] = None
+        if self.hold_timer is None:
+            self.hold_timer = asyncio.get_running_loop().call_later(wait_s, self.end_hold)
+
+    def end_hold(self) -> None:
+        self.hold_timer = None
+        self.ready.update(self.held)
+        self.held.clear()
+        if self.pending is not None:
+            self.pending.resume()
 
     def drop(self, key: Key) -> None:
         followed = self.followed.pop(key, None)
         if followed is not None:
             self.ready.pop(followed, None)
+            self.held.pop(followed, None)
             followed.attach(None)
 
     def close(self) -> None:
@@ -91,6 +112,8 @@ class FollowerSession:
             self.pending.finish()
         for key in list(self.followed):
             self.drop(key)
+        if self.hold_timer is not None:
+            self.hold_timer.cancel()
 
 
 class ReplicaFetchApi:
@@ -206,9 +229,18 @@ class ReplicaFetchApi:
                 if left <= 0 and not at_least_one:
                     return None
                 max_bytes = max(min(asked.partition_max_bytes, left), 0)
+                rate = self.rate_of(leader, followed.session.replica)
+                if rate is not None:
+                    throttle, now_s = self.replicas.throttles.leading, asyncio.get_running_loop().time()
+                    if not throttle.is_open(rate, now_s):
+                        followed.session.hold(followed, throttle.wait_s(now_s))
+                        return None
+                    max_bytes = min(max_bytes, rate)
                 records = log.read(asked.fetch_offset, max_bytes, log.end_offset, at_least_one)
                 if records is None:
                     return None  # not enough room: it stays ready
+                if rate is not None:
+                    throttle.take(records.size, rate, now_s)
         except OffsetOutOfRange:
             answer = FetchedPartition(asked.partition, ErrorCode.OFFSET_OUT_OF_RANGE, high, high, start)
             return self.final(followed, answer)
@@ -220,6 +252,17 @@ class ReplicaFetchApi:
         followed.told = high, start
         followed.awaited = records is not None
         return FetchedPartition(asked.partition, 0, high, high, start, records)
+
+    def rate_of(self, leader: Leader, replica: Member) -> int | None:
+        """The bound on what a follower is sent of a partition, in bytes a second; None where there is none."""
+        isr = leader.isr
+        if isr is None:
+            return None
+        rate = self.replicas.throttles.rate_of_follower(isr.placed, replica[0], leader.config)
+        if rate is None:
+            return None
+        progress = isr.progress.get(replica[0])
+        return None if progress is not None and isr.is_member(progress) else rate
 
 
 class PendingReplicaFetch:
@@ -259,6 +302,13 @@ class PendingReplicaFetch:
         if not self.scheduled:
             self.scheduled = True
             asyncio.get_running_loop().call_soon(self.finish)
+
+    def resume(self) -> None:
+        """Those that were held back may have their turn: the answer goes if there is something urgent in it."""
+        if not self.done and not self.scheduled:
+            self.gather()
+            if any(is_urgent(answer) for _, answer in self.found):
+                self.reply()
 
     def finish(self) -> None:
         if not self.done:

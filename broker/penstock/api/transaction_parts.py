@@ -4,14 +4,16 @@ people who end what hangs (KIP-664), and TxnOffsetCommit, from producers to a gr
 from __future__ import annotations
 
 import asyncio
+from uuid import UUID
 
 from penstock.api.routes import RequestContext, Route
 from penstock.group.coordinator import MAX_GROUP_ID, GroupCoordinator
 from penstock.group.offsets import Commit
 from penstock.state.view import ClusterView
 from penstock.txn.markers import LocalMarkers
-from penstock.txn.offsets import TxnOffsets
-from penstock.txn.state_machine import Producer
+from penstock.txn.offsets import TxnCommit, TxnOffsets
+from penstock.txn.places import OFFSETS_TOPIC, OFFSETS_TOPIC_ID, Ending, Target
+from penstock.txn.state_machine import Producer, Verified
 from penstock.txn.verification import Verifier
 from penstock.wire.control_batch import Marker
 from penstock.wire.errors import ErrorCode
@@ -26,14 +28,25 @@ from penstock.wire.messages.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerPartitionResult,
     WritableTxnMarkerResult,
+    WritableTxnMarkerTopic,
     WritableTxnMarkerTopicResult,
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
+from penstock.wire.primitives import ZERO_UUID
 
 MAX_MARKERS = 100_000
 """Partitions that one request may have marked."""
 NO_GENERATION = -1
+RETRIABLE = frozenset(
+    {
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.NETWORK_EXCEPTION,
+    }
+)
 
 
 class TransactionPartsApi:
@@ -59,7 +72,8 @@ class TransactionPartsApi:
     async def write_txn_markers(
         self, request: WriteTxnMarkersRequest, context: RequestContext
     ) -> WriteTxnMarkersResponse:
-        """Answers when all markers are below the high watermark, or cannot be written."""
+        """Answers when all markers are below the high watermark, or cannot be written; a coordinator is told before if
+        that takes long."""
         if sum(len(t.partition_indexes) for m in request.markers for t in m.topics) > MAX_MARKERS:
             return markers_failed(request, ErrorCode.INVALID_REQUEST)
         return WriteTxnMarkersResponse(markers=list(await asyncio.gather(*map(self.write_one, request.markers))))
@@ -70,17 +84,35 @@ class TransactionPartsApi:
                 asked, [ErrorCode.INVALID_REQUEST] * sum(len(t.partition_indexes) for t in asked.topics)
             )
         marker = Marker(asked.producer_id, asked.producer_epoch, asked.transaction_result, asked.coordinator_epoch)
-        places = [(topic.name, index) for topic in asked.topics for index in topic.partition_indexes]
-        return marker_result(asked, await self.markers.send(marker, places))
+        targets = [target for topic in asked.topics for target in self.targets(topic)]
+        return marker_result(asked, await self.markers.send(Ending(marker, asked.transaction_number), targets))
+
+    def targets(self, asked: WritableTxnMarkerTopic) -> list[Target]:
+        """Coordinators say which topic they mean; people have its name."""
+        topic: str | UUID = asked.name
+        if asked.topic_id != ZERO_UUID:
+            topic = asked.topic_id
+        elif asked.name == OFFSETS_TOPIC and asked.name not in self.view.topics:
+            topic = OFFSETS_TOPIC_ID
+        epochs = asked.leader_epochs
+        if len(epochs) != len(asked.partition_indexes):
+            epochs = [-1] * len(asked.partition_indexes)
+        return [Target(topic, index, epoch) for index, epoch in zip(asked.partition_indexes, epochs, strict=True)]
 
     async def txn_offset_commit(
         self, request: TxnOffsetCommitRequest, context: RequestContext
     ) -> TxnOffsetCommitResponse:
+        """What is verified is written by the writer of before the verification, or not at all: see `TxnOffsets`."""
         producer = Producer(request.producer_id, request.producer_epoch)
+        writer = self.offsets.writer(request.group_id)
         error = self.group_error(request)
-        if not error:
-            answer = self.verifier.group(request.transactional_id, producer, request.group_id)
-            error = told(answer if isinstance(answer, ErrorCode) else await answer)
+        if error:
+            return commit_failed(request, error)
+        answer = self.verifier.group(request.transactional_id, producer, request.group_id)
+        if not isinstance(answer, Verified):
+            answer = await answer
+            error = self.group_error(request)
+        error = error or told(self.verifier.settle(request.producer_id, answer))
         if error:
             return commit_failed(request, error)
         commits: list[Commit] = []
@@ -104,9 +136,9 @@ class TransactionPartsApi:
                         )
                     )
             topics.append(TxnOffsetCommitResponseTopic(name=asked.name, partitions=partitions))
-        failed = await self.offsets.commit(request.group_id, request.transactional_id, producer, commits)
-        for index in failed:
-            waiting[index].error_code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        who = TxnCommit(request.group_id, request.transactional_id, producer, answer.number)
+        for index in await self.offsets.commit(writer, who, commits):
+            waiting[index].error_code = self.groups.commit_failure(request.group_id)
         return TxnOffsetCommitResponse(topics=topics)
 
     def group_error(self, request: TxnOffsetCommitRequest) -> ErrorCode:
@@ -115,8 +147,8 @@ class TransactionPartsApi:
         groups = self.groups
         if not request.member_id and request.generation_id == NO_GENERATION and request.group_instance_id is None:
             if not 0 < len(request.group_id) <= MAX_GROUP_ID:
-                return groups.unavailable or ErrorCode.INVALID_GROUP_ID
-            return groups.unavailable
+                return groups.error(request.group_id) or ErrorCode.INVALID_GROUP_ID
+            return groups.error(request.group_id)
         return groups.check_commit(
             request.group_id, request.member_id, request.group_instance_id, request.generation_id
         )
@@ -136,7 +168,8 @@ def told(error: ErrorCode) -> ErrorCode:
     """What verification found, in the errors that clients know for this request."""
     if error is ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH
-    if error is ErrorCode.CONCURRENT_TRANSACTIONS:
+    if error in RETRIABLE:
+        # Of the transaction's coordinator: the group's is the one that was asked, and it is there.
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     return ErrorCode.INVALID_TXN_STATE if error is ErrorCode.TRANSACTION_ABORTABLE else error
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from penstock.replica.acceptance import Appended
 from penstock.replica.leader import Leader
-from penstock.txn.state_machine import Producer
+from penstock.txn.state_machine import Producer, Verified
 from penstock.txn.verification import Verifier
 from penstock.wire.batch import HEADER_SIZE, read_header
 from penstock.wire.errors import ErrorCode
@@ -35,19 +35,29 @@ class Held:
     """A batch that waits for its verification. Those of one producer in one partition get their answers in the order
     in which they asked, so they are appended in that order."""
 
-    def __init__(self, gate: Gate, partition: Leader, batch: memoryview, answer: asyncio.Future[ErrorCode]) -> None:
-        self.gate, self.partition, self.answer = gate, partition, answer
+    def __init__(
+        self, gate: Gate, partition: Leader, batch: memoryview, producer_id: int, answer: asyncio.Future[Verified]
+    ) -> None:
+        self.gate, self.partition, self.producer_id, self.answer = gate, partition, producer_id, answer
         self.batch = bytearray(batch)
 
     def when_appended(self, callback: Callable[[Appended], None]) -> None:
-        def done(answer: asyncio.Future[ErrorCode]) -> None:
-            error = ErrorCode.REQUEST_TIMED_OUT if answer.cancelled() else self.gate.told(answer.result())
-            if error:
-                callback(Appended(error, message=UNVERIFIED))
-            else:
-                callback(self.partition.append(memoryview(self.batch), all_in_sync=True, verified=True))
+        def done(answer: asyncio.Future[Verified]) -> None:
+            callback(self.append(answer))
 
         self.answer.add_done_callback(done)
+
+    def append(self, answer: asyncio.Future[Verified]) -> Appended:
+        """Appends the batch, if what was found when it was asked for still holds."""
+        if answer.cancelled():
+            return Appended(ErrorCode.REQUEST_TIMED_OUT, message=UNVERIFIED)
+        if self.partition.ended:
+            # Whoever leads now may have been told of the transaction's end.
+            return Appended(ErrorCode.NOT_LEADER_OR_FOLLOWER, message="another broker leads the partition now")
+        error = self.gate.settle(self.producer_id, answer.result())
+        if error:
+            return Appended(error, message=UNVERIFIED)
+        return self.partition.append(memoryview(self.batch), all_in_sync=True, verified=True)
 
 
 class Gate:
@@ -76,7 +86,13 @@ class Gate:
         answer = self.verifier.partition(
             self.transactional_id, producer, partition.name, partition.topic_id, partition.index
         )
-        return self.told(answer) if isinstance(answer, ErrorCode) else Held(self, partition, batch, answer)
+        if isinstance(answer, Verified):
+            return self.settle(header.producer_id, answer)
+        return Held(self, partition, batch, header.producer_id, answer)
+
+    def settle(self, producer_id: int, answer: Verified) -> ErrorCode:
+        assert self.verifier is not None, "somebody answered"
+        return self.told(self.verifier.settle(producer_id, answer))
 
     def told(self, error: ErrorCode) -> ErrorCode:
         """What verification found, in the errors that clients know for Produce."""

@@ -14,8 +14,8 @@ from penstock.runtime.clock import Clock
 from penstock.state.records import TransactionRecord
 from penstock.state.view import ClusterView
 from penstock.txn.coordinator import TransactionCoordinator
-from penstock.txn.state_machine import MAX_PARTITIONS, Producer, TxnState
-from penstock.txn.verification import OFFSETS_TOPIC
+from penstock.txn.places import OFFSETS_TOPIC, OFFSETS_TOPIC_ID
+from penstock.txn.state_machine import MAX_PARTITIONS, Producer, TxnState, Verified
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from penstock.wire.messages.add_partitions_to_txn import (
@@ -36,6 +36,7 @@ from penstock.wire.messages.describe_transactions import TransactionState as Des
 from penstock.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
 from penstock.wire.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from penstock.wire.messages.list_transactions import TransactionState as ListedTransaction
+from penstock.wire.primitives import ZERO_UUID
 
 BATCHED = 4
 """From this version on of AddPartitionsToTxn brokers ask, for several transactions at a time."""
@@ -76,9 +77,8 @@ class TransactionsApi:
     async def add_batched(self, asked: AddPartitionsToTxnTransaction, version: int) -> AddPartitionsToTxnResult:
         producer = Producer(asked.producer_id, asked.producer_epoch)
         if asked.verify_only:
-            topics = [self.verified(asked.transactional_id, producer, topic, version) for topic in asked.topics]
-        else:
-            topics = await self.add_topics(asked.transactional_id, producer, asked.topics, version)
+            return self.verified(asked, producer, version)
+        topics = await self.add_topics(asked.transactional_id, producer, asked.topics, version)
         return AddPartitionsToTxnResult(transactional_id=asked.transactional_id, topic_results=topics)
 
     async def add_topics(
@@ -112,23 +112,37 @@ class TransactionsApi:
         ]
 
     def verified(
-        self, transactional_id: str, producer: Producer, topic: AddPartitionsToTxnTopic, version: int
-    ) -> AddPartitionsToTxnTopicResult:
-        """Whether partitions, or under the name of the offsets' topic groups, are part of the transaction."""
-        coordinator = self.coordinator
-        found = self.view.topics.get(topic.name)
-        errors = []
-        for index in topic.partitions:
-            if topic.name == OFFSETS_TOPIC and found is None:
-                error = coordinator.verify_group_shard(transactional_id, producer, index)
-            elif found is None:
-                error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            else:
-                error = coordinator.verify(transactional_id, producer, found.topic_id, index)
-            if error is ErrorCode.INVALID_TXN_STATE and version >= ABORTABLE_FROM:
-                error = ErrorCode.TRANSACTION_ABORTABLE
-            errors.append(error)
-        return topic_result(topic, errors)
+        self, asked: AddPartitionsToTxnTransaction, producer: Producer, version: int
+    ) -> AddPartitionsToTxnResult:
+        """Whether partitions, or under the name of the offsets' topic groups, are part of the transaction in hand; and
+        which transaction that is."""
+        topics, number = [], -1
+        for topic in asked.topics:
+            errors = []
+            for index in topic.partitions:
+                answer = self.verify_one(asked.transactional_id, producer, topic, index)
+                number = max(number, answer.number)
+                abortable = answer.error is ErrorCode.INVALID_TXN_STATE and version >= ABORTABLE_FROM
+                errors.append(ErrorCode.TRANSACTION_ABORTABLE if abortable else answer.error)
+            topics.append(topic_result(topic, errors))
+        return AddPartitionsToTxnResult(
+            transactional_id=asked.transactional_id, topic_results=topics, transaction_number=number
+        )
+
+    def verify_one(
+        self, transactional_id: str, producer: Producer, topic: AddPartitionsToTxnTopic, index: int
+    ) -> Verified:
+        """Brokers of ours say which topic they mean."""
+        topic_id: UUID | None = topic.topic_id
+        if topic_id == ZERO_UUID:
+            found = self.view.topics.get(topic.name)
+            by_name = OFFSETS_TOPIC_ID if topic.name == OFFSETS_TOPIC else None
+            topic_id = found.topic_id if found is not None else by_name
+        if topic_id is None:
+            return Verified(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if topic_id == OFFSETS_TOPIC_ID:
+            return self.coordinator.verify_group_shard(transactional_id, producer, index)
+        return self.coordinator.verify(transactional_id, producer, topic_id, index)
 
     async def add_offsets(self, request: AddOffsetsToTxnRequest, context: RequestContext) -> AddOffsetsToTxnResponse:
         if not request.group_id:

@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from penstock.api.routes import Route
+from penstock.control.features import FEATURE, LOWEST_LEVEL, Features
 from penstock.wire import codec
 from penstock.wire.apis import ApiKey
 from penstock.wire.errors import ErrorCode
 from penstock.wire.frame import RequestHeader
-from penstock.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from penstock.wire.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
+)
 from penstock.wire.messages.fetch import FetchRequest
 from penstock.wire.messages.produce import ProduceRequest
 
@@ -20,7 +27,9 @@ PRODUCE_ADVERTISED_FROM = 0
 class ApiVersionsApi:
     """Serves ApiVersions 0 to 4."""
 
-    def __init__(self, routes: Iterable[Route]) -> None:
+    def __init__(self, routes: Iterable[Route], features: Features | None = None) -> None:
+        """`features` are told with version 3 and later, where given."""
+        self.features = features
         served = {route.request.KEY: (route.first, route.last) for route in routes}
         served[ApiKey.PRODUCE] = (PRODUCE_ADVERTISED_FROM, ProduceRequest.VERSIONS[1])
         served[ApiKey.FETCH] = FetchRequest.VERSIONS
@@ -39,7 +48,17 @@ class ApiVersionsApi:
         named = request.client_software_name, request.client_software_version
         if header.version >= 3 and not all(map(well_formed, named)):
             return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST), header.version
-        return ApiVersionsResponse(api_keys=self.served), header.version
+        response = ApiVersionsResponse(api_keys=self.served)
+        if self.features is not None:
+            level = self.features.level
+            response.supported_features = [
+                SupportedFeatureKey(name=FEATURE, min_version=LOWEST_LEVEL, max_version=self.features.known)
+            ]
+            response.finalized_features = [
+                FinalizedFeatureKey(name=FEATURE, max_version_level=level, min_version_level=level)
+            ]
+            response.finalized_features_epoch = level
+        return response, header.version
 
 
 def well_formed(name: str) -> bool:

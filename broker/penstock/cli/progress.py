@@ -41,7 +41,7 @@ class Progress:
         if self._bar is not None:
             self._bar.stop()
 
-    def show(self, count: int) -> None:
-        """How many there are now."""
+    def show(self, count: int, what: str | None = None) -> None:
+        """How many there are now; `what` is what is said of them from now on."""
         if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=count)
+            self._bar.update(self._task, completed=count, description=what or self._what)

@@ -22,6 +22,8 @@ COMMANDS = {
     "produce": "penstock.cli.produce",
     "consume": "penstock.cli.consume",
     "group": "penstock.cli.group",
+    "cluster": "penstock.cli.cluster",
+    "broker": "penstock.cli.broker",
     "log": "penstock.cli.log",
     "completion": "penstock.cli.completion",
 }

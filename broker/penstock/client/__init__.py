@@ -16,6 +16,7 @@ from penstock.client.admin_types import (
     LogDir,
     NewTopic,
     PartitionLag,
+    Reassignment,
 )
 from penstock.client.consumer import Consumer
 from penstock.client.errors import (
@@ -86,6 +87,7 @@ __all__ = [
     "PartitionInfo",
     "PartitionLag",
     "Producer",
+    "Reassignment",
     "RebalanceListener",
     "Record",
     "RecordMetadata",

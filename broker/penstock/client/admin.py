@@ -1,4 +1,4 @@
-"""The admin client: topics, partitions, settings, groups, offsets, log directories.
+"""The admin client: topics, partitions, where they are, settings, groups, offsets, log directories.
 
 Public. Used by the command line, and by whoever manages topics from Python.
 """
@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 
 from penstock.client.admin_groups import GroupAdmin
+from penstock.client.admin_partitions import PartitionAdmin
 from penstock.client.admin_types import AlterConfig, ClusterInfo, ConfigEntry, CreatedTopic, LogDir, NewTopic
 from penstock.client.cluster import Cluster
 from penstock.client.errors import BrokerError, UnknownTopic, check, error_code
@@ -34,7 +35,7 @@ SOURCES = {1: "topic", 2: "broker", 3: "cluster", 4: "static", 5: "default"}
 OPERATIONS = {"set": 0, "delete": 1, "append": 2, "subtract": 3}
 
 
-class Admin(GroupAdmin):
+class Admin(GroupAdmin, PartitionAdmin):
     """Manages what a cluster holds.
 
     ```python
@@ -98,13 +99,27 @@ class Admin(GroupAdmin):
         nodes = sorted((Node(b.broker_id, b.host, b.port, b.rack) for b in answer.brokers), key=lambda n: n.node_id)
         return ClusterInfo(answer.cluster_id, answer.controller_id, tuple(nodes))
 
-    async def log_dirs(self) -> list[LogDir]:
-        """The log directories of every broker, with the size of each partition in them; failed ones have an `error`."""
-        answers = await asyncio.gather(*(self._log_dirs_of(node) for node in self._cluster.metadata.brokers))
+    async def log_dirs(
+        self, partitions: Iterable[TopicPartition] | None = None, *, brokers: Iterable[int] | None = None
+    ) -> list[LogDir]:
+        """The log directories of every broker, with the size of each partition in them; failed ones have an `error`.
+
+        `partitions` bounds whose sizes are told, `brokers` who is asked (None: all).
+        """
+        topics = None
+        if partitions is not None:
+            topics = [
+                describe_log_dirs.DescribableLogDirTopic(topic=topic, partitions=indexes)
+                for topic, indexes in by_topic(partitions).items()
+            ]
+        asked = self._cluster.metadata.brokers if brokers is None else brokers
+        answers = await asyncio.gather(*(self._log_dirs_of(node, topics) for node in asked))
         return [found for answer in answers for found in answer]
 
-    async def _log_dirs_of(self, node_id: int) -> list[LogDir]:
-        request = describe_log_dirs.DescribeLogDirsRequest(topics=None)
+    async def _log_dirs_of(
+        self, node_id: int, topics: list[describe_log_dirs.DescribableLogDirTopic] | None
+    ) -> list[LogDir]:
+        request = describe_log_dirs.DescribeLogDirsRequest(topics=topics)
         answer = await self._cluster.call(node_id, request, describe_log_dirs.DescribeLogDirsResponse)
         check(answer.error_code, f"log directories of broker {node_id}")
         found = []
@@ -236,15 +251,17 @@ class Admin(GroupAdmin):
         """All settings of a topic by Kafka's names."""
         return await self._configs(TOPIC, topic, f"topic {topic!r}")
 
-    async def broker_configs(self, broker_id: int) -> dict[str, ConfigEntry]:
-        """All settings of a broker by Kafka's names."""
-        return await self._configs(BROKER, str(broker_id), f"broker {broker_id}")
+    async def broker_configs(self, broker_id: int, names: Sequence[str] | None = None) -> dict[str, ConfigEntry]:
+        """Settings of a broker by Kafka's names: all, or those of `names` that it has. The broker itself is asked."""
+        return await self._configs(BROKER, str(broker_id), f"broker {broker_id}", names)
 
-    async def _configs(self, kind: int, name: str, about: str) -> dict[str, ConfigEntry]:
+    async def _configs(
+        self, kind: int, name: str, about: str, names: Sequence[str] | None = None
+    ) -> dict[str, ConfigEntry]:
         resource = describe_configs.DescribeConfigsResource(
-            resource_type=kind, resource_name=name, configuration_keys=None
+            resource_type=kind, resource_name=name, configuration_keys=None if names is None else list(names)
         )
-        request = describe_configs.DescribeConfigsRequest(resources=[resource], include_documentation=True)
+        request = describe_configs.DescribeConfigsRequest(resources=[resource], include_documentation=names is None)
 
         async def ask() -> dict[str, ConfigEntry]:
             if kind == BROKER:

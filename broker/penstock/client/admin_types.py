@@ -127,3 +127,22 @@ class AlterConfig:
     name: str
     value: str | None = None
     operation: str = "set"
+
+
+@dataclass(frozen=True, slots=True)
+class Reassignment:
+    """A partition whose replicas change: `replicas` has those wanted, then those that go; `adding` are yet to come."""
+
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+
+    @property
+    def target(self) -> tuple[int, ...]:
+        """The replicas that are wanted, the preferred leader first."""
+        return tuple(broker for broker in self.replicas if broker not in self.removing)
+
+    @property
+    def original(self) -> tuple[int, ...]:
+        """The replicas that a cancellation goes back to."""
+        return tuple(broker for broker in self.replicas if broker not in self.adding)

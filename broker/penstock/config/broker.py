@@ -66,6 +66,11 @@ class BrokerConfig:
         minimum=2000,
         maximum=600_000,
     )
+    etcd_managed: bool = setting(
+        False,
+        "Whether the etcd that holds the cluster's state is the cluster's own: the controller then compacts and"
+        " defragments it.",
+    )
     broker_draining: bool = setting(
         False,
         "Whether the controller moves all replicas of this broker to others; broker.removable tells when it has.",
@@ -85,15 +90,25 @@ class BrokerConfig:
     )
     leader_replication_throttled_rate: int = setting(
         FOREVER,
-        "The most that a leader sends to replicas that are being added, in bytes a second.",
+        "The most that a broker sends to replicas that are not in sync, of what a topic's"
+        " leader.replication.throttled.replicas has it lead, in bytes a second.",
         minimum=0,
         maximum=FOREVER,
         dynamic=True,
     )
     follower_replication_throttled_rate: int = setting(
         FOREVER,
-        "The most that a replica that is being added fetches, in bytes a second.",
+        "The most that a broker fetches for its replicas that are not in sync, of those that a topic's"
+        " follower.replication.throttled.replicas names, in bytes a second.",
         minimum=0,
+        maximum=FOREVER,
+        dynamic=True,
+    )
+    reassignment_throttle_bytes_per_second: int = setting(
+        FOREVER,
+        "The most that a broker sends to replicas that are being added, and the most that it fetches for its own, in"
+        " bytes a second.",
+        minimum=1,
         maximum=FOREVER,
         dynamic=True,
     )
@@ -168,6 +183,13 @@ class BrokerConfig:
         30_000,
         "How long a follower may lack what its leader has before it leaves the in-sync replicas, in ms.",
         minimum=1,
+        dynamic=True,
+    )
+    replica_lag_max_messages: int = setting(
+        -1,
+        "How many records a follower may lack when it is looked at before it leaves the in-sync replicas; -1 for no"
+        " bound.",
+        minimum=-1,
         dynamic=True,
     )
     replica_fetch_wait_max_ms: int = setting(

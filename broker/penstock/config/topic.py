@@ -1,6 +1,6 @@
 """The settings of a topic: the table of all that is known, and how a topic's `TopicConfig` follows from it.
 
-Each has broker settings that give its default for topics without their own (`log.retention.ms` for `retention.ms`);
+Most have broker settings that give their default for topics without their own (`log.retention.ms` for `retention.ms`);
 where several name the same thing in different units, the first of them that is set counts.
 """
 
@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from penstock.config.definition import InvalidSetting, Kind, Setting, Value, unknown
-from penstock.config.values import DAY_MS, FOREVER, TopicConfig
+from penstock.config.definition import InvalidSetting, Kind, Setting, Value, shown, unknown
+from penstock.config.values import DAY_MS, EVERY_REPLICA, FOREVER, TopicConfig
 
 MIN_SEGMENT_BYTES = 1024
+REPLICAS = ".throttled.replicas"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +82,19 @@ TOPIC_SETTINGS: dict[str, TopicSetting] = dict(
             "log.flush.interval.ms", minimum=0,
         ),
         define(
+            "follower.replication.throttled.replicas", Kind.LIST, "",
+            "Replicas that fetch no more than follower.replication.throttled.rate while they are not in sync, as"
+            " PARTITION:BROKER,... or * for all (KIP-73).",
+        ),
+        define(
             "index.interval.bytes", Kind.INT, 4096,
             "Bytes of log between two entries of the offset index.",
             "log.index.interval.bytes", minimum=0,
+        ),
+        define(
+            "leader.replication.throttled.replicas", Kind.LIST, "",
+            "Replicas that, while they lead, send no more than leader.replication.throttled.rate to those that are not"
+            " in sync, as PARTITION:BROKER,... or * for all (KIP-73).",
         ),
         define(
             "max.compaction.lag.ms", Kind.LONG, FOREVER,
@@ -174,7 +185,10 @@ def topic_setting(name: str) -> Setting:
 
 def parse_topic_setting(name: str, text: str) -> Value:
     """Raises `InvalidSetting` for an unknown name and for a value that it cannot have."""
-    return topic_setting(name).parse(text)
+    value = topic_setting(name).parse(text)
+    if name.endswith(REPLICAS):
+        config_fields(name, value)
+    return value
 
 
 def config_fields(name: str, value: Value) -> dict[str, Any]:
@@ -186,7 +200,26 @@ def config_fields(name: str, value: Value) -> dict[str, Any]:
         return {"message_timestamp_log_append": value == "LogAppendTime"}
     if name in ("compression.type", "preallocate"):
         return {}
+    if name.endswith(REPLICAS):
+        assert isinstance(value, tuple), f"{name} is a list"
+        return {name.replace(".", "_"): replica_list(name, value)}
     return {name.replace(".", "_"): value}
+
+
+def replica_list(name: str, words: tuple[str, ...]) -> frozenset[tuple[int, int]]:
+    """`0:1,1:2` as (partition, broker). Raises `InvalidSetting`."""
+    if words == ("*",):
+        return frozenset({EVERY_REPLICA})
+    found = set()
+    for word in filter(None, words):
+        partition, _, broker = word.partition(":")
+        if not (partition.isdecimal() and broker.isdecimal() and word.isascii()):
+            raise InvalidSetting(
+                f"invalid value {shown(','.join(words))} for {name}: it must be * or PARTITION:BROKER, such as 0:1,"
+                " with commas between several"
+            )
+        found.add((int(partition), int(broker)))
+    return frozenset(found)
 
 
 def resolve(overrides: Mapping[str, str], defaults: TopicConfig) -> TopicConfig:

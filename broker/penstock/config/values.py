@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 FOREVER = (1 << 63) - 1
 DAY_MS = 86_400_000
+
+EVERY_REPLICA = (-1, -1)
+"""In a list of replicas: all of the topic."""
+
+
+def names_replica(listed: Collection[tuple[int, int]], partition: int, broker_id: int) -> bool:
+    """Whether a list of (partition, broker) names a replica."""
+    return (partition, broker_id) in listed or EVERY_REPLICA in listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +45,9 @@ class TopicConfig:
     max_compaction_lag_ms: int = FOREVER
     min_cleanable_dirty_ratio: float = 0.5
     unclean_leader_election_enable: bool = False
+    leader_replication_throttled_replicas: frozenset[tuple[int, int]] = frozenset()
+    """(partition, broker), or EVERY_REPLICA."""
+    follower_replication_throttled_replicas: frozenset[tuple[int, int]] = frozenset()
 
     @property
     def flushes_each_batch(self) -> bool:

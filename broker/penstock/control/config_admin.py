@@ -11,11 +11,13 @@ from penstock.config.definition import InvalidSetting, Kind, Setting
 from penstock.config.topic import TOPIC_SETTINGS, parse_topic_setting, resolve, topic_setting
 from penstock.control.results import (
     ALL_BROKERS,
+    SEEN_S,
     AdminError,
     ConfigChange,
     ConfigOperation,
     Outcome,
     Resource,
+    store_error,
     unknown_topic,
 )
 from penstock.state import keys
@@ -69,7 +71,7 @@ class ConfigAdmin:
         except (InvalidSetting, BadRecord) as e:
             return Outcome(ErrorCode.INVALID_CONFIG, str(e))
         except StoreError as e:
-            return Outcome(ErrorCode.KAFKA_STORAGE_ERROR, str(e))
+            return Outcome(store_error(e), str(e))
         return Outcome()
 
     async def _alter_topic(
@@ -154,7 +156,7 @@ class ConfigAdmin:
             condition = Compare.absent(key) if entry is None else Compare.unchanged(entry)
             result = await self.store.txn([condition], [Put(key, value)])
             if result.succeeded:
-                await self.watcher.applied(result.revision)
+                await self.watcher.applied(result.revision, SEEN_S)
                 return
         raise AdminError(ErrorCode.REQUEST_TIMED_OUT, "The settings are being changed by others: try again.")
 

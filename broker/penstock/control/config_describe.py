@@ -53,7 +53,8 @@ def describe_topic_setting(
         synonyms += given
         if given and value is None:
             value, source = text_of(scaled(name, given[0].value or "", synonym.factor)), given[0].source
-    synonyms.append(Synonym(known.synonyms[0].name, known.setting.default, Source.DEFAULT))
+    default_name = known.synonyms[0].name if known.synonyms else name
+    synonyms.append(Synonym(default_name, known.setting.default, Source.DEFAULT))
     if value is None:
         value, source = known.setting.default, Source.DEFAULT
     return Described(known.setting, value, source, synonyms)

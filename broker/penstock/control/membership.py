@@ -64,9 +64,14 @@ async def ensure_cluster(store: Store, new_id: Callable[[], UUID] = uuid4) -> Cl
         while cluster_id.startswith("-"):  # would be an option on a command line
             cluster_id = urlsafe_b64encode(new_id().bytes).decode().rstrip("=")
         record = ClusterRecord(cluster_id=cluster_id, schema_version=SCHEMA_VERSION, feature_level=FEATURE_LEVEL)
-        await store.txn([Compare.absent(keys.CLUSTER)], [Put(keys.CLUSTER, encode(record))])
+        no_cluster = [Compare.absent(keys.CLUSTER), Compare.absent(keys.ADOPTION)]
+        await store.txn(no_cluster, [Put(keys.CLUSTER, encode(record))])
         entry = await store.get(keys.CLUSTER)
-        assert entry is not None, "the cluster's record was just written, by us or by another"
+        if entry is None:
+            raise StoreError(
+                "a broker that was alone is being moved into this store (penstock cluster adopt): wait for the end of"
+                " it, or run it again if it was interrupted"
+            )
     cluster = decode(ClusterRecord, entry.key, entry.value)
     if cluster.schema_version > SCHEMA_VERSION or cluster.feature_level > FEATURE_LEVEL:
         raise StoreError(
@@ -192,13 +197,18 @@ class Registration:
         key = past_key(self.record.broker_id)
         entry = await self.store.get(key)
         past = read_past(entry) if entry is not None else None
+        cluster = await self._check_level()
         record = self.record
         following = next_past(past, record.directory_id, record.boot_id, record.was_unclean, self.damaged)
         unchanged = Compare.absent(key) if entry is None else Compare.unchanged(entry)
         try:
             result = await self.store.txn(
-                [Compare.absent(self.key), unchanged],
-                [Put(self.key, encode(record), self.lease), Put(key, encode(following))],
+                [Compare.absent(self.key), unchanged, Compare.unchanged(cluster)],
+                [
+                    Put(self.key, encode(record), self.lease),
+                    Put(key, encode(following)),
+                    Put(keys.ENROLLED, str(record.broker_id).encode()),
+                ],
             )
         except StoreUnavailable as e:
             log.warning("the registration got no answer", reason=str(e))
@@ -207,6 +217,19 @@ class Registration:
         if result.succeeded:
             self.epoch = result.revision
         return result.succeeded
+
+    async def _check_level(self) -> Entry:
+        """The cluster's record, whose features this broker must know. Raises `StoreError`."""
+        entry = await self.store.get(keys.CLUSTER)
+        if entry is None:
+            raise StoreError("the cluster's record is not in the store: was the store replaced by another?")
+        level = decode(ClusterRecord, entry.key, entry.value).feature_level
+        if level > self.record.feature_level:
+            raise StoreError(
+                f"the cluster has features of level {level}, and this version knows {self.record.feature_level}:"
+                " run a newer one"
+            )
+        return entry
 
     async def _replace(self, entry: Entry) -> bool:
         """Ends the registration of an earlier start with the same directory; False where it is another's."""

@@ -32,14 +32,13 @@ class Placing:
     def take(self, changes: Iterable[TopicChange]) -> None:
         """Follows the view."""
         for change in changes:
-            old = change.old.partitions if change.old is not None else []
-            new = change.new.partitions if change.new is not None else []
-            for before, after in zip(old, new, strict=False):
-                if before is not after and before.replicas != after.replicas:
+            for before, after in change.differences():
+                if before is not None and after is not None and before.replicas == after.replicas:
+                    continue
+                if before is not None:
                     self.count([before.replicas], -1)
+                if after is not None:
                     self.count([after.replicas], 1)
-            self.count((partition.replicas for partition in old[len(new) :]), -1)
-            self.count((partition.replicas for partition in new[len(old) :]), 1)
 
     def count(self, assignment: Iterable[Sequence[int]], by: int) -> None:
         """Counts partitions that are about to be written (`by` 1), or no longer (-1)."""

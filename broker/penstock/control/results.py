@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from uuid import UUID
 
+from penstock.state.store import StoreError, StoreUnavailable
 from penstock.wire.errors import ErrorCode
 
 ALL_BROKERS = ""
@@ -75,6 +76,15 @@ class ConfigChange:
     name: str
     operation: int
     value: str | None
+
+
+SEEN_S = 10.0
+"""How long who changed something waits for this broker to see it: less than any client waits for an answer."""
+
+
+def store_error(error: StoreError) -> ErrorCode:
+    """What to answer where the store could not do something: while it is away, that it may be tried again."""
+    return ErrorCode.REQUEST_TIMED_OUT if isinstance(error, StoreUnavailable) else ErrorCode.KAFKA_STORAGE_ERROR
 
 
 def already_exists(name: str) -> AdminError:

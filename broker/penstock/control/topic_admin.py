@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import replace
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -20,7 +21,16 @@ from penstock.control.assignment import check_manual, partition_puts
 from penstock.control.drains import Drains, drains_of
 from penstock.control.naming import Collisions, check_name
 from penstock.control.placing import Placing, usable_brokers
-from penstock.control.results import AdminError, NewTopic, Outcome, TopicOutcome, already_exists, unknown_topic
+from penstock.control.results import (
+    SEEN_S,
+    AdminError,
+    NewTopic,
+    Outcome,
+    TopicOutcome,
+    already_exists,
+    store_error,
+    unknown_topic,
+)
 from penstock.runtime.clock import Clock
 from penstock.runtime.logging import get_logger
 from penstock.state import keys
@@ -122,7 +132,7 @@ class TopicAdmin:
         try:
             drains = await self._drains()
         except StoreError as e:
-            return [TopicOutcome(topic.name, ErrorCode.KAFKA_STORAGE_ERROR, str(e)) for topic in topics]
+            return [TopicOutcome(topic.name, store_error(e), str(e)) for topic in topics]
         outcomes: list[TopicOutcome] = []
         for start in range(0, len(topics), AT_A_TIME):
             part = topics[start : start + AT_A_TIME]
@@ -151,7 +161,7 @@ class TopicAdmin:
         except AdminError as e:
             return TopicOutcome(topic.name, e.error, e.message)
         except StoreError as e:
-            return TopicOutcome(topic.name, ErrorCode.KAFKA_STORAGE_ERROR, str(e))
+            return TopicOutcome(topic.name, store_error(e), str(e))
         shown_id = None if validate_only else topic_id
         return TopicOutcome(
             topic.name,
@@ -260,7 +270,7 @@ class TopicAdmin:
                 if children:
                     await self.store.txn([], [Delete(keys.partitions(topic_id), prefix=True)])
                 await self._refuse(name)
-            await self.watcher.applied(result.revision)
+            await self.watcher.applied(result.revision, SEEN_S)
         finally:
             self._reserved -= len(assignment)
             self._placing.count(assignment, -1)
@@ -293,6 +303,8 @@ class TopicAdmin:
 
     async def _create_one(self, topic: NewTopic) -> TopicOutcome:
         (outcome,) = await self.create([topic])
+        if outcome.error is ErrorCode.REQUEST_TIMED_OUT:  # in metadata, clients wait for what has no leader yet
+            return replace(outcome, error=ErrorCode.LEADER_NOT_AVAILABLE)
         return outcome
 
     # Growing
@@ -307,7 +319,7 @@ class TopicAdmin:
         except AdminError as e:
             return Outcome(e.error, e.message)
         except StoreError as e:
-            return Outcome(ErrorCode.KAFKA_STORAGE_ERROR, str(e))
+            return Outcome(store_error(e), str(e))
         return Outcome()
 
     async def _grow(
@@ -340,7 +352,7 @@ class TopicAdmin:
             result = await self.store.txn(conditions, [Put(entry.key, encode(grown))])
             if not result.succeeded:
                 raise AdminError(ErrorCode.REQUEST_TIMED_OUT, f"Topic {name} was changed by somebody else: try again.")
-            await self.watcher.applied(result.revision)
+            await self.watcher.applied(result.revision, SEEN_S)
         finally:
             self._reserved -= len(added)
             self._placing.count(added, -1)
@@ -409,11 +421,11 @@ class TopicAdmin:
             )
             if not result.succeeded:
                 raise unknown_topic(topic.name)
-            await self.watcher.applied(result.revision)
+            await self.watcher.applied(result.revision, SEEN_S)
         except AdminError as e:
             return Outcome(e.error, e.message)
         except StoreError as e:
-            return Outcome(ErrorCode.KAFKA_STORAGE_ERROR, str(e))
+            return Outcome(store_error(e), str(e))
         self._in_background(self._finish_deletion(topic.topic_id))
         return Outcome()
 

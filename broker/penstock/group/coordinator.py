@@ -116,7 +116,7 @@ class GroupCoordinator:
             for group_id in tenure.groups:
                 self.offsets.residence.is_all_here(group_id)
             return
-        log.info("a coordinator shard is this broker's", shard=tenure.number, groups=len(tenure.groups))
+        log.debug("a coordinator shard is this broker's", shard=tenure.number, groups=len(tenure.groups))
         self.offsets.residence.want(tenure.groups)
         for group_id in idle:
             self.retention.look_at_leisure(group_id)
@@ -148,7 +148,7 @@ class GroupCoordinator:
         """A shard is no longer this broker's: nobody gets another answer from it."""
         self.offsets.writers.close(tenure.number)
         if tenure.groups:
-            log.info("a coordinator shard is given up", shard=tenure.number, groups=len(tenure.groups))
+            log.debug("a coordinator shard is given up", shard=tenure.number, groups=len(tenure.groups))
         groups, tenure.groups = tenure.groups, {}
         for group_id, known in groups.items():
             if isinstance(known, Running):
@@ -310,6 +310,11 @@ class GroupCoordinator:
             await check_forgotten(self._store, topic_id)
 
     # --- all groups
+
+    @property
+    def ownership(self) -> Ownership:
+        """Which shards are this broker's: also those of transactional ids."""
+        return self._ownership
 
     def coordinator_of(self, group_id: str) -> int:
         """The id of the broker that coordinates a group, -1 where it has none just now."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 from penstock.group.lanes import read_fence, renew_fence
+from penstock.group.pending import ShardFollower
 from penstock.group.shard_writer import Guard
 from penstock.group.tenure import Tenure
 from penstock.runtime.logging import get_logger
@@ -37,7 +38,8 @@ class Membership(Protocol):
 
 
 class Ownership:
-    """`taken` is called with a shard's tenure and its groups' records, `resigned` when the tenure is over."""
+    """`taken` is called with a shard's tenure and its groups' records, `resigned` when the tenure is over; then those
+    who follow are told."""
 
     def __init__(
         self,
@@ -52,6 +54,7 @@ class Ownership:
         self._broker_id, self._membership = broker_id, membership
         self._taken, self._resigned = taken, resigned
         self._tenures: list[Tenure | None] = [None] * keys.SHARD_COUNT
+        self._followers: list[ShardFollower] = []
         self._loads = asyncio.Semaphore(LOADS)
         self._retries: set[asyncio.TimerHandle] = set()
         self._revisions: dict[int, int] = {}
@@ -62,6 +65,14 @@ class Ownership:
         """Takes up what the view gives this broker, now and from now on."""
         self._view.subscribe_shards(self.look)
         self.look(range(keys.SHARD_COUNT))
+
+    def follow(self, follower: ShardFollower) -> None:
+        """Tells somebody of each shard, from now on; those that were taken up before are taken up anew."""
+        self._followers.append(follower)
+        if not self._closed:
+            for number in [tenure.number for tenure in self._tenures if tenure is not None]:
+                self.resign(number)
+                self.look([number])
 
     def close(self) -> None:
         """Gives up everything."""
@@ -127,6 +138,8 @@ class Ownership:
         if tenure.loading is not None:
             tenure.loading.cancel()
         self._resigned(tenure)
+        for follower in self._followers:
+            follower.resigned(number)
 
     # --- inside
 
@@ -153,12 +166,15 @@ class Ownership:
                     elif not await renew_fence(self._store, guard):
                         raise StoreUnavailable("the store says that it is another's")
                     entries = (await self._store.range(keys.groups(tenure.number))).entries
+                    found = [(follower, await follower.read(tenure.number)) for follower in self._followers]
                     break
                 except StoreError as e:
                     log.warning("a coordinator shard cannot be read yet", shard=tenure.number, reason=str(e))
             await asyncio.sleep(RETRY_S)
         tenure.loading = None
         self._taken(tenure, entries)
+        for follower, read in found:
+            follower.taken(tenure, read)
 
 
 class Alone:
@@ -185,6 +201,10 @@ class SoleOwnership(Ownership):
     def start(self) -> None:
         for number in range(keys.SHARD_COUNT):
             self._tenures[number] = Tenure(number, None)
+
+    def follow(self, follower: ShardFollower) -> None:
+        """There is nothing to tell but the end: who follows reads everything at once when it starts."""
+        self._followers.append(follower)
 
     def fill(self, entries: Iterable[Entry]) -> None:
         """All groups of all shards."""

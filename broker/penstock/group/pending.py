@@ -1,13 +1,28 @@
-"""What the group coordinator must know of offsets that are committed in transactions: a protocol, since transactions
-are the business of a room above. `txn.offsets` implements it.
+"""What the group coordinator must know of transactions: protocols, since they are the business of a room above.
+`txn.offsets` and `txn.service` implement them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from typing import Protocol
 
 from penstock.group.offset_table import OffsetKey
+from penstock.group.tenure import Tenure
+from penstock.state.store import Entry
+
+
+class ShardFollower(Protocol):
+    """Whoever else keeps something of each shard that this broker owns: the shard is served when all of it is there."""
+
+    async def read(self, number: int) -> Sequence[list[Entry]]:
+        """What the store has of a shard that this broker is about to take. Raises StoreError."""
+
+    def taken(self, tenure: Tenure, found: Sequence[list[Entry]]) -> None:
+        """The shard is this broker's, with what was read."""
+
+    def resigned(self, number: int) -> None:
+        """The shard is not, or no longer, this broker's."""
 
 
 class PendingOffsets(Protocol):

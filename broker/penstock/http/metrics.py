@@ -61,7 +61,9 @@ class Snapshot:
 
 async def take_snapshot(sources: Sources, heartbeat: Heartbeat) -> Snapshot:
     lags = await measure_lags(sources)
-    directories = await asyncio.get_running_loop().run_in_executor(None, sources.directories)
+    loop = asyncio.get_running_loop()
+    directories = await loop.run_in_executor(None, sources.directories)
+    health = await loop.run_in_executor(None, sources.partitions.health())
     sized = [d for d in directories if d.total_bytes >= 0]
     server, requests, flusher = sources.server, sources.requests, sources.flusher
     partitions = sources.partitions
@@ -106,6 +108,26 @@ async def take_snapshot(sources: Sources, heartbeat: Heartbeat) -> Snapshot:
                 "penstock_partitions_offline",
                 "Partitions that this broker leads and cannot serve: damaged, or in a failed log directory.",
                 single(partitions.offline()),
+            ),
+            (
+                "penstock_partitions_under_replicated",
+                "Partitions that this broker leads with fewer replicas in sync than they have; those added now aside.",
+                single(health.under_replicated),
+            ),
+            (
+                "penstock_partitions_at_min_isr",
+                "Of those, partitions with just min.insync.replicas in sync: one less, and acks=all is refused.",
+                single(health.at_min_isr),
+            ),
+            (
+                "penstock_partitions_under_min_isr",
+                "Of those, partitions with less than min.insync.replicas in sync: acks=all is refused.",
+                single(health.under_min_isr),
+            ),
+            (
+                "penstock_partitions_leaderless",
+                "Partitions with a replica on this broker that nobody leads.",
+                single(health.leaderless),
             ),
             ("penstock_partition_damaged", "1 for each partition whose files are damaged.", damaged),
         ],

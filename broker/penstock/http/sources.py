@@ -10,6 +10,7 @@ from typing import Protocol
 
 from penstock.api.log_dirs import LogDirState
 from penstock.log.types import LogSlice
+from penstock.replica.health import ReplicaHealth
 from penstock.runtime.clock import Clock
 from penstock.runtime.stats import Histogram, RequestStats
 from penstock.server.stats import ServerStats
@@ -67,6 +68,9 @@ class PartitionsSource(Protocol):
 
     def offline(self) -> int:
         """How many partitions that this broker leads cannot be served."""
+
+    def health(self) -> Callable[[], ReplicaHealth]:
+        """What counts, in a thread, how partitions are off for replicas."""
 
 
 class FlushSource(Protocol):

@@ -247,6 +247,7 @@ class LogDir:
         """As above, one partition that has data or an open log."""
         key = topic_id, partition
         self.topics[topic_id].discard(partition)
+        has_directory = key in self.corrupt or key in self.stored
         self.corrupt.pop(key, None)
         self.stored.pop(key, None)
         log = self.logs.pop(key, None)
@@ -255,6 +256,8 @@ class LogDir:
         if log is not None:
             self.dirty.pop(log, None)
             return self.maintenance.spawn(self.delete_open(log, releasing, self.deletions))
+        if not has_directory:  # its log was closed before anything was written
+            return self.maintenance.spawn(asyncio.sleep(0))
         directory = f"{self.path}/{topic_id}-{partition}"
         return self.maintenance.spawn(self.maintenance.delete_directory(directory, self.deletions, 0))
 
@@ -278,6 +281,23 @@ class LogDir:
                 self.corrupt.pop(key, None)
                 self.topics[key[0]].discard(key[1])
         return names
+
+    def put_damaged_aside(self, topic_id: UUID, partition: int) -> None:
+        """Moves a partition whose files are damaged to `quarantine/`: it begins anew, as another replica has all of it.
+
+        Blocks for a moment. Raises LogDirFailed.
+        """
+        key = topic_id, partition
+        assert key in self.corrupt, f"partition {partition} of topic {topic_id} is not damaged"
+        if self.failed is not None:
+            raise LogDirFailed(f"{self.path}: {self.failed}")
+        try:
+            opening.quarantine(self.files, self.path, f"{topic_id}-{partition}")
+        except OSError as e:
+            self.fail(e)
+            raise LogDirFailed(f"{self.path}: {e}") from e
+        del self.corrupt[key]
+        self.topics[topic_id].discard(partition)
 
     # What logs ask for: see `partition_log.Host`
 

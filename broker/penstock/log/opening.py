@@ -196,5 +196,5 @@ def quarantine(files: Files, path: str, name: str) -> str:
         target = f"{path}/{QUARANTINE_NAME}/{name}.{number}"
     files.rename(f"{path}/{name}", target)
     files.sync_dir(path)
-    logger.warning("a partition that nobody knows was moved to quarantine", moved_to=target)
+    logger.warning("a partition was moved to quarantine", moved_to=target)
     return target

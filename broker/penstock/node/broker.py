@@ -10,8 +10,9 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from penstock import __version__
 from penstock.config.definition import InvalidSetting
@@ -19,6 +20,8 @@ from penstock.config.listeners import ListenerAddress, advertised
 from penstock.config.options import UpOptions
 from penstock.control.config_describe import note_identity
 from penstock.control.membership import begin_leader_epochs, ensure_cluster, register_embedded
+from penstock.control.restored.guarded import GuardedStore
+from penstock.control.restored.restored import Restored
 from penstock.control.topic_admin import TopicAdmin
 from penstock.group.coordinator import GroupCoordinator
 from penstock.http.late import LateHttp
@@ -29,7 +32,6 @@ from penstock.node.handlers import Parts, make_dispatcher
 from penstock.node.member import Member
 from penstock.node.outside import Outside, OwnStore
 from penstock.node.parts import Assignments, DeletedTopics, DirSizes, Hosted
-from penstock.node.peers import Peers
 from penstock.node.probing import TcpProber
 from penstock.node.settings import StartError, listeners_of, load_config, server_limits
 from penstock.replica.fetchers import ReplicaFetchers
@@ -39,14 +41,21 @@ from penstock.replica.producer_state import ProducerState
 from penstock.runtime import logging
 from penstock.runtime.stats import RequestStats
 from penstock.server.listener import ListenError, Server
+from penstock.state import keys
 from penstock.state.store import Store, StoreError
 from penstock.state.view import ClusterView, Endpoint
 from penstock.state.watcher import Watcher
 from penstock.txn.producer_ids import ProducerIds
 from penstock.txn.service import Transactions
 
+if TYPE_CHECKING:
+    from penstock.node.peers import Peers
+
 STATE_FILE = "state.db"
 CLOSE_GRACE_S = 5.0
+"""For requests that are under way at the end."""
+PART_GRACE_S = 8.0
+"""For a part that has something to bring to its end: longer than the store takes to say that it is away."""
 
 log = logging.get_logger("penstock.node")
 
@@ -69,6 +78,9 @@ class Node:
         """Why clients should not be sent here; None when they may."""
         self.log_dir: LogDir | None = None
         self.member: Member | None = None
+        self.restored: Restored | None = None
+        """Of a cluster: whether its store was restored from a backup."""
+        self.parts: Parts | None = None
         self.never = asyncio.Event()
         self.cleanup = contextlib.AsyncExitStack()
         """Undoes, last first, what `start` did so far."""
@@ -79,8 +91,7 @@ class Node:
 
     @property
     def lost_reason(self) -> str:
-        member = self.member
-        return "" if member is None or member.registration is None else member.registration.lost_reason
+        return "" if self.member is None else self.member.lost_reason
 
     def successor(self, listeners: list[ListenerAddress], http_port: int | None) -> Node:
         """A broker with the same data, to start at the same addresses after this one has stopped."""
@@ -108,16 +119,18 @@ class Node:
         asyncio.get_running_loop().set_default_executor(executor)
         http = self.prepare_http()
         self.log_dir = log_dir = self.open_log_dir()
-        store = self.open_store()
+        store: Store = self.open_store()
         cluster = await ensure_cluster(store, self.outside.new_id)
         log_dir.claim(cluster.cluster_id)
-        watcher = Watcher(store, self.view, self.config)
+        store = await self.guard(store, log_dir)
+        watcher = Watcher(store, self.view, self.config, self.restored.gate if self.restored is not None else None)
         await watcher.start()
         self.cleanup.push_async_callback(watcher.stop)
         if log_dir.was_unclean and not self.outside.is_clustered:
             await watcher.applied(await begin_leader_epochs(store))
         await self.recover(log_dir)
         parts, peers = await self.make_parts(store, watcher, log_dir)
+        self.parts = parts
         dispatcher = make_dispatcher(parts, asyncio.get_running_loop().time)
         self.cleanup.push_async_callback(dispatcher.close)
         server = Server(dispatcher, server_limits(self.config), executor, self.outside.bind)
@@ -154,9 +167,26 @@ class Node:
         return log_dir
 
     def open_store(self) -> OwnStore:
-        store = self.outside.open_store(os.path.join(os.path.abspath(self.options.data_dir), STATE_FILE))
+        store = self.make_store()
         self.cleanup.push_async_callback(store.close)
         return store
+
+    def make_store(self) -> OwnStore:
+        return self.outside.open_store(os.path.join(os.path.abspath(self.options.data_dir), STATE_FILE))
+
+    async def guard(self, store: Store, log_dir: LogDir) -> Store:
+        """A cluster's store may have been restored from a backup: goes on when it is known to be sound."""
+        if not self.outside.is_clustered:
+            return store
+        guarded = GuardedStore(store)
+        self.restored = restored = Restored(guarded, self.make_store, log_dir, self.view, self.clock)
+        self.cleanup.push_async_callback(restored.close)
+
+        async def recover_logs() -> None:
+            await asyncio.to_thread(log_dir.recover, ProducerState)
+
+        await restored.start(recover_logs)
+        return guarded
 
     async def recover(self, log_dir: LogDir) -> None:
         """Brings the logs into order before anybody can ask for them; in a thread, for the sake of the health pages."""
@@ -164,12 +194,17 @@ class Node:
         if count := len(log_dir.found.unrecovered):
             self.reason = f"starting: {count:,} partitions are looked at, as the broker did not end cleanly"
 
+        hosted = Hosted(self.view)
+        known = self.restored.known(hosted) if self.restored is not None else hosted
+
         def work() -> None:
             log_dir.recover(ProducerState)
-            for name in log_dir.quarantine_unknown(Hosted(self.view)):
+            for name in log_dir.quarantine_unknown(known):
                 log.warning("data that belongs to no topic was put aside", directory=name)
 
         await asyncio.to_thread(work)
+        if self.restored is not None:
+            await self.restored.set_aside()
         self.reason = "starting"
         log_dir.start()
 
@@ -178,6 +213,8 @@ class Node:
         view, config, clock = self.view, self.config, self.clock
         peers: Peers | None = None
         if self.outside.is_clustered:
+            from penstock.node.peers import Peers  # brings the client along, which a broker that is alone does not need
+
             peers = Peers(view, config, self.listeners[0].name)
             replicas = self.make_replicas(store, watcher, log_dir, peers)
         else:
@@ -185,20 +222,20 @@ class Node:
         replicas.schedule_expiry()
         self.cleanup.callback(replicas.close)
         topics = TopicAdmin(store, view, watcher, clock, config, self.outside.new_id, self.member is not None)
-        self.cleanup.push_async_callback(topics.settle)
+        self.undo_in_time("topics", topics.settle)
         if self.member is not None:
-            self.cleanup.push_async_callback(self.member.close)
+            self.undo_in_time("membership", self.member.close)
         groups = GroupCoordinator(
             store, view, clock, config, lambda: str(self.outside.new_id()), membership=self.member
         )
         await groups.start()
-        self.cleanup.push_async_callback(groups.close)
+        self.undo_in_time("groups", groups.close)
         if self.member is None:
             topics.cleaners += [replicas.forget_topic, groups.offsets.forget_topic]
         ids = ProducerIds(store)
         transactions = Transactions(store, view, clock, config, ids, replicas, groups, peers, peers)
         await transactions.start()
-        self.cleanup.push_async_callback(transactions.close)
+        self.undo_in_time("transactions", transactions.close)
         is_clustered = self.member is not None
         return Parts(
             store, view, watcher, clock, config, self.stats, log_dir, replicas, topics, groups, ids, transactions,
@@ -208,7 +245,8 @@ class Node:
     def make_replicas(self, store: Store, watcher: Watcher, log_dir: LogDir, peers: Peers) -> ReplicaManager:
         """The partitions of a broker that has others beside it."""
         view, config = self.view, self.config
-        self.member = member = Member(store, view, watcher, config, log_dir, self.outside, lambda: True)
+        assert self.restored is not None, "a cluster's store is looked at"
+        self.member = member = Member(store, view, watcher, config, log_dir, self.outside, self.restored)
         log_dir.on_failed = member.withdraw
         keeper = IsrKeeper(store, view, self.clock, config, member)
         fetchers = ReplicaFetchers(peers.fetch_from, config, member)
@@ -246,6 +284,7 @@ class Node:
     async def enter(self, member: Member, parts: Parts, peers: Peers, endpoints: list[Endpoint]) -> None:
         """Becomes a member of the cluster; from here on this broker follows, leads and may govern."""
         await member.register(endpoints)
+        parts.groups.ownership.look(range(keys.SHARD_COUNT))  # some may have been given to it before it knew its epoch
         deleted = DeletedTopics(self.view, parts.replicas, member.may_discard)
         deleted.start()
         self.cleanup.push_async_callback(deleted.close)
@@ -262,6 +301,8 @@ class Node:
 
     def not_ready(self) -> str | None:
         """Why clients should not be sent here; None when they may."""
+        if self.restored is not None and self.restored.reason is not None:
+            return self.restored.reason
         if self.reason is None and self.log_dir is not None and self.log_dir.failed is not None:
             return f"{self.log_dir.path} has failed: {self.log_dir.failed}"
         if self.reason is None and self.member is not None and not self.member.may_serve():
@@ -283,6 +324,18 @@ class Node:
             directories=DirSizes(parts.log_dir).log_dirs,
             committed=parts.groups.committed,
         )
+
+    def undo_in_time(self, name: str, close: Callable[[], Awaitable[None]]) -> None:
+        """Has a part closed at the end, which may wait for a store that does not answer: not for ever."""
+
+        async def within_bounds() -> None:
+            try:
+                async with asyncio.timeout(PART_GRACE_S):
+                    await close()
+            except TimeoutError:
+                log.warning("a part of the broker did not end in time and is left as it is", part=name)
+
+        self.cleanup.push_async_callback(within_bounds)
 
     async def stop(self) -> None:
         """Stops accepting, answers what is under way, flushes, and marks the end as clean."""

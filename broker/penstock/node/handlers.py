@@ -9,6 +9,7 @@ from typing import Protocol
 from penstock.api.cluster import ClusterApi
 from penstock.api.configs import ConfigsApi
 from penstock.api.dispatch import Dispatcher
+from penstock.api.features import FeaturesApi
 from penstock.api.fetch import FetchApi, FetchLimits
 from penstock.api.fetch_sessions import FetchSessions
 from penstock.api.group_admin import GroupAdminApi
@@ -30,6 +31,8 @@ from penstock.api.versions import ApiVersionsApi
 from penstock.config.broker import BrokerConfig
 from penstock.control.config_admin import ConfigAdmin
 from penstock.control.controller.wishes import Wishes
+from penstock.control.features import Features
+from penstock.control.membership import FEATURE_LEVEL
 from penstock.control.topic_admin import TopicAdmin
 from penstock.group.coordinator import GroupCoordinator
 from penstock.log.log_dir import LogDir
@@ -72,14 +75,16 @@ class Parts:
 def make_dispatcher(parts: Parts, now_s: Callable[[], float]) -> Dispatcher:
     """`now_s` is the event loop's clock."""
     config, replicas, stats = parts.config, parts.replicas, parts.stats
-    routes = [route for api in make_apis(parts) for route in api.routes()]
+    features = Features(parts.store, parts.view, parts.watcher, FEATURE_LEVEL)
+    apis = [*make_apis(parts), FeaturesApi(features)]
+    routes = [route for api in apis for route in api.routes()]
     sessions = FetchSessions(config.max_incremental_fetch_session_cache_slots, now_s)
     followers = None
     if parts.is_clustered:
         followers = ReplicaFetchApi(replicas, config.replica_fetch_response_max_bytes)
     fetch = FetchApi(replicas, sessions, FetchLimits(config.fetch_max_bytes), stats, followers)
     produce = ProduceApi(replicas, stats, parts.transactions.verifier)
-    return Dispatcher(produce, fetch, ApiVersionsApi(routes), routes, stats)
+    return Dispatcher(produce, fetch, ApiVersionsApi(routes, features), routes, stats)
 
 
 def make_apis(parts: Parts) -> list[Api]:

@@ -7,7 +7,7 @@ Made by `broker` where there is a cluster. Implements what rooms ask of it: `rep
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -18,6 +18,7 @@ from penstock.control.controller.keeper import LogEnds
 from penstock.control.controller.probes import Prober
 from penstock.control.members import partition_name
 from penstock.control.membership import FEATURE_LEVEL, Registration
+from penstock.control.restored.restored import Restored
 from penstock.log.log_dir import LogDir
 from penstock.node.outside import Outside, Renewal
 from penstock.runtime.logging import get_logger
@@ -45,15 +46,17 @@ class Member:
         config: BrokerConfig,
         log_dir: LogDir,
         outside: Outside,
-        may_discard: Callable[[], bool],
+        restored: Restored,
     ) -> None:
         self.store, self.view, self.watcher, self.config = store, view, watcher, config
         self.log_dir, self.outside = log_dir, outside
-        self.may_discard = may_discard
+        self.restored = restored
+        self.may_discard = restored.may_discard
         self.registration: Registration | None = None
         self.renewal: Renewal | None = None
         self.controller: Controller | None = None
         self.lost = asyncio.Event()
+        self.lost_reason = ""
         self.ticked_ms = outside.clock.boot_ms()
         self.ticking: asyncio.TimerHandle | None = None
         self.tasks: set[asyncio.Task[None]] = set()
@@ -67,7 +70,7 @@ class Member:
         return -1 if self.registration is None else self.registration.epoch
 
     def may_serve(self) -> bool:
-        return self.registration is not None and self.registration.may_serve()
+        return self.registration is not None and self.registration.may_serve() and self.restored.may_serve()
 
     # Life
 
@@ -94,6 +97,7 @@ class Member:
         self._tick()
         self.renewal = self.outside.renew(registration, lambda: self.ticked_ms)
         self._spawn(self._watch_loss(registration))
+        self._spawn(self._watch_recovery())
         await self.watcher.applied(registration.epoch)
         self.view.subscribe_brokers(self._on_brokers)
         self._on_brokers()
@@ -172,7 +176,16 @@ class Member:
 
     async def _watch_loss(self, registration: Registration) -> None:
         await registration.lost.wait()
+        with suppress(StoreError):
+            await self.restored.check()  # it may have ended because the store went back in time
+        if not self.is_leaving and not self.restored.is_frozen:  # who is frozen goes on serving reads
+            self.lost_reason = registration.lost_reason
+            self.lost.set()
+
+    async def _watch_recovery(self) -> None:
+        await self.restored.over.wait()
         if not self.is_leaving:
+            self.lost_reason = "the store was restored from a backup, and has been recovered"
             self.lost.set()
 
     def _on_brokers(self) -> None:

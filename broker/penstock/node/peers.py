@@ -15,8 +15,9 @@ from uuid import UUID
 from penstock.client.connection import Connection
 from penstock.client.errors import ClientError
 from penstock.config.broker import BrokerConfig
+from penstock.node.probing import endpoint_of
 from penstock.replica.fetcher import FetchChannel
-from penstock.state.view import BrokerView, ClusterView, Endpoint
+from penstock.state.view import ClusterView, Endpoint
 from penstock.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 from penstock.wire.messages.fetch import FetchRequest, FetchResponse
 from penstock.wire.messages.offset_for_leader_epoch import (
@@ -153,8 +154,3 @@ class Peers:
 
     async def close(self) -> None:
         await asyncio.gather(*(peer.close() for peer in self.others.values()))
-
-
-def endpoint_of(broker: BrokerView, listener: str) -> Endpoint | None:
-    """Where other brokers reach a broker: its listener of that name, else its first."""
-    return broker.endpoint(listener) or next(iter(broker.endpoints), None)

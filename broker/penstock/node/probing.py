@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 
-from penstock.node.peers import endpoint_of
-from penstock.state.view import BrokerView
+from penstock.state.view import BrokerView, Endpoint
 
 
 class Watched(asyncio.Protocol):
@@ -56,3 +55,8 @@ class TcpProber:
         if errors and all(isinstance(e, ConnectionRefusedError) for e in errors):
             raise errors[0]
         raise next((e for e in errors if not isinstance(e, ConnectionRefusedError)), OSError("no address"))
+
+
+def endpoint_of(broker: BrokerView, listener: str) -> Endpoint | None:
+    """Where other brokers reach a broker: its listener of that name, else its first."""
+    return broker.endpoint(listener) or next(iter(broker.endpoints), None)

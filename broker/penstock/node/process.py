@@ -53,7 +53,10 @@ async def serve(node: Node) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    listeners, http_port = await node.start()
+    begun = await begin(node, stop)
+    if begun is None:
+        return
+    listeners, http_port = begun
     first = listeners[0]
     http = "off" if http_port is None else f"{node.options.http_host}:{http_port}"
     print(f"ready kafka={first.host}:{first.port} http={http}", flush=True)  # noqa: T201
@@ -64,6 +67,19 @@ async def serve(node: Node) -> None:
         node = await come_back(node, listeners, http_port, stop)
     log.info("stopping")
     await node.stop()
+
+
+async def begin(node: Node, stop: asyncio.Event) -> tuple[list[ListenerAddress], int | None] | None:
+    """Starts a broker; None where it was told to stop before it served, as one that waits for a store's recovery."""
+    starting = asyncio.ensure_future(node.start())
+    stopping = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
+        return starting.result() if starting.done() else None
+    finally:
+        for task in (starting, stopping):
+            task.cancel()
+        await asyncio.gather(starting, stopping, return_exceptions=True)
 
 
 def settle_memory() -> None:
@@ -89,11 +105,10 @@ async def come_back(node: Node, listeners: list[ListenerAddress], http_port: int
     while True:
         again = node.successor(listeners, http_port)
         try:
-            await again.start()
+            if await begin(again, stop) is not None:
+                return again
         except StartError as e:
             log.warning("the broker cannot come back yet", reason=str(e))
-        else:
-            return again
         with suppress(TimeoutError):
             async with asyncio.timeout(RETURN_S):
                 await stop.wait()

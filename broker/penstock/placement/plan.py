@@ -59,6 +59,25 @@ def plan(brokers: Sequence[Broker], existing: Cluster, wanted: Mapping[str, int]
     return moves
 
 
+def plan_what_can_be(
+    brokers: Sequence[Broker], existing: Cluster, wanted: Mapping[str, int] | None = None
+) -> tuple[list[Move], list[str]]:
+    """`plan` without the topics that want more replicas than there are brokers for; those are named beside the moves.
+
+    Raises `NoBrokersError` and `BadInputError`.
+    """
+    left = dict(existing)
+    refused: list[str] = []
+    while True:
+        try:
+            return plan(brokers, left, wanted), refused
+        except TooFewBrokersError as e:
+            if e.topic is None:
+                raise
+            refused.append(e.topic)
+            left = {key: replicas for key, replicas in left.items() if key.topic != e.topic}
+
+
 class _Topics:
     """Partitions by number in the order of their keys, and the rows that they are balanced in.
 

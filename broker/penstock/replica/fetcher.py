@@ -5,6 +5,8 @@ leader until there is something to tell; when a follower has news meanwhile (mor
 new leader), a second one is sent, which has the leader answer the first. After records have come, the next request
 waits until they are on disk, and so reports that too: the high watermark moves a round trip after the flush.
 
+Partitions that are throttled (`throttle`) are held back, which is not to name them, until what came has been paid for.
+
 `ReplicaFetchers` makes one for each broker that leads something which is followed here.
 """
 
@@ -18,6 +20,7 @@ from uuid import UUID
 from penstock.config.broker import BrokerConfig
 from penstock.replica.follower import Follower, Next, Place
 from penstock.replica.membership import Membership
+from penstock.replica.throttle import Throttle
 from penstock.runtime.logging import get_logger
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.fetch import (
@@ -83,6 +86,9 @@ class BrokerFetcher:
         self.resting: dict[Key, None] = {}
         self.rest_timer: asyncio.TimerHandle | None = None
         self.rest_s = REST_S
+        self.held: dict[Key, None] = {}
+        """Throttled partitions, in the order in which they have waited."""
+        self.hold_timer: asyncio.TimerHandle | None = None
         self.unflushed: dict[Key, None] = {}
         """Partitions whose last records are not on disk."""
         self.session_id, self.epoch = 0, 0
@@ -112,7 +118,7 @@ class BrokerFetcher:
             return
         follower.source = None
         del self.followers[key]
-        for table in (self.dirty, self.resting, self.unflushed):
+        for table in (self.dirty, self.resting, self.held, self.unflushed):
             table.pop(key, None)
         if self.told.pop(key, None) is not None:
             self.forgotten[key] = None
@@ -137,14 +143,41 @@ class BrokerFetcher:
         return told is not None and told.place == follower.place
 
     def name(self, key: Key) -> None:
-        self.dirty[key] = None
-        if not self.unflushed:
+        if self.queue(key) and not self.unflushed:
             self.news.set()
+
+    def queue(self, key: Key) -> bool:
+        """Has a partition named in the next request; whether it will be."""
+        follower = self.followers[key]
+        rate = follower.copy_rate
+        if rate is not None and not self.throttle_of(follower).is_open(rate, now_s()):
+            self.hold(key, self.throttle_of(follower))
+            return False
+        self.held.pop(key, None)
+        self.dirty[key] = None
+        return True
+
+    # Throttled partitions
+
+    def throttle_of(self, follower: Follower) -> Throttle:
+        return follower.host.throttles.following
+
+    def hold(self, key: Key, throttle: Throttle) -> None:
+        """Leaves a partition alone until there is room for it."""
+        self.dirty.pop(key, None)
+        self.held[key] = None
+        if self.hold_timer is None:
+            self.hold_timer = asyncio.get_running_loop().call_later(throttle.wait_s(now_s()), self.end_hold)
+
+    def end_hold(self) -> None:
+        self.hold_timer = None
+        for key in list(self.held):
+            self.name(key)
 
     def rest(self, key: Key) -> None:
         """Leaves a partition alone for a while; a new role for it ends that."""
-        self.dirty.pop(key, None)
-        self.unflushed.pop(key, None)
+        for table in (self.dirty, self.held, self.unflushed):
+            table.pop(key, None)
         self.resting[key] = None
         if self.rest_timer is None:
             self.rest_timer = asyncio.get_running_loop().call_later(self.rest_s, self.end_rest)
@@ -233,16 +266,25 @@ class BrokerFetcher:
             self.dirty = {key: None for key in self.followers if key not in self.resting}
         topics: dict[UUID, FetchTopic] = {}
         named, self.dirty = self.dirty, {}
+        throttled_bytes = 0
         for key in named:
             follower = self.followers[key]
             if follower.work is not None or follower.log.failed is not None:
                 continue  # it says when work is done; a failed log is fetched for no more
+            max_bytes, rate = config.replica_fetch_max_bytes, follower.copy_rate
+            if rate is not None:
+                throttle, max_bytes = self.throttle_of(follower), min(max_bytes, rate)
+                if not throttle.is_open(rate, now_s()) or throttled_bytes >= rate:
+                    self.hold(key, throttle)
+                    continue
+                throttled_bytes += max_bytes
+            self.held.pop(key, None)
             place = follower.place
             self.told[key] = Told(place, self.requests)
             topic = topics.get(key[0])
             if topic is None:
                 topic = topics[key[0]] = FetchTopic(topic_id=key[0], partitions=[])
-            topic.partitions.append(asked_of(key[1], place, config.replica_fetch_max_bytes))
+            topic.partitions.append(asked_of(key[1], place, max_bytes))
         forgotten: dict[UUID, ForgottenTopic] = {}
         for topic_id, index in self.forgotten:
             forgotten.setdefault(topic_id, ForgottenTopic(topic_id=topic_id, partitions=[])).partitions.append(index)
@@ -275,10 +317,17 @@ class BrokerFetcher:
                 follower, told = self.followers.get(key), self.told.get(key)
                 if follower is None or told is None or told.number > sent.number:
                     continue
-                size_bytes += len(data.records) if data.records is not None else 0
+                if data.records:
+                    size_bytes += len(data.records)
+                    self.charge(follower, len(data.records))
                 self.take_one(key, follower, data, told.place)
         if 2 * size_bytes >= self.config.replica_fetch_response_max_bytes:
             self.unflushed.clear()  # there is much to catch up with: the next records need not wait for the disk
+
+    def charge(self, follower: Follower, size_bytes: int) -> None:
+        rate = follower.copy_rate
+        if rate is not None:
+            self.throttle_of(follower).take(size_bytes, rate, now_s())
 
     def take_one(self, key: Key, follower: Follower, data: PartitionData, place: Place) -> None:
         outcome = follower.take(data, place)
@@ -290,7 +339,7 @@ class BrokerFetcher:
         elif data.records or not self.is_told(key, follower):
             if not follower.is_flushed:
                 self.unflushed[key] = None
-            self.dirty[key] = None
+            self.queue(key)
 
     def lose_session(self, code: int) -> None:
         """The leader does not know our session (it was restarted, say), or not us."""
@@ -314,12 +363,17 @@ class BrokerFetcher:
         self.unflushed.clear()
 
     async def close(self) -> None:
-        if self.rest_timer is not None:
-            self.rest_timer.cancel()
+        for timer in (self.rest_timer, self.hold_timer):
+            if timer is not None:
+                timer.cancel()
         if self.task is not None:
             self.task.cancel()
             await asyncio.wait([self.task])
         await self.channel.close()
+
+
+def now_s() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def asked_of(index: int, place: Place, max_bytes: int) -> FetchPartition:

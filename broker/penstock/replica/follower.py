@@ -16,6 +16,7 @@ from penstock.log.partition_log import PartitionLog
 from penstock.log.types import LogError
 from penstock.replica.partition import Partition
 from penstock.replica.producer_state import ProducerState
+from penstock.replica.throttle import Throttles
 from penstock.runtime.clock import Clock
 from penstock.runtime.logging import get_logger
 from penstock.wire.batch import HEADER_SIZE, BatchHeader, checksum, read_header
@@ -61,6 +62,8 @@ class Source(Protocol):
 class FollowerHost(Protocol):
     """What a follower needs of its broker."""
 
+    throttles: Throttles
+
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]: ...
 
     def may_discard(self) -> bool:
@@ -101,6 +104,11 @@ class Follower(Partition):
     @property
     def is_flushed(self) -> bool:
         return self.written_end() >= self.log.end_offset
+
+    @property
+    def copy_rate(self) -> int | None:
+        """The most bytes a second that may be fetched of it now; None is no bound."""
+        return self.host.throttles.rate_of_own(self.key, self.config)
 
     def take(self, data: PartitionData, asked: Place) -> Next:
         """Takes in the leader's answer to a fetch at `asked`."""

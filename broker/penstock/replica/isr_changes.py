@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from itertools import islice
 from typing import NamedTuple
+from uuid import UUID
 
 from penstock.replica.isr import IsrChange, Member
 from penstock.runtime.logging import get_logger
@@ -21,6 +23,10 @@ logger = get_logger("penstock.replica")
 
 RETRY_S = 0.2
 MAX_RETRY_S = 5.0
+GATHER_S = 0.01
+"""Before what waits is written: where one changes, mostly others do, and each transaction is seen by every broker."""
+LINES = 4
+"""Changes in a transaction that are logged one by one."""
 BATCH = 96
 """Partitions in a transaction: leaves room for the conditions on registrations."""
 
@@ -38,14 +44,18 @@ class IsrChanges:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self.waiting: list[Proposal] = []
+        self.waiting: dict[tuple[UUID, int], Proposal] = {}
         self.task: asyncio.Task[None] | None = None
         self.closed = False
         self.transactions = 0
 
     def submit(self, change: IsrChange, refused: Refused) -> None:
-        """Has a change written soon. The view tells when it was; `refused` is called where it cannot be."""
-        self.waiting.append(Proposal(change, refused))
+        """Has a change written soon. The view tells when it was; `refused` is called where it cannot be.
+
+        An earlier one of the same partition that still waits is of an earlier record or role: it could not succeed.
+        """
+        self.waiting.pop((change.topic_id, change.index), None)
+        self.waiting[change.topic_id, change.index] = Proposal(change, refused)
         if self.task is None and not self.closed:
             self.task = asyncio.get_running_loop().create_task(self.work(), name="isr-changes")
 
@@ -58,7 +68,8 @@ class IsrChanges:
     async def work(self) -> None:
         try:
             while self.waiting and not self.closed:
-                batch, self.waiting = self.waiting[:BATCH], self.waiting[BATCH:]
+                await asyncio.sleep(GATHER_S)
+                batch = [self.waiting.pop(place) for place in list(islice(self.waiting, BATCH))]
                 await self.write(batch)
         finally:
             self.task = None
@@ -103,8 +114,7 @@ class IsrChanges:
         self.transactions += 1
         result = await self.store.txn(compares, puts)
         if result.succeeded:
-            for proposal in batch:
-                log_change(proposal.change)
+            log_changes(batch)
             batch.clear()
         elif len(batch) > 1:
             await self.split(batch)
@@ -160,6 +170,12 @@ def record_of(change: IsrChange) -> PartitionRecord:
     )
 
 
-def log_change(change: IsrChange) -> None:
-    before, after = change.before.isr, [broker_id for broker_id, _ in change.isr]
-    logger.info("an ISR changes", topic_id=str(change.topic_id), partition=change.index, before=before, after=after)
+def log_changes(batch: list[Proposal]) -> None:
+    """One line where there are few, one for all where a broker came or went."""
+    if len(batch) > LINES:
+        joined = sorted({broker_id for p in batch for broker_id, _ in p.change.joined})
+        logger.info("ISRs change", partitions=len(batch), joined=joined)
+        return
+    for change in (p.change for p in batch):
+        before, after = change.before.isr, [broker_id for broker_id, _ in change.isr]
+        logger.info("an ISR changes", topic_id=str(change.topic_id), partition=change.index, before=before, after=after)

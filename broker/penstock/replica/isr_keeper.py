@@ -1,4 +1,5 @@
-"""Looks after the ISRs of all partitions that this broker leads: who lags for too long leaves, who has caught up joins.
+"""Looks after the ISRs of all partitions that this broker leads: who lags for too long, or by too much, leaves;
+who has caught up joins.
 
 Partitions where everybody has everything are not looked at: a leader is watched from the first batch that a follower
 lacks until all have it, and one sweep covers those. Implements `leader.LeaderHost`. Made by `node` in a cluster.
@@ -64,9 +65,9 @@ class IsrKeeper:
             self.schedule()
 
     def look(self) -> None:
-        now_ms, max_lag_ms = self.clock.boot_ms(), self.config.replica_lag_time_max_ms
+        now_ms, config = self.clock.boot_ms(), self.config
         for leader in list(self.watched):
-            if not leader.look(now_ms, max_lag_ms):
+            if not leader.look(now_ms, config.replica_lag_time_max_ms, config.replica_lag_max_messages):
                 del self.watched[leader]
 
     def may_join(self, broker_id: int, epoch: int) -> bool:

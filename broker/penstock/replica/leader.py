@@ -15,6 +15,7 @@ from penstock.config.values import TopicConfig
 from penstock.log.partition_log import PartitionLog
 from penstock.log.types import LogDirFailed, LogFull
 from penstock.replica.acceptance import Appended, check_keys, check_times, explain
+from penstock.replica.held_up import HeldUp
 from penstock.replica.isr import InSync, IsrChange, Member, Progress, effective_min_isr
 from penstock.replica.partition import Partition
 from penstock.replica.producer_state import ProducerState, Remembered, Verdict
@@ -73,7 +74,7 @@ class Leader(Partition):
     `high_watermark` is what this broker knew of it in its last role, None where it had none since it started.
     """
 
-    __slots__ = ("commit_waiters", "host", "isr", "tails", "under_min_isr", "watched", "watched_ms")
+    __slots__ = ("commit_waiters", "held_up", "host", "isr", "tails", "under_min_isr", "watched", "watched_ms")
 
     def __init__(
         self,
@@ -95,6 +96,7 @@ class Leader(Partition):
         """By broker id, who is told of news."""
         self.host = host
         self.isr: InSync | None = None
+        self.held_up = HeldUp()
         self.under_min_isr = False
         self.watched = False
         self.watched_ms = 0
@@ -112,11 +114,11 @@ class Leader(Partition):
         With `all_in_sync` (acks=all) nothing is taken while fewer than min.insync.replicas are there. `verified` says
         that the coordinator of the batch's transaction knows this partition to be part of it.
         """
-        if all_in_sync and self.under_min_isr:
-            return Appended(ErrorCode.NOT_ENOUGH_REPLICAS, message=self.too_few())
         header = validate_batch(batch, self.config.max_message_bytes)
         if isinstance(header, ErrorCode):
             return Appended(header, message=explain(header))
+        if all_in_sync and self.under_min_isr:
+            return self.hold_up(header, ErrorCode.NOT_ENOUGH_REPLICAS, self.too_few())
         refusal = check_times(self.config, self.clock, header)
         if refusal is None and self.config.cleanup_compact:
             refusal = check_keys(self.config, self.name, batch, header)
@@ -129,6 +131,8 @@ class Leader(Partition):
                 return self.repeated(original)
             if verdict is not Verdict.APPEND:
                 code, message = VERDICTS[verdict]
+                if verdict is Verdict.OUT_OF_ORDER:
+                    code = self.held_up.code_for(header.producer_id, self.clock.boot_ms()) or code
                 return Appended(code, message=message)
         return self.write(batch, header)
 
@@ -157,11 +161,10 @@ class Leader(Partition):
         header = BatchHeader(base_offset, header[1], self.leader_epoch, *header[3:])
         try:
             self.log.append(batch, header, self.leader_epoch)
-        except LogFull as e:
-            return Appended(ErrorCode.KAFKA_STORAGE_ERROR, message=str(e))
-        except LogDirFailed as e:
-            return Appended(ErrorCode.KAFKA_STORAGE_ERROR, message=str(e))
+        except (LogFull, LogDirFailed) as e:
+            return self.hold_up(header, ErrorCode.KAFKA_STORAGE_ERROR, str(e))
         if header.producer_id >= 0:
+            self.held_up.over(header.producer_id)
             self.producers.observe(header, batch, self.clock.boot_ms())
         self.messages_in += header.record_count
         self.unseen_bytes += len(batch)
@@ -170,6 +173,12 @@ class Leader(Partition):
         if not self.config.flushes_each_batch:
             self.advance()
         return Appended(0, base_offset, append_time_ms, self.log.end_offset)
+
+    def hold_up(self, header: BatchHeader, code: ErrorCode, message: str) -> Appended:
+        """Refuses a batch for a reason that passes."""
+        if header.producer_id >= 0:
+            self.held_up.note(header.producer_id, code, self.clock.boot_ms())
+        return Appended(code, message=message)
 
     def repeated(self, original: Remembered) -> Appended:
         """The answer that the first attempt got, or would have got: it too waits for the high watermark."""
@@ -250,15 +259,20 @@ class Leader(Partition):
         if joined:
             self.propose(host, set(), joined)
 
-    def look(self, now_ms: int, max_lag_ms: int) -> bool:
-        """Proposes to leave out who has lagged for too long; whether there is still something to look at."""
+    def look(self, now_ms: int, max_lag_ms: int, max_lag_messages: int = -1) -> bool:
+        """Proposes to leave out who has lagged for too long, or (unless -1) lacks too many records; whether there is
+        still something to look at."""
         isr, host = self.isr, self.host
         if isr is None or host is None or self.ended or self.log.failed is not None:
             self.watched = False
             return False
         if isr.pending is None:
-            behind = isr.behind(self.log.end_offset)
-            gone = {p.broker_id for p in behind if self.is_late(p, now_ms, max_lag_ms)}
+            end = self.log.end_offset
+            gone = {
+                p.broker_id
+                for p in isr.behind(end)
+                if self.is_late(p, now_ms, max_lag_ms) or 0 <= max_lag_messages < end - p.flushed_offset
+            }
             if gone:
                 self.propose(host, gone, [])
             else:

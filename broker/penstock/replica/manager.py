@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -16,12 +17,14 @@ from penstock.log.log_dir import LogDir
 from penstock.log.partition_log import PartitionLog
 from penstock.log.types import LogDirFailed, LogError
 from penstock.replica.follower import Follower
+from penstock.replica.health import ReplicaHealth, count_health
 from penstock.replica.leader import Leader, LeaderHost
 from penstock.replica.membership import Membership
 from penstock.replica.offline import Offline
 from penstock.replica.partition import Partition
 from penstock.replica.producer_state import ProducerState
 from penstock.replica.roles import Roles, may_lead
+from penstock.replica.throttle import Throttles
 from penstock.runtime.clock import Clock
 from penstock.state.view import ClusterView, TopicChange, TopicView
 from penstock.wire.errors import ErrorCode
@@ -75,6 +78,7 @@ class ReplicaManager:
         """The leaders, each by name and by id."""
         self.followers: dict[Key, Follower] = {}
         self.offline_roles: dict[Key, Offline] = {}
+        self.throttles = Throttles(view, config)
         self.roles = Roles(self, is_unassigned)
         view.subscribe(self.on_topics_changed)
 
@@ -211,6 +215,11 @@ class ReplicaManager:
             return len(self.damaged())
         return sum(p.leader == self.broker_id for topic in self.view.topics.values() for p in topic.partitions)
 
+    def health(self) -> Callable[[], ReplicaHealth]:
+        """Counts how partitions are off for replicas, as of now, where it is called: in a thread, as it takes long."""
+        topics, alive = list(self.view.topics.values()), frozenset(self.view.brokers)
+        return partial(count_health, topics, alive, self.broker_id)
+
     async def host_unopened(self) -> None:
         """Opens, one by one and in no hurry, what has data and nobody asked for: it too grows old and is compacted."""
         for topic_id, index in self.log_dir.unopened():
@@ -230,7 +239,7 @@ class ReplicaManager:
                 for index in range(len(old.partitions)):
                     if partition := self.role((new.topic_id, index)):
                         partition.reconfigure(new.config)
-            self.roles.follow_view(old, new)
+            self.roles.follow_view(new, change if old is not None else TopicChange(None, new))
 
     def drop(self, topic: TopicView) -> None:
         """Stops serving a topic that the cluster no longer has; its data is another's to delete (`forget_topic`).

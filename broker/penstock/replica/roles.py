@@ -21,10 +21,11 @@ from penstock.replica.membership import Membership
 from penstock.replica.offline import Offline
 from penstock.replica.partition import Partition
 from penstock.replica.producer_state import ProducerState
+from penstock.replica.throttle import Throttles
 from penstock.runtime.clock import Clock
 from penstock.runtime.logging import get_logger
 from penstock.state.store import StoreError
-from penstock.state.view import ClusterView, PartitionView, TopicView
+from penstock.state.view import ClusterView, PartitionView, TopicChange, TopicView
 from penstock.wire.errors import ErrorCode
 
 logger = get_logger("penstock.replica")
@@ -45,6 +46,7 @@ class Manager(Protocol):
     clock: Clock
     membership: Membership | None
     isr_host: LeaderHost | None
+    throttles: Throttles
 
     def role(self, key: Key) -> Partition | None: ...
 
@@ -90,13 +92,11 @@ class Roles:
     def is_mine(self, placed: PartitionView) -> bool:
         return self.manager.broker_id in placed.replicas or self.manager.broker_id in placed.adding
 
-    def follow_view(self, old: TopicView | None, new: TopicView) -> None:
+    def follow_view(self, topic: TopicView, change: TopicChange) -> None:
         """Looks at the partitions of a topic whose records have changed."""
-        before = old.partitions if old is not None else []
-        known = len(before)
-        for placed in new.partitions:
-            if placed.index >= known or before[placed.index] is not placed:
-                self.place(new, placed)
+        for _, placed in change.differences():
+            if placed is not None:
+                self.place(topic, placed)
 
     def place(self, topic: TopicView, placed: PartitionView) -> None:
         """Brings the role for one partition up to its record."""
@@ -232,12 +232,23 @@ class Roles:
         if not self.is_mine(placed):
             self.leave(topic, placed, None)
         elif placed.leader >= 0 and placed.leader != manager.broker_id:
+            self.put_damaged_aside(key)
             releasing = manager.log_dir.releasing.get(key)
             opened = manager.open(topic, key[1])
             if opened is not None:
                 self.follow(topic, placed, *opened, opened[0].start_offset)
             elif releasing is not None:
                 asyncio.get_running_loop().call_later(RETRY_S, self.look_again, key)
+
+    def put_damaged_aside(self, key: Key) -> None:
+        """A replica whose files are damaged comes back by fetching all of it from its leader."""
+        manager = self.manager
+        if manager.membership is None or key not in manager.log_dir.corrupt or not manager.may_discard():
+            return
+        try:
+            manager.log_dir.put_damaged_aside(*key)
+        except LogError as e:
+            logger.warning("a damaged replica stays as it is", reason=str(e))
 
     # Leaving
 

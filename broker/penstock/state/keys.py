@@ -24,7 +24,17 @@ TOPICS = METADATA + "topics/"
 TOPIC_NAMES = METADATA + "topic-names/"
 """A topic exists when its name is here: written last at its creation, deleted first at its end."""
 PARTITIONS = METADATA + "partitions/"
+ELECTIONS = METADATA + "elections/"
+"""One key for each election of a controller, by epoch, which outlives the controller."""
+RESTORED = METADATA + "restored"
+"""Here while the store is one that was restored from a backup and not recovered: nothing may then follow from it."""
+REPORTS = ROOT + "reports/"
+"""What brokers have of partitions, told while `RESTORED` is there."""
 
+ADOPTION = ROOT + "adoption"
+"""Here while a broker that was alone is being moved into this store: until that is done there is no cluster."""
+ENROLLED = ROOT + "enrolled"
+"""The broker that registered last: whoever decides something about all brokers sees that another has come."""
 PRODUCER_IDS = ROOT + "producer-ids"
 GROUPS = ROOT + "groups/"
 OFFSETS = ROOT + "offsets/"
@@ -66,6 +76,29 @@ def broker(broker_id: int) -> str:
 def broker_config(broker_id: int | None) -> str:
     """The settings of one broker, or with None those for all."""
     return f"{BROKER_CONFIGS}{ALL_BROKERS if broker_id is None else broker_id}"
+
+
+def election(epoch: int) -> str:
+    return f"{ELECTIONS}{epoch:010d}"
+
+
+def election_epoch(key: str) -> int:
+    """The epoch in a key made by `election`. Raises ValueError for another."""
+    return int(key[len(ELECTIONS) :])
+
+
+def report(broker_id: int) -> str:
+    """What a broker tells of itself; its partitions are behind it, in chunks."""
+    return f"{REPORTS}{broker_id}"
+
+
+def reports(broker_id: int) -> str:
+    """The prefix of what a broker tells of its partitions."""
+    return f"{REPORTS}{broker_id}/"
+
+
+def report_chunk(broker_id: int, number: int) -> str:
+    return f"{REPORTS}{broker_id}/{number:05d}"
 
 
 def topic(topic_id: UUID) -> str:
@@ -125,7 +158,7 @@ def parse_offset(key: str) -> tuple[str, UUID, int]:
 TRANSACTIONS = ROOT + "transactions/"
 """The state of each transactional id, by coordinator shard."""
 TXN_OFFSETS = ROOT + "txn-offsets/"
-"""Offsets committed in a transaction that are not folded into the group's yet."""
+"""Offsets committed in a transaction that are not folded into the group's yet, by the group's shard."""
 
 
 def transactions(number: int) -> str:
@@ -145,13 +178,18 @@ def parse_transaction(key: str) -> tuple[int, str]:
     return int(parts[0]), unquote(parts[1])
 
 
+def txn_offsets(number: int) -> str:
+    """The prefix of what transactions have brought for the groups of a shard."""
+    return f"{TXN_OFFSETS}{number}/"
+
+
 def txn_offset(group_id: str, producer_id: int, topic_id: UUID, index: int) -> str:
-    return f"{TXN_OFFSETS}{quote(group_id, safe='')}/{producer_id}/{topic_id}/{index}"
+    return f"{TXN_OFFSETS}{_group_part(group_id)}/{producer_id}/{topic_id}/{index}"
 
 
 def parse_txn_offset(key: str) -> tuple[str, int, UUID, int]:
     """(group id, producer id, topic id, partition) of a key made by `txn_offset`. Raises ValueError for another."""
     parts = key[len(TXN_OFFSETS) :].split("/")
-    if not key.startswith(TXN_OFFSETS) or len(parts) != 4:
+    if not key.startswith(TXN_OFFSETS) or len(parts) != 5:
         raise ValueError(f"{key} is no key of an offset in a transaction")
-    return unquote(parts[0]), int(parts[1]), UUID(parts[2]), int(parts[3])
+    return unquote(parts[1]), int(parts[2]), UUID(parts[3]), int(parts[4])

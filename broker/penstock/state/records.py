@@ -180,6 +180,9 @@ class ShardCleanedRecord(Record, frozen=True, kw_only=True):
 class TransactionRecord(Record, frozen=True, kw_only=True):
     """A transactional id (KIP-98). `partitions` and `groups` are those of the transaction in hand.
 
+    `number` is that of the transaction in hand, or of the last: they are counted, so that what is said of one is never
+    taken for another's.
+
     `last_epoch` is the epoch before the present one where the same producer may still name it (KIP-360), else -1;
     `last_producer_id` likewise where the present id replaced one whose epochs were used up.
     """
@@ -195,14 +198,17 @@ class TransactionRecord(Record, frozen=True, kw_only=True):
     started_ms: Int64 = -1
     """When the transaction in hand began."""
     updated_ms: Int64 = 0
+    number: Int64 = 0
 
 
 class TxnOffsetRecord(Record, frozen=True, kw_only=True):
-    """An offset committed in a transaction: counts when that does. `record` is what it then becomes."""
+    """An offset committed in a transaction: counts when that does. `record` is what it then becomes; `number` is that
+    of the transaction."""
 
     transactional_id: str
     epoch: Annotated[int, msgspec.Meta(ge=0, le=(1 << 15) - 1)]
     record: OffsetRecord
+    number: Int64 = 0
 
 
 @cache

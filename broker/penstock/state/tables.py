@@ -6,6 +6,7 @@ alone, so that the cost of a change does not depend on how much else there is.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from urllib.parse import unquote
 from uuid import UUID
@@ -40,6 +41,8 @@ class TopicTable:
 
     record: TopicRecord | None = None
     partitions: dict[int, PartitionView] = field(default_factory=dict)
+    projected: list[PartitionView] | None = None
+    """What was last made a view of, where only partitions may have changed since."""
 
 
 @dataclass
@@ -53,7 +56,8 @@ class Tables:
     names: dict[str, UUID] = field(default_factory=dict)
     topics: dict[UUID, TopicTable] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
-    touched: set[UUID] = field(default_factory=set)
+    touched: dict[UUID, set[int] | None] = field(default_factory=dict)
+    """Topics that changed; the indexes of partitions where nothing else of the topic did."""
     brokers_touched: bool = False
     configs_touched: bool = False
     shards: dict[int, ShardView] = field(default_factory=dict)
@@ -79,17 +83,19 @@ class Tables:
             record = decode(PartitionRecord, key, value)
             view = partition_view(int(index), record, revision)
             self._table(topic_id).partitions[view.index] = view
-            self.touched.add(topic_id)
+            indexes = self.touched.setdefault(topic_id, set())
+            if indexes is not None:
+                indexes.add(view.index)
         elif key.startswith(keys.TOPICS):
             topic_id = self._id(key[len(keys.TOPICS) :])
             self._table(topic_id).record = decode(TopicRecord, key, value)
-            self.touched.add(topic_id)
+            self.touch([topic_id])
         elif key.startswith(keys.TOPIC_NAMES):
             topic_id = decode(TopicNameRecord, key, value).topic_id
             name = unquote(key[len(keys.TOPIC_NAMES) :])
             before = self.names.get(name)
             self.names[name] = topic_id
-            self.touched.update({topic_id} if before is None else {topic_id, before})
+            self.touch([topic_id] if before is None else [topic_id, before])
         else:
             self._put_other(entry)
 
@@ -118,7 +124,7 @@ class Tables:
         elif key.startswith(keys.TOPIC_NAMES):
             topic_id = self.names.pop(unquote(key[len(keys.TOPIC_NAMES) :]), None)
             if topic_id is not None:
-                self.touched.add(topic_id)
+                self.touch([topic_id])
         elif key.startswith(keys.BROKERS):
             self.brokers_touched = self.brokers.pop(key, None) is not None or self.brokers_touched
         elif key.startswith(keys.BROKER_CONFIGS):
@@ -129,6 +135,11 @@ class Tables:
         elif key == keys.CONTROLLER:
             self.controller = None
 
+    def touch(self, topics: Iterable[UUID]) -> None:
+        """These are to be looked at as a whole."""
+        for topic_id in topics:
+            self.touched[topic_id] = None
+
     def _delete_of_topic(self, key: str) -> None:
         kind = keys.PARTITIONS if key.startswith(keys.PARTITIONS) else keys.TOPICS
         id_text, _, index = key[len(kind) :].partition("/")
@@ -136,7 +147,7 @@ class Tables:
         table = self.topics.get(topic_id) if topic_id is not None else None
         if topic_id is None or table is None:
             return
-        self.touched.add(topic_id)
+        self.touch([topic_id])
         if kind == keys.TOPICS:
             table.record = None
         elif index.isdecimal():
@@ -177,20 +188,35 @@ class Tables:
         table = self.topics.get(topic_id)
         return table is not None and table.record is not None and table.record.deleting
 
-    def project(self, topic_id: UUID, defaults: TopicConfig) -> TopicView | None:
-        """The topic as it is to be seen; None where it is not (yet, or any more) one."""
+    def project(
+        self, topic_id: UUID, defaults: TopicConfig, indexes: Collection[int] | None = None
+    ) -> TopicView | None:
+        """The topic as it is to be seen; None where it is not (yet, or any more) one.
+
+        With `indexes` only these partitions are put in anew, so that a change costs little in a large topic.
+        """
         table = self.topics.get(topic_id)
         if table is None or table.record is None or table.record.deleting:
             return None
         record = table.record
+        if table.projected is not None and len(table.projected) != record.partition_count:
+            table.projected = None
         if self.names.get(record.name) != topic_id:
             return None
-        try:
-            partitions = [table.partitions[i] for i in range(record.partition_count)]
-        except KeyError as e:
-            key = keys.partition(topic_id, e.args[0])
-            self.problems.setdefault(key, f"{key} is missing: topic {record.name} has {record.partition_count}")
-            return None
+        partitions = table.projected.copy() if indexes is not None and table.projected is not None else None
+        if partitions is not None and indexes is not None:
+            for index in indexes:
+                if index < len(partitions):
+                    partitions[index] = table.partitions[index]
+        else:
+            try:
+                partitions = [table.partitions[i] for i in range(record.partition_count)]
+            except KeyError as e:
+                key = keys.partition(topic_id, e.args[0])
+                self.problems.setdefault(key, f"{key} is missing: topic {record.name} has {record.partition_count}")
+                table.projected = None
+                return None
+        table.projected = partitions
         config = self._config(record, defaults)
         is_internal = record.name in INTERNAL_TOPICS
         return TopicView(record.name, topic_id, partitions, record.overrides, config, is_internal)

@@ -5,8 +5,9 @@ Rooms above hold a `ClusterView` and look things up in it without waiting; they 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from uuid import UUID
 
 from penstock.config.values import TopicConfig
@@ -85,6 +86,17 @@ class TopicChange:
 
     old: TopicView | None
     new: TopicView | None
+    indexes: Collection[int] | None = None
+    """The partitions that differ, where nothing else of the topic does; None where that is not known."""
+
+    def differences(self) -> Iterator[tuple[PartitionView | None, PartitionView | None]]:
+        """(before, after) of each partition that differs, None where there is none; looks at those alone if it can."""
+        before = self.old.partitions if self.old is not None else []
+        after = self.new.partitions if self.new is not None else []
+        if self.indexes is not None:
+            yield from ((before[index], after[index]) for index in self.indexes)
+            return
+        yield from ((b, a) for b, a in zip_longest(before, after) if b is not a)
 
 
 @dataclass
@@ -92,6 +104,8 @@ class ClusterView:
     """The view. Objects in it are replaced, not changed in place, when the store changes."""
 
     cluster_id: str = ""
+    feature_level: int = 1
+    """What formats may be used in the store and between brokers: see `control.features`."""
     controller_id: int = -1
     controller_epoch: int = 0
     revision: int = 0

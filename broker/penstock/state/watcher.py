@@ -7,7 +7,7 @@ with `applied` until the view has it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import TypeVar
 from uuid import UUID
@@ -15,13 +15,15 @@ from uuid import UUID
 from penstock.config.broker import BrokerConfig
 from penstock.runtime.logging import get_logger
 from penstock.state import keys
-from penstock.state.store import Changes, Compacted, Event, Store, StoreUnavailable
+from penstock.state.store import Changes, Compacted, Event, Store, StoreError, StoreUnavailable
 from penstock.state.tables import Tables
 from penstock.state.view import ClusterView, TopicChange, TopicView
 
 log = get_logger("penstock.state")
 
 RETRY_S = 0.5
+TURN = 500
+"""Records that are read before others get their turn on the loop: a broker that reads all again must keep its lease."""
 
 C = TypeVar("C")
 
@@ -70,13 +72,22 @@ class Watcher:
             waiter.cancel()
         self._waiting.clear()
 
-    async def applied(self, revision: int) -> None:
-        """Returns when the view has everything up to `revision`, which must be that of a change of metadata."""
+    async def applied(self, revision: int, patience_s: float | None = None) -> None:
+        """Returns when the view has everything up to `revision`, which must be that of a change of metadata.
+
+        Raises `StoreUnavailable` where that takes longer than `patience_s`: the change was made all the same.
+        """
         if self.view.revision >= revision:
             return
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((revision, waiter))
-        await waiter
+        try:
+            async with asyncio.timeout(patience_s):
+                await waiter
+        except TimeoutError:
+            raise StoreUnavailable(
+                "the change was made, but the store has not told this broker of it yet: look before trying again"
+            ) from None
 
     async def _follow(self) -> None:
         while True:
@@ -88,7 +99,7 @@ class Watcher:
             except Compacted:
                 log.info("changes were missed: reading all metadata again", revision=self.view.revision)
                 await self._reload()
-            except StoreUnavailable as e:
+            except StoreError as e:
                 log.warning("the store is not available", reason=str(e))
                 await asyncio.sleep(RETRY_S)
             except Exception:
@@ -110,12 +121,16 @@ class Watcher:
             told = (keys.ELECTIONS, keys.RESTORED)
             await self.gate([Event(entry.key, entry) for entry in listing.entries if entry.key.startswith(told)])
         self.loads += 1
-        before, self._tables = self._tables, Tables()
-        for entry in listing.entries:
-            self._tables.put(entry)
+        tables = Tables()
+        for number, entry in enumerate(listing.entries):
+            if number % TURN == TURN - 1:
+                await asyncio.sleep(0)
+            tables.put(entry)
+        before, self._tables = self._tables, tables
         self._tables.keep_understood(before)
-        self._tables.touched.update(self.view.topics_by_id)
-        self._tables.touched.update(self.view.deleting)
+        self._tables.touch(self._tables.topics)
+        self._tables.touch(self.view.topics_by_id)
+        self._tables.touch(self.view.deleting)
         self._tables.brokers_touched = self._tables.configs_touched = True
         self._tables.shards_touched.update(self.view.shards)
         self._publish(listing.revision)
@@ -135,6 +150,7 @@ class Watcher:
         """Brings the view up to the tables, then tells the listeners, then those who wait."""
         tables, view = self._tables, self.view
         view.cluster_id = tables.cluster.cluster_id if tables.cluster else view.cluster_id
+        view.feature_level = tables.cluster.feature_level if tables.cluster else view.feature_level
         view.controller_id = tables.controller.broker_id if tables.controller else -1
         view.controller_epoch = tables.controller.epoch if tables.controller else view.controller_epoch
         brokers_touched, tables.brokers_touched = tables.brokers_touched, False
@@ -145,7 +161,7 @@ class Watcher:
             self._change_config()
         shards, tables.shards_touched = tables.shards_touched, set()
         view.shards = dict(tables.shards) if shards else view.shards
-        touched, tables.touched = tables.touched, set()
+        touched, tables.touched = tables.touched, {}
         topic_changes = self._change_topics(touched)
         view.revision = revision
         self._report()
@@ -167,25 +183,29 @@ class Watcher:
             log.warning("a broker setting in the store is left out", reason=problem)
         if self.config.topic_defaults != before:
             self._tables.forget_configs()
-            self._tables.touched.update(self._tables.topics)
+            self._tables.touch(self._tables.topics)
 
-    def _change_topics(self, touched: set[UUID]) -> list[TopicChange]:
+    def _change_topics(self, touched: Mapping[UUID, Collection[int] | None]) -> list[TopicChange]:
         gone: list[TopicChange] = []
         come: list[TopicChange] = []
         view, defaults = self.view, self.config.topic_defaults
-        for topic_id in touched:
-            old, new = view.topics_by_id.get(topic_id), self._tables.project(topic_id, defaults)
+        for topic_id, indexes in touched.items():
+            old = view.topics_by_id.get(topic_id)
+            if old is None:
+                indexes = None
+            new = self._tables.project(topic_id, defaults, indexes)
             if self._tables.is_deleting(topic_id):
                 view.deleting.add(topic_id)
             else:
                 view.deleting.discard(topic_id)
-            if old == new:
+            indexes = differing(old, new, indexes)
+            if old == new if indexes is None else not indexes:
                 continue
             if new is None:
                 assert old is not None, "None is None"
                 gone.append(TopicChange(old, None))
             else:
-                come.append(TopicChange(old, new))
+                come.append(TopicChange(old, new, indexes))
         for change in gone:
             remove(view, change.old)
         for change in come:
@@ -218,6 +238,13 @@ def remove(view: ClusterView, old: TopicView | None) -> None:
     present = view.topics.get(old.name)
     if present is not None and present.topic_id == old.topic_id:
         del view.topics[old.name]
+
+
+def differing(old: TopicView | None, new: TopicView | None, indexes: Collection[int] | None) -> Collection[int] | None:
+    """Of the partitions that were put in anew those that differ; None where more than that may."""
+    if old is None or new is None or indexes is None or len(old.partitions) != len(new.partitions):
+        return None
+    return [i for i in indexes if i < len(new.partitions) and old.partitions[i] != new.partitions[i]]
 
 
 def ignoring(listener: Callable[[], None]) -> Callable[[None], None]:

@@ -1,1 +1,1 @@
-"""Producer ids; later the transaction coordinator."""
+"""Producer ids and the transaction coordinator: docs/decisions/0014."""

@@ -1,19 +1,23 @@
-"""Tells everybody how a transaction was decided, until all know: groups whose offsets it brought, and partitions.
+"""Tells everybody how a transaction was decided, until all know: partitions, and the coordinators of the groups whose
+offsets it brought.
 
 One for each transaction that is decided and not complete; driven by `coordinator`, which starts it anew after a
-restart. All that it does may be done twice.
+restart, or when the shard has come from another broker. All that it does may be done twice.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
+from collections.abc import Awaitable, Callable
 
 from penstock.runtime.logging import get_logger
+from penstock.state import keys
 from penstock.state.records import TransactionRecord
-from penstock.txn.markers import MarkerSender, Place
+from penstock.state.store import StoreError
+from penstock.txn.places import OFFSETS_TOPIC_ID, Ending, Place
+from penstock.txn.router import MarkerSender
 from penstock.txn.shards import Transaction
-from penstock.txn.state_machine import Producer, TxnState, state_of
+from penstock.txn.state_machine import TxnState, state_of
 from penstock.wire.control_batch import Marker
 from penstock.wire.errors import ErrorCode
 
@@ -23,61 +27,50 @@ FIRST_PAUSE_S = 0.02
 LONGEST_PAUSE_S = 1.0
 
 
-class OffsetDecider(Protocol):
-    """Where a group's pending offsets are: `offsets.TxnOffsets`, or what asks the group's coordinator for it."""
-
-    async def decide(self, group_id: str, producer: Producer, committed: bool) -> bool:
-        """Folds them in or drops them; True when that is durable."""
-
-
 class Completion:
-    """What is left to do for one transaction."""
+    """What is left to do for one transaction. `confirm` returns while the shard is this broker's; it raises ShardLost,
+    StoreError."""
 
     def __init__(
         self,
         transaction: Transaction,
         record: TransactionRecord,
         markers: MarkerSender,
-        offsets: OffsetDecider,
+        confirm: Callable[[], Awaitable[None]],
     ) -> None:
-        self.transaction, self.markers, self.offsets = transaction, markers, offsets
-        self.committed = state_of(record) is TxnState.PREPARE_COMMIT
-        self.producer = Producer(record.producer_id, record.epoch)
-        self.marker = Marker(record.producer_id, record.epoch, self.committed, transaction.shard.epoch)
-        self.groups = list(record.groups)
+        self.transaction, self.markers, self.confirm = transaction, markers, confirm
+        committed = state_of(record) is TxnState.PREPARE_COMMIT
+        marker = Marker(record.producer_id, record.epoch, committed, transaction.shard.epoch)
+        self.ending = Ending(marker, record.number)
         self.places = [Place(topic_id, index) for topic_id, indexes in record.partitions.items() for index in indexes]
+        self.places += [Place(OFFSETS_TOPIC_ID, number) for number in sorted(set(map(keys.shard_of, record.groups)))]
 
-    async def run(self) -> bool:
-        """Returns when all are told; False where another coordinator has the shard."""
+    async def run(self) -> None:
+        """Returns when all are told. Raises ShardLost where another coordinator has the shard."""
         pause_s = FIRST_PAUSE_S
-        while True:
-            _, fenced = await asyncio.gather(self.tell_groups(), self.tell_partitions())
-            if fenced or self.transaction.shard.is_lost:
-                return False
-            if not self.groups and not self.places:
-                return True
-            await asyncio.sleep(pause_s)
-            pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
+        while self.places:
+            errors = await self.markers.send(self.ending, self.places)
+            told = {place for place in self.places if self.is_told(place, errors[place])}
+            self.places = [place for place in self.places if place not in told]
+            if ErrorCode.TRANSACTION_COORDINATOR_FENCED in errors.values():
+                await self.check()
+            if self.places:
+                await asyncio.sleep(pause_s)
+                pause_s = FIRST_PAUSE_S if told else min(pause_s * 2, LONGEST_PAUSE_S)
 
-    async def tell_groups(self) -> None:
-        groups, self.groups = self.groups, []
-        for group_id in groups:
-            if not await self.offsets.decide(group_id, self.producer, self.committed):
-                self.groups.append(group_id)
+    def is_told(self, place: Place, error: ErrorCode) -> bool:
+        if error == ErrorCode.INVALID_PRODUCER_EPOCH:
+            # Its producer is in a later epoch there: somebody ended this transaction by hand.
+            log.warning("a marker came too late", place=str(place), producer=self.ending.marker.producer_id)
+            return True
+        return not error
 
-    async def tell_partitions(self) -> bool:
-        """Whether a partition has heard of a newer coordinator of the shard."""
-        if not self.places:
-            return False
-        errors = await self.markers.send(self.marker, self.places)
-        self.places = []
-        for place, error in errors.items():
-            if error == ErrorCode.TRANSACTION_COORDINATOR_FENCED:
-                log.warning("another coordinator has written to a partition", partition=str(place))
-                return True
-            if error == ErrorCode.INVALID_PRODUCER_EPOCH:
-                # Its producer is in a later epoch there: somebody ended this transaction by hand.
-                log.warning("a marker came too late", partition=str(place), producer=self.marker.producer_id)
-            elif error:
-                self.places.append(place)
-        return False
+    async def check(self) -> None:
+        """Somebody has heard of a newer coordinator. Whether there is one, the store knows."""
+        try:
+            await self.confirm()
+        except StoreError as e:
+            log.info("whose a shard is cannot be found out yet", reason=str(e))
+        else:
+            transactional_id = self.transaction.transactional_id
+            log.error("a marker is refused as by a coordinator that does not exist", id=transactional_id)

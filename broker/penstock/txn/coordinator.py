@@ -18,12 +18,12 @@ from penstock.runtime.clock import Clock
 from penstock.runtime.logging import get_logger
 from penstock.state import keys
 from penstock.state.records import BadRecord, TransactionRecord
-from penstock.state.store import Compare, Store, StoreError
+from penstock.state.store import Compare, Entry, Store, StoreError
 from penstock.txn import shards, state_machine
-from penstock.txn.completion import Completion, OffsetDecider
-from penstock.txn.markers import MarkerSender
-from penstock.txn.shards import Shard, ShardLost, Transaction
-from penstock.txn.state_machine import AT_REST, PREPARED, Producer, Step, TxnState, state_of
+from penstock.txn.completion import Completion
+from penstock.txn.router import MarkerSender
+from penstock.txn.shards import Ownership, Shard, ShardLost, Transaction
+from penstock.txn.state_machine import AT_REST, PREPARED, Producer, Step, TxnState, Verified, state_of
 from penstock.txn.timer_wheel import TimerWheel
 from penstock.wire.errors import ErrorCode
 
@@ -45,8 +45,8 @@ class IdSource(Protocol):
 
 
 class TransactionCoordinator:
-    """`start` takes all shards, as the only broker does; in a cluster `take_shard` and `drop_shard` are called instead,
-    as shards are given and taken. `owner_of` tells which broker has a shard."""
+    """Has the shards that it was told to `take`, until it is told to `drop` them. `owner_of` tells which broker has a
+    shard, -1 where none has; without it, and without an `ownership`, there is no other broker."""
 
     def __init__(
         self,
@@ -55,51 +55,41 @@ class TransactionCoordinator:
         config: BrokerConfig,
         ids: IdSource,
         markers: MarkerSender,
-        offsets: OffsetDecider,
         owner_of: Callable[[int], int] | None = None,
+        ownership: Ownership | None = None,
     ) -> None:
         self.config = config
         self._store, self._clock, self._ids = store, clock, ids
-        self._markers, self._offsets = markers, offsets
-        self._owner_of = owner_of
+        self._markers = markers
+        self._owner_of, self._ownership = owner_of, ownership
         self._shards: dict[int, Shard] = {}
-        self._loading: set[int] = set()
         self._wheel = TimerWheel(self._due)
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
 
     # --- life
 
-    async def start(self) -> None:
-        """Takes all shards, in epoch 0: there is no other broker that could have had them."""
-        for number in range(keys.SHARD_COUNT):
-            await self.take_shard(number, 0, None)
-
-    async def take_shard(self, number: int, epoch: int, guard: Compare | None) -> None:
-        """Loads a shard and goes on with what is decided there. Raises StoreError; then it is not taken."""
-        self.drop_shard(number)
-        self._loading.add(number)
-        try:
-            shard = Shard(number, epoch, guard)
-            for entry in (await self._store.range(keys.transactions(number))).entries:
-                transaction = Transaction("", shard)
-                try:
-                    _, transaction.transactional_id = keys.parse_transaction(entry.key)
-                    transaction.take(entry)
-                    assert transaction.record is not None, "the key is there"
-                    state_of(transaction.record)
-                except (BadRecord, ValueError) as e:
-                    log.error("a transactional id is unreadable and stays unusable", key=entry.key, error=str(e))
-                    continue
-                shard.transactions[transaction.transactional_id] = transaction
-        finally:
-            self._loading.discard(number)
+    def take(self, number: int, epoch: int, guard: Compare | None, entries: Iterable[Entry]) -> None:
+        """A shard is this broker's, with what the store holds of it: goes on with what is decided there."""
+        assert number not in self._shards, f"shard {number} of transactions has two tenures at once"
+        shard = Shard(number, epoch, guard)
+        for entry in entries:
+            transaction = Transaction("", shard)
+            try:
+                _, transaction.transactional_id = keys.parse_transaction(entry.key)
+                transaction.take(entry)
+                assert transaction.record is not None, "the key is there"
+                state_of(transaction.record)
+            except (BadRecord, ValueError) as e:
+                log.error("a transactional id is unreadable and stays unusable", key=entry.key, error=str(e))
+                continue
+            shard.transactions[transaction.transactional_id] = transaction
         self._shards[number] = shard
         for transaction in shard.transactions.values():
             self._arm(transaction)
 
-    def drop_shard(self, number: int) -> None:
-        """The shard is another's. What is under way ends without being written."""
+    def drop(self, number: int) -> None:
+        """The shard is another's: what is under way ends without being written. Nothing where it was not here."""
         shard = self._shards.pop(number, None)
         if shard is None:
             return
@@ -112,7 +102,7 @@ class TransactionCoordinator:
     async def close(self) -> None:
         self._closed = True
         for number in list(self._shards):
-            self.drop_shard(number)
+            self.drop(number)
         self._wheel.close()
         tasks = list(self._tasks)
         for task in tasks:
@@ -178,36 +168,31 @@ class TransactionCoordinator:
             transactional_id, lambda record: state_machine.end(record, producer, committed, now())
         )
 
-    def verify(self, transactional_id: str, producer: Producer, topic_id: UUID, index: int) -> ErrorCode:
+    def verify(self, transactional_id: str, producer: Producer, topic_id: UUID, index: int) -> Verified:
         """Whether a partition is part of the producer's transaction in hand (KIP-890)."""
         transaction, error = self._find(transactional_id)
         if error or transaction is None:
-            return error
+            return Verified(error)
         record = transaction.record
         includes = record is not None and index in record.partitions.get(topic_id, ())
         return state_machine.verify(record, producer, includes)
 
-    def verify_group(self, transactional_id: str, producer: Producer, group_id: str) -> ErrorCode:
+    def verify_group(self, transactional_id: str, producer: Producer, group_id: str) -> Verified:
         """Whether a group's offsets are."""
         transaction, error = self._find(transactional_id)
         if error or transaction is None:
-            return error
+            return Verified(error)
         record = transaction.record
         return state_machine.verify(record, producer, record is not None and group_id in record.groups)
 
-    def verify_group_shard(self, transactional_id: str, producer: Producer, shard: int) -> ErrorCode:
+    def verify_group_shard(self, transactional_id: str, producer: Producer, shard: int) -> Verified:
         """Whether a group of a coordinator shard is: so other brokers ask, which name shards as partitions."""
         transaction, error = self._find(transactional_id)
         if error or transaction is None:
-            return error
+            return Verified(error)
         record = transaction.record
         includes = record is not None and any(keys.shard_of(group_id) == shard for group_id in record.groups)
         return state_machine.verify(record, producer, includes)
-
-    def is_in_hand(self, transactional_id: str, producer_id: int) -> bool:
-        """Whether the producer has a transaction that is not complete."""
-        record = self.describe(transactional_id)[1]
-        return record is not None and record.producer_id == producer_id and state_of(record) not in AT_REST
 
     def describe(self, transactional_id: str) -> tuple[ErrorCode, TransactionRecord | None]:
         transaction, error = self._find(transactional_id)
@@ -226,17 +211,23 @@ class TransactionCoordinator:
     @property
     def unavailable(self) -> ErrorCode:
         """Why a list of all transactions would not be whole."""
-        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if self._loading else ErrorCode.NONE
+        is_loading = self._ownership is not None and self._ownership.is_loading
+        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_loading else ErrorCode.NONE
 
     # --- inside
 
     def _shard(self, transactional_id: str) -> tuple[Shard | None, ErrorCode]:
         number = keys.shard_of(transactional_id)
+        error = ErrorCode.NONE if self._ownership is None else self._ownership.error(number)
         shard = self._shards.get(number)
-        if shard is not None:
-            return shard, ErrorCode.NONE
-        loading = number in self._loading
-        return None, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if loading else ErrorCode.NOT_COORDINATOR
+        return (None, error or ErrorCode.NOT_COORDINATOR) if error or shard is None else (shard, ErrorCode.NONE)
+
+    def _lose(self, shard: Shard) -> None:
+        """The store says that the shard is another's."""
+        if self._shards.get(shard.number) is shard:
+            self.drop(shard.number)
+            if self._ownership is not None:
+                self._ownership.lost(shard.number)
 
     def _find(self, transactional_id: str) -> tuple[Transaction | None, ErrorCode]:
         shard, error = self._shard(transactional_id)
@@ -268,8 +259,7 @@ class TransactionCoordinator:
                 return await work()
             except ShardLost as e:
                 log.warning("a shard of transactions is lost", reason=str(e))
-                if self._shards.get(shard.number) is shard:
-                    self.drop_shard(shard.number)
+                self._lose(shard)
                 return ErrorCode.NOT_COORDINATOR
             except (StoreError, BadRecord) as e:
                 log.warning("a transaction cannot be written", id=transaction.transactional_id, error=str(e))
@@ -341,14 +331,15 @@ class TransactionCoordinator:
 
     async def _finish(self, transaction: Transaction) -> None:
         """Tells everybody, then writes that it is complete."""
+        shard = transaction.shard
         try:
             record = transaction.record
             assert record is not None, "a decided transaction has a record"
-            completion = Completion(transaction, record, self._markers, self._offsets)
-            if not await completion.run():
-                if not transaction.shard.is_lost:
-                    self.drop_shard(transaction.shard.number)
-                return
+            await Completion(transaction, record, self._markers, lambda: shards.confirm(self._store, shard)).run()
+        except ShardLost as e:
+            log.warning("a shard of transactions is lost", reason=str(e))
+            self._lose(shard)
+            return
         finally:
             transaction.finishing = None
 

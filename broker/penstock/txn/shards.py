@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from penstock.state import keys, records
 from penstock.state.records import TransactionRecord
-from penstock.state.store import Compare, Delete, Entry, Put, Store, Target
+from penstock.state.store import Compare, Delete, Entry, Put, Store, StoreError, Target
+from penstock.wire.errors import ErrorCode
 
 
 @dataclass(slots=True)
@@ -57,11 +59,28 @@ class Shard:
 
 
 class ShardLost(Exception):
-    """Another broker coordinates the shard now, or somebody else wrote its records."""
+    """Another broker coordinates the shard now."""
+
+
+class Overtaken(StoreError):
+    """A record is not what it was taken for: an earlier write that got no answer took effect after all."""
+
+
+class Ownership(Protocol):
+    """Which shards are this broker's: the group coordinator's `Ownership`, as both kinds are owned together."""
+
+    @property
+    def is_loading(self) -> bool: ...
+
+    def error(self, number: int) -> ErrorCode:
+        """Why this broker cannot answer for a shard, or NONE."""
+
+    def lost(self, number: int) -> None:
+        """The store says that a shard is another's."""
 
 
 async def write(store: Store, transaction: Transaction, record: TransactionRecord | None) -> None:
-    """Makes a record durable, or deletes it (None). Raises ShardLost, StoreError."""
+    """Makes a record durable, or deletes it (None). Raises ShardLost, StoreError; then what is there is unknown."""
     key, shard = transaction.key, transaction.shard
     compares = [Compare(key, Target.MOD_REVISION, transaction.revision)]
     if shard.guard is not None:
@@ -69,9 +88,10 @@ async def write(store: Store, transaction: Transaction, record: TransactionRecor
     operation = Delete(key) if record is None else Put(key, records.encode(record))
     transaction.is_known = False
     result = await store.txn(compares, [operation])
-    transaction.is_known = True
     if not result.succeeded:
-        raise ShardLost(f"transaction shard {shard.number} in epoch {shard.epoch} is another's")
+        await confirm(store, shard)
+        raise Overtaken(f"the record of {transaction.transactional_id} has changed")
+    transaction.is_known = True
     transaction.record = record
     transaction.revision = 0 if record is None else result.revision
 

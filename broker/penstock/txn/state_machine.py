@@ -55,6 +55,13 @@ class Step(NamedTuple):
     finish: bool = False
 
 
+class Verified(NamedTuple):
+    """What a coordinator says of what is to be written within a transaction, and which transaction it speaks of."""
+
+    error: ErrorCode
+    number: int = -1
+
+
 class Producer(NamedTuple):
     """Who asks: a producer id and epoch."""
 
@@ -187,6 +194,7 @@ def add(
         partitions=all_partitions,
         groups=all_groups,
         started_ms=now_ms if begins else record.started_ms,
+        number=record.number + begins,
         last_epoch=NO_EPOCH,
         last_producer_id=NO_ID,
     )
@@ -224,13 +232,14 @@ def completed(record: TransactionRecord, now_ms: int) -> TransactionRecord:
     return moved(record, done, now_ms, partitions={}, groups=[], started_ms=-1)
 
 
-def verify(record: TransactionRecord | None, producer: Producer, includes: bool) -> ErrorCode:
+def verify(record: TransactionRecord | None, producer: Producer, includes: bool) -> Verified:
     """Whether a batch, or an offset, may be written as part of the transaction in hand (KIP-890); `includes` says
     whether that has the partition, or the group."""
     error = who_error(record, producer)
     if error or record is None:
-        return error
+        return Verified(error)
     state = state_of(record)
     if state in PREPARED:
-        return ErrorCode.CONCURRENT_TRANSACTIONS
-    return ErrorCode.NONE if state is TxnState.ONGOING and includes else ErrorCode.INVALID_TXN_STATE
+        return Verified(ErrorCode.CONCURRENT_TRANSACTIONS)
+    in_hand = state is TxnState.ONGOING and includes
+    return Verified(ErrorCode.NONE if in_hand else ErrorCode.INVALID_TXN_STATE, record.number)

@@ -2,7 +2,9 @@
 
 Used for the first batch of a transaction in a partition and for offsets committed in one: whatever arrives after the
 transaction has ended is refused instead of beginning one that nobody ends. Where this broker is the coordinator the
-answer is there at once; questions for another broker leave together while one to it is under way.
+answer is there at once; questions for another broker leave together while one to it is under way. An answer is about
+one transaction, by its number, and is worth something as long as nobody has said that it has ended: `Verifier.settle`
+tells, at the moment when it is acted on.
 """
 
 from __future__ import annotations
@@ -11,9 +13,12 @@ import asyncio
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
+from penstock.runtime.logging import get_logger
 from penstock.state import keys
 from penstock.txn.coordinator import TransactionCoordinator
-from penstock.txn.state_machine import Producer
+from penstock.txn.heard import Heard
+from penstock.txn.places import OFFSETS_TOPIC, OFFSETS_TOPIC_ID
+from penstock.txn.state_machine import Producer, Verified
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
@@ -22,8 +27,7 @@ from penstock.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnTransaction,
 )
 
-OFFSETS_TOPIC = "__consumer_offsets"
-"""The name by which groups are asked for between brokers: a partition of it is a shard of group coordinators."""
+log = get_logger(__name__)
 
 
 class VerificationChannel(Protocol):
@@ -37,20 +41,26 @@ class Question(NamedTuple):
     transactional_id: str
     producer: Producer
     topic: str
+    topic_id: UUID
     partition: int
 
 
-Answer = ErrorCode | asyncio.Future[ErrorCode]
+Answer = Verified | asyncio.Future[Verified]
+UNANSWERED = Verified(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
 
 class Verifier:
-    """Answers `ErrorCode` at once where it can, else a future of it. Without a channel there is no other broker."""
+    """Answers at once where it can, else with a future. Without a channel there is no other broker."""
 
     def __init__(
-        self, coordinator: TransactionCoordinator, broker_id: int, channel: VerificationChannel | None = None
+        self,
+        coordinator: TransactionCoordinator,
+        broker_id: int,
+        heard: Heard,
+        channel: VerificationChannel | None = None,
     ) -> None:
-        self._coordinator, self._broker_id, self._channel = coordinator, broker_id, channel
-        self._asked: dict[Question, asyncio.Future[ErrorCode]] = {}
+        self._coordinator, self._broker_id, self._heard, self._channel = coordinator, broker_id, heard, channel
+        self._asked: dict[Question, asyncio.Future[Verified]] = {}
         self._queues: dict[int, list[Question]] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
 
@@ -58,14 +68,23 @@ class Verifier:
         coordinator = self._coordinator.coordinator_of(transactional_id)
         if coordinator == self._broker_id or self._channel is None:
             return self._coordinator.verify(transactional_id, producer, topic_id, index)
-        return self._ask(self._channel, coordinator, Question(transactional_id, producer, topic, index))
+        return self._ask(self._channel, coordinator, Question(transactional_id, producer, topic, topic_id, index))
 
     def group(self, transactional_id: str, producer: Producer, group_id: str) -> Answer:
         coordinator = self._coordinator.coordinator_of(transactional_id)
         if coordinator == self._broker_id or self._channel is None:
             return self._coordinator.verify_group(transactional_id, producer, group_id)
-        question = Question(transactional_id, producer, OFFSETS_TOPIC, keys.shard_of(group_id))
+        shard = keys.shard_of(group_id)
+        question = Question(transactional_id, producer, OFFSETS_TOPIC, OFFSETS_TOPIC_ID, shard)
         return self._ask(self._channel, coordinator, question)
+
+    def settle(self, producer_id: int, answer: Verified) -> ErrorCode:
+        """What an answer comes to, when what it was asked for is about to be done: an end that was heard of since, or
+        the beginning of a later transaction, makes it worthless, and whoever asked is to ask again."""
+        if answer.error:
+            return answer.error
+        in_hand = self._heard.in_hand(producer_id, answer.number)
+        return ErrorCode.NONE if in_hand else ErrorCode.CONCURRENT_TRANSACTIONS
 
     async def close(self) -> None:
         tasks = list(self._tasks.values())
@@ -75,7 +94,7 @@ class Verifier:
 
     def _ask(self, channel: VerificationChannel, broker_id: int, question: Question) -> Answer:
         if broker_id < 0:
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+            return UNANSWERED
         asked = self._asked.get(question)
         if asked is None:
             # Who asks the same while the answer is under way gets it in the order of asking.
@@ -88,46 +107,57 @@ class Verifier:
     async def _drain(self, channel: VerificationChannel, broker_id: int) -> None:
         try:
             while questions := self._queues.pop(broker_id, None):
-                found: dict[tuple[str, str, int], int] = {}
+                found: dict[Question, Verified] = {}
                 try:
-                    found = answers_in(await channel.add_partitions(broker_id, request_of(questions)))
-                except (OSError, TimeoutError):
-                    pass  # all are told that the coordinator is not available
+                    request = request_of(questions)
+                    found = answers_in(request, await channel.add_partitions(broker_id, request))
+                except (OSError, TimeoutError) as e:
+                    log.info("a coordinator could not be asked", broker=broker_id, reason=str(e))
+                except Exception:
+                    log.exception("a coordinator could not be asked", broker=broker_id)
                 finally:
                     for q in questions:
-                        asked_for = q.transactional_id, q.topic, q.partition
-                        error = found.get(asked_for, ErrorCode.COORDINATOR_NOT_AVAILABLE)
                         asked = self._asked.pop(q)
                         if not asked.done():
-                            asked.set_result(ErrorCode(error))
+                            asked.set_result(found.get(q, UNANSWERED))
         finally:
             del self._tasks[broker_id]
 
 
 def request_of(questions: list[Question]) -> AddPartitionsToTxnRequest:
     transactions: dict[tuple[str, Producer], AddPartitionsToTxnTransaction] = {}
+    topics: dict[tuple[str, Producer, UUID], AddPartitionsToTxnTopic] = {}
     for q in questions:
-        transaction = transactions.setdefault(
-            (q.transactional_id, q.producer),
-            AddPartitionsToTxnTransaction(
+        who = q.transactional_id, q.producer
+        transaction = transactions.get(who)
+        if transaction is None:
+            transaction = transactions[who] = AddPartitionsToTxnTransaction(
                 transactional_id=q.transactional_id,
                 producer_id=q.producer.producer_id,
                 producer_epoch=q.producer.epoch,
                 verify_only=True,
-            ),
-        )
-        topic = next((t for t in transaction.topics if t.name == q.topic), None)
+            )
+        topic = topics.get((*who, q.topic_id))
         if topic is None:
-            topic = AddPartitionsToTxnTopic(name=q.topic)
+            topic = topics[*who, q.topic_id] = AddPartitionsToTxnTopic(name=q.topic, topic_id=q.topic_id)
             transaction.topics.append(topic)
         topic.partitions.append(q.partition)
     return AddPartitionsToTxnRequest(transactions=list(transactions.values()))
 
 
-def answers_in(response: AddPartitionsToTxnResponse) -> dict[tuple[str, str, int], int]:
-    return {
-        (result.transactional_id, topic.name, p.partition_index): p.partition_error_code
-        for result in response.results_by_transaction
-        for topic in result.topic_results
-        for p in topic.results_by_partition
-    }
+def answers_in(request: AddPartitionsToTxnRequest, response: AddPartitionsToTxnResponse) -> dict[Question, Verified]:
+    """By question; answers stand in the order of what was asked. Raises ValueError where they do not."""
+    found: dict[Question, Verified] = {}
+    for asked, result in zip(request.transactions, response.results_by_transaction, strict=True):
+        producer = Producer(asked.producer_id, asked.producer_epoch)
+        for topic, answered in zip(asked.topics, result.topic_results, strict=True):
+            for index, p in zip(topic.partitions, answered.results_by_partition, strict=True):
+                if (asked.transactional_id, topic.name, index) != (
+                    result.transactional_id,
+                    answered.name,
+                    p.partition_index,
+                ):
+                    raise ValueError(f"an answer about {answered.name}-{p.partition_index} was not asked for")
+                question = Question(asked.transactional_id, producer, topic.name, topic.topic_id, index)
+                found[question] = Verified(ErrorCode(p.partition_error_code), result.transaction_number)
+    return found

@@ -48,6 +48,7 @@ class ApiKey(IntEnum):
     LIST_PARTITION_REASSIGNMENTS = 46
     OFFSET_DELETE = 47
     DESCRIBE_QUORUM = 55
+    UPDATE_FEATURES = 57
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
     DESCRIBE_TRANSACTIONS = 65
@@ -104,6 +105,7 @@ APIS: dict[int, Api] = {
     ApiKey.LIST_PARTITION_REASSIGNMENTS: Api("ListPartitionReassignments", 0, 0, 0),
     ApiKey.OFFSET_DELETE: Api("OffsetDelete", 0, 0, NEVER),
     ApiKey.DESCRIBE_QUORUM: Api("DescribeQuorum", 0, 2, 0),
+    ApiKey.UPDATE_FEATURES: Api("UpdateFeatures", 0, 2, 0),
     ApiKey.DESCRIBE_CLUSTER: Api("DescribeCluster", 0, 2, 0),
     ApiKey.DESCRIBE_PRODUCERS: Api("DescribeProducers", 0, 0, 0),
     ApiKey.DESCRIBE_TRANSACTIONS: Api("DescribeTransactions", 0, 0, 0),
@@ -121,7 +123,6 @@ UNSERVED = {
     36: "SaslAuthenticate",
     48: "DescribeClientQuotas",
     49: "AlterClientQuotas",
-    57: "UpdateFeatures",
     68: "ConsumerGroupHeartbeat",
     69: "ConsumerGroupDescribe",
     71: "GetTelemetrySubscriptions",

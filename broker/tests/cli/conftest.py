@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -15,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from penstock.client import Admin, NewTopic
 
 
 @dataclass(frozen=True)
@@ -95,8 +98,18 @@ def name() -> str:
 
 
 @pytest.fixture
-def topic(cli: Cli, name: str) -> Iterator[str]:
+def topic(bootstrap: str, name: str) -> Iterator[str]:
     """A topic of two partitions."""
-    assert cli("topic", "create", name, "-p", "2").code == 0
+
+    async def create() -> None:
+        async with Admin(bootstrap) as admin:
+            await admin.create_topics([NewTopic(name, 2)])
+
+    async def delete() -> None:
+        async with Admin(bootstrap) as admin:
+            if name in await admin.list_topics():
+                await admin.delete_topics([name])
+
+    asyncio.run(create())
     yield name
-    cli("topic", "delete", name, "--yes")
+    asyncio.run(delete())

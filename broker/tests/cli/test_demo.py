@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import glob
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from copy import deepcopy
+from pathlib import Path
 
 import pytest
 
@@ -77,34 +77,41 @@ def test_totals_are_equal_only_when_all_sums_are() -> None:
     assert other != expected
 
 
-def leftovers(pid: int) -> list[str]:
+def leftovers(pid: int, home: Path) -> list[str]:
     """Directories and processes of a demo."""
     found = subprocess.run(["ps", "-eo", "ppid,args"], capture_output=True, text=True, check=True).stdout.splitlines()
-    return [line for line in found if "penstock-demo-" in line or line.split()[0] == str(pid)]
+    processes = [line for line in found if str(home) in line or line.split()[0] == str(pid)]
+    return [str(path) for path in home.iterdir()] + processes
 
 
-def test_the_demo_passes_and_leaves_nothing_behind() -> None:
-    before = set(glob.glob("/tmp/penstock-demo-*"))
-    demo = subprocess.Popen(
-        [sys.executable, "-m", "penstock.cli", "demo"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+def begin(home: Path) -> subprocess.Popen[str]:
+    """A demo whose directory is in `home`, and not where other demos have theirs."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "penstock.cli", "demo"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "TMPDIR": str(home)},
     )
+
+
+def test_the_demo_passes_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    demo = begin(tmp_path)
     out, _ = demo.communicate()
     assert demo.returncode == 0, out
     assert "336,776 of 336,776" in out
     assert "FAILED" not in out
     assert "killed" in out
-    assert set(glob.glob("/tmp/penstock-demo-*")) <= before
-    assert leftovers(demo.pid) == []
+    assert leftovers(demo.pid, tmp_path) == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_demo_cleans_up(number: signal.Signals) -> None:
-    before = set(glob.glob("/tmp/penstock-demo-*"))
-    demo = subprocess.Popen([sys.executable, "-m", "penstock.cli", "demo"], stdout=subprocess.PIPE, text=True)
+def test_an_interrupted_demo_cleans_up(number: signal.Signals, tmp_path: Path) -> None:
+    demo = begin(tmp_path)
     assert demo.stdout is not None
     assert demo.stdout.readline().startswith("broker 127.0.0.1:")
+    assert leftovers(demo.pid, tmp_path) != []
     os.kill(demo.pid, number)
     demo.communicate()
     assert demo.returncode == 130
-    assert set(glob.glob("/tmp/penstock-demo-*")) <= before
-    assert leftovers(demo.pid) == []
+    assert leftovers(demo.pid, tmp_path) == []

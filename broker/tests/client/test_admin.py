@@ -15,6 +15,7 @@ from penstock.client import (
     ErrorCode,
     NewTopic,
     Producer,
+    Reassignment,
     TopicPartition,
     UnknownTopic,
 )
@@ -112,3 +113,50 @@ async def test_a_group_is_described_moved_and_deleted(bootstrap: str, admin: Adm
     await admin.delete_groups([name])
     assert (await admin.describe_group(name)).state == "Dead"
     assert await admin.committed(name) == {}
+
+
+async def test_what_can_not_be_moved_is_refused_partition_by_partition(admin: Admin, topic: str) -> None:
+    (node,) = (await admin.describe_cluster()).brokers
+    unknown, here = TopicPartition("there-is-none", 0), TopicPartition(topic, 1)
+    stays = TopicPartition(topic, 0)
+    refused = await admin.alter_partition_reassignments({unknown: [node.node_id], here: [4711], stays: [node.node_id]})
+    assert {tp: error.code for tp, error in refused.items()} == {
+        unknown: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        here: ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+    }
+    assert "4711" in str(refused[here])
+    assert await admin.list_partition_reassignments() == {}
+    assert await admin.list_partition_reassignments([stays, unknown]) == {}
+    cancelled = await admin.alter_partition_reassignments({stays: None})
+    assert cancelled[stays].code == ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+
+
+async def test_more_partitions_than_fit_into_a_request_are_asked_for_in_several(admin: Admin, topic: str) -> None:
+    wanted = {TopicPartition(topic, index): None for index in range(2500)}
+    refused = await admin.alter_partition_reassignments(wanted)
+    assert refused.keys() == wanted.keys()
+
+
+async def test_an_election_that_is_not_needed_is_no_failure(admin: Admin, topic: str) -> None:
+    here, unknown = TopicPartition(topic, 0), TopicPartition("there-is-none", 0)
+    failed = await admin.elect_leaders([here, unknown])
+    assert {tp: error.code for tp, error in failed.items()} == {unknown: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    assert await admin.elect_leaders(None) == {}
+    assert await admin.elect_leaders([here], unclean=True) == {}
+
+
+async def test_a_reassignment_has_what_is_wanted_and_what_was() -> None:
+    change = Reassignment((4, 2, 1, 3), (4,), (1, 3))
+    assert (change.target, change.original) == ((4, 2), (2, 1, 3))
+
+
+async def test_single_settings_of_a_broker_are_asked_for_by_name(admin: Admin) -> None:
+    (node,) = (await admin.describe_cluster()).brokers
+    found = await admin.broker_configs(node.node_id, ["broker.draining", "no.such.thing"])
+    assert {name: entry.value for name, entry in found.items()} == {"broker.draining": "false"}
+
+
+async def test_sizes_can_be_asked_for_by_partition(admin: Admin, topic: str) -> None:
+    (node,) = (await admin.describe_cluster()).brokers
+    (directory,) = await admin.log_dirs([TopicPartition(topic, 2)], brokers=[node.node_id])
+    assert list(directory.partitions) == [TopicPartition(topic, 2)]

@@ -16,7 +16,7 @@ from penstock.config.topic import (
     resolve_leniently,
     topic_setting,
 )
-from penstock.config.values import DAY_MS, FOREVER, TopicConfig
+from penstock.config.values import DAY_MS, FOREVER, TopicConfig, names_replica
 
 LONG = 1 << 63
 TOPIC_EXAMPLES: dict[str, tuple[str, list[str]]] = {
@@ -26,7 +26,9 @@ TOPIC_EXAMPLES: dict[str, tuple[str, list[str]]] = {
     "file.delete.delay.ms": ("0", ["-1"]),
     "flush.messages": ("9223372036854775807", ["0", "-1", "9223372036854775808"]),
     "flush.ms": ("0", ["-1"]),
+    "follower.replication.throttled.replicas": ("*", ["*,0:1", "0", "0:", "a:b", "0:-1", "1:²"]),
     "index.interval.bytes": ("0", ["-1", "2147483648"]),
+    "leader.replication.throttled.replicas": (" 0:1, 12:3", ["0:1,*", ":1", "0:1:2"]),
     "max.compaction.lag.ms": ("1", ["0"]),
     "max.message.bytes": ("0", ["-1", "1073741825"]),
     "message.timestamp.after.max.ms": ("0", ["-1"]),
@@ -214,3 +216,13 @@ def test_a_fixed_setting_in_the_store_changes_nothing() -> None:
 
 def test_forever_fits() -> None:
     assert parse_topic_setting("flush.ms", str(FOREVER)) == LONG - 1
+
+
+def test_a_list_of_replicas_names_partitions_on_brokers_or_all() -> None:
+    name = "leader.replication.throttled.replicas"
+    assert resolve({name: "0:1, 12:3"}, TopicConfig()).leader_replication_throttled_replicas == {(0, 1), (12, 3)}
+    assert resolve({name: ""}, TopicConfig()).leader_replication_throttled_replicas == frozenset()
+    every = resolve({name: "*"}, TopicConfig()).leader_replication_throttled_replicas
+    assert names_replica(every, 7, 7)
+    assert names_replica({(0, 1)}, 0, 1)
+    assert not names_replica({(0, 1)}, 1, 0)

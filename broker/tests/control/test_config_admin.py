@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from penstock.config.definition import Source
+from penstock.config.topic import config_fields
 from penstock.control.config_describe import describe_all_brokers, describe_broker, describe_topic
 from penstock.control.results import ConfigChange, ConfigOperation, NewTopic, Resource
 from penstock.wire.errors import ErrorCode
@@ -159,7 +160,5 @@ async def test_a_topics_value_is_shown_with_where_it_comes_from(opener) -> None:
 async def test_what_is_described_is_what_holds(cluster, topic) -> None:
     for described in describe_topic(topic(), cluster.config):
         name = described.setting.name
-        value = described.setting.parse(described.value)
-        field = name.replace(".", "_")
-        if hasattr(topic().config, field):
+        for field, value in config_fields(name, described.setting.parse(described.value)).items():
             assert getattr(topic().config, field) == value, name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from penstock.http.app import HttpServer
 from penstock.http.heartbeat import Heartbeat
 from penstock.http.sources import Sources
 from penstock.log.types import LogError, LogSlice
+from penstock.replica.health import ReplicaHealth
 from penstock.runtime.stats import Histogram, RequestStats
 from penstock.server.listener import ListenError
 from penstock.server.stats import CloseReason, ServerStats
@@ -89,6 +90,7 @@ class Partitions:
         self.parts = parts
         self.broken: list[tuple[str, int]] = []
         self.unserved = 0
+        self.replicas = ReplicaHealth()
 
     def __iter__(self) -> Iterator[FakePartition]:
         return iter(self.parts)
@@ -101,6 +103,9 @@ class Partitions:
 
     def offline(self) -> int:
         return self.unserved
+
+    def health(self) -> Callable[[], ReplicaHealth]:
+        return lambda: self.replicas
 
 
 class Broker:
@@ -261,6 +266,15 @@ async def test_partitions_that_are_damaged_or_offline_are_told() -> None:
         found = await broker.metrics()
         assert found["penstock_partitions_offline"] == {(): 3}
         assert found["penstock_partition_damaged"] == {(("partition", "7"), ("topic", "flights")): 1}
+
+
+async def test_partitions_that_are_short_of_replicas_or_leaders_are_told() -> None:
+    async with running() as broker:
+        assert (await broker.metrics())["penstock_partitions_under_replicated"] == {(): 0}
+        broker.partitions.replicas = ReplicaHealth(under_replicated=4, at_min_isr=3, under_min_isr=1, leaderless=2)
+        found = await broker.metrics()
+        names = ("under_replicated", "at_min_isr", "under_min_isr", "leaderless")
+        assert [found[f"penstock_partitions_{name}"] for name in names] == [{(): 4}, {(): 3}, {(): 1}, {(): 2}]
 
 
 def at(group: str, partition: int) -> tuple[tuple[str, str], ...]:

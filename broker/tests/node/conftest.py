@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent / "state")]
 
-from node_kit import Process
+from node_kit import Process  # noqa: E402
 
 MakeProcess = Callable[..., Process]
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from penstock.placement.model import BadInputError, Broker, Move, NoBrokersError, PartitionKey, TooFewBrokersError
 from penstock.placement.place import place
-from penstock.placement.plan import plan
+from penstock.placement.plan import plan, plan_what_can_be
 
 
 def topic_on(brokers, count, factor, topic="t"):
@@ -209,3 +209,12 @@ def test_leaders_are_even_over_zones_of_different_sizes_where_the_replicas_permi
     replicas, leaders = spec.counts(spec.after(cluster, plan(brokers, cluster)))
     assert replicas[0] == 28
     assert set(leaders.values()) == {4}
+
+
+def test_topics_with_no_room_are_left_out_and_named_and_the_rest_is_planned(spec):
+    cluster = {PartitionKey("wide", 0): (0, 1, 2), PartitionKey("t", 0): (2,), PartitionKey("broad", 0): (0, 1, 2, 3)}
+    moves, refused = plan_what_can_be(spec.flat(2), cluster)
+    assert [move.key.topic for move in moves] == ["t"]
+    assert sorted(refused) == ["broad", "wide"]
+    with pytest.raises(NoBrokersError):
+        plan_what_can_be([], cluster)

@@ -15,6 +15,8 @@ from penstock.config.broker import BrokerConfig
 from penstock.replica.fetcher import BrokerFetcher
 from penstock.replica.follower import Follower, Next
 from penstock.replica.producer_state import ProducerState
+from penstock.replica.throttle import Throttles
+from penstock.state.view import ClusterView
 from penstock.wire.batch import CRC, checksum, stamp
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.fetch import (
@@ -35,6 +37,7 @@ class Host:
     epoch = 77
 
     def __init__(self) -> None:
+        self.throttles = Throttles(ClusterView(), BrokerConfig())
         self.discards = True
         self.tasks: list[asyncio.Task[None]] = []
 

@@ -309,6 +309,19 @@ async def test_a_replica_that_moved_away_is_deleted_once_the_store_confirms_it(c
     await cluster.acknowledged(1)
 
 
+async def test_a_replica_without_data_that_moved_away_leaves_its_log_directory_in_order(cluster: Cluster) -> None:
+    await cluster.create(replicas=(1, 2))
+    await until(lambda: cluster[2].role() is not None)
+    assert cluster[1].leader().log.end_offset == 0
+    await cluster.change(replicas=[3], leader=3, leader_epoch=1, isr=[3], isr_epochs=[cluster.epoch_of(3)])
+    log_dirs = [cluster[broker_id].log_dir for broker_id in (1, 2)]
+    await until(lambda: not any(0 in indexes for d in log_dirs for indexes in d.topics.values()))
+    for log_dir in log_dirs:
+        while log_dir.maintenance.tasks:
+            await asyncio.wait(set(log_dir.maintenance.tasks))
+        assert log_dir.failed is None
+
+
 async def test_a_replica_whose_removal_the_store_does_not_confirm_is_kept(cluster: Cluster) -> None:
     await cluster.create()
     await cluster.acknowledged(1)
@@ -350,3 +363,25 @@ async def test_without_a_leader_the_replicas_rest_until_there_is_one(cluster: Cl
     await cluster.elect(3)
     done = await cluster.acknowledged(3)
     assert done.base_offset == 3
+
+
+async def test_a_follower_whose_files_are_damaged_puts_them_aside_and_fetches_all_again(cluster: Cluster) -> None:
+    await cluster.create(replicas=(1, 2), segment_bytes="1024")
+    for _ in range(40):
+        await cluster.acknowledged(1, 10)
+    await cluster.caught_up(1, 2)
+    files = sorted(Path(segment.path) for segment in cluster[2].follower().log.segments)
+    assert len(files) > 3
+    await cluster.brokers.pop(2).stop(clean=True)  # from here on a checkpoint vouches for what is there
+    await cluster.start(2)
+    await cluster.in_sync(1, 2)
+    await cluster.acknowledged(1, 10)
+    await cluster.kill(2)
+    files[1].unlink()
+    await cluster.lag()
+    await cluster.start(2)
+    await until((cluster.home / "2" / "quarantine").exists)
+    await cluster.in_sync(1, 2)
+    await cluster.caught_up(1, 2)
+    assert cluster[2].bytes() == cluster[1].bytes()
+    assert not cluster[2].log_dir.corrupt

@@ -227,3 +227,16 @@ async def test_an_isr_that_changed_meanwhile_is_not_written_over(cluster: Cluste
     assert maximal == 2, "those who are to leave count until they have left"
     await cluster.lag()
     await cluster.in_sync(1)
+
+
+async def test_what_follows_a_batch_that_was_refused_for_want_of_replicas_is_no_gap(cluster: Cluster) -> None:
+    """librdkafka takes out of order for a reason to begin a new epoch, and sends again what it must not."""
+    await cluster.create(min_insync_replicas="2")
+    await cluster.acknowledged(1, producer=(7, 0, 0))
+    await shrunk_to(cluster, 1)
+    assert cluster.produce(1, producer=(7, 0, 3))[0].error == ErrorCode.NOT_ENOUGH_REPLICAS
+    await cluster.start(2)
+    await cluster.in_sync(1, 2)
+    assert cluster.produce(1, producer=(7, 0, 6))[0].error == ErrorCode.NOT_ENOUGH_REPLICAS
+    for sequence in (3, 6):
+        await cluster.acknowledged(1, producer=(7, 0, sequence))

@@ -20,7 +20,6 @@ from penstock.config.broker import BrokerConfig
 from penstock.control.membership import ensure_cluster
 from penstock.state import keys
 from penstock.state.etcd import store as store_module
-from penstock.state.etcd.maintenance import EtcdMaintenance
 from penstock.state.etcd.options import EtcdOptions
 from penstock.state.etcd.store import EtcdStore
 from penstock.state.etcd.watch import WholeRevisions
@@ -296,7 +295,7 @@ async def test_a_lease_is_renewed_from_a_thread_while_the_main_loop_stands_still
 async def test_an_etcd_that_is_ours_is_looked_after(tmp_path: Path) -> None:
     with EtcdCluster(tmp_path, arguments=["--quota-backend-bytes=16777216"]) as etcd:
         store = EtcdStore(EtcdOptions(endpoints=etcd.endpoints))
-        care, [url] = EtcdMaintenance(store), etcd.endpoints
+        care, [url] = store.maintenance(), etcd.endpoints
         with pytest.raises(StoreUnavailable, match="quota"):  # noqa: PT012
             for _ in range(100):
                 await store.txn([], [Put("/fat", bytes(1 << 20))])

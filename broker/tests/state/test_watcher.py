@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from random import Random
 from uuid import UUID
 
 import pytest
@@ -24,7 +25,7 @@ from penstock.state.records import (
 )
 from penstock.state.store import Delete, Operation, Put, Store, StoreError
 from penstock.state.tables import Tables
-from penstock.state.view import ClusterView, TopicChange
+from penstock.state.view import ClusterView, PartitionView, TopicChange
 from penstock.state.watcher import Watcher
 
 A, B = UUID(int=10), UUID(int=11)
@@ -121,7 +122,44 @@ async def test_changes_of_a_partition_replace_its_topic_in_the_view(followed: Fo
     after = followed.view.topics["a"]
     assert [p.leader_epoch for p in after.partitions] == [0, 5, 0]
     assert [p.leader_epoch for p in before.partitions] == [0, 0, 0], "what was handed out was changed in place"
-    assert followed.told[-1] == TopicChange(before, after)
+    assert followed.told[-1] == TopicChange(before, after, [1])
+    assert list(followed.told[-1].differences()) == [(before.partitions[1], after.partitions[1])]
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_what_is_followed_step_by_step_is_what_is_loaded_at_once(followed: Followed, seed: int) -> None:
+    random = Random(seed)
+    seen: dict[tuple[UUID, int], PartitionView] = {}
+
+    def follow(changes: list[TopicChange]) -> None:
+        for change in changes:
+            for before, after in change.differences():
+                topic_id = (change.new or change.old).topic_id  # type: ignore[union-attr]
+                if after is not None:
+                    seen[topic_id, after.index] = after
+                elif before is not None:
+                    del seen[topic_id, before.index]
+
+    followed.view.subscribe(follow)
+    for _ in range(60):
+        operations: list[Operation] = []
+        for topic_id, name in random.sample([(A, "a"), (B, "b")], random.randint(1, 2)):
+            count = random.randint(1, 4)
+            kind = random.randrange(5)
+            if kind == 0:
+                operations += topic(topic_id, name, count)
+            elif kind == 1 and name in followed.view.topics:
+                operations += gone(topic_id, name)
+            else:
+                puts = {random.randrange(5): random.randrange(3) for _ in range(count)}
+                operations += [Put(keys.partition(topic_id, i), partition(epoch=e)) for i, e in puts.items()]
+        await followed.write(*operations)
+        fresh = Followed(followed.store)
+        await fresh.watcher.start()
+        await fresh.watcher.stop()
+        assert fresh.view.topics == followed.view.topics
+        expected = {(t.topic_id, p.index): p for t in fresh.view.topics.values() for p in t.partitions}
+        assert seen == expected
 
 
 async def test_a_topic_is_seen_when_its_name_comes_and_not_before(followed: Followed) -> None:

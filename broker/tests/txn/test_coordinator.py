@@ -16,7 +16,7 @@ from penstock.state.records import TransactionRecord
 from penstock.state.store import Compare, Operation, Put, StoreUnavailable, Target, TxnResult
 from penstock.txn import timer_wheel
 from penstock.txn.coordinator import TransactionCoordinator
-from penstock.txn.markers import Place
+from penstock.txn.places import OFFSETS_TOPIC_ID, Ending, Place
 from penstock.txn.producer_ids import ProducerIds
 from penstock.txn.state_machine import Producer
 from penstock.txn.timer_wheel import TimerWheel
@@ -30,20 +30,24 @@ class Parts:
     """Partitions and groups as the coordinator sees them: who was told what; `error` is what partitions answer."""
 
     def __init__(self) -> None:
-        self.markers: list[tuple[Marker, Place]] = []
-        self.decided: list[tuple[str, Producer, bool]] = []
+        self.told: list[tuple[Ending, Place]] = []
         self.error = E.NONE
         self.open = asyncio.Event()
         self.open.set()
 
-    async def send(self, marker: Marker, places: Sequence[Place]) -> dict[Place, E]:
-        await self.open.wait()
-        self.markers += [(marker, place) for place in places if not self.error]
-        return dict.fromkeys(places, self.error)
+    @property
+    def markers(self) -> list[tuple[Marker, Place]]:
+        return [(ending.marker, place) for ending, place in self.told if place.topic_id != OFFSETS_TOPIC_ID]
 
-    async def decide(self, group_id: str, producer: Producer, committed: bool) -> bool:
-        self.decided.append((group_id, producer, committed))
-        return True
+    @property
+    def groups(self) -> list[tuple[Ending, int]]:
+        return [(ending, place.partition) for ending, place in self.told if place.topic_id == OFFSETS_TOPIC_ID]
+
+    async def send(self, ending: Ending, places: Sequence[Place]) -> dict[Place, E]:
+        await self.open.wait()
+        errors = {place: E.NONE if place.topic_id == OFFSETS_TOPIC_ID else self.error for place in places}
+        self.told += [(ending, place) for place, error in errors.items() if not error]
+        return errors
 
 
 class LosesAnswers:
@@ -52,16 +56,27 @@ class LosesAnswers:
     def __init__(self, store: EmbeddedStore) -> None:
         self.store = store
         self.lose: list[bool] = []
+        self.holds = False
+        self.held: list[tuple[Sequence[Compare], Sequence[Operation]]] = []
         self.get, self.range = store.get, store.range
 
     async def txn(
         self, compares: Sequence[Compare], then: Sequence[Operation], otherwise: Sequence[Operation] = ()
     ) -> TxnResult:
+        if then and self.holds and then[0].key.startswith(keys.TRANSACTIONS):
+            self.holds = False
+            self.held.append((compares, then))
+            raise StoreUnavailable("no answer")
         if then and self.lose and then[0].key.startswith(keys.TRANSACTIONS):
             if self.lose.pop(0):
                 await self.store.txn(compares, then, otherwise)
             raise StoreUnavailable("no answer")
         return await self.store.txn(compares, then, otherwise)
+
+    async def deliver(self) -> list[bool]:
+        """What was held reaches the store after all; whether it was done."""
+        held, self.held = self.held, []
+        return [(await self.store.txn(*one)).succeeded for one in held]
 
 
 class Bench:
@@ -79,10 +94,10 @@ class Bench:
             self.config,
             ProducerIds(self.embedded),
             self.parts,
-            self.parts,  # type: ignore[arg-type]
         )
         for number in range(keys.SHARD_COUNT):
-            await made.take_shard(number, epoch, guard)
+            entries = (await self.embedded.range(keys.transactions(number))).entries
+            made.take(number, epoch, guard, entries)
         try:
             yield made
         finally:
@@ -122,7 +137,7 @@ async def test_a_commit_is_answered_when_it_is_decided_and_complete_when_all_are
         await bench.until("CompleteCommit")
     marker = Marker(producer.producer_id, producer.epoch, True, 4)
     assert bench.parts.markers == [(marker, Place(T, 0)), (marker, Place(T, 1))]
-    assert bench.parts.decided == [("g", producer, True)]
+    assert bench.parts.groups == [(Ending(marker, 1), keys.shard_of("g"))]
 
 
 async def test_a_new_instance_aborts_what_the_one_before_left_and_fences_it() -> None:
@@ -136,7 +151,7 @@ async def test_a_new_instance_aborts_what_the_one_before_left_and_fences_it() ->
         assert successor.epoch > zombie.epoch + 1
         assert await coordinator.end("x", zombie, True) is E.PRODUCER_FENCED
         assert await coordinator.add("x", zombie, {T: [0]}) is E.PRODUCER_FENCED
-        assert coordinator.verify("x", zombie, T, 0) is E.PRODUCER_FENCED
+        assert coordinator.verify("x", zombie, T, 0).error is E.PRODUCER_FENCED
     assert {(m.producer_epoch, m.committed) for m, _ in bench.parts.markers} == {(zombie.epoch + 1, False)}
 
 
@@ -172,7 +187,7 @@ async def test_a_write_without_an_answer_is_read_again_before_anything_is_decide
             producer = await begun(coordinator)
             bench.store.lose = [took_effect]
             assert await coordinator.end("x", producer, True) is E.COORDINATOR_NOT_AVAILABLE
-            assert coordinator.verify("x", producer, T, 0) is E.CONCURRENT_TRANSACTIONS
+            assert coordinator.verify("x", producer, T, 0).error is E.CONCURRENT_TRANSACTIONS
             # Were it still taken for open, this would turn a commit into an abort.
             error = await coordinator.end("x", producer, False)
             assert error is (E.INVALID_TXN_STATE if took_effect else E.NONE)
@@ -203,18 +218,39 @@ async def test_a_coordinator_that_lost_its_shard_writes_nothing() -> None:
         assert not bench.parts.markers
 
 
-async def test_a_partition_that_heard_of_a_newer_coordinator_ends_the_shard_here() -> None:
+async def test_where_a_partition_heard_of_a_newer_coordinator_the_store_knows_whether_there_is_one() -> None:
+    for is_replaced in (True, False):
+        bench = Bench()
+        revision = (await bench.embedded.txn([], [Put("owner", b"me")])).revision
+        async with bench.coordinator(3, Compare("owner", Target.MOD_REVISION, revision)) as coordinator:
+            producer = await begun(coordinator)
+            bench.parts.error = E.TRANSACTION_COORDINATOR_FENCED
+            assert await coordinator.end("x", producer, True) is E.NONE
+            if is_replaced:
+                await bench.embedded.txn([], [Put("owner", b"another")])
+                async with asyncio.timeout(20):
+                    while await coordinator.end("x", producer, True) is not E.NOT_COORDINATOR:
+                        await asyncio.sleep(0.01)
+                record = await bench.record()
+                assert record is not None
+                assert record.state == "PrepareCommit"
+            else:
+                bench.parts.error = E.NONE
+                await bench.until("CompleteCommit")
+
+
+async def test_a_write_that_takes_effect_after_it_was_given_up_on_is_found_by_the_next() -> None:
     bench = Bench()
-    async with bench.coordinator() as coordinator:
+    revision = (await bench.embedded.txn([], [Put("owner", b"me")])).revision
+    async with bench.coordinator(3, Compare("owner", Target.MOD_REVISION, revision)) as coordinator:
         producer = await begun(coordinator)
-        bench.parts.error = E.TRANSACTION_COORDINATOR_FENCED
-        assert await coordinator.end("x", producer, True) is E.NONE
-        async with asyncio.timeout(20):
-            while await coordinator.end("x", producer, True) is not E.NOT_COORDINATOR:
-                await asyncio.sleep(0.01)
-        record = await bench.record()
-        assert record is not None
-        assert record.state == "PrepareCommit"
+        bench.store.holds = True
+        assert await coordinator.end("x", producer, True) is E.COORDINATOR_NOT_AVAILABLE
+        assert await coordinator.add("x", producer, {T: [0]}) is E.NONE, "read again: the decision is not there yet"
+        assert await bench.store.deliver() == [True]
+        assert await coordinator.end("x", producer, False) is E.COORDINATOR_NOT_AVAILABLE
+        await bench.until("CompleteCommit")
+        assert await coordinator.end("x", producer, False) is E.INVALID_TXN_STATE, "the shard was kept"
 
 
 async def test_partitions_that_cannot_be_reached_are_told_again() -> None:
@@ -224,14 +260,14 @@ async def test_partitions_that_cannot_be_reached_are_told_again() -> None:
         bench.parts.error = E.NOT_LEADER_OR_FOLLOWER
         assert await coordinator.end("x", producer, False) is E.NONE
         async with asyncio.timeout(20):
-            while not bench.parts.decided:
+            while not bench.parts.groups:
                 await asyncio.sleep(0.01)
         record = await bench.record()
         assert record is not None
         assert record.state == "PrepareAbort"
         bench.parts.error = E.NONE
         await bench.until("CompleteAbort")
-    assert len(bench.parts.decided) == 1, "a group that was told is not told again"
+    assert len(bench.parts.groups) == 1, "a group that was told is not told again"
 
 
 async def test_an_id_that_nobody_uses_is_forgotten() -> None:

@@ -113,13 +113,13 @@ def test_a_producer_that_is_not_the_present_one_is_refused_in_each_state(
     now = record(state)
     assert machine.add(now, who, {T: [0]}, (), NOW) == (error, None, False)
     assert machine.end(now, who, True, NOW) == (error, None, False)
-    assert machine.verify(now, who, True) is error
+    assert machine.verify(now, who, True).error is error
 
 
 def test_an_unknown_transactional_id_has_no_producer() -> None:
     assert machine.add(None, ME, {T: [0]}, (), NOW).error is E.INVALID_PRODUCER_ID_MAPPING
     assert machine.end(None, ME, True, NOW).error is E.INVALID_PRODUCER_ID_MAPPING
-    assert machine.verify(None, ME, True) is E.INVALID_PRODUCER_ID_MAPPING
+    assert machine.verify(None, ME, True).error is E.INVALID_PRODUCER_ID_MAPPING
 
 
 def test_a_new_transactional_id_gets_the_new_producer_id_with_epoch_0() -> None:
@@ -202,8 +202,8 @@ def test_the_last_epoch_fences_and_is_never_given() -> None:
 @pytest.mark.parametrize("state", LIVE)
 def test_only_what_is_part_of_the_transaction_in_hand_is_verified(state: TxnState) -> None:
     expected = E.CONCURRENT_TRANSACTIONS if state in PREPARED else E.INVALID_TXN_STATE
-    assert machine.verify(record(state), ME, False) is expected
-    assert machine.verify(record(state), ME, True) is (E.NONE if state is TxnState.ONGOING else expected)
+    assert machine.verify(record(state), ME, False).error is expected
+    assert machine.verify(record(state), ME, True).error is (E.NONE if state is TxnState.ONGOING else expected)
 
 
 @pytest.mark.parametrize("state", PREPARED)

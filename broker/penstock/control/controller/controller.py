@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from penstock.config.broker import BrokerConfig
+from penstock.control.controller.compaction import EtcdCare, maintenance_of
 from penstock.control.controller.election import Election
 from penstock.control.controller.housekeeping import Forget, Housekeeping
 from penstock.control.controller.index import PartitionIndex
@@ -111,6 +112,10 @@ class Term:
             given.store, leadership, given.view, given.watcher.unnamed, given.forget, given.clock
         )
         self.shards = ShardKeeper(given.store, given.view, given.watcher, leadership, self.registry)
+        etcd = maintenance_of(given.store)
+        self.care: EtcdCare | None = None
+        if etcd is not None:
+            self.care = EtcdCare(given.store, etcd, leadership, given.clock, given.config.etcd_managed)
         self._brokers_changed = asyncio.Event()
         self._leaving = asyncio.Event()
 
@@ -132,6 +137,8 @@ class Term:
                 self._rebalance_leaders(),
             ):
                 tasks.create_task(work)
+            if self.care is not None:
+                tasks.create_task(self.care.run())
 
     def _on_brokers(self, brokers: set[int]) -> None:
         self.keeper.on_brokers(brokers)

@@ -1,9 +1,9 @@
 """Who is controller: a key under a lease, an epoch that rises with each election, and a history that outlives both.
 
 Each broker has one `Election`, whose `run` waits for its turn. What the elected one writes is done on the condition
-that its `Leadership` still stands, so that one that was replaced without noticing changes nothing. The history tells a
-store that was restored from a backup: brokers persist the newest (epoch, random id) that they saw, and `check_election`
-finds it missing.
+that its `Leadership` still stands, so that one that was replaced without noticing changes nothing. The history
+(`control.elections`) tells a store that was restored from a backup; while that is not recovered (`keys.RESTORED`)
+nobody is elected.
 """
 
 from __future__ import annotations
@@ -11,17 +11,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from uuid import UUID, uuid4
 
 from penstock.control.controller.leadership import Leadership
 from penstock.control.controller.probes import Prober, watch_broker
+from penstock.control.elections import KEPT_ELECTIONS, RANDOM_DIGITS, ElectionRecord
 from penstock.control.membership import Registration, created
 from penstock.runtime.logging import get_logger
 from penstock.state import keys
-from penstock.state.records import ControllerRecord, Record, decode, encode
+from penstock.state.records import ControllerRecord, decode, encode
 from penstock.state.store import (
-    Compacted,
     Compare,
     Delete,
     Entry,
@@ -29,66 +28,16 @@ from penstock.state.store import (
     Put,
     Store,
     StoreError,
-    StoreUnavailable,
 )
 from penstock.state.view import BrokerView
 
 log = get_logger("penstock.control")
 
-ELECTIONS = keys.METADATA + "elections/"
-KEPT_ELECTIONS = 1000
-"""A broker that was away for longer than that many elections freezes as if the store had been restored."""
 RETRY_S = 0.5
+RESTORED_S = 2.0
+"""Before another look whether a store that was restored has been recovered."""
 BEATEN_S = 0.1
 """Before another look where an attempt failed: mostly the other's election is then known, and nobody is in a hurry."""
-
-
-class ElectionRecord(Record, frozen=True, kw_only=True):
-    """One election, for ever: its epoch is in the key."""
-
-    broker_id: int
-    random_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class ElectionPair:
-    """What a broker persists of the newest election that it knows."""
-
-    epoch: int
-    random_id: str
-
-
-def election_key(epoch: int) -> str:
-    return f"{ELECTIONS}{epoch:010d}"
-
-
-async def newest_election(store: Store) -> ElectionPair | None:
-    """What a broker is to persist, after `check_election` of what it had persisted. Raises `StoreError`."""
-    entries = (await store.range(ELECTIONS)).entries
-    if not entries:
-        return None
-    record = decode(ElectionRecord, entries[-1].key, entries[-1].value)
-    return ElectionPair(int(entries[-1].key[len(ELECTIONS) :]), record.random_id)
-
-
-async def check_election(store: Store, persisted: ElectionPair | None) -> str | None:
-    """Why a broker must freeze: the store's history does not have what it has seen; None where all is well.
-
-    Raises `StoreError`.
-    """
-    if persisted is None:
-        return None
-    key = election_key(persisted.epoch)
-    entry = await store.get(key)
-    cure = (
-        "the store was restored from a backup, or this broker was away for very long. Nothing is truncated or deleted"
-        " until `penstock cluster recover` has been run"
-    )
-    if entry is None:
-        return f"this broker has seen controller epoch {persisted.epoch}, of which the store knows nothing: {cure}"
-    if decode(ElectionRecord, key, entry.value).random_id != persisted.random_id:
-        return f"this broker has seen another controller epoch {persisted.epoch} than the store has: {cure}"
-    return None
 
 
 Work = Callable[[Leadership], Awaitable[None]]
@@ -128,11 +77,11 @@ class Election:
                 leadership = await self._turn()
                 if leadership is not None:
                     await self._lead(leadership)
-            except (StoreUnavailable, Compacted) as e:
-                log.warning("the election waits for the store", reason=str(e))
-                await asyncio.sleep(RETRY_S)
             except LeaseExpired:
                 # The registration is over, or about to be known to be.
+                await asyncio.sleep(RETRY_S)
+            except StoreError as e:
+                log.warning("the election waits for the store", reason=str(e))
                 await asyncio.sleep(RETRY_S)
 
     async def _turn(self) -> Leadership | None:
@@ -143,6 +92,9 @@ class Election:
             return None
         if not self.registration.may_serve():
             await asyncio.sleep(RETRY_S)
+            return None
+        if await self.store.get(keys.RESTORED) is not None:
+            await asyncio.sleep(RESTORED_S)
             return None
         leadership = await self.campaign(entry)
         if leadership is None:
@@ -188,23 +140,23 @@ class Election:
 
         Raises `StoreUnavailable` and `LeaseExpired`.
         """
-        history = (await self.store.range(ELECTIONS)).entries
-        last = int(history[-1].key[len(ELECTIONS) :]) if history else 0
+        history = (await self.store.range(keys.ELECTIONS)).entries
+        last = keys.election_epoch(history[-1].key) if history else 0
         if present is not None:
             last = max(last, decode(ControllerRecord, present.key, present.value).epoch)
         registration = self.registration
         broker_id, epoch = registration.record.broker_id, last + 1
+        random_id = self._new_id().hex[:RANDOM_DIGITS]
         result = await self.store.txn(
             [
                 Compare.absent(keys.CONTROLLER) if present is None else Compare.unchanged(present),
-                Compare.absent(election_key(epoch)),
+                Compare.absent(keys.election(epoch)),
+                Compare.absent(keys.RESTORED),
                 created(registration.key, registration.epoch),
             ],
             [
                 Put(keys.CONTROLLER, encode(ControllerRecord(broker_id=broker_id, epoch=epoch)), registration.lease),
-                Put(
-                    election_key(epoch), encode(ElectionRecord(broker_id=broker_id, random_id=self._new_id().hex[:16]))
-                ),
+                Put(keys.election(epoch), encode(ElectionRecord(broker_id=broker_id, random_id=random_id))),
             ],
         )
         if not result.succeeded:

@@ -26,8 +26,9 @@ class PartitionIndex:
         self.view = view
         self.on_change: Callable[[PartitionId, PartitionView], None] = ignore
         self.on_gone: Callable[[PartitionId], None] = ignore
-        self.by_broker: dict[int, set[PartitionId]] = {}
-        """The partitions of which a broker is a replica."""
+        self.by_broker: dict[int, dict[PartitionId, None]] = {}
+        """The partitions of which a broker is a replica, those of a topic mostly next to each other: what is written in
+        one transaction then concerns few topics, and each that it concerns has its view made anew."""
         self.reassigning: set[PartitionId] = set()
         self.unpreferred: set[PartitionId] = set()
         """Led by another than their first replica, or by none."""
@@ -59,29 +60,31 @@ class PartitionIndex:
             elif change.old is None:
                 self._add(change.new)
             else:
-                self._update(change.old, change.new)
+                self._update(change.new, change)
 
     def _add(self, topic: TopicView) -> None:
         for partition in topic.partitions:
             self._put(PartitionId(topic.topic_id, partition.index), None, partition)
 
-    def _update(self, old: TopicView, new: TopicView) -> None:
-        """Only what is another object than before has changed."""
-        present = len(old.partitions)
-        changed = old.config is not new.config
-        for partition in new.partitions:
-            before = old.partitions[partition.index] if partition.index < present else None
-            if before is not partition or changed:
-                self._put(PartitionId(new.topic_id, partition.index), before, partition)
-        for partition in old.partitions[len(new.partitions) :]:
-            self._forget(PartitionId(new.topic_id, partition.index), partition)
+    def _update(self, topic: TopicView, change: TopicChange) -> None:
+        """A topic that was there has changed: with other settings all of its partitions are looked at."""
+        topic_id = topic.topic_id
+        for before, partition in change.differences():
+            if partition is not None:
+                self._put(PartitionId(topic_id, partition.index), before, partition)
+            elif before is not None:
+                self._forget(PartitionId(topic_id, before.index), before)
+        assert change.old is not None, "it was there"
+        if change.old.config is not topic.config:
+            for partition in topic.partitions:
+                self.on_change(PartitionId(topic_id, partition.index), partition)
 
     def _put(self, key: PartitionId, before: PartitionView | None, partition: PartitionView) -> None:
         if before is None or before.replicas != partition.replicas:
             for broker in before.replicas if before is not None else ():
                 self._discard(broker, key)
             for broker in partition.replicas:
-                self.by_broker.setdefault(broker, set()).add(key)
+                self.by_broker.setdefault(broker, {})[key] = None
         (self.reassigning.add if partition.adding or partition.removing else self.reassigning.discard)(key)
         is_preferred = partition.leader == partition.replicas[0]
         (self.unpreferred.discard if is_preferred else self.unpreferred.add)(key)
@@ -97,7 +100,7 @@ class PartitionIndex:
     def _discard(self, broker: int, key: PartitionId) -> None:
         held = self.by_broker.get(broker)
         if held is not None:
-            held.discard(key)
+            held.pop(key, None)
             if not held:
                 del self.by_broker[broker]
 

@@ -112,7 +112,7 @@ class PartitionKeeper:
 
     def is_busy_with(self, broker: int) -> bool:
         """Whether partitions of a broker are still to be looked at, or written, or not yet in the view."""
-        held = self.index.by_broker.get(broker, set())
+        held = self.index.by_broker.get(broker, {}).keys()
         return not all(
             held.isdisjoint(busy) for busy in (self._urgent, self._marked, self._in_flight, self._awaited, self._ask)
         )

@@ -7,7 +7,7 @@ says is begun a part at a time, as reassignments. A broker is removable when no 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from uuid import UUID
 
 from penstock.config.broker import BrokerConfig
@@ -16,8 +16,8 @@ from penstock.control.controller.index import PartitionId, PartitionIndex
 from penstock.control.controller.keeper import PartitionKeeper
 from penstock.control.controller.registry import Registry
 from penstock.control.controller.writer import BATCH, BatchWriter, Fate, Proposal
-from penstock.placement.model import Broker, Move, PartitionKey, PlacementError, TooFewBrokersError
-from penstock.placement.plan import plan
+from penstock.placement.model import Broker, Move, PartitionKey, PlacementError
+from penstock.placement.plan import plan_what_can_be
 from penstock.runtime.clock import Clock
 from penstock.runtime.logging import get_logger
 from penstock.state.view import BrokerView, ClusterView
@@ -51,22 +51,6 @@ def existing_replicas(view: ClusterView) -> dict[PartitionKey, tuple[int, ...]]:
         for topic in view.topics_by_id.values()
         for partition in topic.partitions
     }
-
-
-def plan_what_can_be(
-    brokers: list[Broker], existing: Mapping[PartitionKey, tuple[int, ...]]
-) -> tuple[list[Move], list[str]]:
-    """`plan` without the topics that want more replicas than there are brokers; those are named."""
-    left = dict(existing)
-    refused: list[str] = []
-    while True:
-        try:
-            return plan(brokers, left), refused
-        except TooFewBrokersError as e:
-            if e.topic is None:
-                raise
-            refused.append(e.topic)
-            left = {key: replicas for key, replicas in left.items() if key.topic != e.topic}
 
 
 def rebalance(view: ClusterView) -> list[Move]:

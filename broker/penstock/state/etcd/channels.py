@@ -7,7 +7,7 @@ connect knows that nothing was sent, and may go elsewhere even with a write. (gR
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -53,6 +53,17 @@ class Identity:
     def __init__(self) -> None:
         self._cluster_id = 0
         self._url = ""
+        self.on_connect: list[Callable[[], None]] = []
+        """Called when a connection was made, before anything came by it."""
+
+    @property
+    def cluster_id(self) -> str:
+        """In hexadecimal; "" before any endpoint has answered."""
+        return f"{self._cluster_id:x}" if self._cluster_id else ""
+
+    def connected(self) -> None:
+        for listener in self.on_connect:
+            listener()
 
     def check(self, cluster_id: int, url: str) -> None:
         """Raises `ForeignCluster` where another etcd answers than before: one restored, or a wrong endpoint."""
@@ -101,6 +112,7 @@ class Endpoint:
         """Sends a harmless local read: it makes gRPC connect, and fails with the reason where it cannot."""
         if self._channel is None:
             self._open()
+        self._identity.connected()
         request = rpc_pb2.RangeRequest(key=NEVER_KEY, serializable=True, count_only=True)
         timeout_s = self._options.connect_timeout_s
         detail = f"no answer within {timeout_s} s"
@@ -187,7 +199,7 @@ class Endpoints:
 
     def __init__(self, options: EtcdOptions) -> None:
         self.options = options
-        identity = Identity()
+        identity = self.identity = Identity()
         self._all: Sequence[Endpoint] = [Endpoint(address, options, identity) for address in options.addresses()]
         self._current = 0
         self.is_closed = False

@@ -10,9 +10,8 @@ from typing import Any
 
 from aetcd.rpc import rpc_pb2
 
-from penstock.state.etcd.calls import Repeatable
-from penstock.state.etcd.channels import Endpoint
-from penstock.state.etcd.store import EtcdStore
+from penstock.state.etcd.calls import Caller, Repeatable
+from penstock.state.etcd.channels import Endpoint, Endpoints
 from penstock.state.store import StoreUnavailable
 
 DEFRAGMENT_TIMEOUT_S = 60.0
@@ -56,8 +55,13 @@ class Alarm:
 class EtcdMaintenance:
     """Works over the connections of a store. Each method may raise `StoreError`; `url` is one of its endpoints."""
 
-    def __init__(self, store: EtcdStore) -> None:
-        self._caller, self._endpoints = store.caller, store.endpoints
+    def __init__(self, caller: Caller, endpoints: Endpoints) -> None:
+        self._caller, self._endpoints = caller, endpoints
+
+    @property
+    def urls(self) -> list[str]:
+        """The endpoints that were named."""
+        return [endpoint.url for endpoint in self._endpoints]
 
     async def status(self, url: str) -> MemberStatus:
         """Of the member at that endpoint, whoever leads. Raises `StoreUnavailable`."""

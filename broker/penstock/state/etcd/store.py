@@ -18,6 +18,7 @@ from penstock.state.etcd.calls import Caller
 from penstock.state.etcd.channels import NEVER_KEY, Endpoint, Endpoints
 from penstock.state.etcd.errors import MessageTooLarge
 from penstock.state.etcd.leases import Leases
+from penstock.state.etcd.maintenance import EtcdMaintenance
 from penstock.state.etcd.options import EtcdOptions
 from penstock.state.etcd.watch import Watch
 from penstock.state.limits import check_key, check_txn
@@ -52,6 +53,12 @@ class EtcdStore:
         self.caller = Caller(self.endpoints, self.auth)
         self._leases = Leases(self.caller)
         self._watches: set[Watch] = set()
+        self.on_connect = self.endpoints.identity.on_connect
+
+    @property
+    def cluster_id(self) -> str:
+        """Which etcd this is, another after it was restored from a backup; "" before it has answered."""
+        return self.endpoints.identity.cluster_id
 
     async def get(self, key: str) -> Entry | None:
         check_key(key)
@@ -145,6 +152,10 @@ class EtcdStore:
         response = await self.caller.call(pick_range, request, repeatable=True)
         revision: int = response.header.revision
         return revision
+
+    def maintenance(self) -> EtcdMaintenance:
+        """For the controller, which looks after an etcd that is ours."""
+        return EtcdMaintenance(self.caller, self.endpoints)
 
     async def close(self) -> None:
         """Ends watches with `StoreUnavailable`, gives calls under way a moment, and closes the connections."""

@@ -99,6 +99,7 @@ class Watch:
     async def _stream(self, endpoint: Endpoint) -> AsyncGenerator[Changes, None]:
         """What one stream brings. Raises `Repeatable` at its end, whatever ended it."""
         metadata = await self._caller.prepare(endpoint)
+        self._caller.endpoints.identity.connected()  # gRPC may have connected anew by itself
         self._revisions = WholeRevisions(self._revisions.next_revision)
         try:
             call = self._call = endpoint.watch.Watch(metadata=metadata)

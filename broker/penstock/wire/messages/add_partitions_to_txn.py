@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from typing import ClassVar
+from uuid import UUID
 
+from penstock.wire.primitives import ZERO_UUID
 from penstock.wire.schema import Field, Message, Payload
 
 
 class AddPartitionsToTxnTopic(Message):
     name: str = ""
     partitions: list[int] = []
+    topic_id: UUID = ZERO_UUID
 
     FIELDS: ClassVar[tuple[Field, ...]] = (
         Field("name", "string", 0, 5),
         Field("partitions", "int32", 0, 5, array=True),
+        Field("topic_id", "uuid", 4, 5, tag=10001),
     )
 
 
@@ -75,10 +79,12 @@ class AddPartitionsToTxnTopicResult(Message):
 class AddPartitionsToTxnResult(Message):
     transactional_id: str = ""
     topic_results: list[AddPartitionsToTxnTopicResult] = []
+    transaction_number: int = -1
 
     FIELDS: ClassVar[tuple[Field, ...]] = (
         Field("transactional_id", "string", 4, 5),
         Field("topic_results", AddPartitionsToTxnTopicResult, 4, 5, array=True),
+        Field("transaction_number", "int64", 4, 5, tag=10001),
     )
 
 

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from typing import ClassVar
+from uuid import UUID
 
+from penstock.wire.primitives import ZERO_UUID
 from penstock.wire.schema import Field, Message, Payload
 
 
 class WritableTxnMarkerTopic(Message):
     name: str = ""
     partition_indexes: list[int] = []
+    topic_id: UUID = ZERO_UUID
+    leader_epochs: list[int] = []
 
     FIELDS: ClassVar[tuple[Field, ...]] = (
         Field("name", "string", 1, 2),
         Field("partition_indexes", "int32", 1, 2, array=True),
+        Field("topic_id", "uuid", 1, 2, tag=10001),
+        Field("leader_epochs", "int32", 1, 2, array=True, tag=10002),
     )
 
 
@@ -24,6 +30,7 @@ class WritableTxnMarker(Message):
     topics: list[WritableTxnMarkerTopic] = []
     coordinator_epoch: int = 0
     transaction_version: int = 0
+    transaction_number: int = -1
 
     FIELDS: ClassVar[tuple[Field, ...]] = (
         Field("producer_id", "int64", 1, 2),
@@ -32,6 +39,7 @@ class WritableTxnMarker(Message):
         Field("topics", WritableTxnMarkerTopic, 1, 2, array=True),
         Field("coordinator_epoch", "int32", 1, 2),
         Field("transaction_version", "int8", 2, 2),
+        Field("transaction_number", "int64", 1, 2, tag=10001),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.control.controller.election import ElectionPair, check_election, election_key, newest_election
+from penstock.control.elections import ElectionPair, check_election, newest_election
 from penstock.state import keys
 from penstock.state.records import ControllerRecord, decode
 from penstock.state.store import Delete
@@ -90,5 +90,5 @@ async def test_a_store_that_was_restored_is_told_by_the_election_that_it_lacks(w
     pair = await newest_election(world.store)
     assert "seen another controller epoch 1" in await check_election(world.store, ElectionPair(1, "other"))
     assert "knows nothing" in await check_election(world.store, ElectionPair(9, pair.random_id))
-    await world.store.txn([], [Delete(election_key(1))])
+    await world.store.txn([], [Delete(keys.election(1))])
     assert "cluster recover" in await check_election(world.store, pair)

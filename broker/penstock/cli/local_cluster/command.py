@@ -1,0 +1,31 @@
+"""Runs what `penstock up --brokers N` was asked for, as the only one in its directory. Called by `cli.up`."""
+
+from __future__ import annotations
+
+import asyncio
+
+from penstock.cli.common import CommandError, ExitCode
+from penstock.cli.local_cluster.plan import LocalCluster
+from penstock.cli.local_cluster.supervisor import Supervisor
+from penstock.log.opening import LOCK_NAME, DirectoryInUse, lock_directory
+from penstock.runtime.disk import OsFiles
+
+
+def run(cluster: LocalCluster) -> ExitCode:
+    """Runs the cluster until a signal; returns the exit code. Raises CommandError."""
+    files = OsFiles()
+    path = str(cluster.directory.absolute())
+    try:
+        lock_directory(files, path)
+    except DirectoryInUse as e:
+        raise CommandError(str(e)) from e
+    except OSError as e:
+        raise CommandError(f"the data directory {path} cannot be used: {e.strerror}") from e
+    try:
+        supervisor = Supervisor(cluster)
+        if others := cluster.others():
+            numbers = ", ".join(map(str, others))
+            supervisor.console.say(f"warning: {path} has data of brokers that are not started: {numbers}")
+        return asyncio.run(supervisor.run())
+    finally:
+        files.unlock(f"{path}/{LOCK_NAME}")

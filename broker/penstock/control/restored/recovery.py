@@ -1,0 +1,191 @@
+"""Recovers a restored store: reads it, plans (`plan`), and writes. Works on the store alone, beside frozen brokers.
+
+Called by `penstock cluster recover`. Everything is written on the condition that the store is still marked as restored,
+so that no controller can be at work; the last transaction removes the mark and adds the election that frozen brokers
+accept. Until then nothing has happened that a second try would not do again: epochs then go up once more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from uuid import UUID, uuid4
+
+from penstock.control.elections import RANDOM_DIGITS, ElectionRecord
+from penstock.control.members import GONE, LEAVING, PASTS
+from penstock.control.restored.plan import CannotRecover, Found, PartitionKey, Plan, plan
+from penstock.control.restored.reports import RestoredRecord, read_reports
+from penstock.state import keys
+from penstock.state.records import (
+    BrokerConfigRecord,
+    ControllerRecord,
+    PartitionRecord,
+    ProducerIdsRecord,
+    ShardRecord,
+    TopicRecord,
+    TransactionRecord,
+    decode,
+    encode,
+)
+from penstock.state.store import MAX_TXN_OPERATIONS, Compare, Delete, Entry, Operation, Put, Store
+
+MIN_INSYNC = "min.insync.replicas"
+DEFAULT_MIN_INSYNC = 2
+"""Of a cluster; what single topics or all brokers have set comes before it."""
+IN_FLIGHT = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A plan, and what the store was when it was made. `mark` says who found out, and why."""
+
+    mark: RestoredRecord
+    found: Found
+    plan: Plan
+    entries: dict[PartitionKey, Entry]
+    others: list[Entry]
+    """The keys of shards, producer ids and transactions."""
+    mark_entry: Entry
+    cluster: Entry
+
+
+async def prepare(store: Store, without: Collection[int] = ()) -> Prepared | None:
+    """What would be done; None where the store is not marked as restored. Raises `CannotRecover`, `StoreError`."""
+    mark, cluster = await store.get(keys.RESTORED), await store.get(keys.CLUSTER)
+    if mark is None or cluster is None:
+        return None
+    reports = await read_reports(store)
+    listing = await store.range(keys.METADATA)
+    entries: dict[PartitionKey, Entry] = {}
+    partitions: dict[PartitionKey, PartitionRecord] = {}
+    topics: dict[UUID, TopicRecord] = {}
+    shards: dict[int, ShardRecord] = {}
+    others: list[Entry] = []
+    epoch, min_insync = 0, DEFAULT_MIN_INSYNC
+    for entry in listing.entries:
+        key, value = entry.key, entry.value
+        if key.startswith(keys.PARTITIONS):
+            topic_id, _, index = key[len(keys.PARTITIONS) :].partition("/")
+            at = UUID(topic_id), int(index)
+            entries[at], partitions[at] = entry, decode(PartitionRecord, key, value)
+        elif key.startswith(keys.TOPICS):
+            record = decode(TopicRecord, key, value)
+            topics[record.topic_id] = record
+        elif key.startswith(keys.SHARDS):
+            shards[int(key[len(keys.SHARDS) :])] = decode(ShardRecord, key, value)
+            others.append(entry)
+        elif key.startswith(keys.ELECTIONS):
+            epoch = max(epoch, keys.election_epoch(key))
+        elif key == keys.CONTROLLER:
+            epoch = max(epoch, decode(ControllerRecord, key, value).epoch)
+        elif key == keys.broker_config(None):
+            min_insync = number(decode(BrokerConfigRecord, key, value).settings.get(MIN_INSYNC), min_insync)
+    ids = await store.get(keys.PRODUCER_IDS)
+    others += [ids] if ids is not None else []
+    transactions = (await store.range(keys.TRANSACTIONS)).entries
+    others += transactions
+    found = Found(
+        epoch=epoch,
+        partitions={
+            at: r for at, r in partitions.items() if (topic := topics.get(at[0])) is None or not topic.deleting
+        },
+        names={topic_id: topic.name for topic_id, topic in topics.items()},
+        min_insync={at[0]: min_insync_of(topics.get(at[0]), min_insync) for at in partitions},
+        shards=shards,
+        producer_ids=decode(ProducerIdsRecord, ids.key, ids.value) if ids is not None else None,
+        reports=reports,
+        transactions={e.key: decode(TransactionRecord, e.key, e.value) for e in transactions},
+    )
+    restored = decode(RestoredRecord, mark.key, mark.value)
+    return Prepared(restored, found, plan(found, without), entries, others, mark, cluster)
+
+
+def min_insync_of(topic: TopicRecord | None, default: int) -> int:
+    return default if topic is None else number(topic.overrides.get(MIN_INSYNC), default)
+
+
+def number(text: str | None, default: int) -> int:
+    return int(text) if text is not None and text.strip().isdecimal() else default
+
+
+async def recover(
+    store: Store,
+    prepared: Prepared,
+    progress: Callable[[int, int], None] = lambda done, of: None,
+    new_id: Callable[[], UUID] = uuid4,
+) -> int:
+    """Does what was planned; returns the new controller epoch. Raises `CannotRecover` where the store has changed
+    since, and `StoreError`: it may then be done again."""
+    todo = prepared.plan
+    puts: list[tuple[Compare, Operation]] = [
+        (Compare.unchanged(prepared.entries[s.key]), Put(keys.partition(*s.key), encode(s.after))) for s in todo.steps
+    ]
+    values = [(entry, rewritten(entry.key, todo)) for entry in prepared.others]
+    puts += [(Compare.unchanged(entry), Put(entry.key, value)) for entry, value in values if value is not None]
+    if not any(entry.key == keys.PRODUCER_IDS for entry in prepared.others):
+        puts.append((Compare.absent(keys.PRODUCER_IDS), Put(keys.PRODUCER_IDS, encode(todo.producer_ids))))
+    await write_all(store, Compare.unchanged(prepared.mark_entry), puts, progress)
+    election = ElectionRecord(broker_id=-1, random_id=new_id().hex[:RANDOM_DIGITS], is_recovery=True)
+    result = await store.txn(
+        [
+            Compare.unchanged(prepared.mark_entry),
+            Compare.unchanged(prepared.cluster),
+            Compare.absent(keys.election(todo.epoch)),
+        ],
+        [
+            Put(keys.CLUSTER, prepared.cluster.value),  # for who would still mark the store: see `Restored`
+            Put(keys.election(todo.epoch), encode(election)),
+            Delete(keys.RESTORED),
+            Delete(keys.CONTROLLER),
+            # Every broker registers anew, as another incarnation, with a past that begins here.
+            *(Delete(prefix, prefix=True) for prefix in (keys.BROKERS, PASTS, LEAVING, GONE, keys.REPORTS)),
+        ],
+    )
+    if not result.succeeded:
+        raise changed()
+    return todo.epoch
+
+
+def rewritten(key: str, todo: Plan) -> bytes | None:
+    """What a key beside the partitions' is to be; None where it stays."""
+    if key == keys.PRODUCER_IDS:
+        return encode(todo.producer_ids)
+    if key.startswith(keys.SHARDS):
+        return encode(todo.shards[int(key[len(keys.SHARDS) :])])
+    return encode(todo.transactions[key]) if key in todo.transactions else None
+
+
+async def write_all(
+    store: Store,
+    mark: Compare,
+    puts: Sequence[tuple[Compare, Operation]],
+    progress: Callable[[int, int], None],
+) -> None:
+    """In transactions as large as they may be, several under way. Raises `CannotRecover`, `StoreError`."""
+    size = MAX_TXN_OPERATIONS - 1
+    chunks = [puts[i : i + size] for i in range(0, len(puts), size)]
+    slots, done = asyncio.Semaphore(IN_FLIGHT), 0
+    failures: list[BaseException] = []
+
+    async def write(chunk: Sequence[tuple[Compare, Operation]]) -> None:
+        nonlocal done
+        async with slots:
+            if failures:
+                return
+            try:
+                result = await store.txn([mark, *(compare for compare, _ in chunk)], [put for _, put in chunk])
+                if not result.succeeded:
+                    raise changed()
+                done += len(chunk)
+                progress(done, len(puts))
+            except Exception as e:
+                failures.append(e)
+
+    await asyncio.gather(*map(write, chunks))
+    if failures:
+        raise failures[0]  # nothing is under way any more
+
+
+def changed() -> CannotRecover:
+    return CannotRecover("somebody else has changed the store meanwhile: look again at what is to be done")

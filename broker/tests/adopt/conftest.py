@@ -1,0 +1,23 @@
+"""Makes the kits importable (its own, of local clusters, of etcd processes), and stores that end with their test."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent.parent / "cli"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "state"))
+
+from adopt_kit import Failing
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[Failing]:
+    """A store for the cluster, empty."""
+    made = Failing()
+    yield made
+    await made.close()

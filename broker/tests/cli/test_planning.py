@@ -1,0 +1,173 @@
+"""What a cluster's picture says, what should move by it, and when that is refused; and how moves are bounded."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from penstock.cli.common import CommandError, ExitCode
+from penstock.cli.picture import (
+    BrokerState,
+    Picture,
+    Plan,
+    check_answers,
+    check_room,
+    domain_of,
+    plan_drain,
+    plan_rebalance,
+)
+from penstock.cli.showing import state_of
+from penstock.cli.throttling import FOLLOWERS, LEADERS, own, replica_lists, restored
+from penstock.client import (
+    AlterConfig,
+    ClusterInfo,
+    ConfigEntry,
+    PartitionInfo,
+    Reassignment,
+    TopicInfo,
+    TopicPartition,
+)
+from penstock.placement.model import Move, PartitionKey
+
+
+def picture(
+    brokers: list[BrokerState],
+    topics: dict[str, list[tuple[int, ...]]],
+    under_way: dict[TopicPartition, Reassignment] | None = None,
+    size: int = 100,
+) -> Picture:
+    infos = {
+        name: TopicInfo(
+            name, UUID(int=1), False, {i: PartitionInfo(i, r[0], 0, r, r) for i, r in enumerate(partitions)}
+        )
+        for name, partitions in topics.items()
+    }
+    sizes = {TopicPartition(name, i): size for name, partitions in topics.items() for i in range(len(partitions))}
+    return Picture(ClusterInfo("c", 1, ()), {b.broker_id: b for b in brokers}, infos, under_way or {}, sizes)
+
+
+def broker(broker_id: int, domain: str = "", **more: object) -> BrokerState:
+    return BrokerState(broker_id, f"host-{broker_id}:9092", domain_of(domain), **more)  # type: ignore[arg-type]
+
+
+def test_a_domain_is_a_path() -> None:
+    assert domain_of("zone-a/node-7") == ("zone-a", "node-7")
+    assert domain_of("/rack/") == ("rack",)
+    assert domain_of(None) == ()
+
+
+def test_replicas_are_spread_over_the_domains_that_brokers_name() -> None:
+    brokers = [broker(1, "a/x"), broker(2, "a/y"), broker(3, "b/z"), broker(4, "b/w")]
+    plan = plan_rebalance(picture(brokers, {"t": [(1, 2), (3, 4)]}))
+    zones = {1: "a", 2: "a", 3: "b", 4: "b"}
+    assert plan.moves
+    assert all({zones[b] for b in move.after} == {"a", "b"} for move in plan.moves)
+    assert plan.copied_bytes == 200
+
+
+def test_what_is_under_way_counts_as_done() -> None:
+    moving = {TopicPartition("t", 0): Reassignment((2, 1), (2,), (1,))}
+    seen = picture([broker(1), broker(2)], {"t": [(2, 1), (1,)]}, moving)
+    assert seen.existing() == {PartitionKey("t", 0): (2,), PartitionKey("t", 1): (1,)}
+    assert plan_rebalance(seen).moves == []
+
+
+def test_replicas_that_come_are_not_missed_yet() -> None:
+    moving = {TopicPartition("t", 0): Reassignment((2, 1), (2,), (1,))}
+    seen = picture([broker(1), broker(2)], {"t": [(2, 1)]}, moving)
+    seen.topics["t"].partitions[0] = PartitionInfo(0, 1, 0, (2, 1), (1,))
+    assert seen.short() == 0
+    assert picture(list(seen.brokers.values()), {}, {}).short() == 0
+    lacking = picture([broker(1), broker(2)], {"t": [(2, 1)]})
+    lacking.topics["t"].partitions[0] = PartitionInfo(0, 1, 0, (2, 1), (1,))
+    assert lacking.short() == 1
+
+
+def test_topics_that_want_more_brokers_than_there_are_are_left_out_by_name() -> None:
+    plan = plan_rebalance(picture([broker(1), broker(2)], {"wide": [(1, 2, 9)], "t": [(1,), (1,)]}))
+    assert plan.left_out == ["wide"]
+    assert [move.key.topic for move in plan.moves] == ["t"]
+
+
+def test_a_draining_broker_gets_nothing_and_a_missing_one_is_emptied() -> None:
+    brokers = [broker(1), broker(2), broker(3, is_draining=True)]
+    seen = picture(brokers, {"t": [(1,), (3,), (7,)]})
+    assert seen.missing() == {7: 1}
+    moves = plan_rebalance(seen).moves
+    assert {move.before for move in moves} >= {(3,), (7,)}
+    assert all(not {3, 7} & set(move.after) for move in moves)
+
+
+def test_a_cluster_in_which_nobody_may_take_anything_is_refused() -> None:
+    with pytest.raises(CommandError, match="may take replicas"):
+        plan_rebalance(picture([broker(1, is_draining=True)], {"t": [(1,)]}))
+
+
+def test_a_drain_moves_what_is_on_the_broker_and_nothing_else() -> None:
+    seen = picture([broker(i) for i in (1, 2, 3)], {"t": [(1, 2), (1, 2), (2, 3), (2, 3)]})
+    plan = plan_drain(seen, 3)
+    assert [move.key.partition for move in plan.moves] == [2, 3]
+    assert all(3 not in move.after for move in plan.moves)
+    assert dict(plan.received) == {1: 200}
+
+
+def test_a_drain_without_room_for_a_factor_names_the_topics() -> None:
+    seen = picture([broker(1), broker(2)], {"pair": [(1, 2)], "wide": [(1, 7, 8)], "lone": [(2,)]})
+    with pytest.raises(CommandError, match=r"1 other broker may take .*: pair \(2\)\.") as refused:
+        plan_drain(seen, 2)
+    assert refused.value.code == ExitCode.REFUSED
+    assert "wide" not in str(refused.value), "what is not on the broker is no reason"
+
+
+def test_a_plan_that_would_fill_a_disk_is_refused() -> None:
+    seen = picture([broker(1), broker(2, free_bytes=199)], {"t": [(1,), (1,)]})
+    move = [Move(PartitionKey("t", i), (1,), (2,)) for i in range(2)]
+    check_room(seen, Plan(move[:1], (), {2: 199}))
+    with pytest.raises(CommandError, match="broker 2 would get 200 B and has 199 B left"):
+        check_room(seen, Plan(move, (), {2: 200}))
+    check_room(picture([broker(2)], {}), Plan(move, (), {2: 1 << 60}))
+
+
+def test_without_the_answer_of_every_broker_nothing_is_planned() -> None:
+    with pytest.raises(CommandError, match="broker 2 does not answer: timed out"):
+        check_answers(picture([broker(1), broker(2, error="timed out")], {}))
+
+
+@pytest.mark.parametrize(
+    ("more", "state"),
+    [
+        ({}, "serving"),
+        ({"is_draining": True}, "draining"),
+        ({"is_draining": True, "is_removable": True}, "removable"),
+        ({"failed_dirs": ("/data",), "is_draining": True}, "disk failed"),
+        ({"error": "gone"}, "silent"),
+    ],
+)
+def test_a_brokers_state_is_a_word(more: dict[str, object], state: str) -> None:
+    assert state_of(broker(1, **more)) == state
+
+
+def test_throttled_are_those_that_may_lead_and_those_that_copy() -> None:
+    moves = [
+        Move(PartitionKey("t", 0), (1, 2), (3, 1)),
+        Move(PartitionKey("t", 4), (2,), (3, 4)),
+        Move(PartitionKey("order", 0), (1, 2), (2, 1)),
+    ]
+    assert replica_lists(moves) == {"t": {LEADERS: "0:1,0:2,4:2", FOLLOWERS: "0:3,4:3,4:4"}}
+
+
+def test_a_list_of_replicas_that_is_too_long_means_all_of_the_topic() -> None:
+    moves = [Move(PartitionKey("t", i), (1, 2), (1, 3)) for i in range(900)]
+    assert replica_lists(moves) == {"t": {LEADERS: "*", FOLLOWERS: "*"}}
+
+
+def test_settings_go_back_to_what_was_set_before() -> None:
+    before = {
+        "a": ConfigEntry("a", "5", "broker"),
+        "b": ConfigEntry("b", "6", "cluster"),
+        "c": ConfigEntry("c", "7", "default"),
+    }
+    kept = own(before, ("a", "b", "c", "d"), "broker")
+    assert kept == {"a": "5"}
+    assert restored(kept, ("a", "b")) == [AlterConfig("a", "5"), AlterConfig("b", None, "delete")]

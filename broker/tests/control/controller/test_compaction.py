@@ -1,0 +1,218 @@
+"""An etcd that is ours stays small; one that is not is only looked at."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "state"))
+
+from etcd_process import EtcdCluster
+
+from penstock.control.controller.compaction import EtcdCare, Policy, maintenance_of
+from penstock.control.controller.leadership import Leadership
+from penstock.control.restored.guarded import GuardedStore
+from penstock.runtime.clock import SystemClock
+from penstock.state.embedded import EmbeddedStore
+from penstock.state.etcd.options import EtcdOptions
+from penstock.state.etcd.store import EtcdStore
+from penstock.state.store import Compacted, Put, StoreUnavailable
+
+MINUTE_MS = 60_000
+MB = 1 << 20
+POLICY = Policy(least_revisions=10)
+
+
+class HandClock:
+    now_ms = 1_000_000
+
+    def boot_ms(self) -> int:
+        return self.now_ms
+
+    def wall_ms(self) -> int:
+        return self.now_ms
+
+
+@dataclass
+class Status:
+    member_id: int
+    revision: int = 1
+    db_size_bytes: int = MB
+    db_in_use_bytes: int = MB
+    leader_id: int = 1
+
+
+@dataclass(frozen=True)
+class Alarm:
+    member_id: int
+    kind: str
+
+
+@dataclass
+class Etcd:
+    """Members in memory; implements `compaction.Maintenance` and, as far as it is called, `Store`."""
+
+    members: dict[str, Status]
+    raised: list[Alarm] = field(default_factory=list)
+    down: set[str] = field(default_factory=set)
+    compacted: list[int] = field(default_factory=list)
+    defragmented: list[str] = field(default_factory=list)
+
+    @property
+    def urls(self) -> list[str]:
+        return list(self.members)
+
+    async def status(self, url: str) -> Status:
+        if url in self.down:
+            raise StoreUnavailable(f"{url} does not answer")
+        return self.members[url]
+
+    async def alarms(self) -> list[Alarm]:
+        return list(self.raised)
+
+    async def disarm(self, alarm: Alarm) -> None:
+        self.raised.remove(alarm)
+
+    async def defragment(self, url: str) -> None:
+        self.defragmented.append(url)
+        self.members[url].db_size_bytes = self.members[url].db_in_use_bytes
+
+    async def compact(self, revision: int) -> None:
+        self.compacted.append(revision)
+
+
+@pytest.fixture
+def clock() -> HandClock:
+    return HandClock()
+
+
+@pytest.fixture
+def three() -> Etcd:
+    return Etcd({f"http://{i}": Status(i) for i in (1, 2, 3)})
+
+
+def care_of(etcd: Etcd, clock: HandClock, policy: Policy = POLICY, is_managed: bool = True) -> EtcdCare:
+    return EtcdCare(etcd, etcd, Leadership(1, 1), clock, is_managed, policy)
+
+
+async def minutes(care: EtcdCare, etcd: Etcd, clock: HandClock, count: int, writes: int = 100) -> None:
+    """Minutes with so many writes and one sample in each."""
+    for _ in range(count):
+        clock.now_ms += MINUTE_MS
+        for status in etcd.members.values():
+            status.revision += writes
+        await care.sample()
+
+
+async def test_what_is_older_than_a_quarter_of_an_hour_is_forgotten(three: Etcd, clock: HandClock) -> None:
+    care = care_of(three, clock)
+    await minutes(care, three, clock, 15)
+    assert three.compacted == []
+    await minutes(care, three, clock, 1)
+    assert three.compacted == [101], "the revision of the first sample"
+    await minutes(care, three, clock, 3)
+    assert three.compacted == [101, 201, 301, 401]
+
+
+async def test_an_idle_etcd_is_not_compacted(three: Etcd, clock: HandClock) -> None:
+    care = care_of(three, clock)
+    await minutes(care, three, clock, 60, writes=0)
+    assert three.compacted == []
+
+
+async def test_a_large_one_keeps_less(three: Etcd, clock: HandClock) -> None:
+    care = care_of(three, clock)
+    three.members["http://2"].db_in_use_bytes = 600 * MB
+    await minutes(care, three, clock, 3)
+    assert three.compacted == [101, 201]
+
+
+async def test_one_that_is_not_ours_is_only_looked_at(three: Etcd, clock: HandClock, capsys) -> None:
+    care = care_of(three, clock, is_managed=False)
+    three.raised.append(Alarm(2, "NOSPACE"))
+    three.members["http://2"].db_size_bytes = 1000 * MB
+    await minutes(care, three, clock, 30)
+    assert (three.compacted, three.defragmented, len(three.raised)) == ([], [], 1)
+    said = capsys.readouterr()
+    assert (said.out + said.err).count("etcd has raised an alarm") == 1
+
+
+async def test_members_are_defragmented_when_it_pays_the_leader_last(three: Etcd, clock: HandClock) -> None:
+    care = care_of(three, clock)
+    for status in three.members.values():
+        status.db_size_bytes = 400 * MB
+    three.members["http://3"].db_in_use_bytes = 250 * MB  # little would be given back
+    await minutes(care, three, clock, 1)
+    assert three.defragmented == ["http://2", "http://1"]
+
+
+async def test_a_member_is_defragmented_once_an_hour_at_most(three: Etcd, clock: HandClock) -> None:
+    care = care_of(three, clock)
+    for _ in range(59):
+        three.members["http://2"].db_size_bytes = 400 * MB
+        await minutes(care, three, clock, 1)
+    assert three.defragmented == ["http://2"]
+    three.members["http://2"].db_size_bytes = 400 * MB
+    await minutes(care, three, clock, 2)
+    assert three.defragmented == ["http://2"] * 2
+
+
+async def test_no_member_is_defragmented_while_another_does_not_answer(three: Etcd, clock: HandClock) -> None:
+    care = care_of(three, clock)
+    three.members["http://1"].db_size_bytes = 400 * MB
+    three.down.add("http://3")
+    with pytest.raises(StoreUnavailable):
+        await care.sample()
+    assert three.defragmented == []
+
+
+async def test_a_full_one_is_compacted_defragmented_and_writes_again(three: Etcd, clock: HandClock) -> None:
+    care = care_of(three, clock)
+    three.raised = [Alarm(2, "NOSPACE"), Alarm(3, "CORRUPT")]
+    await minutes(care, three, clock, 1)
+    assert three.compacted == [101]
+    assert sorted(three.defragmented) == three.urls
+    assert three.raised == [Alarm(3, "CORRUPT")], "nobody but an operator ends that"
+
+
+async def test_who_is_controller_no_longer_does_nothing(three: Etcd, clock: HandClock) -> None:
+    care = care_of(three, clock)
+    care.leadership.lost.set()
+    await minutes(care, three, clock, 20)
+    assert three.compacted == []
+
+
+async def test_the_embedded_store_needs_nobody_to_look_after_it() -> None:
+    store = EmbeddedStore(":memory:")
+    assert maintenance_of(store) is None
+    assert maintenance_of(GuardedStore(store)) is None
+    await store.close()
+
+
+async def test_a_real_etcd_that_ran_full_takes_writes_again() -> None:
+    with EtcdCluster(arguments=[f"--quota-backend-bytes={16 * MB}"]) as etcd:
+        store = EtcdStore(EtcdOptions(endpoints=etcd.endpoints))
+        maintenance = maintenance_of(GuardedStore(store))
+        assert maintenance is not None
+        care = EtcdCare(store, maintenance, Leadership(1, 1), SystemClock(), True, POLICY)
+
+        async def fill() -> None:
+            for number in range(64):
+                await store.txn([], [Put("/penstock/v1/x", bytes([number]) * MB)])
+
+        with pytest.raises(StoreUnavailable, match="quota"):
+            await fill()
+        with pytest.raises(StoreUnavailable, match="quota"):
+            await store.txn([], [Put("/penstock/v1/x", b"small")])
+        care.policy = Policy(least_revisions=1)
+        await care.sample()
+        assert (care.compactions, care.defragmentations) == (1, 1)
+        assert (await maintenance.status(maintenance.urls[0])).db_size_bytes < 8 * MB
+        await store.txn([], [Put("/penstock/v1/x", b"small")])
+        assert (await store.get("/penstock/v1/x")).value == b"small"
+        with pytest.raises(Compacted):
+            await store.range("/penstock/v1/", 2)
+        await store.close()

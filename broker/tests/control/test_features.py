@@ -1,0 +1,121 @@
+"""The feature level: kept while brokers are replaced by newer ones, raised when all know it, never lowered."""
+
+from __future__ import annotations
+
+from uuid import uuid4
+
+import msgspec
+import pytest
+
+from penstock.config.broker import BrokerConfig
+from penstock.control.features import Features
+from penstock.control.membership import Registration, ensure_cluster
+from penstock.control.results import AdminError
+from penstock.runtime.clock import SystemClock
+from penstock.state import keys
+from penstock.state.embedded import EmbeddedStore
+from penstock.state.records import BrokerRecord, ClusterRecord, decode
+from penstock.state.store import Store, StoreError
+from penstock.state.view import ClusterView
+from penstock.state.watcher import Watcher
+
+
+class Cluster:
+    def __init__(self) -> None:
+        self.store = EmbeddedStore(":memory:")
+        self.view = ClusterView()
+        self.watcher = Watcher(self.store, self.view, BrokerConfig())
+        self.features = Features(self.store, self.view, self.watcher, 3)
+
+    async def start(self) -> None:
+        await ensure_cluster(self.store)
+        await self.watcher.start()
+
+    async def join(self, broker_id: int, level: int, store: Store | None = None) -> Registration:
+        record = BrokerRecord(
+            broker_id=broker_id, incarnation=uuid4(), endpoints=[], directory_id=uuid4(), feature_level=level
+        )
+        registration = Registration(store or self.store, SystemClock(), record, 60_000)
+        await registration.register()
+        return registration
+
+    async def stored_level(self) -> int:
+        entry = await self.store.get(keys.CLUSTER)
+        assert entry is not None
+        return decode(ClusterRecord, entry.key, entry.value).feature_level
+
+
+@pytest.fixture
+async def cluster():
+    made = Cluster()
+    await made.start()
+    yield made
+    await made.watcher.stop()
+    await made.store.close()
+
+
+async def test_it_is_raised_when_all_brokers_know_it_and_the_view_has_it(cluster: Cluster) -> None:
+    await cluster.join(1, 2)
+    await cluster.join(2, 3)
+    assert cluster.features.level == 1
+    await cluster.features.raise_to(2)
+    assert cluster.features.level == await cluster.stored_level() == 2
+
+
+async def test_a_broker_that_is_behind_is_named(cluster: Cluster) -> None:
+    await cluster.join(1, 2)
+    await cluster.join(7, 1)
+    with pytest.raises(AdminError, match="Brokers 7 do not know level 2"):
+        await cluster.features.raise_to(2)
+    assert await cluster.stored_level() == 1
+
+
+async def test_to_validate_changes_nothing(cluster: Cluster) -> None:
+    await cluster.join(1, 2)
+    await cluster.features.raise_to(2, validate_only=True)
+    assert await cluster.stored_level() == 1
+
+
+async def test_it_is_never_lowered(cluster: Cluster) -> None:
+    await cluster.join(1, 3)
+    await cluster.features.raise_to(3)
+    with pytest.raises(AdminError, match="never lowered"):
+        await cluster.features.raise_to(2)
+
+
+async def test_a_broker_that_does_not_know_it_cannot_join(cluster: Cluster) -> None:
+    await cluster.join(1, 2)
+    await cluster.features.raise_to(2)
+    with pytest.raises(StoreError, match="features of level 2, and this version knows 1: run a newer one"):
+        await cluster.join(2, 1)
+
+
+class JoinedMeanwhile:
+    """The store, in which an old broker joins just before the level is written."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster, self.joined = cluster, False
+
+    def __getattr__(self, name: str):
+        return getattr(self.cluster.store, name)
+
+    async def txn(self, compares, operations):
+        if not self.joined and any(op.key == keys.CLUSTER for op in operations):
+            self.joined = True
+            await self.cluster.join(2, 1)
+        return await self.cluster.store.txn(compares, operations)
+
+
+async def test_a_broker_that_joins_while_it_is_raised_is_not_overlooked(cluster: Cluster) -> None:
+    await cluster.join(1, 2)
+    store = JoinedMeanwhile(cluster)
+    with pytest.raises(AdminError, match="Brokers 2 do not know level 2"):
+        await Features(store, cluster.view, cluster.watcher, 2).raise_to(2)
+    assert store.joined
+    assert await cluster.stored_level() == 1
+
+
+async def test_fields_of_a_newer_record_are_passed_over() -> None:
+    record = ClusterRecord(cluster_id="c", schema_version=1, feature_level=1)
+    newer = msgspec.json.encode({**msgspec.to_builtins(record), "from_the_future": {"a": [1]}})
+    assert decode(ClusterRecord, keys.CLUSTER, newer) == record

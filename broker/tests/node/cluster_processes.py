@@ -1,0 +1,106 @@
+"""A whole cluster of processes: an etcd and brokers that joined it by `penstock up --etcd`."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+from etcd_process import EtcdCluster
+from node_kit import DEADLINE_S, Process
+
+from penstock.client import Admin, Consumer, PartitionInfo, Producer, RequestTimedOut, TopicPartition
+
+LEASE_MS = 3000
+"""The brokers': shorter than by default, as tests wait for it to end."""
+
+
+class Cluster:
+    """Brokers by id; all of one etcd."""
+
+    def __init__(self, home: Path, settings: Sequence[str] = ()) -> None:
+        self.home = home
+        (home / "etcd").mkdir()
+        self.etcd = EtcdCluster(home / "etcd")
+        self.settings = [f"broker.session.timeout.ms={LEASE_MS}", "group.initial.rebalance.delay.ms=0", *settings]
+        self.brokers: dict[int, Process] = {}
+
+    def begin(
+        self, broker_id: int, *more: str, data: Path | None = None, environment: dict[str, str] | None = None
+    ) -> Process:
+        """Starts a broker, at the port that it had before; `ready` waits for it."""
+        before = self.brokers.get(broker_id)
+        port = str(before.port) if before is not None and data is None else "0"
+        listen = ("--port", port, "--http-port", "-1")
+        sets = [part for setting in self.settings for part in ("--set", setting)]
+        arguments = ("--etcd", self.etcd.endpoints[0], "--id", str(broker_id), *sets, *more)
+        made = Process(
+            self.home, *arguments, listen=listen, data=data or self.home / str(broker_id), environment=environment
+        )
+        self.brokers[broker_id] = made
+        return made
+
+    def start(self, *broker_ids: int) -> None:
+        for broker_id in broker_ids:
+            self.begin(broker_id)
+        for broker_id in broker_ids:
+            self.brokers[broker_id].ready()
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(f"127.0.0.1:{broker.port}" for broker in self.brokers.values())
+
+    def end(self) -> None:
+        for broker in self.brokers.values():
+            broker.kill()
+        self.etcd.kill()
+
+
+async def until(condition: Callable[[], Awaitable[object]], what: str) -> None:
+    """Asks again and again until it is so; generous, since only a failure takes that long."""
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not await condition():
+        assert time.monotonic() < deadline_s, f"not within {DEADLINE_S} s: {what}"
+        await asyncio.sleep(0.05)
+
+
+async def partitions(admin: Admin, topic: str) -> list[PartitionInfo]:
+    return list((await admin.describe_topics([topic]))[topic].partitions.values())
+
+
+async def in_sync(admin: Admin, topic: str, *broker_ids: int) -> None:
+    """Waits until exactly these are in sync in each partition."""
+
+    async def holds() -> bool:
+        try:
+            found = await partitions(admin, topic)
+        except RequestTimedOut:  # it asked one that does not answer; the next time it asks another
+            return False
+        return bool(found) and all(sorted(p.isr) == sorted(broker_ids) for p in found)
+
+    await until(holds, f"{topic} is in sync on {broker_ids}")
+
+
+async def write(producer: Producer, topic: str, first: int, count: int) -> list[int]:
+    """Sends numbers, each acknowledged by all in sync; returns them."""
+    numbers = list(range(first, first + count))
+    deliveries = [await producer.send(topic, str(n).encode()) for n in numbers]
+    await producer.flush()
+    for delivery in deliveries:
+        await delivery
+    return numbers
+
+
+async def read_all(bootstrap: str, topic: str, count: int) -> list[int]:
+    """Every number in a topic's one partition, in its order, once `count` of them came."""
+    found: list[int] = []
+    async with Consumer(bootstrap) as consumer:
+        place = TopicPartition(topic, 0)
+        consumer.assign([place])
+        await consumer.seek_to_beginning(place)
+        async with asyncio.timeout(DEADLINE_S):
+            while len(found) < count:
+                for records in (await consumer.getmany(timeout_ms=500)).values():
+                    found += [int(record.value or b"") for record in records]
+    return found

@@ -1,0 +1,210 @@
+"""Other people's transactional clients against three brokers and an etcd, whose coordinators are killed."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from kafka import KafkaProducer
+from kafka.errors import KafkaError as KafkaPythonError
+from processes_kit import Brokers
+
+pytestmark = pytest.mark.timeout(240)
+
+PARTITIONS = 3
+CLIENT_S = 40
+"""What a client's call may take."""
+
+
+@pytest.fixture
+def brokers(tmp_path: Path) -> Iterator[Brokers]:
+    made = Brokers(tmp_path)
+    try:
+        made.etcd.start()
+        made.start(1, 2, 3)
+        yield made
+    finally:
+        made.end()
+
+
+def read(brokers: Brokers, topic: str) -> list[int]:
+    """All numbers that a reader of committed data gets, each partition in its order."""
+    settings = {"group.id": "reader", "isolation.level": "read_committed", "enable.partition.eof": True}
+    consumer = Consumer({"bootstrap.servers": brokers.bootstrap, "auto.offset.reset": "earliest", **settings})
+    consumer.assign([TopicPartition(topic, index, 0) for index in range(PARTITIONS)])
+    found: dict[int, list[int]] = {index: [] for index in range(PARTITIONS)}
+    left = set(found)
+    try:
+        while left:
+            message = consumer.poll(CLIENT_S)
+            assert message is not None, f"{topic} could not be read to its end"
+            if not message.error():
+                found[message.partition()].append(int(message.value()))
+            elif message.error().code() == KafkaError._PARTITION_EOF:
+                left.discard(message.partition())
+    finally:
+        consumer.close()
+    for numbers in found.values():
+        assert numbers == sorted(numbers), f"{topic} is out of order"
+    return [number for numbers in found.values() for number in numbers]
+
+
+class Work(threading.Thread):
+    """Runs until its work is done, however often it has to begin anew; `done` counts what was committed."""
+
+    def __init__(self, work: Callable[[Work], bool]) -> None:
+        super().__init__(daemon=True)
+        self.work, self.done = work, 0
+        self.errors: list[str] = []
+
+    def run(self) -> None:
+        while True:
+            try:
+                if self.work(self):
+                    return
+            except (KafkaException, KafkaPythonError) as e:
+                self.errors.append(str(e))
+
+    def reaches(self, done: int) -> None:
+        deadline_s = time.monotonic() + 2 * CLIENT_S
+        while self.done < done and self.is_alive():
+            assert time.monotonic() < deadline_s, f"{self.done} of {done}; {self.errors[-5:]}"
+            time.sleep(0.01)
+
+    def ends(self) -> None:
+        self.join(3 * CLIENT_S)
+        assert not self.is_alive(), f"{self.done} so far; {self.errors[-5:]}"
+
+
+def copy_with_librdkafka(brokers: Brokers, transactional_id: str, count: int) -> Callable[[Work], bool]:
+    """Takes what is in `in`, and writes it to `out` in transactions that also commit where it is."""
+
+    def work(self: Work) -> bool:
+        consumer = Consumer(
+            {
+                "bootstrap.servers": brokers.bootstrap,
+                "group.id": "copy",
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                "isolation.level": "read_committed",
+                "session.timeout.ms": 6000,
+            }
+        )
+        settings = {"transactional.id": transactional_id, "transaction.timeout.ms": 10_000}
+        producer = Producer({"bootstrap.servers": brokers.bootstrap, **settings})
+        try:
+            producer.init_transactions(CLIENT_S)
+            consumer.subscribe(["in"])
+            while True:
+                taken = [message for message in consumer.consume(10, 1.0) if not message.error()]
+                if not taken:
+                    places = [TopicPartition("in", index) for index in range(PARTITIONS)]
+                    if sum(p.offset for p in consumer.committed(places, CLIENT_S)) == count:
+                        return True
+                    continue
+                producer.begin_transaction()
+                for message in taken:
+                    producer.produce("out", message.value(), partition=message.partition())
+                places = consumer.position(consumer.assignment())
+                producer.send_offsets_to_transaction(places, consumer.consumer_group_metadata(), CLIENT_S)
+                producer.commit_transaction(CLIENT_S)
+                self.done += len(taken)
+        finally:
+            consumer.close()
+
+    return work
+
+
+def python_producer(brokers: Brokers, transactional_id: str) -> KafkaProducer:
+    return KafkaProducer(
+        bootstrap_servers=brokers.bootstrap.split(","),
+        transactional_id=transactional_id,
+        transaction_timeout_ms=10_000,
+        max_block_ms=1000 * CLIENT_S,
+        request_timeout_ms=5000,
+    )
+
+
+def filled(brokers: Brokers, count: int) -> None:
+    brokers.create("in", "out", partitions=PARTITIONS)
+    source = Producer({"bootstrap.servers": brokers.bootstrap, "enable.idempotence": True})
+    for number in range(count):
+        source.produce("in", b"%d" % number, partition=number % PARTITIONS)
+    assert source.flush(CLIENT_S) == 0
+
+
+def kill_and_go_on(brokers: Brokers, work: Work, victim: int) -> None:
+    brokers.brokers[victim].kill()
+    work.reaches(work.done + 30)
+    brokers.start(victim)
+
+
+def test_a_loop_of_librdkafka_copies_exactly_once_while_the_coordinators_of_its_transactions_are_killed(
+    brokers: Brokers,
+) -> None:
+    """The group's is spared: once it has left the metadata, librdkafka 2.16 waits for it (its issue 5511)."""
+    filled(brokers, 600)
+    spared = brokers.coordinator("copy")
+    transactional_id = next(f"copier {n}" for n in range(100) if brokers.coordinator(f"copier {n}") != spared)
+    copier = Work(copy_with_librdkafka(brokers, transactional_id, 600))
+    copier.start()
+    killed = 0
+    for goal in (100, 250, 400):
+        copier.reaches(goal)
+        victim = brokers.coordinator(transactional_id)
+        if victim != brokers.coordinator("copy"):
+            kill_and_go_on(brokers, copier, victim)
+            killed += 1
+    copier.ends()
+    assert killed
+    assert Counter(read(brokers, "out")) == Counter(range(600))
+
+
+def pairs(brokers: Brokers, count: int, outcomes: dict[int, bool | None]) -> Callable[[Work], bool]:
+    """Writes each number to two topics, in a transaction; every third is aborted. `outcomes` has what the client was
+    told, None where it does not know."""
+
+    def work(self: Work) -> bool:
+        producer = python_producer(brokers, "pairs")
+        try:
+            producer.init_transactions()
+            while self.done < count:
+                number = len(outcomes)
+                producer.begin_transaction()
+                outcomes[number] = None
+                sent = [producer.send(t, b"%d" % number, partition=number % PARTITIONS) for t in ("one", "two")]
+                for future in sent:
+                    future.get(CLIENT_S)
+                if number % 3 == 2:
+                    producer.abort_transaction()
+                else:
+                    producer.commit_transaction()
+                outcomes[number] = number % 3 != 2
+                self.done += 1
+            return True
+        finally:
+            producer.close(timeout=5)
+
+    return work
+
+
+def test_transactions_are_whole_while_coordinators_are_killed_in_the_middle_of_commits(brokers: Brokers) -> None:
+    brokers.create("one", "two", partitions=PARTITIONS)
+    outcomes: dict[int, bool | None] = {}
+    writer = Work(pairs(brokers, 180, outcomes))
+    writer.start()
+    for goal in (40, 80, 130):
+        writer.reaches(goal)
+        kill_and_go_on(brokers, writer, brokers.coordinator("pairs"))
+    writer.ends()
+    one, two = read(brokers, "one"), read(brokers, "two")
+    assert sorted(one) == sorted(two), "half of a transaction is visible"
+    assert len(set(one)) == len(one), "something is there twice"
+    told = {number for number, committed in outcomes.items() if committed}
+    unknown = {number for number, committed in outcomes.items() if committed is None}
+    assert told <= set(one) <= told | unknown
