@@ -22,15 +22,18 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from penstock_simulation.faults import WEIGHTS
-from penstock_simulation.planted import BUGS, planted
-from penstock_simulation.scenario import Verdict, run_seed
+from penstock_simulation.cluster import FEATURES
+from penstock_simulation.cluster_bugs import CLUSTER_BUGS
+from penstock_simulation.planted import BUGS, Bug, planted
+from penstock_simulation.scenario import Verdict
+from penstock_simulation.worlds import BROKER, CLUSTER, WORLDS, run_seed
 
 HASH_SEED = "0"
 """Sets of strings are looked through in the order that it decides."""
 SEEDS_FILE = Path(__file__).with_name("seeds.txt")
 HANG_S = 300
 PLANT_SEEDS = 200
+MOST_SHOWN = 20
 FIRST_SEED = 1
 
 
@@ -38,17 +41,22 @@ class Hangs(Exception):
     """A seed takes far longer than any should."""
 
 
-def kept_seeds() -> list[int]:
-    """The seeds that found something once."""
+def bugs(world: str) -> dict[str, Bug]:
+    return CLUSTER_BUGS if world == CLUSTER else BUGS
+
+
+def kept_seeds(world: str) -> list[int]:
+    """The seeds that found something once in a world of that kind."""
     lines = SEEDS_FILE.read_text().splitlines() if SEEDS_FILE.exists() else []
-    return [int(line.split("#")[0]) for line in lines if line.split("#")[0].strip()]
+    parts = [line.split("#")[0].split() for line in lines]
+    return [int(seed) for kind, seed in filter(None, parts) if kind == world]
 
 
-def one(
-    seed: int, plant: str | None = None, only: str | None = None, trace: bool = False, verbose: bool = False
-) -> Verdict:
+def one(seed: int, arguments: argparse.Namespace, trace: bool = False, verbose: bool = False) -> Verdict:
     """Runs a seed. In a worker process."""
-    kinds = None if only is None else {kind: WEIGHTS.get(kind, 1) for kind in only.split(",")}
+    only, plant, weights = arguments.only, arguments.plant, WORLDS[arguments.world]
+    kinds = None if only is None else {kind: weights.get(kind, 1) for kind in only.split(",")}
+    features = None if arguments.features is None else frozenset(filter(None, arguments.features.split(",")))
 
     def alarm(number: int, frame: FrameType | None) -> None:
         raise Hangs(f"seed {seed} has run for {HANG_S} s")
@@ -58,10 +66,12 @@ def one(
     try:
         verdict = run_seed(
             seed,
+            arguments.world,
             keep_trace=trace,
             kinds=kinds,
+            features=features,
             verbose=verbose,
-            plant=partial(planted, plant) if plant is not None else None,
+            plant=partial(planted, bugs(arguments.world)[plant]) if plant is not None else None,
         )
     finally:
         signal.alarm(0)
@@ -70,7 +80,7 @@ def one(
 
 
 def several(seeds: Iterable[int], arguments: argparse.Namespace) -> Iterator[Verdict]:
-    work: Any = partial(one, plant=arguments.plant, only=arguments.only)
+    work: Any = partial(one, arguments=arguments)
     if arguments.workers == 1:
         yield from map(work, seeds)
         return
@@ -81,12 +91,15 @@ def several(seeds: Iterable[int], arguments: argparse.Namespace) -> Iterator[Ver
 def command(seed: int, arguments: argparse.Namespace) -> str:
     plant = f" --plant {arguments.plant}" if arguments.plant is not None else ""
     only = f" --only {arguments.only}" if arguments.only is not None else ""
-    return f"python -m tests.simulation.run {seed}{plant}{only}"
+    features = f" --features {arguments.features!r}" if arguments.features is not None else ""
+    world = f" --world {arguments.world}" if arguments.world != CLUSTER else ""
+    return f"python -m tests.simulation.run {seed}{world}{plant}{only}{features}"
 
 
 def simulate(arguments: argparse.Namespace) -> int:
     first = random.SystemRandom().randrange(1 << 48) if arguments.first is None else arguments.first
-    seeds = [*(kept_seeds() if arguments.first is None else []), *range(first, first + arguments.seeds)]
+    kept = kept_seeds(arguments.world) if arguments.first is None else []
+    seeds = [*kept, *range(first, first + arguments.seeds)]
     print(f"{len(seeds)} seeds, the fresh ones from {first} on", flush=True)
     began = time.monotonic()
     counted = operations = 0
@@ -112,15 +125,15 @@ def replay(arguments: argparse.Namespace) -> int:
     """Each seed twice: the two must be the same to the last byte."""
     worst = 0
     for seed in arguments.seed:
-        verdict = one(seed, arguments.plant, arguments.only, verbose=arguments.verbose, trace=arguments.trace)
-        again = one(seed, arguments.plant, arguments.only)
+        verdict = one(seed, arguments, verbose=arguments.verbose, trace=arguments.trace)
+        again = one(seed, arguments) if not arguments.once else verdict
         print(
             f"seed {seed}: {verdict.operations} operations, {verdict.virtual_s:.1f} virtual s,"
-            f" {verdict.real_s:.2f} s, faults {dict(verdict.faults)}, trace {verdict.digest}"
+            f" {verdict.cpu_s:.2f} s of CPU, faults {dict(verdict.faults)}, trace {verdict.digest}"
         )
         for line in verdict.trace or ():
             print(line)
-        for finding in verdict.findings:
+        for finding in verdict.findings[:MOST_SHOWN]:
             print(f"  {finding}")
         if again.digest != verdict.digest:
             print(f"  NOT DETERMINISTIC: the second run has trace {again.digest}")
@@ -133,13 +146,13 @@ def catch(arguments: argparse.Namespace) -> int:
     """Looks for the first seed that catches a planted bug."""
     began = time.monotonic()
     first = FIRST_SEED if arguments.first is None else arguments.first
-    for number, verdict in enumerate(several(range(first, first + PLANT_SEEDS), arguments)):
+    for number, verdict in enumerate(several(range(first, first + arguments.most), arguments)):
         if verdict.findings:
             took_s = time.monotonic() - began
             print(f"{arguments.plant} caught by seed {verdict.seed}, after {number + 1} seeds and {took_s:.0f} s:")
             print(f"  {verdict.findings[0]}\n  {command(verdict.seed, arguments)}")
             return 0
-    print(f"{arguments.plant} NOT CAUGHT by {PLANT_SEEDS} seeds")
+    print(f"{arguments.plant} NOT CAUGHT by {arguments.most} seeds")
     return 1
 
 
@@ -148,8 +161,16 @@ def main() -> int:
     parser.add_argument("seed", nargs="*", type=int, help="replay these, each twice")
     parser.add_argument("--seeds", type=int, default=100, help="how many fresh ones (default 100)")
     parser.add_argument("--first", type=int, help="the first one, instead of a random one after the kept ones")
+    parser.add_argument("--world", choices=[CLUSTER, BROKER], default=CLUSTER, help="what is simulated")
+    parser.add_argument(
+        "--features", metavar="NAME,...", help=f"the workloads beside the plain one: of {', '.join(FEATURES)}"
+    )
+    parser.add_argument("--once", action="store_true", help="replay only once")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--plant", choices=sorted(BUGS), help="plant this bug, and look for a seed that catches it")
+    parser.add_argument(
+        "--plant", choices=sorted({*BUGS, *CLUSTER_BUGS}), help="plant this bug, and look for a seed that catches it"
+    )
+    parser.add_argument("--most", type=int, default=PLANT_SEEDS, help="how many seeds a planted bug has to show in")
     parser.add_argument("--only", metavar="KIND,...", help="faults of these kinds alone")
     parser.add_argument("-v", "--verbose", action="store_true", help="with the broker's logs, in virtual time")
     parser.add_argument("--trace", action="store_true", help="print every event")

@@ -34,6 +34,12 @@ def content(*numbers: int, start: int = 0, writer: str = "w") -> Content:
     return Content(P, start, start + len(records), records)
 
 
+def decided(*numbers: int) -> Content:
+    """As `content`, of a reader of committed records; a marker follows."""
+    records = [(i, value(number)) for i, number in enumerate(numbers)]
+    return Content(P, 0, len(records) + 1, records, read_committed=True)
+
+
 def seen(offset: int, number: int, session: int = 1, group: str = "", reader: str = "r", **more: object) -> Seen:
     return Seen(reader, session, P, offset, value(number), 1.0, group, **more)  # type: ignore[arg-type]
 
@@ -91,6 +97,17 @@ BROKEN = {
             writes=[write(0, transaction="x1")],
             aborted={"x1"},
             seen=[seen(0, 0, read_committed=True)],
+        ),
+        History(writes=[write(0, transaction="x1")], aborted={"x1"}, contents=[decided(0)]),
+        History(
+            commits=[Commit(G, P, 4, 0, Outcome.FAILED, 1, "x1")], aborted={"x1"}, committed_reads=[read(4, 0.5, 2)]
+        ),
+    ],
+    "torn": [
+        History(
+            writes=[write(0, 0, Outcome.UNKNOWN, transaction="x1"), write(1, 1, Outcome.UNKNOWN, transaction="x1")],
+            undecided={"x1"},
+            contents=[decided(0)],
         )
     ],
     "committed back": [
@@ -140,6 +157,24 @@ LEGAL = {
     ),
     "an aborted record is read by who asks for all": History(
         writes=[write(0, transaction="x1")], aborted={"x1"}, seen=[seen(0, 0)]
+    ),
+    "nobody knows of a transaction, and it is there": History(
+        writes=[write(i, i, Outcome.UNKNOWN, transaction="x1") for i in range(2)],
+        undecided={"x1"},
+        contents=[decided(0, 1)],
+    ),
+    "nobody knows of a transaction, and it is not there": History(
+        writes=[write(i, i, Outcome.UNKNOWN, transaction="x1") for i in range(2)],
+        undecided={"x1"},
+        contents=[decided()],
+    ),
+    "an aborted transaction is not there": History(
+        writes=[write(0, 0, transaction="x1")], aborted={"x1"}, contents=[decided()]
+    ),
+    "an offset of an aborted transaction was committed once more": History(
+        commits=[Commit(G, P, 4, 0, Outcome.FAILED, 1, "x1"), commit(4, 1, 2)],
+        aborted={"x1"},
+        committed_reads=[read(4, 3, 4)],
     ),
     "a committed record is read": History(writes=[write(0, transaction="x2")], seen=[seen(0, 0, read_committed=True)]),
     "leaders follow each other in their epochs": History(

@@ -253,3 +253,32 @@ def test_a_paused_process_accepts_and_receives_when_it_goes_on() -> None:
         return data
 
     assert place.world.run_main(main, place.client) == b"hello"
+
+
+def test_a_reset_ends_connections_for_both_sides() -> None:
+    world = World(4)
+    network = Network(world)
+    told: list[str] = []
+
+    class Ending(asyncio.Protocol):
+        def __init__(self, who: str) -> None:
+            self.who = who
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            told.append(f"{self.who} {type(exc).__name__}")
+
+    async def serve() -> None:
+        await asyncio.get_running_loop().create_server(lambda: Ending("server"), "b", 9)
+        await asyncio.sleep(10)
+
+    async def connect() -> None:
+        await asyncio.get_running_loop().create_connection(lambda: Ending("client"), "b", 9)
+        await asyncio.sleep(10)
+
+    world.spawn("b", serve, Machine(world, network, "b"))
+    world.at(1, world.spawn, "c", connect, Machine(world, network, "c"))
+    world.at(2, network.reset, "b", 1.0)
+    world.run(lambda: len(told) == 2, 5)
+    assert sorted(told) == ["client ConnectionResetError", "server ConnectionResetError"]
+    assert not network.transports
+    world.close()

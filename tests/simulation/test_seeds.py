@@ -5,16 +5,19 @@
 
 from __future__ import annotations
 
+import importlib
 from functools import partial
 
 import pytest
-from penstock_simulation.faults import KNOWN, WEIGHTS, Faults
-from penstock_simulation.planted import BUGS, CAUGHT, planted
-from penstock_simulation.scenario import LEAST_FAULTS, LEAST_OPERATIONS, run_seed
+from penstock_simulation.cluster import FEATURES
+from penstock_simulation.cluster_bugs import CLUSTER_BUGS, HUNTS
+from penstock_simulation.cluster_faults import CLUSTER_WEIGHTS, ClusterFaults
+from penstock_simulation.faults import WEIGHTS, Faults
+from penstock_simulation.planted import BUGS, CAUGHT, Bug, functions, module_name, planted
+from penstock_simulation.scenario import LEAST_FAULTS, LEAST_OPERATIONS
+from penstock_simulation.worlds import BROKER, CLUSTER, run_seed
 
-from penstock.node import Node
-
-SEEDS = (1, 2, 3, 4)
+CLUSTER_SEEDS, BROKER_SEEDS = (1, 2), (1, 2)
 MOST_SEEDS = 200
 QUICKLY = {
     "acknowledged-when-written": ["power_loss"],
@@ -22,13 +25,16 @@ QUICKLY = {
     "producers-not-replayed": ["kill"],
     "snapshot-not-written": ["restart", "kill", "cut"],
 }
-"""Bugs that are planted in each run of the tests, and the faults that show them soon."""
+"""Bugs of one broker that are planted in each run of the tests, and the faults that show them soon."""
+QUICKLY_IN_CLUSTER = ("producers-not-followed", "isr-expanded-early", "duplicate-answered-early")
+WORLDS_AND_SEEDS = [(CLUSTER, seed) for seed in CLUSTER_SEEDS] + [(BROKER, seed) for seed in BROKER_SEEDS]
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_the_broker_keeps_its_promises_and_the_seed_replays_to_the_byte(seed: int) -> None:
-    first, second = run_seed(seed, keep_trace=True), run_seed(seed, keep_trace=True)
-    assert not first.findings, f"python -m tests.simulation.run {seed}"
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("world", "seed"), WORLDS_AND_SEEDS)
+def test_brokers_keep_their_promises_and_the_seed_replays_to_the_byte(world: str, seed: int) -> None:
+    first, second = run_seed(seed, world, keep_trace=True), run_seed(seed, world, keep_trace=True)
+    assert not first.findings, f"python -m tests.simulation.run {seed} --world {world}"
     assert first.operations >= LEAST_OPERATIONS
     assert first.counted_faults >= LEAST_FAULTS
     assert first.trace is not None
@@ -38,44 +44,70 @@ def test_the_broker_keeps_its_promises_and_the_seed_replays_to_the_byte(seed: in
     assert first.digest == second.digest
 
 
+@pytest.mark.timeout(300)
+def test_each_workload_runs_in_a_cluster_and_is_seen_by_the_checker() -> None:
+    verdict = run_seed(1, features=frozenset(FEATURES))
+    assert not verdict.findings
+    history = verdict.history
+    assert any(write.transaction for write in history.writes)
+    assert any(seen.read_committed for seen in history.seen)
+    assert any(commit.transaction for commit in history.commits)
+    assert len({replica.replica.partition(".")[0] for replica in history.replicas}) > 1
+    assert len({told.broker for told in history.acknowledgements}) > 1
+    assert {content.partition[0] for content in history.contents} >= {"orders", "ledger", "passing-1"}
+
+
 def test_another_seed_is_another_world() -> None:
-    assert len({run_seed(seed).digest for seed in SEEDS[:2]}) == 2
+    assert len({run_seed(seed, BROKER).digest for seed in BROKER_SEEDS[:2]}) == 2
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("bug", list(QUICKLY))
-def test_a_planted_bug_is_caught(bug: str) -> None:
-    kinds = {kind: WEIGHTS[kind] for kind in QUICKLY[bug]}
+@pytest.mark.parametrize("name", list(QUICKLY))
+def test_a_planted_bug_is_caught(name: str) -> None:
+    kinds = {kind: WEIGHTS[kind] for kind in QUICKLY[name]}
+    hunt(BUGS[name], BROKER, kinds, None)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", QUICKLY_IN_CLUSTER)
+def test_a_planted_bug_of_a_cluster_is_caught(name: str) -> None:
+    kinds = {kind: CLUSTER_WEIGHTS[kind] for kind in HUNTS[name].kinds}
+    hunt(CLUSTER_BUGS[name], CLUSTER, kinds, frozenset(HUNTS[name].features))
+
+
+def hunt(bug: Bug, world: str, kinds: dict[str, int], features: frozenset[str] | None) -> None:
     for seed in range(1, MOST_SEEDS + 1):
-        verdict = run_seed(seed, kinds=kinds, plant=partial(planted, bug))
+        verdict = run_seed(seed, world, kinds=kinds, features=features, plant=partial(planted, bug))
         if verdict.findings:
-            print(f"{bug}: seed {seed}: {verdict.findings[0]}")
+            print(f"{bug.name}: seed {seed}: {verdict.findings[0]}")
             return
-    raise AssertionError(f"{MOST_SEEDS} seeds did not notice that {BUGS[bug].says}")
+    raise AssertionError(f"{MOST_SEEDS} seeds did not notice that {bug.says}")
 
 
-@pytest.mark.parametrize("bug", CAUGHT)
-def test_a_bug_can_be_planted_and_is_gone_afterwards(bug: str) -> None:
+@pytest.mark.parametrize("bug", [*map(BUGS.__getitem__, CAUGHT), *CLUSTER_BUGS.values()], ids=lambda bug: bug.name)
+def test_a_bug_can_be_planted_and_is_gone_afterwards(bug: Bug) -> None:
+    files = dict.fromkeys(edit.file for edit in bug.edits)
+
     def codes() -> dict[str, object]:
-        import importlib
-
-        from penstock_simulation.planted import functions
-
-        name = "penstock." + BUGS[bug].file.removesuffix(".py").replace("/", ".")
-        return {place: function.__code__ for place, function in functions(importlib.import_module(name))}
+        modules = [importlib.import_module(module_name(file)) for file in files]
+        return {
+            f"{module.__name__} {place}": function.__code__
+            for module in modules
+            for place, function in functions(module)
+        }
 
     before = codes()
     with planted(bug):
         during = codes()
-    assert {place for place in before if before[place] is not during[place]}
+    changed = {place.partition(" ")[0] for place in before if before[place] is not during[place]}
+    assert changed == {module_name(file) for file in files}
     assert codes() == before
 
 
 def test_every_kind_of_fault_can_be_begun() -> None:
-    for kind in (*WEIGHTS, *KNOWN):
-        assert callable(getattr(Faults, kind)), kind
-
-
-def test_what_the_simulation_replaces_of_a_node_is_still_there() -> None:
-    assert callable(Node.open_log_dir)
-    assert callable(Node.open_store)
+    for kinds, faults in ((WEIGHTS, Faults), (CLUSTER_WEIGHTS, ClusterFaults)):
+        for kind in kinds:
+            assert callable(getattr(faults, kind)), kind
+    for found in HUNTS.values():
+        assert {*found.kinds} <= CLUSTER_WEIGHTS.keys()
+        assert {*found.features} <= FEATURES.keys()

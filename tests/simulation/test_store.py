@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 from penstock_simulation.machine import Machine
 from penstock_simulation.network import Network
-from penstock_simulation.store import SimStore, StoreCore
+from penstock_simulation.store import StoreCore
+from penstock_simulation.store_client import SimStore
 from penstock_simulation.world import World
 
-from penstock.state.store import Compare, Put, Store, StoreUnavailable
+from penstock.state.store import Compacted, Compare, Put, Store, StoreUnavailable
 
 CONTRACT = Path(__file__).parents[2] / "broker" / "tests" / "state" / "test_store_contract.py"
 
@@ -183,3 +184,56 @@ def test_a_lease_is_kept_while_the_store_is_away_and_has_all_its_time_afterwards
         return during, then, "/leased" in place.core.contents.committed
 
     assert place.run(body) == (True, True, False)
+
+
+def change_leader(place: Place) -> None:
+    """While the write is answered."""
+    place.core.usual_delay_s = place.core.delay_s = 0.01
+    place.world.after(0.012, place.core.go_away)
+    place.world.after(0.2, place.core.come_back)
+
+
+def test_a_write_at_a_change_of_leaders_is_answered_or_not_and_done_or_not_but_never_answered_and_not_done() -> None:
+    found = {outcome_of_a_write(seed, change_leader) for seed in range(24)}
+    assert found == {(True, True), (False, True), (False, False)}
+
+
+def test_a_watch_of_one_machine_may_lag_more_than_others() -> None:
+    place = Place(9)
+    place.core.lag_s, place.core.lags["b0"] = 0.001, 100.0
+
+    async def body(store: Store) -> int:
+        seen: list[int] = []
+
+        async def follow() -> None:
+            async for changes in store.watch("/", 1):
+                seen.extend([changes.revision])
+
+        following = asyncio.ensure_future(follow())
+        await store.txn([], [Put("/a", b"1")])
+        await asyncio.sleep(1)
+        before = len(seen)
+        await asyncio.sleep(1000)
+        assert len(seen) == 1
+        following.cancel()
+        return before
+
+    assert place.run(body) == 0
+
+
+def test_a_watch_that_was_cut_off_while_the_store_compacted_has_to_begin_anew() -> None:
+    place = Place(10)
+
+    async def body(store: Store) -> None:
+        stream = store.watch("/", 1).__aiter__()
+        await store.txn([], [Put("/a", b"1")])
+        assert (await anext(stream)).events
+        place.network.cut("store", "b0")
+        for number in range(5):
+            place.core.txn([], [Put("/a", b"%d" % number)], [])
+        place.core.compact(place.core.history.last)
+        place.network.heal("store", "b0")
+        with pytest.raises(Compacted):
+            await anext(stream)
+
+    place.run(body)

@@ -253,3 +253,25 @@ def test_clocks_are_skewed_drift_and_leap_and_the_clock_since_boot_does_not_go_b
     machines[0].leap(-60_000)
     assert machines[0].clock.wall_ms() < before[0][0] + passed[0][0]
     assert machines[0].clock.boot_ms() >= before[0][1] + passed[0][1]
+
+
+def test_a_process_can_stop_between_any_two_callbacks_and_go_on_where_it_was() -> None:
+    before: list[int] = []
+    for fuse in range(12):
+        world = World(1)
+        steps: list[float] = []
+
+        async def main(world: World = world, steps: list[float] = steps) -> None:
+            for _ in range(10):
+                steps.append(world.now)
+                await asyncio.sleep(0)
+
+        process = world.spawn("p", main)
+        process.on_fuse, process.fuse = process.pause, fuse
+        world.at(3, process.resume)
+        world.run(partial(is_over, process), 5)
+        assert len(steps) == 10
+        before.append(steps.count(0.0))
+        assert before[-1] + steps.count(3.0) == 10
+        world.close()
+    assert sorted(set(before)) == list(range(11))

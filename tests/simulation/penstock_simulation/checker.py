@@ -57,6 +57,8 @@ def lost(history: History) -> Iterator[Finding]:
 def gaps(history: History) -> Iterator[Finding]:
     """Without compaction and transactions, a log holds a record at each offset between its ends."""
     for content in history.contents:
+        if content.read_committed:
+            continue
         expected = content.start
         for offset, _ in content.records:
             if offset != expected:
@@ -192,7 +194,7 @@ def unseen_by_groups(history: History, contents: dict[Partition, Content]) -> It
         key = read.group, read.partition
         reached[key] = max(reached.get(key, -1), read.offset)
     for (group, partition), committed in reached.items():
-        content = contents.get(partition)
+        content = contents.get(partition) if (group, partition) in given else None
         for offset, value in content.records if content is not None else ():
             if offset < committed and offset not in given[group, partition]:
                 yield Finding(
@@ -201,13 +203,33 @@ def unseen_by_groups(history: History, contents: dict[Partition, Content]) -> It
                 )
 
 
+# Transactions
+
+
 def aborted_read(history: History) -> Iterator[Finding]:
     """Who reads committed records only gets none of an aborted transaction."""
     writes = {write.value: write for write in history.writes if write.transaction in history.aborted}
-    for seen in history.seen:
-        if seen.read_committed and seen.value in writes:
-            transaction = writes[seen.value].transaction
-            yield Finding("aborted read", f"{seen.reader} got {seen.value!r} of the aborted {transaction}")
+    told = [(seen.value, f"the reader {seen.reader}") for seen in history.seen if seen.read_committed]
+    for content in history.contents:
+        if content.read_committed:
+            told += [(value, "the final read") for _, value in content.records]
+    for value, who in told:
+        if value in writes:
+            yield Finding("aborted read", f"{who} got {value!r} of the aborted {writes[value].transaction}")
+
+
+def torn(history: History) -> Iterator[Finding]:
+    """Of a transaction that somebody tried to commit, all is there at the end or nothing is."""
+    there = {value for content in history.contents if content.read_committed for _, value in content.records}
+    read = {content.partition for content in history.contents if content.read_committed}
+    parts: dict[str, list[Write]] = defaultdict(list)
+    for write in history.writes:
+        if write.transaction in history.undecided and write.partition in read:
+            parts[write.transaction].append(write)
+    for transaction, writes in parts.items():
+        missing = [write for write in writes if write.value not in there]
+        if missing and len(missing) < len(writes):
+            yield Finding("torn", f"{transaction} is there without {missing[0].value!r}, and {len(missing)} in all")
 
 
 # What groups commit
@@ -257,6 +279,21 @@ def read_back(reads: list[CommittedRead], commits: list[Commit]) -> Iterator[Fin
         if not explained:
             yield Finding(
                 "committed back", f"group {b.group} {place(b.partition)}: {a.offset} was read, later {b.offset}"
+            )
+
+
+def aborted_commit(history: History) -> Iterator[Finding]:
+    """An offset that was committed in a transaction which was aborted is not what a group has committed."""
+    ways: dict[tuple[str, Partition, int], list[Commit]] = defaultdict(list)
+    for commit in history.commits:
+        ways[commit.group, commit.partition, commit.offset].append(commit)
+    for read in history.committed_reads:
+        commits = ways.get((read.group, read.partition, read.offset))
+        if commits and all(commit.transaction in history.aborted for commit in commits):
+            yield Finding(
+                "aborted read",
+                f"group {read.group} is said to have committed {read.offset} of {place(read.partition)}, which was part"
+                f" of the aborted {commits[0].transaction}",
             )
 
 
@@ -313,6 +350,8 @@ CHECKS: Iterable[Callable[[History], Iterator[Finding]]] = (
     gaps,
     unseen,
     aborted_read,
+    torn,
+    aborted_commit,
     non_monotonic,
     committed_back,
     two_leaders,

@@ -126,6 +126,8 @@ class Disk:
         self.uncached = self.rng.choice([0.0, 0.02, 0.2])
         self.slow = self.rng.choice([0.0, 0.01, 0.05])
         self.sync_s = self.rng.choice([0.000_2, 0.001, 0.005])
+        self.dragging_s = 0.0
+        """What a sync takes on top, while something else keeps the disk busy."""
         self.cache, self.durable = Names(), Names()
         self.namings: list[Naming] = []
         self.used_bytes = 0
@@ -140,7 +142,7 @@ class Disk:
     def sync_delay_s(self) -> float:
         """How long the next sync will take."""
         mean_s = 0.1 if self.rng.random() < self.slow else self.sync_s
-        return 0.000_05 + self.rng.expovariate(1 / mean_s)
+        return 0.000_05 + self.rng.expovariate(1 / (mean_s + self.dragging_s))
 
     # Faults
 

@@ -1,6 +1,7 @@
-"""What goes wrong in a simulated world, and when. Chosen by the seed; `scenario` has them happen.
+"""What goes wrong in a simulated world, and when. Chosen by the seed; scenarios have it happen.
 
-Each kind is a method of `Faults` that begins one fault and sees to its end. A fault counts when it has begun.
+Each kind is a method of `Faults` that begins one fault and sees to its end. A fault counts when it has begun. What
+only a cluster can suffer is in `cluster_faults`.
 """
 
 from __future__ import annotations
@@ -8,12 +9,16 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from penstock_simulation.store import STORE_HOST
 
 if TYPE_CHECKING:
-    from penstock_simulation.scenario import Scenario
+    from penstock_simulation.hosting import BrokerHost
+    from penstock_simulation.network import Network
+    from penstock_simulation.process import Process
+    from penstock_simulation.store import StoreCore
+    from penstock_simulation.world import World
 
 WEIGHTS = {
     "kill": 4,
@@ -22,37 +27,54 @@ WEIGHTS = {
     "power_loss": 4,
     "kill_then_power_loss": 2,
     "pause": 2,
+    "pause_in_loop": 1,
+    "reset": 2,
     "cut": 3,
+    "disk_slow": 2,
     "disk_full": 2,
     "write_error": 1,
     "sync_error": 1,
     "sync_error_trusted": 1,
     "store_away": 2,
+    "store_away_overtaken": 1,
     "store_cut": 2,
     "clock_leap": 1,
     "restart": 2,
     "kill_client": 2,
     "pause_client": 2,
 }
-KNOWN = ("store_away_overtaken",)
-"""Not among what happens by chance yet: the broker is known to fail them (`--only` has them happen)."""
 MINOR = {"restart", "clock_leap"}
 """Happen, but are no faults that a seed may count."""
 
 
-class Faults:
-    """The faults of one world."""
+class Stage(Protocol):
+    """A scenario, as far as its faults need it."""
 
-    def __init__(self, scenario: Scenario, kinds: dict[str, int] | None = None) -> None:
+    world: World
+    network: Network
+    core: StoreCore
+    hosts: list[BrokerHost]
+    clients: list[Process]
+    client_hosts: list[str]
+
+
+class Faults:
+    """The faults of one world. `weights` are the kinds that may happen, and how often each."""
+
+    minor = MINOR
+
+    def __init__(self, scenario: Stage, weights: dict[str, int]) -> None:
         self.scenario, self.world = scenario, scenario.world
         self.rng: random.Random = scenario.world.streams["faults"]
-        self.weights = kinds or WEIGHTS
+        self.weights = weights
         self.happened: Counter[str] = Counter()
         self.over = False
+        self.pace = 1.0
+        """What the time between two faults is multiplied with."""
 
     @property
     def counted(self) -> int:
-        return sum(number for kind, number in self.happened.items() if kind not in MINOR)
+        return sum(number for kind, number in self.happened.items() if kind not in self.minor)
 
     def begin(self) -> None:
         self.world.after(self.rng.uniform(0.2, 2.0), self.next)
@@ -65,7 +87,8 @@ class Faults:
         self.world.note("fault", kind)
         if getattr(self, kind)():
             self.happened[kind] += 1
-        self.world.after(self.rng.choice([0.2, 2.0, 4.0]) + self.rng.expovariate(1 / 2.0), self.next)
+        pause_s = self.rng.choice([0.2, 2.0, 4.0]) + self.rng.expovariate(1 / 2.0)
+        self.world.after(pause_s * self.pace, self.next)
 
     def later(self, low_s: float, high_s: float, action: Callable[..., object], *args: object) -> None:
         self.world.after(self.rng.uniform(low_s, high_s), action, *args)
@@ -75,115 +98,159 @@ class Faults:
         self.over = True
         scenario = self.scenario
         scenario.network.heal_all()
-        if scenario.core.away:
-            scenario.core.come_back()
-        disk = scenario.broker_machine.disk
-        disk.failing_syncs = disk.failing_writes = 0
-        disk.empty()
-        if not scenario.broker_machine.up:
-            scenario.broker_machine.boot()
+        scenario.core.settle()
+        for host in scenario.hosts:
+            disk = host.machine.disk
+            disk.failing_syncs = disk.failing_writes = 0
+            disk.dragging_s = 0.0
+            disk.empty()
+            self.boot(host)
         for process in self.world.processes:
             process.resume()
-        scenario.restart_if_failed()
+        for host in scenario.hosts:
+            host.restart_if_failed()
+
+    def any_host(self) -> BrokerHost:
+        hosts = self.scenario.hosts
+        return hosts[0] if len(hosts) == 1 else self.rng.choice(hosts)
 
     # Each returns whether it could begin.
 
     def kill(self) -> bool:
-        broker = self.scenario.broker
-        if broker is None or not broker.alive:
+        return self.kill_of(self.any_host())
+
+    def kill_of(self, host: BrokerHost) -> bool:
+        if host.process is None or not host.process.alive:
             return False
-        broker.kill()
+        host.process.kill()
         return True
 
     def kill_in_disk(self) -> bool:
         """Dies in the middle of what it does to its files."""
-        files = self.scenario.files
-        if files is None or not files.process.alive:
+        outside = self.any_host().outside
+        if outside is None or not outside.process.alive:
             return False
-        files.fuse = self.rng.choice([self.rng.randrange(10), self.rng.randrange(200)])
+        outside.files.fuse = self.rng.choice([self.rng.randrange(10), self.rng.randrange(200)])
         return True
 
     def kill_in_loop(self) -> bool:
         """Dies between any two callbacks."""
-        broker = self.scenario.broker
-        if broker is None or not broker.alive:
+        process = self.any_host().process
+        if process is None or not process.alive:
             return False
-        broker.fuse = self.rng.choice([self.rng.randrange(30), self.rng.randrange(2000)])
+        process.on_fuse = process.kill
+        process.fuse = self.rng.choice([self.rng.randrange(30), self.rng.randrange(2000)])
+        return True
+
+    def pause_in_loop(self) -> bool:
+        """Stops between any two callbacks, and goes on later."""
+        process = self.any_host().process
+        if process is None or not process.alive or process.paused:
+            return False
+
+        def pause() -> None:
+            process.pause()
+            self.later(0.05, self.rng.choice([0.5, 8.0]), process.resume)
+
+        process.on_fuse = pause
+        process.fuse = self.rng.choice([self.rng.randrange(30), self.rng.randrange(2000)])
         return True
 
     def power_loss(self) -> bool:
-        machine = self.scenario.broker_machine
-        if not machine.up:
+        return self.power_loss_of(self.any_host())
+
+    def power_loss_of(self, host: BrokerHost) -> bool:
+        if not host.machine.up:
             return False
-        machine.lose_power()
-        self.later(0.2, 3.0, self.boot)
+        host.machine.lose_power()
+        self.later(0.2, 3.0, self.boot, host)
         return True
 
-    def boot(self) -> None:
-        if not self.scenario.broker_machine.up:
-            self.scenario.broker_machine.boot()
+    def boot(self, host: BrokerHost) -> None:
+        if not host.machine.up:
+            host.machine.boot()
 
     def kill_then_power_loss(self) -> bool:
         """What the page cache still had after the kill is gone soon after."""
-        if not self.kill():
+        host = self.any_host()
+        if not self.kill_of(host):
             return False
-        self.later(0.0, 1.5, self.power_loss)
+        self.later(0.0, 1.5, self.power_loss_of, host)
         return True
 
     def pause(self) -> bool:
-        broker = self.scenario.broker
-        if broker is None or not broker.alive or broker.paused:
+        process = self.any_host().process
+        if process is None or not process.alive or process.paused:
             return False
-        broker.pause()
-        self.later(0.05, self.rng.choice([0.5, 8.0]), broker.resume)
+        process.pause()
+        self.later(0.05, self.rng.choice([0.5, 8.0]), process.resume)
         return True
 
+    def reset(self) -> bool:
+        """Some or all connections of a broker end at once, for both of their sides."""
+        return self.scenario.network.reset(self.any_host().name, self.rng.choice([0.3, 1.0])) > 0
+
     def cut(self) -> bool:
-        """Between the broker and one client, or all; both ways or one."""
+        """Between a broker and one client, or all; both ways or one."""
         clients = self.scenario.client_hosts
         chosen = clients if self.rng.random() < 0.3 else [self.rng.choice(clients)]
+        self.cut_off(self.any_host().name, chosen)
+        return True
+
+    def cut_off(self, broker: str, others: list[str]) -> None:
+        """Both ways or one."""
         there, back = self.rng.choice([(True, True), (True, False), (False, True)])
-        broker, network = self.scenario.broker_machine.name, self.scenario.network
-        links = [(client, broker) for client in chosen if there] + [(broker, client) for client in chosen if back]
+        network = self.scenario.network
+        links = [(other, broker) for other in others if there] + [(broker, other) for other in others if back]
         for link in links:
             network.cut(*link)
         self.later(0.1, self.rng.choice([1.0, 7.0]), self.heal, links)
-        return True
 
     def heal(self, links: list[tuple[str, str]]) -> None:
         for link in links:
             self.scenario.network.heal(*link)
 
+    def disk_slow(self) -> bool:
+        """Syncs take long, for a broker or for all."""
+        for host in self.rng.choice([[self.any_host()], self.scenario.hosts]):
+            host.machine.disk.dragging_s = self.rng.choice([0.02, 0.2, 0.5])
+            self.later(0.5, 5.0, setattr, host.machine.disk, "dragging_s", 0.0)
+        return True
+
     def disk_full(self) -> bool:
-        disk = self.scenario.broker_machine.disk
+        disk = self.any_host().machine.disk
         disk.fill(self.rng.choice([0, self.rng.randrange(1000), self.rng.randrange(30_000)]))
         self.later(0.5, 5.0, disk.empty)
         return True
 
     def write_error(self) -> bool:
         """EIO on a write; somebody restarts what does not serve any more, after a while."""
-        self.scenario.broker_machine.disk.failing_writes = self.rng.choice([1, 3])
-        self.later(0.5, 3.0, self.replace)
+        host = self.any_host()
+        host.machine.disk.failing_writes = self.rng.choice([1, 3])
+        self.later(0.5, 3.0, self.replace, host)
         return True
 
     def sync_error(self) -> bool:
         """EIO on a sync: what is in the page cache may not be on disk, so the machine is restarted."""
-        self.scenario.broker_machine.disk.failing_syncs = 1
-        self.later(0.5, 3.0, self.power_loss)
+        host = self.any_host()
+        host.machine.disk.failing_syncs = 1
+        self.later(0.5, 3.0, self.power_loss_of, host)
         return True
 
     def sync_error_trusted(self) -> bool:
         """EIO on a sync, and whoever restarts the broker leaves the machine as it is."""
-        self.scenario.trusts_tainted_cache = True
-        self.scenario.broker_machine.disk.failing_syncs = 1
-        self.later(0.5, 3.0, self.scenario.restart_if_failed)
+        host = self.any_host()
+        host.trusts_tainted_cache = True
+        host.machine.disk.failing_syncs = 1
+        self.later(0.5, 3.0, host.restart_if_failed)
         return True
 
-    def replace(self) -> None:
-        self.scenario.broker_machine.disk.failing_writes = 0
-        self.scenario.restart_if_failed()
+    def replace(self, host: BrokerHost) -> None:
+        host.machine.disk.failing_writes = 0
+        host.restart_if_failed()
 
     def store_away(self) -> bool:
+        """It has no leader for a while."""
         core = self.scenario.core
         if core.away:
             return False
@@ -201,7 +268,8 @@ class Faults:
             self.scenario.core.come_back()
 
     def store_cut(self) -> bool:
-        broker, network = self.scenario.broker_machine.name, self.scenario.network
+        """Between a broker and the store, one way."""
+        broker, network = self.any_host().name, self.scenario.network
         links = self.rng.choice([[(broker, STORE_HOST)], [(STORE_HOST, broker)]])
         for link in links:
             network.cut(*link)
@@ -209,12 +277,12 @@ class Faults:
         return True
 
     def clock_leap(self) -> bool:
-        self.scenario.broker_machine.leap(self.rng.choice([-1, 1]) * self.rng.randrange(10_000))
+        self.any_host().machine.leap(self.rng.choice([-1, 1]) * self.rng.randrange(10_000))
         return True
 
     def restart(self) -> bool:
         """In good order."""
-        return self.scenario.stop_broker()
+        return self.any_host().stop()
 
     def kill_client(self) -> bool:
         alive = [process for process in self.scenario.clients if process.alive]

@@ -64,6 +64,7 @@ class Commit:
     invoked_s: float = 0.0
     outcome: Outcome = Outcome.UNKNOWN
     completed_s: float = inf
+    transaction: str = ""
 
 
 @dataclass(slots=True)
@@ -85,6 +86,8 @@ class Content:
     start: int
     end: int
     records: list[tuple[int, bytes]]
+    read_committed: bool = False
+    """Whether the records of transactions that were not committed are left out."""
 
 
 @dataclass(slots=True)
@@ -133,6 +136,15 @@ class History:
     replicas: list[Replica] = field(default_factory=list)
     aborted: set[str] = field(default_factory=set)
     """Transactions that were aborted for certain."""
+    undecided: set[str] = field(default_factory=set)
+    """Transactions that were told to be committed, and nobody knows whether they are."""
+
+    def abort(self, transaction: str) -> None:
+        """It is known that this one was aborted."""
+        self.aborted.add(transaction)
+        for commit in self.commits:
+            if commit.transaction == transaction:
+                commit.outcome = Outcome.FAILED
 
     @property
     def acknowledged(self) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import socket
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
@@ -120,6 +121,10 @@ class ProcessLoop(asyncio.AbstractEventLoop):
                 self.world.problem(f"{self.process.name}: {context.get('message')}: {error!r}")
 
     # Network
+
+    async def getaddrinfo(self, host: Any, port: Any, **options: Any) -> Any:
+        """A machine's name is its address."""
+        return [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (str(host), int(port)))]
 
     async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **options: Any) -> Any:
         machine = self.process.machine

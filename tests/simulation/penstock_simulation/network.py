@@ -75,6 +75,8 @@ class Network:
         self.links: dict[tuple[str, str], Link] = {}
         self.blocked: dict[SimTransport, None] = {}
         """Ends of connections towards which something waits for a cut to heal, or for a machine to be back."""
+        self.transports: dict[SimTransport, None] = {}
+        """The ends of all connections that are made."""
         self.ports = count(FIRST_PORT)
         self.connections = count(1)
         self.loss = self.rng.choice([0.0, 0.0, 0.001, 0.01])
@@ -130,6 +132,15 @@ class Network:
         for transport in blocked:
             transport.stalled = False
             self.world.after(self.rng.uniform(0.001, 4 * RETRANSMIT_S), transport.carry_on)
+
+    def reset(self, host: str, share: float) -> int:
+        """Ends connections of a machine for both of their sides; how many."""
+        ends = [end for end in self.transports if end.here[0] == host and self.rng.random() < share]
+        self.world.note("reset", host, len(ends))
+        for end in ends:
+            for side in (end, end.peer):
+                side.process.post(side.lose, ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"))
+        return len(ends)
 
     # Listening and connecting
 

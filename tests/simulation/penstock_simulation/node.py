@@ -1,29 +1,35 @@
-"""The broker as it is, on a simulated machine: what `node.py` puts together, with files, store, clock and network
-handed in.
+"""What a broker reaches outside of itself, in the simulation: implements `penstock.node.outside.Outside`.
+
+With it runs the broker as it is, on a simulated machine: files, flushes, store, lease, listeners and chance are the
+world's. Made by `hosting`, one for each process.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
-from penstock.config.options import UpOptions
-from penstock.log.compaction.runner import ThreadRunner
+from penstock.control.membership import Registration
+from penstock.log.compaction.runner import Runner, ThreadRunner
 from penstock.log.flusher import Flusher, FlushWork, T
 from penstock.log.log_dir import LogDir
-from penstock.node import Node
+from penstock.node.broker import Node
+from penstock.node.handlers import Parts
+from penstock.node.peers import Peers
+from penstock.replica.manager import ReplicaManager
+from penstock.runtime.clock import Clock
+from penstock.state.store import Store
+from penstock.state.watcher import Watcher
 from penstock_simulation.files import SimFile, SimFiles
-from penstock_simulation.store import SimStore
+from penstock_simulation.seams import bind
+from penstock_simulation.store_client import SimStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from penstock_simulation.process import Process
     from penstock_simulation.store import StoreCore
-
-DATA_DIR = "/data"
-PORT = 9092
 
 
 class FlushQueue:
@@ -71,26 +77,68 @@ class SimFlusher(Flusher):
             sync(item)
 
 
+class SimRenewal:
+    """Renews a lease, beside the broker and with a store of its own. A paused process is paused whole."""
+
+    def __init__(self, registration: Registration, store: SimStore, pulse: Callable[[], int]) -> None:
+        self.keep_alive = registration.keep_alive(store, pulse)
+        self.task = asyncio.get_running_loop().create_task(self.keep_alive.run(), name="lease")
+
+    def stop(self) -> None:
+        self.keep_alive.end()
+        self.task.cancel()
+
+
+class SimOutside:
+    """For one process of a broker; `is_clustered` says whether there are others."""
+
+    def __init__(self, process: Process, core: StoreCore, is_clustered: bool) -> None:
+        machine = process.machine
+        assert machine is not None, "a process on a machine"
+        self.process, self.core, self.is_clustered = process, core, is_clustered
+        self.clock: Clock = machine.clock
+        self.boot_id = f"{machine.name}-{machine.boots}"
+        self.files = SimFiles(process)
+        self.chance = process.world.streams["ids"]
+
+    def make_files(self, cache_bytes: int) -> SimFiles:
+        return self.files
+
+    def make_flusher(self, files: Any, on_error: Callable[[Exception], None]) -> Flusher:
+        return SimFlusher(files, on_error)
+
+    def make_compaction(self, files: Any) -> Runner:
+        return ThreadRunner(files)
+
+    def make_executor(self) -> Executor:
+        """Nobody's: the loop runs what is given to it in its own way."""
+        return Executor()
+
+    def open_store(self, path: str) -> SimStore:
+        return SimStore(self.core, self.process)
+
+    def renew(self, registration: Registration, pulse: Callable[[], int]) -> SimRenewal:
+        return SimRenewal(registration, SimStore(self.core, self.process), pulse)
+
+    @property
+    def bind(self) -> Any:
+        return bind
+
+    def new_id(self) -> UUID:
+        return UUID(int=self.chance.getrandbits(128), version=4)
+
+
 class SimNode(Node):
-    """One broker. `process` is the one that it runs in."""
+    """The broker as it is, which can be looked into."""
 
-    def __init__(self, process: Process, core: StoreCore, settings: dict[str, str]) -> None:
-        assert process.machine is not None, "a process on a machine"
-        host = process.machine.name
-        options = UpOptions(data_dir=DATA_DIR, host=host, port=PORT, http_port=None, settings=settings)
-        super().__init__(options, {}, process.machine.clock)
-        self.files: Any = SimFiles(process)
-        self.process, self.core = process, core
-        self.log_dir: LogDir | None = None
+    replicas: ReplicaManager | None = None
 
-    def open_log_dir(self) -> LogDir:
-        log_dir = self.log_dir = super().open_log_dir()
-        log_dir.flusher = SimFlusher(self.files, log_dir.fail)
-        log_dir.pool.on_pressure = log_dir.flush_dirty
-        log_dir.compactor.runner = ThreadRunner(self.files)
-        return log_dir
+    async def make_parts(self, store: Store, watcher: Watcher, log_dir: LogDir) -> tuple[Parts, Peers | None]:
+        parts, peers = await super().make_parts(store, watcher, log_dir)
+        self.replicas = parts.replicas
+        return parts, peers
 
-    def open_store(self) -> Any:
-        store = SimStore(self.core, self.process)
-        self.cleanup.push_async_callback(store.close)
-        return store
+    @property
+    def is_controller(self) -> bool:
+        member = self.member
+        return member is not None and member.controller is not None and member.controller.term is not None

@@ -1,7 +1,8 @@
 """Plants a known bug into the broker as it runs in this process, to see that the checker catches it.
 
-The bugs are those of tests/faults: a line of the broker's source and what to write in its place. There a copy of the
-source is changed; here the changed source is compiled, and functions get its code for as long as the bug is planted.
+The bugs of one broker are those of tests/faults: a line of the broker's source and what to write in its place. There a
+copy of the source is changed; here the changed source is compiled, and functions get its code for as long as the bug is
+planted. The bugs of a cluster are in `cluster_bugs`.
 """
 
 from __future__ import annotations
@@ -11,15 +12,43 @@ import importlib
 import sys
 import types
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "faults"))
 
 from penstock_faults.catalogue import FAULTS
-from penstock_faults.planting import Fault, FaultError, mutated
+from penstock_faults.planting import FaultError
 
-BUGS: dict[str, Fault] = {fault.name: fault for fault in FAULTS}
+import penstock
+
+RUNNING = Path(penstock.__file__).parent
+"""The package as it was imported."""
+
+
+@dataclass(frozen=True)
+class Edit:
+    """Text of a file below broker/penstock, which stands there exactly once, and what to write in its place."""
+
+    file: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True)
+class Bug:
+    """What the broker does wrong with it (`says`), and the edits that make it do so."""
+
+    name: str
+    says: str
+    edits: tuple[Edit, ...]
+
+
+BUGS: dict[str, Bug] = {
+    fault.name: Bug(fault.name, fault.says, (Edit(fault.file, fault.old, fault.new),)) for fault in FAULTS
+}
+"""Those of one broker."""
 
 CAUGHT = (
     "acknowledged-when-written",
@@ -39,17 +68,35 @@ CAUGHT = (
 
 
 @contextlib.contextmanager
-def planted(name: str) -> Iterator[None]:
-    """The broker has the bug of that name meanwhile. Raises FaultError where it cannot be planted."""
-    fault = BUGS[name]
-    module = importlib.import_module("penstock." + fault.file.removesuffix(".py").replace("/", "."))
+def planted(bug: Bug) -> Iterator[None]:
+    """The broker has the bug meanwhile. Raises FaultError where it cannot be planted."""
+    with contextlib.ExitStack() as stack:
+        for file in dict.fromkeys(edit.file for edit in bug.edits):
+            stack.enter_context(changed_file(bug, file))
+        yield
+
+
+def changed_text(bug: Bug, file: str) -> str:
+    """The file's text with the bug in it."""
+    text = (RUNNING / file).read_text()
+    for edit in bug.edits:
+        if edit.file == file:
+            if (count := text.count(edit.old)) != 1:
+                raise FaultError(f"{bug.name}: the text to replace stands {count} times in broker/penstock/{file}")
+            text = text.replace(edit.old, edit.new)
+    return text
+
+
+@contextlib.contextmanager
+def changed_file(bug: Bug, file: str) -> Iterator[None]:
+    module = importlib.import_module(module_name(file))
     changed = types.ModuleType(module.__name__)
     changed.__file__ = module.__file__
     changed.__package__ = module.__package__
     before = sys.modules[module.__name__]
     sys.modules[module.__name__] = changed  # dataclasses look for their module there
     try:
-        exec(compile(mutated(fault), str(module.__file__), "exec"), changed.__dict__)
+        exec(compile(changed_text(bug, file), str(module.__file__), "exec"), changed.__dict__)
     finally:
         sys.modules[module.__name__] = before
     swapped: list[tuple[types.FunctionType, types.CodeType]] = []
@@ -60,12 +107,16 @@ def planted(name: str) -> Iterator[None]:
             swapped.append((function, function.__code__))
             function.__code__ = other.__code__
     if not swapped:
-        raise FaultError(f"{name}: no function of penstock/{fault.file} has the changed code")
+        raise FaultError(f"{bug.name}: no function of penstock/{file} has the changed code")
     try:
         yield
     finally:
         for function, code in swapped:
             function.__code__ = code
+
+
+def module_name(file: str) -> str:
+    return "penstock." + file.removesuffix(".py").replace("/", ".")
 
 
 def differs(a: types.CodeType, b: types.CodeType) -> bool:

@@ -64,7 +64,8 @@ class Process:
         self.paused = self.queued = False
         self.ready: deque[Handle] = deque()
         self.fuse = -1
-        """The process is killed when it has run so many callbacks more; -1 for not."""
+        """When the process has run so many callbacks more, `on_fuse` is called; -1 for never."""
+        self.on_fuse: Callable[[], object] = self.kill
         self.at_end: list[Callable[[bool], None]] = []
         """Called once with whether power was lost: sockets close, locks are given back."""
         self.generators: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -108,8 +109,9 @@ class Process:
             if self.fuse >= 0:
                 self.fuse -= 1
                 if self.fuse < 0:
-                    self.kill()
-                    return
+                    self.on_fuse()
+                    if not self.alive or self.paused:
+                        return
             handle = ready.popleft()
             callback = handle.callback
             if callback is None:

@@ -1,12 +1,10 @@
-"""One seed: a broker, its clients, the faults that befall them, and the verdict.
+"""One seed: brokers, their clients, the faults that befall them, and the verdict.
 
-`run_seed` is what the runner and the tests call.
+`Scenario` is what all worlds share; `OneBroker` is the world of a broker that is alone, `cluster` has the other one.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine
@@ -14,15 +12,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from penstock.node import StartError
 from penstock_simulation import quiet, workload
 from penstock_simulation.checker import Finding, check
-from penstock_simulation.faults import Faults
-from penstock_simulation.files import SimFiles
+from penstock_simulation.faults import WEIGHTS, Faults
 from penstock_simulation.history import History
+from penstock_simulation.hosting import BrokerHost
 from penstock_simulation.machine import Machine
 from penstock_simulation.network import Network
-from penstock_simulation.node import PORT, SimNode
+from penstock_simulation.observing import watching
 from penstock_simulation.process import Process
 from penstock_simulation.seams import in_place
 from penstock_simulation.store import StoreCore
@@ -34,6 +31,7 @@ LEAST_OPERATIONS = 1000
 LEAST_FAULTS = 3
 SEND_DEADLINE_S = 600.0
 END_DEADLINE_S = 120.0
+READY_DEADLINE_S = 60.0
 
 
 @dataclass
@@ -47,7 +45,7 @@ class Verdict:
     faults: Counter[str]
     counted_faults: int
     virtual_s: float
-    real_s: float
+    cpu_s: float
     trace: list[str] | None = None
     starts: int = 0
     events: int = 0
@@ -60,94 +58,21 @@ class Verdict:
 
 
 class Scenario:
-    """The world of one seed."""
+    """The world of one seed. `prepare` is called before anything happens in it."""
 
-    def __init__(self, seed: int, *, keep_trace: bool = False, kinds: dict[str, int] | None = None) -> None:
+    def __init__(self, seed: int, *, keep_trace: bool = False) -> None:
         self.world = World(seed, keep_trace=keep_trace)
         self.network = Network(self.world)
         self.core = StoreCore(self.world, self.network)
-        self.broker_machine = Machine(self.world, self.network, BROKER)
         self.history = History()
-        rng = self.world.streams["plan"]
-        self.plan = workload.Plan(
-            self.world,
-            self.history,
-            f"{BROKER}:{PORT}",
-            partitions=rng.choice([1, 2, 4]),
-            records=rng.randrange(380, 480),
-            pause_s=rng.choice([0.12, 0.2, 0.3]),
-            segment_bytes=rng.choice([1024, 4096, 1 << 20]),
-        )
+        self.hosts: list[BrokerHost] = []
         self.clients: list[Process] = []
         self.client_hosts: list[str] = []
-        self.broker: Process | None = None
-        self.node: SimNode | None = None
-        self.files: SimFiles | None = None
-        self.starts = 0
-        self.trusts_tainted_cache = False
-        """Whether the broker is started again after a failed sync without a restart of its machine."""
-        self.faults = Faults(self, kinds)
-        self.plan.enough = lambda: self.faults.counted >= LEAST_FAULTS
 
-    # The broker and those who keep it running
-
-    def start_broker(self) -> None:
-        """As a supervisor does, whenever it is not there."""
-        if self.world.stopped or not self.broker_machine.up or (self.broker is not None and self.broker.alive):
-            return
-        self.starts += 1
-        self.broker = self.world.spawn(f"{BROKER}.{self.starts}", self.serve, self.broker_machine)
-        self.broker.at_end.append(self.broker_ended)
-
-    def broker_ended(self, power_lost: bool) -> None:
-        if not self.world.stopped:
-            self.world.after(self.faults.rng.uniform(0.05, 1.0), self.start_broker_when_up)
-
-    def start_broker_when_up(self) -> None:
-        machine = self.broker_machine
-        if machine.up and machine.disk.tainted and not self.trusts_tainted_cache:
-            machine.lose_power()
-            machine.boot()
-        if machine.up:
-            self.start_broker()
-        elif not self.world.stopped:
-            self.world.after(0.2, self.start_broker_when_up)
-
-    async def serve(self) -> None:
-        """The broker's process."""
-        process = self.world.current
-        assert process is not None
-        node = self.node = SimNode(process, self.core, {"group.initial.rebalance.delay.ms": "200"})
-        self.files = node.files
-        try:
-            await node.start()
-        except StartError:
-            await asyncio.sleep(0.5)
-            return
-        await asyncio.get_running_loop().create_future()
-
-    def stop_broker(self) -> bool:
-        """SIGTERM."""
-        broker, node = self.broker, self.node
-        if broker is None or node is None or not broker.alive or node.process is not broker or node.reason is not None:
-            return False
-
-        async def stop() -> None:
-            with contextlib.suppress(OSError):  # where its disk fails it ends all the same, with another exit code
-                await node.stop()
-            broker.end(power_lost=False, kind="stopped")
-
-        broker.post(broker.loop.create_task, stop())
-        return True
-
-    def restart_if_failed(self) -> None:
-        """Somebody looks at readiness, and restarts a broker whose directory has failed."""
-        broker, node = self.broker, self.node
-        if broker is None or not broker.alive or node is None or node.process is not broker:
-            return
-        log_dir = node.log_dir
-        if log_dir is not None and log_dir.failed is not None:
-            broker.kill()
+    plan: workload.Plan
+    faults: Faults
+    is_watched = False
+    """Whether to look into the brokers: one that is alone may go on in its leader epoch after it was restarted."""
 
     # Clients
 
@@ -156,6 +81,7 @@ class Scenario:
         machine = self.network.machines.get(host)
         if machine is None:
             machine = Machine(self.world, self.network, host)
+        if host not in self.client_hosts:
             self.client_hosts.append(host)
         process = self.world.spawn(host, main, machine)
         self.clients.append(process)
@@ -172,7 +98,7 @@ class Scenario:
         for number in range(PRODUCERS):
             name = f"p{number}"
             machine = Machine(self.world, self.network, name)
-            self.client_hosts.append(name)
+            plan.working.add(name)
             self.start_client(name, partial(workload.produce, plan, name, machine.clock, streams[name]))
         for number in range(MEMBERS):
             self.start_client(f"c{number}", partial(workload.consume, plan, f"c{number}", streams[f"c{number}"]))
@@ -182,64 +108,107 @@ class Scenario:
 
     # The course of things
 
+    def begin(self) -> None:
+        """Starts the brokers, and whoever makes ready what clients need: `plan.ready` says when it is."""
+        for host in self.hosts:
+            host.start()
+        self.world.spawn(
+            "admin", partial(workload.create_topics, self.plan), Machine(self.world, self.network, "admin")
+        )
+
     def run(self) -> list[Finding]:
         world, plan = self.world, self.plan
-        self.start_broker()
-        world.spawn("admin", partial(workload.create_topic, plan), Machine(world, self.network, "admin"))
-        world.run(lambda: plan.ready, 60)
+        self.begin()
+        if not world.run(lambda: plan.ready, READY_DEADLINE_S):
+            return [Finding("stuck", f"no topic can be created by {world.now:.0f} s: {plan.last_error}")]
         self.start_clients()
         self.faults.begin()
-        finished = world.run(lambda: len(plan.finished) == PRODUCERS, SEND_DEADLINE_S)
+        finished = world.run(self.is_finished, SEND_DEADLINE_S)
         self.faults.stop()
-        if not finished:
-            finished = world.run(lambda: len(plan.finished) == PRODUCERS, world.now + END_DEADLINE_S)
-        if not finished:
-            return [Finding("stuck", f"producers do not finish by {world.now:.0f} s"), *check(self.history)]
+        if not finished and not world.run(self.is_finished, world.now + END_DEADLINE_S):
+            late = ", ".join(sorted(plan.working - plan.finished))
+            return [Finding("stuck", f"{late} do not finish by {world.now:.0f} s"), *check(self.history)]
         world.run(lambda: False, world.now + world.streams["plan"].uniform(0.1, 3.0))
-        reader = world.spawn("last", partial(workload.read_everything, plan), Machine(world, self.network, "last"))
+        machine = Machine(world, self.network, "last")
+        reader = world.spawn("last", partial(workload.read_everything, plan), machine)
         if not world.run(lambda: not reader.alive, world.now + END_DEADLINE_S):
-            return [
-                Finding("stuck", f"not everything can be read by {world.now:.0f} s: {plan.last_error}"),
-                *check(self.history),
-            ]
-        return check(self.history)
+            stuck = Finding("stuck", f"not everything can be read by {world.now:.0f} s: {plan.last_error}")
+            return [stuck, *check(self.history)]
+        return [*self.look_inside(), *check(self.history)]
+
+    def is_finished(self) -> bool:
+        return self.plan.working <= self.plan.finished
+
+    def look_inside(self) -> list[Finding]:
+        """What can be found in the brokers themselves when everything is over."""
+        return []
+
+    def verdict(self, seed: int, findings: list[Finding]) -> Verdict:
+        world = self.world
+        return Verdict(
+            seed,
+            findings,
+            world.trace.digest(),
+            self.history.acknowledged,
+            self.faults.happened,
+            self.faults.counted,
+            world.now,
+            0.0,
+            world.trace.lines,
+            sum(host.starts for host in self.hosts),
+            world.trace.events,
+            self.history,
+        )
 
 
-def run_seed(
+class OneBroker(Scenario):
+    """A broker that is alone."""
+
+    def __init__(self, seed: int, *, keep_trace: bool = False, kinds: dict[str, int] | None = None) -> None:
+        super().__init__(seed, keep_trace=keep_trace)
+        settings = {"group.initial.rebalance.delay.ms": "200"}
+        self.faults = Faults(self, kinds or WEIGHTS)
+        host = BrokerHost(self.world, self.network, self.core, self.faults.rng, BROKER, settings)
+        self.hosts.append(host)
+        rng = self.world.streams["plan"]
+        self.plan = workload.Plan(
+            self.world,
+            self.history,
+            host.address,
+            partitions=rng.choice([1, 2, 4]),
+            records=rng.randrange(380, 480),
+            pause_s=rng.choice([0.12, 0.2, 0.3]),
+            configs={"segment.bytes": str(rng.choice([1024, 4096, 1 << 20]))},
+            enough=lambda: self.faults.counted >= LEAST_FAULTS,
+        )
+
+
+def run_scenario(
     seed: int,
+    make: Callable[[], Scenario],
     *,
-    keep_trace: bool = False,
-    kinds: dict[str, int] | None = None,
     verbose: bool = False,
     plant: Callable[[], Any] | None = None,
 ) -> Verdict:
-    """Runs one seed to its end. `plant` returns a context manager that plants a bug for as long as it runs."""
-    began = time.perf_counter()
-    scenario = Scenario(seed, keep_trace=keep_trace, kinds=kinds)
+    """Runs one world to its end. `plant` returns a context manager that plants a bug for as long as it runs."""
+    began = time.process_time()
+    scenario = make()
     world = scenario.world
-    with in_place(world), quiet.logs(world, verbose=verbose), plant() if plant is not None else quiet.nothing():
+    with (
+        in_place(world),
+        quiet.logs(world, verbose=verbose),
+        plant() if plant is not None else quiet.nothing(),
+    ):
         try:
-            findings = scenario.run()
+            with watching(world, scenario.history) if scenario.is_watched else quiet.nothing():
+                findings = scenario.run()
         except (Livelock, Deadlock) as e:
             findings = [Finding("stuck", str(e))]
         findings += [Finding("unexpected", problem) for problem in world.problems]
         with quiet.burial():
             world.close()
-            verdict = Verdict(
-                seed,
-                findings,
-                world.trace.digest(),
-                scenario.history.acknowledged,
-                scenario.faults.happened,
-                scenario.faults.counted,
-                world.now,
-                0.0,
-                world.trace.lines,
-                scenario.starts,
-                world.trace.events,
-                scenario.history,
-            )
+            verdict = scenario.verdict(seed, findings)
             scenario.__dict__.clear()
             world.__dict__.clear()
-    verdict.real_s = time.perf_counter() - began
+    verdict.cpu_s = time.process_time() - began
     return verdict

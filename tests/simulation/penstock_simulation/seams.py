@@ -1,4 +1,4 @@
-"""What the broker and its client take from the operating system without being handed it: chance and sockets.
+"""What the broker and its client take from the operating system without being handed it: chance. And listeners.
 
 `in_place` replaces these for as long as a world runs, so that the seed decides there too.
 """
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from penstock.config.listeners import ListenerAddress
-from penstock.server import listener
 
 if TYPE_CHECKING:
     from penstock_simulation.world import World
@@ -33,13 +32,13 @@ class BoundAddress:
 
 
 async def bind(loop: Any, address: ListenerAddress) -> tuple[ListenerAddress, list[BoundAddress]]:
-    """As `server.listener.bind`."""
+    """As `server.listener.bind_sockets`."""
     return address, [BoundAddress(address.host, address.port)]
 
 
 @contextlib.contextmanager
 def in_place(world: World) -> Iterator[None]:
-    """Chance comes from the seed (uuid4 and secrets draw from os.urandom), listeners are the simulation's."""
+    """Chance comes from the seed: uuid4 and secrets draw from os.urandom."""
     chance = world.streams["chance"]
 
     class SeededRandom(random.Random):
@@ -52,7 +51,6 @@ def in_place(world: World) -> Iterator[None]:
     with (
         mock.patch.object(os, "urandom", chance.randbytes),
         mock.patch.object(random, "Random", SeededRandom),
-        mock.patch.object(listener, "bind", bind),
     ):
         random.seed(world.streams["global"].getrandbits(64))
         try:

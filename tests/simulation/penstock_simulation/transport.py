@@ -55,6 +55,7 @@ class SimTransport(asyncio.Transport):
     def begin(self, protocol: Any) -> None:
         """In the process: the connection is made."""
         self.protocol = protocol
+        self.network.transports[self] = None
         self.buffered = isinstance(protocol, asyncio.BufferedProtocol)
         protocol.connection_made(self)
         self.read_soon()
@@ -274,6 +275,7 @@ class SimTransport(asyncio.Transport):
             protocol.connection_lost(error)
 
     def forget(self) -> None:
+        self.network.transports.pop(self, None)
         at_end = self.process.at_end
         if self.process_ended in at_end:
             at_end.remove(self.process_ended)
@@ -285,6 +287,7 @@ class SimTransport(asyncio.Transport):
 
     def process_ended(self, power_lost: bool) -> None:
         """Its process is gone. Its kernel says so, unless that is gone too."""
+        self.network.transports.pop(self, None)
         self.unsent.clear()
         if power_lost:
             self.vanished = True

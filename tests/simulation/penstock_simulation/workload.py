@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.client import (
@@ -29,6 +30,7 @@ from penstock.client import (
 from penstock_simulation.history import Commit, CommittedRead, Content, History, Outcome, Partition, Seen, Write
 
 if TYPE_CHECKING:
+    from penstock.client.consumer import Isolation
     from penstock.runtime.clock import Clock
     from penstock_simulation.world import World
 
@@ -50,12 +52,26 @@ class Plan:
     """How many each producer is to send, over all its lives; up to `MOST` times as many until it is `enough`."""
     pause_s: float
     """The mean time between two records of a producer."""
-    segment_bytes: int
+    configs: dict[str, str] = field(default_factory=dict)
+    """Of the topics."""
+    replication: int = 1
+    others: list[tuple[str, int, bool]] = field(default_factory=list)
+    """Topics beside `TOPIC`: name, partitions, and whether they are written in transactions."""
+    groups: list[tuple[str, list[TopicPartition]]] = field(default_factory=list)
+    """Groups beside `GROUP`, and what they commit."""
     enough: Callable[[], bool] = bool
     """Whether so much has happened that producers may stop."""
+    fewer: dict[str, int] = field(default_factory=dict)
+    """How many those are to send who are not to send `records`."""
     lives: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     sent: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    working: set[str] = field(default_factory=set)
+    """Who has something to finish."""
     finished: set[str] = field(default_factory=set)
+    open_transactions: dict[str, str] = field(default_factory=dict)
+    """By transactional id, the one that was begun and not told to be committed."""
+    offsets: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    """By partition, the last offset that was committed in a transaction, or tried to be."""
     sessions: int = 0
     ready: bool = False
     last_error: str = ""
@@ -63,12 +79,20 @@ class Plan:
 
     def is_done(self, name: str) -> bool:
         """Whether a producer has sent all that it is to."""
-        sent = self.sent[name]
-        return sent >= self.records and (sent >= MOST * self.records or self.enough())
+        sent, wanted = self.sent[name], self.fewer.get(name, self.records)
+        return sent >= wanted and (sent >= MOST * wanted or self.enough())
 
     @property
     def all_partitions(self) -> list[TopicPartition]:
         return [TopicPartition(TOPIC, index) for index in range(self.partitions)]
+
+    @property
+    def topics(self) -> list[tuple[str, int, bool]]:
+        return [(TOPIC, self.partitions, False), *self.others]
+
+    @property
+    def committers(self) -> list[tuple[str, list[TopicPartition]]]:
+        return [(GROUP, self.all_partitions), *self.groups]
 
     def new_session(self) -> int:
         self.sessions += 1
@@ -80,20 +104,24 @@ def plain(partition: TopicPartition) -> Partition:
     return partition.topic, partition.partition
 
 
-async def create_topic(plan: Plan) -> None:
-    """Insists until the topic is there."""
-    configs = {"segment.bytes": str(plan.segment_bytes)}
-    while not plan.ready:
+async def create_topics(plan: Plan) -> None:
+    """Insists until the topics are there."""
+    missing = {name: NewTopic(name, count, plan.replication, plan.configs) for name, count, _ in plan.topics}
+    while missing:
+        name, topic = next(iter(missing.items()))
         try:
             async with Admin(plan.bootstrap, request_timeout_ms=3000) as admin:
-                await admin.create_topics([NewTopic(TOPIC, plan.partitions, 1, configs)])
-                plan.ready = True
+                await admin.create_topics([topic])
+                del missing[name]
+                continue
         except BrokerError as e:
             if e.code == ErrorCode.TOPIC_ALREADY_EXISTS:
-                plan.ready = True
-        except ClientError:
-            pass
+                del missing[name]
+            plan.last_error = repr(e)
+        except ClientError as e:
+            plan.last_error = repr(e)
         await asyncio.sleep(RETRY_S)
+    plan.ready = True
 
 
 # Producing
@@ -237,15 +265,16 @@ async def commit(plan: Plan, consumer: Consumer, offsets: dict[TopicPartition, i
 
 
 async def audit_commits(plan: Plan, rng: random.Random) -> None:
-    """Asks now and then what the group has committed."""
+    """Asks now and then what the groups have committed."""
     while True:
-        consumer = Consumer(plan.bootstrap, group_id=GROUP, request_timeout_ms=3000)
+        group, partitions = rng.choice(plan.committers)
+        consumer = Consumer(plan.bootstrap, group_id=group, request_timeout_ms=3000)
         try:
             await consumer.start()
-            while True:
+            for _ in range(rng.choice([3, 30])):
                 invoked_s = plan.world.now
-                found = await consumer.committed(*plan.all_partitions)
-                note_committed(plan, found, invoked_s)
+                found = await consumer.committed(*partitions)
+                note_committed(plan, group, partitions, found, invoked_s)
                 await asyncio.sleep(rng.uniform(0.1, 1.0))
         except ClientError:
             pass
@@ -253,24 +282,39 @@ async def audit_commits(plan: Plan, rng: random.Random) -> None:
         await asyncio.sleep(RETRY_S)
 
 
-def note_committed(plan: Plan, found: Mapping[TopicPartition, OffsetAndMetadata], invoked_s: float) -> None:
-    for tp in plan.all_partitions:
+def note_committed(
+    plan: Plan,
+    group: str,
+    partitions: list[TopicPartition],
+    found: Mapping[TopicPartition, OffsetAndMetadata],
+    invoked_s: float,
+) -> None:
+    for tp in partitions:
         committed = found.get(tp)
         offset = -1 if committed is None else committed.offset
-        read = CommittedRead(GROUP, plain(tp), offset, invoked_s, plan.world.now)
+        read = CommittedRead(group, plain(tp), offset, invoked_s, plan.world.now)
         plan.history.committed_reads.append(read)
 
 
-async def read_alone(plan: Plan, name: str, rng: random.Random) -> None:
+async def read_alone(
+    plan: Plan,
+    name: str,
+    rng: random.Random,
+    partitions: list[TopicPartition] | None = None,
+    isolation: Isolation = "read_uncommitted",
+) -> None:
     """A reader without a group, through all its lives: from the beginning, or from where it was before."""
     position: dict[TopicPartition, int] = {}
+    is_committed = isolation == "read_committed"
     while True:
         plan.lives[name] += 1
         reader = f"{name}.{plan.lives[name]}"
-        consumer = Consumer(plan.bootstrap, offset_reset="earliest", request_timeout_ms=3000, fetch_max_wait_ms=200)
+        consumer = Consumer(
+            plan.bootstrap, offset_reset="earliest", request_timeout_ms=3000, fetch_max_wait_ms=200, isolation=isolation
+        )
         try:
             await consumer.start()
-            consumer.assign(plan.all_partitions)
+            consumer.assign(partitions or plan.all_partitions)
             if rng.random() < 0.7:
                 for tp, offset in position.items():
                     consumer.seek(tp, offset)
@@ -278,9 +322,10 @@ async def read_alone(plan: Plan, name: str, rng: random.Random) -> None:
             for _ in range(rng.randrange(20, 200)):
                 polled = await consumer.getmany(timeout_ms=500)
                 for partition, records in polled.items():
+                    place, now = plain(partition), plan.world.now
                     for record in records:
                         plan.history.seen.append(
-                            Seen(reader, session, plain(partition), record.offset, record.value or b"", plan.world.now)
+                            Seen(reader, session, place, record.offset, record.value or b"", now, "", is_committed)
                         )
                         position[partition] = record.offset + 1
         except ClientError:
@@ -293,27 +338,45 @@ async def read_alone(plan: Plan, name: str, rng: random.Random) -> None:
 
 
 async def read_everything(plan: Plan) -> None:
-    """What all partitions hold, and what the group has committed, when nothing happens any more."""
+    """What all partitions hold, and what groups have committed, when nothing happens any more."""
+    for group, partitions in plan.committers:
+        await insist(plan, partial(read_committed_offsets, plan, group, partitions))
+    for topic, count, is_transactional in plan.topics:
+        partitions = [TopicPartition(topic, index) for index in range(count)]
+        await insist(plan, partial(read_topic, plan, partitions, is_transactional))
+
+
+async def insist(plan: Plan, work: Callable[[], Awaitable[None]]) -> None:
     while True:
         try:
-            async with Consumer(plan.bootstrap, group_id=GROUP, offset_reset="earliest") as consumer:
-                partitions = plan.all_partitions
-                invoked_s = plan.world.now
-                note_committed(plan, await consumer.committed(*partitions), invoked_s)
-                starts, ends = await consumer.beginning_offsets(partitions), await consumer.end_offsets(partitions)
-                consumer.assign(partitions)
-                for tp in partitions:
-                    consumer.seek(tp, starts[tp])
-                records: dict[TopicPartition, list[tuple[int, bytes]]] = {tp: [] for tp in partitions}
-                while any(not is_read(records[tp], starts[tp], ends[tp]) for tp in partitions):
-                    for tp, polled in (await consumer.getmany(timeout_ms=500)).items():
-                        records[tp] += [(record.offset, record.value or b"") for record in polled]
-            plan.history.contents[:] = [Content(plain(tp), starts[tp], ends[tp], records[tp]) for tp in partitions]
+            await work()
             return
         except ClientError as e:
             plan.last_error = repr(e)
             await asyncio.sleep(RETRY_S)
 
 
-def is_read(records: list[tuple[int, bytes]], start: int, end: int) -> bool:
-    return start == end or (bool(records) and records[-1][0] >= end - 1)
+async def read_committed_offsets(plan: Plan, group: str, partitions: list[TopicPartition]) -> None:
+    async with Consumer(plan.bootstrap, group_id=group, request_timeout_ms=5000) as consumer:
+        invoked_s = plan.world.now
+        note_committed(plan, group, partitions, await consumer.committed(*partitions), invoked_s)
+
+
+async def read_topic(plan: Plan, partitions: list[TopicPartition], is_transactional: bool) -> None:
+    """All of its partitions from their beginnings to the ends that they have now, transactions decided."""
+    isolation: Isolation = "read_committed" if is_transactional else "read_uncommitted"
+    async with Consumer(plan.bootstrap, offset_reset="earliest", request_timeout_ms=5000) as consumer:
+        starts, ends = await consumer.beginning_offsets(partitions), await consumer.end_offsets(partitions)
+    plan.last_error = f"{partitions[0].topic} ends at {list(ends.values())}"
+    options = {"offset_reset": "earliest", "request_timeout_ms": 5000, "isolation": isolation}
+    async with Consumer(plan.bootstrap, **options) as consumer:  # type: ignore[arg-type]
+        consumer.assign(partitions)
+        for tp in partitions:
+            consumer.seek(tp, starts[tp])
+        records: dict[TopicPartition, list[tuple[int, bytes]]] = {tp: [] for tp in partitions}
+        while any([await consumer.position(tp) < ends[tp] for tp in partitions]):
+            for tp, polled in (await consumer.getmany(timeout_ms=500)).items():
+                records[tp] += [(record.offset, record.value or b"") for record in polled]
+    plan.history.contents += [
+        Content(plain(tp), starts[tp], ends[tp], records[tp], is_transactional) for tp in partitions
+    ]

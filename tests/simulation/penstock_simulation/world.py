@@ -51,6 +51,7 @@ class World:
         self._numbers = count()
         self._scheduling = self.streams["scheduling"]
         self._graveyard: list[Any] = []
+        gc.freeze()  # what is older than this world is no garbage of it: `close` need not look through that
 
     # Events
 

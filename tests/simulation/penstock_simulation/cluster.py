@@ -1,0 +1,141 @@
+"""The world of a cluster: brokers on machines of their own, a store beside them, clients, and whoever administers it.
+
+Which of the workloads run, how many brokers there are and what they are set to is the seed's choice.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from penstock.client import TopicPartition
+from penstock_simulation import administering, transacting, workload
+from penstock_simulation.checker import Finding
+from penstock_simulation.cluster_faults import CLUSTER_WEIGHTS, ClusterFaults
+from penstock_simulation.hosting import BrokerHost
+from penstock_simulation.machine import Machine
+from penstock_simulation.observing import replicas
+from penstock_simulation.scenario import LEAST_FAULTS, Scenario
+
+BROKERS = 3
+REPLICATION = 3
+TRANSACTORS = 2
+TRANSACTED = 60
+"""Records that each of them is to send."""
+ALIKE_DEADLINE_S = 60.0
+FEATURES = {"transactions": 0.6, "churn": 0.3, "reassignment": 0.4, "scaling": 0.3}
+"""Workloads beside the plain one, and how often each is there."""
+
+
+class Cluster(Scenario):
+    """`features` names the workloads that are to run, where the seed is not to choose."""
+
+    is_watched = True
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        keep_trace: bool = False,
+        kinds: dict[str, int] | None = None,
+        features: frozenset[str] | None = None,
+    ) -> None:
+        super().__init__(seed, keep_trace=keep_trace)
+        rng = self.world.streams["plan"]
+        drawn = frozenset(name for name, share in FEATURES.items() if rng.random() < share)
+        self.features = drawn if features is None else features
+        self.faults = ClusterFaults(self, kinds or CLUSTER_WEIGHTS)
+        self.faults.pace = rng.choice([0.3, 1.0])
+        lease_ms = rng.choice([2000, 4000, 9000])
+        self.settings = {
+            "group.initial.rebalance.delay.ms": "200",
+            "broker.session.timeout.ms": str(lease_ms),
+            "replica.lag.time.max.ms": str(rng.choice([1000, 4000, 10_000])),
+            "replica.fetch.wait.max.ms": str(rng.choice([100, 500])),
+            "leader.imbalance.check.interval.seconds": str(rng.choice([3, 300])),
+        }
+        for number in range(1, BROKERS + 1):
+            self.add_host(number)
+        self.plan = workload.Plan(
+            self.world,
+            self.history,
+            ",".join(host.address for host in self.hosts),
+            partitions=rng.choice([1, 2, 4]),
+            records=rng.randrange(330, 400),
+            pause_s=rng.choice([0.12, 0.2, 0.3]),
+            configs={"segment.bytes": str(rng.choice([1024, 4096, 1 << 20])), "min.insync.replicas": "2"},
+            replication=REPLICATION,
+            enough=lambda: self.faults.counted >= LEAST_FAULTS,
+        )
+        if "transactions" in self.features:
+            self.plan.records = rng.randrange(300, 350)
+            self.plan.others.append((transacting.LEDGER, TRANSACTORS, True))
+            partitions = [TopicPartition(transacting.LEDGER, number) for number in range(TRANSACTORS)]
+            self.plan.groups.append((transacting.TRANSFER, partitions))
+
+    def add_host(self, number: int) -> BrokerHost:
+        settings = {**self.settings, "node.id": str(number)}
+        host = BrokerHost(
+            self.world, self.network, self.core, self.faults.rng, f"b{number}", settings, is_clustered=True
+        )
+        self.hosts.append(host)
+        return host
+
+    def start_clients(self) -> None:
+        super().start_clients()
+        plan, streams = self.plan, self.world.streams
+        if "transactions" in self.features:
+            for number in range(TRANSACTORS):
+                name = f"t{number}"
+                plan.working.add(name)
+                plan.fewer[name] = TRANSACTED
+                clock = Machine(self.world, self.network, name).clock
+                main = partial(transacting.transact, plan, name, number, TRANSACTORS, clock, streams[name])
+                self.start_client(name, main)
+            ledger = [TopicPartition(transacting.LEDGER, number) for number in range(TRANSACTORS)]
+            reader = partial(workload.read_alone, plan, "rc", streams["rc"], ledger, "read_committed")
+            self.start_client("rc", reader)
+        if "churn" in self.features:
+            self.start_client("churn", partial(administering.churn, plan, streams["churn"]))
+        if "reassignment" in self.features:
+            self.start_client("mover", partial(administering.move, plan, self.broker_ids, streams["mover"]))
+        if "scaling" in self.features:
+            rng = streams["scaling"]
+            self.world.after(rng.uniform(2.0, 12.0), self.grow)
+
+    def broker_ids(self) -> list[int]:
+        return [number for number, host in enumerate(self.hosts, 1) if host.is_wanted]
+
+    def grow(self) -> None:
+        """Another broker joins; mostly some broker is emptied later on."""
+        if self.faults.over:
+            return
+        self.add_host(len(self.hosts) + 1).start()
+        rng = self.world.streams["scaling"]
+        if rng.random() < 0.7:
+            number = rng.choice(self.broker_ids())
+            self.world.after(rng.uniform(1.0, 8.0), self.drain, number, True)
+
+    def drain(self, number: int, is_draining: bool) -> None:
+        if self.world.stopped:
+            return
+        main = partial(administering.drain, self.plan, number, is_draining)
+        self.start_client(f"drain{number}{is_draining}", main)
+        if is_draining and self.world.streams["scaling"].random() < 0.5:
+            self.world.after(self.world.streams["scaling"].uniform(2.0, 10.0), self.drain, number, False)
+
+    def look_inside(self) -> list[Finding]:
+        """Waits until replicas have had the time to become alike, then takes down what each of them holds."""
+        self.world.run(self.are_alike, self.world.now + ALIKE_DEADLINE_S)
+        self.history.replicas += replicas(self.hosts)
+        return []
+
+    def are_alike(self) -> bool:
+        """Whether all brokers serve, and of each partition all replicas have the same high watermark."""
+        marks: dict[tuple[str, int], set[int]] = {}
+        for host in self.hosts:
+            node = host.serving
+            if node is None or node.replicas is None:
+                return False
+            for role in node.replicas:
+                marks.setdefault((role.name, role.index), set()).add(role.high_watermark)
+        return all(len(found) == 1 for found in marks.values())

@@ -1,0 +1,132 @@
+"""Looks into brokers while a world runs, for what no client can see: who acknowledges in which leader epoch, where high
+watermarks stand, and at the end what each replica holds.
+
+`watching` wraps methods of the replica roles for as long as it lasts; it changes nothing of what they do. Plant bugs
+before it, or the code that is wrapped is not the code that is swapped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+from penstock.log.types import LogError
+from penstock.replica.follower import Follower
+from penstock.replica.leader import Leader
+from penstock.replica.partition import Partition as Role
+from penstock.wire.batch import HEADER_SIZE, read_header
+from penstock_simulation.history import Acknowledgement, HighWatermark, Replica
+
+if TYPE_CHECKING:
+    from penstock_simulation.history import History
+    from penstock_simulation.hosting import BrokerHost
+    from penstock_simulation.world import World
+
+READ_BYTES = 1 << 20
+
+
+class Observer:
+    """Writes what it sees into a history."""
+
+    def __init__(self, world: World, history: History) -> None:
+        self.world, self.history = world, history
+        self.logs: dict[int, tuple[str, Any, int]] = {}
+        """By identity: the name of a log's life in a process, the log itself so that it stays one, the last mark."""
+
+    def who(self) -> str:
+        return self.world.current.name if self.world.current is not None else "nobody"
+
+    def acknowledged(self, leader: Leader) -> None:
+        self.history.acknowledgements.append(
+            Acknowledgement((leader.name, leader.index), leader.leader_epoch, self.who(), self.world.now)
+        )
+
+    def moved(self, role: Role) -> None:
+        """The high watermark may be another now."""
+        log = role.log
+        known = self.logs.get(id(log))
+        if known is None:
+            known = f"{self.who()} log {len(self.logs)}", log, -1
+        name, _, before = known
+        if role.high_watermark != before:
+            self.logs[id(log)] = name, log, role.high_watermark
+            self.history.high_watermarks.append(
+                HighWatermark((role.name, role.index), name, role.high_watermark, self.world.now)
+            )
+
+
+@contextlib.contextmanager
+def watching(world: World, history: History) -> Iterator[None]:
+    """See the module."""
+    observer = Observer(world, history)
+    when_committed, advance = Leader.when_committed, Leader.advance
+    take_marks, truncate, start_over = Follower.take_marks, Follower.truncate, Follower.start_over
+
+    def watched_commit(self: Leader, required_offset: int, callback: Callable[[int], None]) -> None:
+        def told(error: int) -> None:
+            if not error:
+                observer.acknowledged(self)
+            callback(error)
+
+        when_committed(self, required_offset, told)
+
+    def watched_advance(self: Leader) -> None:
+        advance(self)
+        observer.moved(self)
+
+    def watched_marks(self: Follower, high_watermark: int, log_start_offset: int) -> None:
+        take_marks(self, high_watermark, log_start_offset)
+        observer.moved(self)
+
+    async def watched_truncate(self: Follower, offset: int) -> None:
+        await truncate(self, offset)
+        observer.moved(self)
+
+    async def watched_start(self: Follower, offset: int) -> None:
+        await start_over(self, offset)
+        observer.moved(self)
+
+    with (
+        mock.patch.object(Leader, "when_committed", watched_commit),
+        mock.patch.object(Leader, "advance", watched_advance),
+        mock.patch.object(Follower, "take_marks", watched_marks),
+        mock.patch.object(Follower, "truncate", watched_truncate),
+        mock.patch.object(Follower, "start_over", watched_start),
+    ):
+        yield
+
+
+def replicas(hosts: list[BrokerHost]) -> Iterator[Replica]:
+    """What each broker that serves holds of each partition, below its high watermark."""
+    for host in hosts:
+        node = host.serving
+        if node is None or node.replicas is None or host.process is None:
+            continue
+        for role in node.replicas:
+            yield Replica((role.name, role.index), host.process.name, role.high_watermark, list(batches(role)))
+
+
+def batches(role: Role) -> Iterator[tuple[int, bytes]]:
+    """(offset, header and all) of each batch below the high watermark; nothing where the log cannot be read."""
+    log = role.log
+    offset = log.start_offset
+    while offset < role.high_watermark:
+        try:
+            found = log.read(offset, READ_BYTES, role.high_watermark, True)
+        except LogError:
+            return
+        if found is None:
+            return
+        if not found.size:
+            found.release()
+            return
+        data = found.file.read_at(found.position, found.size)
+        found.release()
+        view, at = memoryview(data), 0
+        while len(view) - at >= HEADER_SIZE:
+            header = read_header(view, at)
+            yield header.base_offset, bytes(view[at : at + header.size_bytes])
+            offset = header.last_offset + 1
+            at += header.size_bytes

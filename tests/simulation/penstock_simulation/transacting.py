@@ -1,0 +1,289 @@
+"""A transactional producer in a simulated world: begins transactions, writes, commits offsets with them, ends them.
+
+It speaks the protocol by itself, on the connections of the project's client, so that it can leave off anywhere. What
+became of each transaction, as far as it can know, is in the history.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import defaultdict
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from penstock.client import BrokerError, ClientError, ErrorCode
+from penstock.client.cluster import Cluster
+from penstock.wire.batch_builder import build_batch
+from penstock.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from penstock.wire.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopic,
+)
+from penstock.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
+from penstock.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from penstock.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from penstock.wire.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from penstock.wire.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+    TxnOffsetCommitResponse,
+)
+from penstock.wire.record import Record
+from penstock.wire.schema import Payload
+from penstock_simulation.history import Commit, Outcome, Write
+from penstock_simulation.workload import RETRY_S, Plan
+
+if TYPE_CHECKING:
+    from penstock.runtime.clock import Clock
+
+R = TypeVar("R", bound=Payload)
+T = TypeVar("T")
+
+LEDGER = "ledger"
+TRANSFER = "transfer"
+"""The group whose offsets are committed in transactions: each producer has a partition of its own in it."""
+TRANSACTION_TIMEOUT_MS = 5000
+GIVE_UP_S = 20.0
+"""How long one step of a transaction is tried again."""
+TRANSACTIONAL = 1 << 4
+"""The attribute bit of a batch."""
+MOVED = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+OLDEST_OF_CLIENTS = {24: 3, 0: 11, 28: 4}
+"""By API key, the newest version that clients use without transactions v2."""
+
+
+async def transact(plan: Plan, name: str, number: int, partitions: int, clock: Clock, rng: random.Random) -> None:
+    """One life of a producer with the transactional id `name`; `number` is its partition in the group."""
+    plan.lives[name] += 1
+    while not plan.is_done(name):
+        cluster = Cluster(plan.bootstrap, request_timeout_ms=3000, metadata_max_age_ms=30_000)
+        try:
+            await cluster.start()
+            cluster.follow([LEDGER])
+            await cluster.topic(LEDGER)
+            life = Life(plan, name, number, partitions, cluster, clock, rng)
+            await life.begin()
+            while not plan.is_done(name):
+                await life.one_transaction()
+                await asyncio.sleep(rng.expovariate(1 / plan.pause_s))
+        except ClientError:
+            pass
+        await cluster.close()
+        plan.lives[name] += 1
+        await asyncio.sleep(RETRY_S)
+    plan.finished.add(name)
+
+
+class Life:
+    """From one InitProducerId to the next. Any error that is not to be retried ends it."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        name: str,
+        number: int,
+        partitions: int,
+        cluster: Cluster,
+        clock: Clock,
+        rng: random.Random,
+    ) -> None:
+        self.plan, self.name, self.number, self.partitions = plan, name, number, partitions
+        self.cluster, self.clock, self.rng = cluster, clock, rng
+        self.writer = f"{name}.{plan.lives[name]}"
+        self.transactions = 0
+        self.producer_id = self.epoch = -1
+        self.sequences: dict[int, int] = defaultdict(int)
+        self.numbers: dict[int, int] = defaultdict(int)
+        self.coordinator = -1
+
+    async def begin(self) -> None:
+        """Whatever the life before had open is aborted now, unless it was told to be committed."""
+        request = InitProducerIdRequest(
+            transactional_id=self.name, transaction_timeout_ms=TRANSACTION_TIMEOUT_MS, producer_id=-1, producer_epoch=-1
+        )
+        answer = await self.ask(request, InitProducerIdResponse, lambda r: [r.error_code])
+        self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
+        before = self.plan.open_transactions.pop(self.name, None)
+        if before is not None:
+            self.plan.history.abort(before)
+
+    async def one_transaction(self) -> None:
+        plan, rng = self.plan, self.rng
+        self.transactions += 1
+        transaction = f"{self.writer}/t{self.transactions}"
+        plan.open_transactions[self.name] = transaction
+        writes = await self.write(transaction)
+        commit = await self.commit_offset(transaction) if rng.random() < 0.5 else None
+        if rng.random() < 0.1:
+            await asyncio.sleep(rng.choice([0.5, 2.0, TRANSACTION_TIMEOUT_MS / 1000 + 2]))
+        is_commit = rng.random() < 0.75
+        if is_commit:
+            del plan.open_transactions[self.name]  # from now on nobody knows
+            plan.history.undecided.add(transaction)
+        request = EndTxnRequest(
+            transactional_id=self.name, producer_id=self.producer_id, producer_epoch=self.epoch, committed=is_commit
+        )
+        await self.ask(request, EndTxnResponse, lambda r: [r.error_code])
+        if not is_commit:
+            plan.history.abort(transaction)
+            del plan.open_transactions[self.name]
+            return
+        plan.history.undecided.discard(transaction)
+        now = plan.world.now
+        for write in writes:
+            write.outcome, write.completed_s = Outcome.OK, now
+        if commit is not None:
+            commit.outcome, commit.completed_s = Outcome.OK, now
+
+    async def write(self, transaction: str) -> list[Write]:
+        rng = self.rng
+        writes: list[Write] = []
+        chosen = rng.sample(range(self.partitions), rng.randrange(1, self.partitions + 1))
+        topics = [AddPartitionsToTxnTopic(name=LEDGER, partitions=chosen)]
+        request = AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=self.name,
+            v3_and_below_producer_id=self.producer_id,
+            v3_and_below_producer_epoch=self.epoch,
+            v3_and_below_topics=topics,
+        )
+        await self.ask(
+            request,
+            AddPartitionsToTxnResponse,
+            lambda r: [p.partition_error_code for t in r.results_by_topic_v3_and_below for p in t.results_by_partition],
+        )
+        for partition in chosen:
+            for _ in range(rng.choice([1, 1, 2])):
+                batch = [self.new_write(transaction, partition) for _ in range(rng.choice([1, 2, 5]))]
+                writes += batch
+                await self.send(partition, batch)
+        return writes
+
+    def new_write(self, transaction: str, partition: int) -> Write:
+        number = self.numbers[partition]
+        self.numbers[partition] += 1
+        self.plan.sent[self.name] += 1
+        value = f"{self.writer}/{partition}/{number}".encode()
+        write = Write(self.writer, (LEDGER, partition), number, value, self.plan.world.now, transaction=transaction)
+        self.plan.history.writes.append(write)
+        return write
+
+    async def send(self, partition: int, writes: list[Write]) -> None:
+        """One batch, again and again until it is acknowledged."""
+        now_ms = self.clock.wall_ms()
+        wire = build_batch(
+            [Record(-1, now_ms, None, write.value, ()) for write in writes],
+            producer_id=self.producer_id,
+            producer_epoch=self.epoch,
+            base_sequence=self.sequences[partition],
+            attributes=TRANSACTIONAL,
+        )
+        data = [PartitionProduceData(index=partition, records=wire)]
+        request = ProduceRequest(
+            transactional_id=self.name, acks=-1, timeout_ms=3000,
+            topic_data=[TopicProduceData(name=LEDGER, partition_data=data)],
+        )  # fmt: skip
+
+        async def once() -> None:
+            leader = self.cluster.metadata.leader(LEDGER, partition)
+            if leader < 0:
+                raise BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, LEDGER)
+            answer = await self.call(leader, request, ProduceResponse)
+            told = answer.responses[0].partition_responses[0]
+            if told.error_code not in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
+                raise BrokerError(told.error_code, LEDGER)
+            if told.base_offset >= 0 and not told.error_code:
+                for index, write in enumerate(writes):
+                    write.offset = told.base_offset + index
+
+        await self.insist(once)
+        self.sequences[partition] += len(writes)
+
+    async def commit_offset(self, transaction: str) -> Commit:
+        """Offsets of a partition of the group's rise from one transaction to the next."""
+        plan = self.plan
+        request = AddOffsetsToTxnRequest(
+            transactional_id=self.name, producer_id=self.producer_id, producer_epoch=self.epoch, group_id=TRANSFER
+        )
+        await self.ask(request, AddOffsetsToTxnResponse, lambda r: [r.error_code])
+        plan.offsets[self.number] += 1
+        offset = plan.offsets[self.number]
+        commit = Commit(TRANSFER, (LEDGER, self.number), offset, plan.world.now, transaction=transaction)
+        plan.history.commits.append(commit)
+        parts = [TxnOffsetCommitRequestPartition(partition_index=self.number, committed_offset=offset)]
+        offsets = TxnOffsetCommitRequest(
+            transactional_id=self.name,
+            group_id=TRANSFER,
+            producer_id=self.producer_id,
+            producer_epoch=self.epoch,
+            topics=[TxnOffsetCommitRequestTopic(name=LEDGER, partitions=parts)],
+        )
+
+        async def once() -> None:
+            answer = await self.cluster.call_coordinator(TRANSFER, offsets, TxnOffsetCommitResponse)
+            for topic in answer.topics:
+                for part in topic.partitions:
+                    if part.error_code:
+                        self.cluster.forget_coordinator(TRANSFER)
+                        raise BrokerError(part.error_code, TRANSFER)
+
+        await self.insist(once)
+        return commit
+
+    # Requests
+
+    async def ask(self, request: Payload, response: type[R], errors: Callable[[Any], list[int]]) -> R:
+        """One request to the coordinator of the transactional id; its answer when it names no error."""
+
+        async def once() -> R:
+            if self.coordinator < 0:
+                await self.find()
+            try:
+                answer = await self.call(self.coordinator, request, response)
+            except ClientError:
+                self.coordinator = -1
+                raise
+            for code in errors(answer):
+                if code:
+                    if code in MOVED:
+                        self.coordinator = -1
+                    raise BrokerError(code, self.name)
+            return answer
+
+        return await self.insist(once)
+
+    async def find(self) -> None:
+        request = FindCoordinatorRequest(key=self.name, key_type=1, coordinator_keys=[self.name])
+        answer = await self.cluster.call_any(request, FindCoordinatorResponse)
+        found = answer.coordinators[0] if answer.coordinators else answer
+        if found.error_code:
+            raise BrokerError(found.error_code, self.name)
+        if found.node_id not in self.cluster.metadata.brokers:
+            await self.cluster.refresh()
+        self.coordinator = found.node_id
+
+    async def call(self, node_id: int, request: Payload, response: type[R]) -> R:
+        connection = await self.cluster.connection(node_id)
+        newest = OLDEST_OF_CLIENTS.get(type(request).KEY)
+        return await connection.call(request, response, max_version=newest)
+
+    async def insist(self, once: Callable[[], Awaitable[T]]) -> T:
+        """Tries again what may be tried again, for a while. Raises ClientError."""
+        loop = asyncio.get_running_loop()
+        deadline_s, attempt = loop.time() + GIVE_UP_S, 0
+        while True:
+            try:
+                return await once()
+            except ClientError as e:
+                if not e.retriable or loop.time() > deadline_s:
+                    raise
+                self.cluster.invalidate()
+                attempt += 1
+            await asyncio.sleep(min(0.02 * 2**attempt, 0.5))
