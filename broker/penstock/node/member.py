@@ -22,6 +22,7 @@ from penstock.control.restored.restored import Restored
 from penstock.log.log_dir import LogDir
 from penstock.node.outside import Outside, Renewal
 from penstock.runtime.logging import get_logger
+from penstock.state import keys
 from penstock.state.records import BrokerRecord, EndpointRecord
 from penstock.state.store import Store, StoreError
 from penstock.state.view import ClusterView, Endpoint
@@ -176,11 +177,21 @@ class Member:
 
     async def _watch_loss(self, registration: Registration) -> None:
         await registration.lost.wait()
+        await self._until_store_answers()  # nobody can come back before: until then, reads go on
         with suppress(StoreError):
             await self.restored.check()  # it may have ended because the store went back in time
         if not self.is_leaving and not self.restored.is_frozen:  # who is frozen goes on serving reads
             self.lost_reason = registration.lost_reason
             self.lost.set()
+
+    async def _until_store_answers(self) -> None:
+        while not self.is_leaving:
+            try:
+                await self.store.get(keys.CLUSTER)
+            except StoreError:
+                await asyncio.sleep(RETRY_S)
+            else:
+                return
 
     async def _watch_recovery(self) -> None:
         await self.restored.over.wait()

@@ -149,7 +149,11 @@ async def test_brokers_that_were_down_freeze_when_they_start_and_can_be_stopped(
     for broker in cluster.brokers.values():
         broker.ready()
     async with Admin(cluster.bootstrap) as admin:
+
+        async def is_led() -> bool:
+            [after] = await partitions(admin, "t")
+            return after.leader >= 0 and after.leader_epoch > before.leader_epoch + 1000
+
+        await until(is_led, "the replica with the most leads, in an epoch above all that was")
         await in_sync(admin, "t", 1, 2, 3)
-        [after] = await partitions(admin, "t")
-        assert after.leader_epoch > before.leader_epoch + 1000
     assert await read_all(cluster.bootstrap, "t", len(sent)) == sent

@@ -1,4 +1,4 @@
-"""Other people's transactional clients against three brokers and an etcd, whose coordinators are killed."""
+"""librdkafka's transactions against three brokers and an etcd, whose coordinators are killed."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from kafka import KafkaProducer
-from kafka.errors import KafkaError as KafkaPythonError
 from processes_kit import Brokers
 
 pytestmark = pytest.mark.timeout(240)
@@ -67,7 +65,7 @@ class Work(threading.Thread):
             try:
                 if self.work(self):
                     return
-            except (KafkaException, KafkaPythonError) as e:
+            except KafkaException as e:
                 self.errors.append(str(e))
 
     def reaches(self, done: int) -> None:
@@ -120,16 +118,6 @@ def copy_with_librdkafka(brokers: Brokers, transactional_id: str, count: int) ->
     return work
 
 
-def python_producer(brokers: Brokers, transactional_id: str) -> KafkaProducer:
-    return KafkaProducer(
-        bootstrap_servers=brokers.bootstrap.split(","),
-        transactional_id=transactional_id,
-        transaction_timeout_ms=10_000,
-        max_block_ms=1000 * CLIENT_S,
-        request_timeout_ms=5000,
-    )
-
-
 def filled(brokers: Brokers, count: int) -> None:
     brokers.create("in", "out", partitions=PARTITIONS)
     source = Producer({"bootstrap.servers": brokers.bootstrap, "enable.idempotence": True})
@@ -170,25 +158,23 @@ def pairs(brokers: Brokers, count: int, outcomes: dict[int, bool | None]) -> Cal
     told, None where it does not know."""
 
     def work(self: Work) -> bool:
-        producer = python_producer(brokers, "pairs")
-        try:
-            producer.init_transactions()
-            while self.done < count:
-                number = len(outcomes)
-                producer.begin_transaction()
-                outcomes[number] = None
-                sent = [producer.send(t, b"%d" % number, partition=number % PARTITIONS) for t in ("one", "two")]
-                for future in sent:
-                    future.get(CLIENT_S)
-                if number % 3 == 2:
-                    producer.abort_transaction()
-                else:
-                    producer.commit_transaction()
-                outcomes[number] = number % 3 != 2
-                self.done += 1
-            return True
-        finally:
-            producer.close(timeout=5)
+        settings = {"transactional.id": "pairs", "transaction.timeout.ms": 10_000}
+        producer = Producer({"bootstrap.servers": brokers.bootstrap, **settings})
+        producer.init_transactions(CLIENT_S)
+        while self.done < count:
+            number = len(outcomes)
+            producer.begin_transaction()
+            outcomes[number] = None
+            for topic in ("one", "two"):
+                producer.produce(topic, b"%d" % number, partition=number % PARTITIONS)
+            if number % 3 == 2:
+                producer.flush(CLIENT_S)
+                producer.abort_transaction(CLIENT_S)
+            else:
+                producer.commit_transaction(CLIENT_S)
+            outcomes[number] = number % 3 != 2
+            self.done += 1
+        return True
 
     return work
 
@@ -196,9 +182,9 @@ def pairs(brokers: Brokers, count: int, outcomes: dict[int, bool | None]) -> Cal
 def test_transactions_are_whole_while_coordinators_are_killed_in_the_middle_of_commits(brokers: Brokers) -> None:
     brokers.create("one", "two", partitions=PARTITIONS)
     outcomes: dict[int, bool | None] = {}
-    writer = Work(pairs(brokers, 180, outcomes))
+    writer = Work(pairs(brokers, 600, outcomes))
     writer.start()
-    for goal in (40, 80, 130):
+    for goal in (100, 250, 400):
         writer.reaches(goal)
         kill_and_go_on(brokers, writer, brokers.coordinator("pairs"))
     writer.ends()

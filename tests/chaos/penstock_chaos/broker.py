@@ -1,0 +1,66 @@
+"""A broker of a cluster under test: a process of its own, killed, frozen, stopped and started on the same data."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from penstock_crash.broker import Broker
+
+from penstock_chaos.places import Place
+
+SOURCE_VARIABLE = "PENSTOCK_CHAOS_SOURCE"
+"""A folder with another `penstock` in it, which the brokers then run: one with a fault planted, or another release."""
+
+
+class ClusterBroker(Broker):
+    """`penstock up --etcd`: with an address and a port of its own, which it keeps over restarts."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        place: Place,
+        etcd_url: str,
+        home: Path,
+        settings: Mapping[str, str],
+        disk_prefix: tuple[str, ...] = (),
+        data: Path | None = None,
+    ) -> None:
+        home.mkdir(exist_ok=True)
+        super().__init__(home, settings, [*place.prefix, *disk_prefix], data)
+        self.broker_id, self.place, self._etcd_url = broker_id, place, etcd_url
+        if place.prefix:
+            self.port = 9092
+
+    @property
+    def bootstrap(self) -> str:
+        return f"{self.place.address}:{self.port}"
+
+    def command(self) -> list[str]:
+        settings = [f"--set={name}={value}" for name, value in self.settings.items()]
+        where = [f"--data={self.data}", f"--host={self.place.address}", f"--port={self.port}", "--http-port=-1"]
+        cluster = [f"--etcd={self._etcd_url}", f"--id={self.broker_id}"]
+        source = os.environ.get(SOURCE_VARIABLE)
+        run = [str(Path(sys.executable).with_name("penstock"))]
+        if source is not None:
+            run = ["env", f"PYTHONPATH={source}", sys.executable, "-m", "penstock.cli"]
+        return [*self.prefix, *run, "up", *where, *cluster, *settings]
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None
+
+    @property
+    def state(self) -> str:
+        """The kernel's letter for the process: R, S, T (stopped by a signal) and so on."""
+        stat = Path(f"/proc/{self.pid}/stat").read_text()
+        return stat.rpartition(")")[2].split()[0]
+
+    def freeze(self) -> None:
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)

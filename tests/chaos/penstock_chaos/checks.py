@@ -1,0 +1,101 @@
+"""What must hold of a cell: the simulation's checks, and those of a loop that consumes, transforms and produces.
+
+Pure. Each finding is a sentence; none is a pass.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from itertools import pairwise
+
+from penstock_simulation import checker
+from penstock_simulation.checker import Finding
+from penstock_simulation.history import Content, History
+
+from penstock_chaos.history import SOURCE, TARGET, Told
+
+
+def findings(told: Told) -> list[Finding]:
+    """All that was found, what clients say themselves first. `told` is settled."""
+    found = [Finding("broken client", said) for said in told.broken]
+    history = told.history
+    # Markers take offsets that nobody reads: a transactional topic has gaps.
+    plain = History(contents=[c for c in history.contents if c.partition[0] != TARGET])
+    for check in checker.CHECKS:
+        found += check(plain if check is checker.gaps else history)
+    if not any(content.partition[0] == TARGET for content in history.contents):
+        return found  # the end could not be read, which is a finding of its own
+    for own in (torn, lost_commits, aborted_kept, wrongly_many):
+        found += own(told)
+    return found
+
+
+def target_values(told: Told) -> Counter[bytes]:
+    """What a read_committed reader finds at the end, and how often."""
+    return Counter(value for c in told.history.contents if c.partition[0] == TARGET for _, value in c.records)
+
+
+def torn(told: Told) -> Iterator[Finding]:
+    """Of a transaction all records are there, or none."""
+    there = target_values(told)
+    counts: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    for output in told.outputs:
+        counts[output.transaction][0] += 1
+        counts[output.transaction][1] += output.value in there
+    for transaction, (made, found) in counts.items():
+        if 0 < found < made:
+            yield Finding("torn transaction", f"{transaction} made {made} records; {found} are there")
+
+
+def lost_commits(told: Told) -> Iterator[Finding]:
+    """Of a transaction whose commit was acknowledged something is there."""
+    there = target_values(told)
+    made = {output.transaction for output in told.outputs}
+    kept = {output.transaction for output in told.outputs if output.value in there}
+    for transaction in sorted(told.committed & made - kept):
+        yield Finding("lost transaction", f"the commit of {transaction} was acknowledged, and nothing of it is there")
+
+
+def aborted_kept(told: Told) -> Iterator[Finding]:
+    """Nothing of an aborted transaction is there for who reads committed records only."""
+    there = target_values(told)
+    for output in told.outputs:
+        if output.transaction in told.history.aborted and output.value in there:
+            yield Finding("aborted read", f"{output.value!r} of the aborted {output.transaction} is read")
+
+
+def wrongly_many(told: Told) -> Iterator[Finding]:
+    """Each record of the source below the group's committed offset has exactly one of the target, others none."""
+    there = target_values(told)
+    made: Counter[tuple[int, int]] = Counter()
+    for output in told.outputs:
+        made[output.source] += there[output.value]
+    for content in told.history.contents:
+        if content.partition[0] == SOURCE:
+            yield from wrongly_many_of(content, made, told.positions.get(content.partition[1], -1))
+
+
+def wrongly_many_of(content: Content, made: Counter[tuple[int, int]], position: int) -> Iterator[Finding]:
+    partition = content.partition[1]
+    for offset, value in content.records:
+        count, expected = made[partition, offset], 1 if offset < position else 0
+        if count != expected:
+            yield Finding(
+                "not exactly once",
+                f"{value!r} at {SOURCE}-{partition} offset {offset} was transformed {count} times, where the group has"
+                f" committed {position}",
+            )
+
+
+def longest_pause_s(history: History, topic: str, since_s: float, until_s: float) -> float:
+    """The longest time between two acknowledged writes of one partition, whichever has the longest."""
+    acknowledged: dict[int, list[float]] = defaultdict(list)
+    for write in history.writes:
+        if write.partition[0] == topic and since_s <= write.completed_s <= until_s:
+            acknowledged[write.partition[1]].append(write.completed_s)
+    longest = 0.0
+    for moments in acknowledged.values():
+        ordered = [since_s, *sorted(moments), until_s]
+        longest = max(longest, *(b - a for a, b in pairwise(ordered)))
+    return longest

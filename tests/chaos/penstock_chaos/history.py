@@ -1,0 +1,131 @@
+"""From the journals of the workloads to what the checker looks at."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from math import inf
+
+from penstock_crash.journal import Entry
+from penstock_simulation.history import Commit, CommittedRead, Content, History, Outcome, Seen, Write
+
+SOURCE = "orders"
+TARGET = "invoices"
+WORKERS = "invoicing"
+"""The group of whoever makes the target of the source, in transactions."""
+
+
+@dataclass(slots=True)
+class Output:
+    """A record that a transaction made of a record of the source."""
+
+    transaction: str
+    value: bytes
+    partition: int
+    source: tuple[int, int]
+    """Partition and offset of what it was made of."""
+
+
+@dataclass
+class Told:
+    """Everything that the clients wrote down, and what is there at the end."""
+
+    history: History = field(default_factory=History)
+    outputs: list[Output] = field(default_factory=list)
+    committed: set[str] = field(default_factory=set)
+    """Transactions whose commit was acknowledged."""
+    broken: list[str] = field(default_factory=list)
+    """What a client says that no cluster may do to it."""
+    positions: dict[int, int] = field(default_factory=dict)
+    """What the transactions' group has committed at the end, by partition of the source."""
+    _writes: dict[str, Write] = field(default_factory=dict)
+    _begun: dict[str, tuple[float, dict[str, int]]] = field(default_factory=dict)
+    _numbers: dict[tuple[str, int], int] = field(default_factory=lambda: defaultdict(int))
+
+    def add(self, entries: Iterable[Entry], topic: str, read_committed: bool = False) -> None:
+        """A journal's entries. `topic` is where its loads write, read or commit offsets of."""
+        for kind, *fields in entries:
+            match kind:
+                case "send":
+                    writer, partition, number, value, at_s = fields
+                    write = Write(writer, (topic, partition), number, value.encode(), at_s)
+                    self._writes[value] = write
+                    self.history.writes.append(write)
+                case "ack":
+                    value, offset, at_s = fields
+                    write = self._writes[value]
+                    write.outcome, write.offset, write.completed_s = Outcome.OK, offset, at_s
+                case "seen":
+                    self._add_seen(topic, read_committed, *fields)
+                case "read":
+                    self._add_seen(SOURCE, True, *fields)
+                case "commit":
+                    group, partition, offset, begun, ended = fields
+                    outcome, at_s = (Outcome.UNKNOWN, inf) if ended is None else (Outcome.OK, ended)
+                    self.history.commits.append(Commit(group, (topic, partition), offset, begun, outcome, at_s))
+                case "committed":
+                    group, partition, offset, begun, ended = fields
+                    self.history.committed_reads.append(CommittedRead(group, (SOURCE, partition), offset, begun, ended))
+                case "positions":
+                    transaction, positions, at_s = fields
+                    self._begun[transaction] = at_s, positions
+                case "out":
+                    self._add_output(*fields)
+                case "end":
+                    self._end(*fields)
+                case "content":
+                    its_topic, partition, start, end, records = fields
+                    pairs = [(offset, value.encode()) for offset, value in records]
+                    self.history.contents.append(Content((its_topic, partition), start, end, pairs))
+                case "broken":
+                    self.broken.append(str(fields[0]))
+
+    def _add_seen(
+        self,
+        topic: str,
+        read_committed: bool,
+        reader: str,
+        session: int,
+        group: str,
+        at_s: float,
+        found: dict[str, list[tuple[int, str]]],
+    ) -> None:
+        for partition, records in found.items():
+            for offset, value in records:
+                place = topic, int(partition)
+                self.history.seen.append(
+                    Seen(reader, session, place, offset, value.encode(), at_s, group, read_committed)
+                )
+
+    def _add_output(self, transaction: str, partition: int, value: str, source: int, offset: int) -> None:
+        self.outputs.append(Output(transaction, value.encode(), partition, (source, offset)))
+        writer = transaction.rpartition(".")[0]
+        number = self._numbers[writer, partition]
+        self._numbers[writer, partition] += 1
+        write = Write(writer, (TARGET, partition), number, value.encode(), transaction=transaction)
+        self._writes[value] = write
+        self.history.writes.append(write)
+
+    def _end(self, transaction: str, how: str, at_s: float) -> None:
+        if how == "committed":
+            self.committed.add(transaction)
+        elif how in ("aborted", "left"):
+            # What was left without a commit is aborted by the next life, or by the coordinator.
+            self.history.aborted.add(transaction)
+        begun_s, positions = self._begun.get(transaction, (at_s, {}))
+        outcome = {"committed": Outcome.OK, "unknown": Outcome.UNKNOWN}.get(how, Outcome.FAILED)
+        completed_s = inf if outcome is Outcome.UNKNOWN else at_s
+        for partition, offset in positions.items():
+            place = SOURCE, int(partition)
+            self.history.commits.append(Commit(WORKERS, place, offset, begun_s, outcome, completed_s))
+
+    def settle(self) -> History:
+        """When all is added: what transactions made has their outcome."""
+        for write in self.history.writes:
+            if write.transaction in self.committed:
+                write.outcome = Outcome.OK
+        for read in self.history.committed_reads:
+            if read.group == WORKERS:
+                self.positions[read.partition[1]] = read.offset
+        return self.history

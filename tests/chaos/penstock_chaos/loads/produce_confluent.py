@@ -1,0 +1,78 @@
+"""Idempotent producers with acks=all on confluent-kafka: numbered records to each partition, one life after another.
+
+Options: topic, partitions, name, pause_s. Journal: `send` writer, partition, number, value, time; `ack` value, offset,
+time; `broken` what no cluster should do to an idempotent producer.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from penstock_crash.journal import JournalWriter
+
+from penstock_chaos.loads.common import FAST_RECONNECT, body, now, start
+
+UNDER_WAY = 60
+"""Records of a partition that wait for their acknowledgement at most: the others go on while one has no leader."""
+
+
+class Writer:
+    """One life of a producer, which ends with a fatal error or with the load."""
+
+    def __init__(self, name: str, options: dict[str, Any], journal: JournalWriter) -> None:
+        self.name, self.topic, self.journal = name, options["topic"], journal
+        self.sent = [0] * options["partitions"]
+        self.under_way = [0] * options["partitions"]
+        self.fatal = False
+        config = {"bootstrap.servers": options["bootstrap"], "enable.idempotence": True, "acks": "all"}
+        patience = {"message.timeout.ms": 0, "linger.ms": 5, "retry.backoff.ms": 50, "retry.backoff.max.ms": 500}
+        self.producer = Producer(config | FAST_RECONNECT | patience | {"error_cb": self.on_error})
+
+    def on_error(self, error: KafkaError) -> None:
+        """What is not fatal, librdkafka mends itself."""
+        if error.fatal() and not self.fatal:
+            self.fatal = True
+            self.journal.write("broken", f"{self.name}: {error}")
+
+    def send(self, partition: int) -> None:
+        number = self.sent[partition]
+        value = body(self.name, partition, number)
+
+        def delivered(error: KafkaError | None, message: Message) -> None:
+            self.under_way[partition] -= 1
+            if error is None:
+                self.journal.write("ack", value, message.offset(), now())
+            elif not self.fatal:
+                self.journal.write("broken", f"{self.name}: {value} was given up: {error}")
+
+        self.journal.write("send", self.name, partition, number, value, now())
+        self.producer.produce(self.topic, value, partition=partition, on_delivery=delivered)
+        self.sent[partition] += 1
+        self.under_way[partition] += 1
+
+    def run(self, end: threading.Event, pause_s: float) -> None:
+        turn = 0
+        while not end.is_set() and not self.fatal:
+            partition = turn % len(self.sent)
+            turn += 1
+            if self.under_way[partition] < UNDER_WAY:
+                try:
+                    self.send(partition)
+                except KafkaException as refused:
+                    self.fatal = True
+                    self.journal.write("broken", f"{self.name}: {refused}")
+            self.producer.poll(0)
+            time.sleep(pause_s)
+        while any(self.under_way) and not self.fatal:
+            self.producer.poll(0.05)
+
+
+def main(options: dict[str, Any]) -> None:
+    end, journal = start(options)
+    life = 0
+    while not end.is_set():
+        life += 1
+        Writer(f"{options['name']}.{life}", options, journal).run(end, options["pause_s"])

@@ -1,0 +1,27 @@
+"""Faults planted in a copy of the broker, to show that cells notice: `python -m tests.chaos.run --plant NAME`.
+
+For each: the cells that must find something. The copy is made as in `tests/faults`; the checkout is not touched.
+"""
+
+from __future__ import annotations
+
+from penstock_faults.planting import Fault
+
+PLANTS = (
+    Fault(
+        name="acknowledged-alone",
+        says="acks=all is answered when the leader has a batch, whatever the replicas in sync have",
+        file="replica/leader.py",
+        old="reached = self.high_watermark if self.under_min_isr else self.isr.flushed_everywhere(reached)",
+        new="pass",
+        caught_by=("kill-leader", "cut-from-peers"),
+    ),
+    Fault(
+        name="duplicates-written",
+        says="a repeated batch of an idempotent producer is written again",
+        file="replica/producer_state.py",
+        old="                return Verdict.DUPLICATE, batch\n",
+        new="                return Verdict.APPEND, None\n",
+        caught_by=("cut-from-peers",),
+    ),
+)

@@ -1,0 +1,256 @@
+"""A cluster with workloads on it: what a cell breaks, and what is held to the promises afterwards.
+
+The order of a cell (`play`): start; wait until all work flows; the fault, which proves that it happened, and is healed;
+wait until all that was acknowledged is readable and all work flows again; let the workloads finish; read everything;
+check.
+"""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from penstock_simulation.checker import Finding
+
+from penstock_chaos.broker import ClusterBroker
+from penstock_chaos.checks import findings, longest_pause_s
+from penstock_chaos.cluster import Cluster
+from penstock_chaos.console import Refused
+from penstock_chaos.history import SOURCE, TARGET, WORKERS, Told
+from penstock_chaos.replicas import differing
+from penstock_chaos.workload import POLL_S, Workload
+
+SOURCE_PARTITIONS, TARGET_PARTITIONS = 6, 3
+GROUPS = ("billing", "shipping", WORKERS)
+FLOW_LIMIT_S = 90.0
+READABLE_LIMIT_S = 60.0
+FINISH_LIMIT_S = 90.0
+PRODUCE_PAUSE_S = 0.01
+MEMBER_LIFE_S = 20.0
+
+
+@dataclass
+class Outcome:
+    """What a cell came to. `evidence` says what happened, in sentences; `findings` is empty where all promises held."""
+
+    evidence: list[str] = field(default_factory=list)
+    acknowledged: int = 0
+    transactions: int = 0
+    commits: int = 0
+    longest_pause_s: float = 0.0
+    fault_s: float = 0.0
+    readable_s: float | None = None
+    """Until everything acknowledged before was readable and all work flowed again, from the healing on."""
+    findings: list[Finding] = field(default_factory=list)
+
+
+class World:
+    """One cluster with its workloads; `rng` decides what the fault hits."""
+
+    def __init__(self, home: Path, rng: random.Random, with_network: bool, small_disk: int | None) -> None:
+        self.home, self.rng = home, rng
+        self.cluster = Cluster(home, with_network, small_disk)
+        self.workloads: dict[str, Workload] = {}
+        self.outcome = Outcome()
+        self.acknowledged: dict[int, dict[int, tuple[float, float]]] = {p: {} for p in range(SOURCE_PARTITIONS)}
+        """When each record of the source was sent and acknowledged, by partition and offset."""
+        self._sent: dict[str, tuple[int, float]] = {}
+        """Partition and time, by value."""
+        self._ends: dict[str, dict[int, int]] = {}
+        self._contents: Workload | None = None
+
+    def prove(self, sentence: str) -> None:
+        """Notes what was seen of the fault."""
+        self.outcome.evidence.append(sentence)
+        print(f"    {sentence}", flush=True)
+
+    def broken(self, sentence: str) -> None:
+        """Notes a promise that was not kept while the fault lasted."""
+        self.outcome.findings.append(Finding("broken promise", sentence))
+
+    # Work
+
+    def start(self) -> None:
+        self.cluster.start()
+        self.cluster.create_topic(SOURCE, SOURCE_PARTITIONS)
+        self.cluster.create_topic(TARGET, TARGET_PARTITIONS)
+        source = {"topic": SOURCE, "partitions": SOURCE_PARTITIONS}
+        producing = source | {"pause_s": PRODUCE_PAUSE_S}
+        self._work("produce_confluent", "confluent", "ack", **producing)
+        self._work("produce_kafka_python", "kafka-python", "ack", **producing)
+        grouping = source | {"life_s": MEMBER_LIFE_S}
+        self._work("group_confluent", "billing", "commit", group="billing", members=2, **grouping)
+        self._work("group_kafka_python", "shipping", "commit", group="shipping", **grouping)
+        self._work(
+            "transact", WORKERS, "end", group=WORKERS, transactional_id=WORKERS, target=TARGET,
+            target_partitions=TARGET_PARTITIONS, most=200, abort_rate=0.1, seed=self.rng.randrange(1 << 32), **source,
+        )  # fmt: skip
+        self._work("follow", "follower", "seen", topic=TARGET, partitions=TARGET_PARTITIONS)
+
+    def _work(self, module: str, name: str, progress: str, **options: object) -> None:
+        options["bootstrap"] = self.cluster.bootstrap
+        self.workloads[name] = Workload(self.home, self.cluster.clients, module, name, progress, **options)
+
+    def read(self) -> None:
+        """Takes in what the workloads have written down meanwhile."""
+        for workload in self.workloads.values():
+            for kind, *fields in workload.read():
+                if kind == "send":
+                    self._sent[fields[3]] = fields[1], fields[4]
+                elif kind == "ack":
+                    partition, sent_s = self._sent[fields[0]]
+                    self.acknowledged[partition][fields[1]] = sent_s, fields[2]
+
+    def acknowledged_between(self, begin_s: float, end_s: float) -> dict[int, int]:
+        """How many records of each partition of the source were both sent and acknowledged in that time."""
+        self.read()
+        return {
+            p: sum(begin_s < sent_s and acknowledged_s <= end_s for sent_s, acknowledged_s in offsets.values())
+            for p, offsets in self.acknowledged.items()
+        }
+
+    def comes_true(self, condition: Callable[[], bool], limit_s: float) -> bool:
+        """Waits for a condition, for so long at most."""
+        deadline = time.monotonic() + limit_s
+        while not condition():
+            for workload in self.workloads.values():
+                workload.check_alive()
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(POLL_S)
+        return True
+
+    def wait_flowing(self, when: str, limit_s: float, much: int) -> None:
+        """Until from now on each workload has got on, and each partition has taken records. Raises AssertionError."""
+        self.read()
+        before = {name: workload.done[workload.progress] for name, workload in self.workloads.items()}
+        since_s = time.monotonic()
+
+        def idle() -> list[str]:
+            self.read()
+            waiting = [n for n, w in self.workloads.items() if w.done[w.progress] < before[n] + much]
+            taken = self.acknowledged_between(since_s, time.monotonic())
+            return waiting + [f"{SOURCE}-{p}" for p, count in taken.items() if count < much]
+
+        if not self.comes_true(lambda: not idle(), limit_s):
+            raise AssertionError(f"waited {limit_s:.0f} s for work to flow {when}; nothing new of {', '.join(idle())}")
+
+    # The course of a cell
+
+    def play(self, fault: Callable[[World], None]) -> Outcome:
+        """Everything, from start to checks. What goes wrong on the way is a finding as well."""
+        began_s = time.monotonic()
+        try:
+            self.start()
+            self.wait_flowing("before the fault", FLOW_LIMIT_S, 5)
+            began_s = time.monotonic()
+            fault(self)
+            healed_s = time.monotonic()
+            self.outcome.fault_s = healed_s - began_s
+            self._wait_readable(healed_s)
+            self._finish()
+        except (AssertionError, Refused, subprocess.TimeoutExpired) as broken:
+            self.outcome.findings.append(Finding("stuck", str(broken)))
+        self._judge(began_s)
+        return self.outcome
+
+    def _wait_readable(self, healed_s: float) -> None:
+        """All that was acknowledged can be read, and all work goes on."""
+        self.read()
+        reach = {SOURCE: {p: max(offsets, default=-1) + 1 for p, offsets in self.acknowledged.items()}}
+        reader = self._reader("readable", "read_uncommitted", {SOURCE: SOURCE_PARTITIONS}, reach, ())
+        deadline = healed_s + READABLE_LIMIT_S
+        try:
+            self.wait_flowing("after healing", deadline - time.monotonic(), 3)
+            reader.wait_finished(deadline)
+        finally:
+            reader.clean_up()
+        self.outcome.readable_s = time.monotonic() - healed_s
+
+    def _finish(self) -> None:
+        """The workloads bring to an end what they have begun; then everything is read."""
+        for workload in self.workloads.values():
+            workload.ask_to_finish()
+        deadline = time.monotonic() + FINISH_LIMIT_S
+        for workload in self.workloads.values():
+            workload.wait_finished(deadline)
+        self._read_everything()
+        self._compare_replicas()
+
+    def _read_everything(self) -> None:
+        """To the high watermark first, then as committed: a transaction that hangs would keep that one behind."""
+        topics = {SOURCE: SOURCE_PARTITIONS, TARGET: TARGET_PARTITIONS}
+        first = self._reader("ends", "read_uncommitted", topics, {}, ())
+        first.wait_finished(time.monotonic() + FINISH_LIMIT_S)
+        ends: dict[str, dict[int, int]] = {topic: {} for topic in topics}
+        for topic, partition, _, end, _ in first.journal.of("content"):
+            ends[topic][partition] = end
+        self._ends = ends
+        last = self._reader("contents", "read_committed", topics, ends, GROUPS)
+        last.wait_finished(time.monotonic() + FINISH_LIMIT_S)
+        self._contents = last
+
+    def _reader(
+        self,
+        name: str,
+        isolation: str,
+        topics: dict[str, int],
+        reach: dict[str, dict[int, int]],
+        groups: tuple[str, ...],
+    ) -> Workload:
+        where = {"bootstrap": self.cluster.bootstrap, "groups": dict.fromkeys(groups, SOURCE)}
+        return Workload(
+            self.home, self.cluster.clients, "read_all", name, "over",
+            isolation=isolation, topics=topics, reach=reach, **where,
+        )  # fmt: skip
+
+    def _compare_replicas(self) -> None:
+        """When nothing is written any more, all replicas in sync hold the same bytes."""
+        truth = self.cluster.wait_truth("all replicas in sync at the end", lambda t: t.is_whole)
+        for broker in self.cluster.brokers.values():
+            broker.stop()
+        data = {i: self.cluster.data_of(i) for i in self.cluster.brokers}
+        for topic, partitions in self._ends.items():
+            self.outcome.findings += differing(truth.topics[topic], topic, partitions, data)
+
+    def _judge(self, began_s: float) -> None:
+        self.read()
+        told = Told()
+        for workload in self.workloads.values():
+            told.add(
+                workload.journal.entries, TARGET if workload.name == "follower" else SOURCE, workload.name == "follower"
+            )
+        if self._contents is not None:
+            told.add(self._contents.journal.entries, SOURCE)
+        history = told.settle()
+        self.outcome.findings += findings(told)
+        acknowledged = [write for write in history.writes if write.offset >= 0]
+        self.outcome.acknowledged = len(acknowledged)
+        self.outcome.transactions = len(told.committed)
+        self.outcome.commits = sum(commit.group != WORKERS and commit.completed_s < 1e300 for commit in history.commits)
+        last_s = max((write.completed_s for write in acknowledged), default=began_s)
+        self.outcome.longest_pause_s = longest_pause_s(history, SOURCE, began_s, last_s)
+
+    def clean_up(self) -> None:
+        for workload in self.workloads.values():
+            workload.clean_up()
+        self.cluster.clean_up()
+
+    # What faults hit
+
+    def leader(self, avoid_controller: bool = True) -> ClusterBroker:
+        """A broker that leads some of the source."""
+        truth = self.cluster.console.truth()
+        assert truth.controller is not None
+        leaders = sorted({record.leader for record in truth.of(SOURCE).values()} & set(self.cluster.brokers))
+        others = [each for each in leaders if each != truth.controller.broker_id]
+        return self.cluster.brokers[self.rng.choice(others if avoid_controller and others else leaders)]
+
+    def controller(self) -> ClusterBroker:
+        truth = self.cluster.console.truth()
+        assert truth.controller is not None
+        return self.cluster.brokers[truth.controller.broker_id]
