@@ -7,15 +7,16 @@ topics and many clients the same parts go out over and over.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable
 from uuid import UUID
 
+from penstock.api.brokers_seen import BrokersSeen
 from penstock.api.routes import RequestContext, Route
 from penstock.config.broker import BrokerConfig
 from penstock.control.naming import check_name
 from penstock.control.results import AdminError
 from penstock.control.topic_admin import MAX_REQUEST_PARTITIONS, TopicAdmin
-from penstock.state.view import ClusterView, PartitionView, TopicChange, TopicView
+from penstock.state.view import BrokerView, ClusterView, PartitionView, TopicChange, TopicView
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.metadata import (
     MetadataRequest,
@@ -42,6 +43,7 @@ class MetadataApi:
         self._parts: dict[UUID, MetadataResponseTopic] = {}
         self._all: list[MetadataResponseTopic] | None = None
         self._brokers = view.brokers
+        self._seen = BrokersSeen(view)
         view.subscribe(self._on_changes)
 
     def routes(self) -> list[Route]:
@@ -142,7 +144,7 @@ class MetadataApi:
         if request.include_topic_authorized_operations:
             topics = [with_operations(topic) for topic in topics]
         response = MetadataResponse(
-            brokers=brokers_by(context.peer.listener, view),
+            brokers=brokers_by(context.peer.listener, self._seen),
             cluster_id=view.cluster_id,
             controller_id=view.controller_id,
             topics=topics,
@@ -179,10 +181,10 @@ def reachable(partition: PartitionView, view: ClusterView) -> tuple[ErrorCode, i
     return ErrorCode.NONE, partition.leader, offline
 
 
-def brokers_by(listener: str, view: ClusterView) -> list[MetadataResponseBroker]:
+def brokers_by(listener: str, brokers: Iterable[BrokerView]) -> list[MetadataResponseBroker]:
     """The brokers, at the addresses that are advertised on the listener that was asked."""
     found = []
-    for broker in view.brokers.values():
+    for broker in brokers:
         endpoint = broker.endpoint(listener)
         if endpoint is not None:
             found.append(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import socket
 import urllib.request
@@ -12,6 +13,7 @@ import pytest
 from node_kit import Client, Process, fetch_request
 
 from penstock.wire.errors import ErrorCode
+from penstock.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from penstock.wire.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -189,3 +191,13 @@ def test_clients_of_each_listener_are_told_its_own_address(up: Up) -> None:
     with Client(outside) as client:
         assert brokers(client.metadata()) == [("queue.example.com", 19093)]
         assert client.values("t") == [b"one"]
+
+
+def test_what_is_announced_is_what_the_protocol_page_says(up: Up) -> None:
+    with Client(up().port) as client:
+        announced = client.ask(
+            ApiVersionsRequest(client_software_name="a", client_software_version="1"), ApiVersionsResponse, 3
+        ).api_keys
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "protocol.md").read_text()
+    rows = re.findall(r"^\| (\d+) \| \w+ \| (\d+)(?: \(\d+\))? to (\d+) \|$", page, re.MULTILINE)
+    assert {tuple(map(int, row)) for row in rows} == {(a.api_key, a.min_version, a.max_version) for a in announced}
