@@ -292,9 +292,13 @@ async def test_a_partition_that_is_refused_rests_and_the_others_go_on(path: Data
     fetcher = fetcher_of(channel)
     for index in range(2):
         fetcher.add(following(path, index))
+    fetcher.rest_s = 3600.0  # longer than any machine stalls: its end is made to come below
     await channel.request(0)
     channel.reply(0, answer(partition_index=0, error_code=error), answer(records((0, 1)), partition_index=1))
     assert named(await channel.request(1)) == [(1, 1, 1, EPOCH)]
+    assert fetcher.rest_timer is not None
+    fetcher.rest_timer.cancel()
+    fetcher.end_rest()
     later = await channel.request(2)
     assert named(later) == [(0, 0, 0, -1)], "after a rest, though the other request still hangs"
     await fetcher.close()
