@@ -24,7 +24,8 @@ public final class Scenarios {
 
     /** With several brokers the one that a client asks may not have heard of a new topic yet. */
     private static final String LAGGING_BROKER = "(Error while fetching metadata|reported a recoverable issue)"
-            + ".*=(UNKNOWN_TOPIC_OR_PARTITION|LEADER_NOT_AVAILABLE)";
+            + ".*=(UNKNOWN_TOPIC_OR_PARTITION|LEADER_NOT_AVAILABLE)"
+            + "|PartitionLeaderStrategy.*Received unknown topic error for topic java-";
 
     private final String bootstrap;
     private final WarningLog log = WarningLog.install();
