@@ -1,4 +1,4 @@
-"""DescribeCluster, DescribeTopicPartitions, ElectLeaders, partition reassignments: the cluster as admins see it."""
+"""DescribeCluster, DescribeTopicPartitions: the cluster as admins see it."""
 
 from __future__ import annotations
 
@@ -7,42 +7,25 @@ from penstock.api.routes import RequestContext, Route
 from penstock.state.view import ClusterView, PartitionView, TopicView
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
-    alter_partition_reassignments as alter,
-)
-from penstock.wire.messages import (
     describe_cluster as cluster,
 )
 from penstock.wire.messages import (
     describe_topic_partitions as partitions,
-)
-from penstock.wire.messages import (
-    elect_leaders as elect,
-)
-from penstock.wire.messages import (
-    list_partition_reassignments as listing,
 )
 
 MAX_PARTITIONS_DESCRIBED = 2000
 """Partitions in one answer to DescribeTopicPartitions, however many were asked for."""
 BROKERS, CONTROLLERS = 1, 2
 """Endpoint types of DescribeCluster (KIP-919)."""
-PREFERRED, UNCLEAN = 0, 1
-"""Election types (KIP-460)."""
 
 
 class ClusterApi:
-    """What the view says of brokers and partitions, and what of it can be changed with one broker: nothing.
+    """What the view says of brokers and partitions; `reassignments` serves what can be changed of it."""
 
-    In a cluster (not `is_alone`) `reassignments.ReassignmentsApi` serves what can be changed.
-    """
-
-    def __init__(self, view: ClusterView, is_alone: bool = True) -> None:
-        self.view, self.is_alone = view, is_alone
+    def __init__(self, view: ClusterView) -> None:
+        self.view = view
 
     def routes(self) -> list[Route]:
-        return self._reading() + (self._changing() if self.is_alone else [])
-
-    def _reading(self) -> list[Route]:
         return [
             Route(
                 cluster.DescribeClusterRequest, cluster.DescribeClusterResponse, self.describe, 0, 2, failed_describe
@@ -54,27 +37,6 @@ class ClusterApi:
                 0,
                 0,
                 failed_topic_partitions,
-            ),
-        ]
-
-    def _changing(self) -> list[Route]:
-        return [
-            Route(elect.ElectLeadersRequest, elect.ElectLeadersResponse, self.elect_leaders, 0, 2, failed_election),
-            Route(
-                alter.AlterPartitionReassignmentsRequest,
-                alter.AlterPartitionReassignmentsResponse,
-                self.reassign,
-                0,
-                1,
-                lambda request, error: alter.AlterPartitionReassignmentsResponse(error_code=error),
-            ),
-            Route(
-                listing.ListPartitionReassignmentsRequest,
-                listing.ListPartitionReassignmentsResponse,
-                self.list_reassignments,
-                0,
-                0,
-                lambda request, error: listing.ListPartitionReassignmentsResponse(error_code=error),
             ),
         ]
 
@@ -153,58 +115,6 @@ class ClusterApi:
             topic_authorized_operations=TOPIC_OPERATIONS,
         )
 
-    def elect_leaders(self, request: elect.ElectLeadersRequest, context: RequestContext) -> elect.ElectLeadersResponse:
-        """The only replica leads: no election is needed, and of all partitions (None) none is reported as elected."""
-        if request.election_type not in (PREFERRED, UNCLEAN):
-            return failed_election(request, ErrorCode.INVALID_REQUEST)
-        results = []
-        for asked in request.topic_partitions or ():
-            outcomes = [self._election(asked.topic, index) for index in asked.partitions]
-            results.append(elect.ReplicaElectionResult(topic=asked.topic, partition_result=outcomes))
-        return elect.ElectLeadersResponse(replica_election_results=results)
-
-    def _election(self, topic: str, index: int) -> elect.PartitionResult:
-        if self.view.topic_partition(topic, index) is None:
-            error, message = (
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                f"There is no partition {index} of a topic {topic!r}.",
-            )
-        else:
-            error, message = ErrorCode.ELECTION_NOT_NEEDED, "The preferred replica is the leader."
-        return elect.PartitionResult(partition_id=index, error_code=error, error_message=message)
-
-    def reassign(
-        self, request: alter.AlterPartitionReassignmentsRequest, context: RequestContext
-    ) -> alter.AlterPartitionReassignmentsResponse:
-        responses = []
-        for topic in request.topics:
-            outcomes = [self._reassigned(topic.name, partition) for partition in topic.partitions]
-            responses.append(alter.ReassignableTopicResponse(name=topic.name, partitions=outcomes))
-        return alter.AlterPartitionReassignmentsResponse(
-            allow_replication_factor_change=request.allow_replication_factor_change, responses=responses
-        )
-
-    def _reassigned(self, topic: str, asked: alter.ReassignablePartition) -> alter.ReassignablePartitionResponse:
-        """Keeping the replicas as they are succeeds; anything else needs brokers to move to."""
-        partition = self.view.topic_partition(topic, asked.partition_index)
-        error, message = ErrorCode.NONE, None
-        if partition is None:
-            error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            message = f"There is no partition {asked.partition_index} of a topic {topic!r}."
-        elif asked.replicas is None:
-            error, message = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "Nothing is being reassigned."
-        elif asked.replicas != partition.replicas:
-            error = ErrorCode.INVALID_REPLICA_ASSIGNMENT
-            message = f"Replicas {asked.replicas[:20]}: partitions of a single broker stay on it, {partition.replicas}."
-        return alter.ReassignablePartitionResponse(
-            partition_index=asked.partition_index, error_code=error, error_message=message
-        )
-
-    def list_reassignments(
-        self, request: listing.ListPartitionReassignmentsRequest, context: RequestContext
-    ) -> listing.ListPartitionReassignmentsResponse:
-        return listing.ListPartitionReassignmentsResponse()
-
 
 def failed_describe(request: cluster.DescribeClusterRequest, error: int) -> cluster.DescribeClusterResponse:
     return cluster.DescribeClusterResponse(error_code=error)
@@ -217,14 +127,3 @@ def failed_topic_partitions(
         partitions.DescribeTopicPartitionsResponseTopic(error_code=error, name=topic.name) for topic in request.topics
     ]
     return partitions.DescribeTopicPartitionsResponse(topics=topics)
-
-
-def failed_election(request: elect.ElectLeadersRequest, error: int) -> elect.ElectLeadersResponse:
-    results = [
-        elect.ReplicaElectionResult(
-            topic=asked.topic,
-            partition_result=[elect.PartitionResult(partition_id=i, error_code=error) for i in asked.partitions],
-        )
-        for asked in request.topic_partitions or ()
-    ]
-    return elect.ElectLeadersResponse(error_code=error, replica_election_results=results)

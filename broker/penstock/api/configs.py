@@ -10,7 +10,7 @@ from penstock.config.broker import BrokerConfig
 from penstock.config.definition import Kind, Setting, Source
 from penstock.control.config_admin import ConfigAdmin
 from penstock.control.config_describe import Described, Synonym, describe_all_brokers, describe_broker, describe_topic
-from penstock.control.controller.replacement import is_removable
+from penstock.control.drains import is_removable
 from penstock.control.naming import check_name
 from penstock.control.results import ALL_BROKERS, AdminError, ConfigChange, Outcome, Resource, unknown_topic
 from penstock.state.view import ClusterView

@@ -137,17 +137,23 @@ class MetadataApi:
             offline_replicas=offline,
         )
 
+    def _controller(self, brokers: list[MetadataResponseBroker]) -> int:
+        """Whom to send what an administrator asks for. Every broker takes it, so that between two controllers one is
+        named all the same: librdkafka, told of none, does not look again before its call has timed out."""
+        if self.view.controller_id >= 0 or not brokers:
+            return self.view.controller_id
+        ids = [broker.node_id for broker in brokers]
+        return self.config.node_id if self.config.node_id in ids else ids[0]
+
     def _response(
         self, request: MetadataRequest, context: RequestContext, topics: list[MetadataResponseTopic]
     ) -> MetadataResponse:
         view = self.view
         if request.include_topic_authorized_operations:
             topics = [with_operations(topic) for topic in topics]
+        brokers = brokers_by(context.peer.listener, self._seen)
         response = MetadataResponse(
-            brokers=brokers_by(context.peer.listener, self._seen),
-            cluster_id=view.cluster_id,
-            controller_id=view.controller_id,
-            topics=topics,
+            brokers=brokers, cluster_id=view.cluster_id, controller_id=self._controller(brokers), topics=topics
         )
         if request.include_cluster_authorized_operations:
             response.cluster_authorized_operations = CLUSTER_OPERATIONS

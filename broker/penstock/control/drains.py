@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from penstock.state import keys
 from penstock.state.records import BadRecord, BrokerConfigRecord, decode
 from penstock.state.store import Compare, Entry
+from penstock.state.view import ClusterView
 
 SETTING = "broker.draining"
 MAX_COMPARED = 100
@@ -54,3 +55,10 @@ def is_set(entry: Entry) -> bool:
     except BadRecord:
         return False
     return settings.get(SETTING, "").strip().lower() == "true"
+
+
+def is_removable(view: ClusterView, broker_id: int) -> bool:
+    """Whether no partition has a replica on a broker: it can be stopped for ever. Told as `broker.removable`."""
+    return not any(
+        broker_id in partition.replicas for topic in view.topics_by_id.values() for partition in topic.partitions
+    )

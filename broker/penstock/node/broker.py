@@ -20,8 +20,6 @@ from penstock.config.listeners import ListenerAddress, advertised
 from penstock.config.options import UpOptions
 from penstock.control.config_describe import note_identity
 from penstock.control.membership import begin_leader_epochs, ensure_cluster, register_embedded
-from penstock.control.restored.guarded import GuardedStore
-from penstock.control.restored.restored import Restored
 from penstock.control.topic_admin import TopicAdmin
 from penstock.group.coordinator import GroupCoordinator
 from penstock.http.late import LateHttp
@@ -29,27 +27,22 @@ from penstock.http.sources import Sources
 from penstock.log.log_dir import LogDir
 from penstock.log.types import LogError
 from penstock.node.handlers import Parts, make_dispatcher
-from penstock.node.member import Member
 from penstock.node.outside import Outside, OwnStore
-from penstock.node.parts import Assignments, DeletedTopics, DirSizes, Hosted
-from penstock.node.probing import TcpProber
+from penstock.node.parts import DirSizes, Hosted
 from penstock.node.settings import StartError, listeners_of, load_config, server_limits
-from penstock.replica.fetchers import ReplicaFetchers
-from penstock.replica.isr_keeper import IsrKeeper
 from penstock.replica.manager import ReplicaManager
 from penstock.replica.producer_state import ProducerState
 from penstock.runtime import logging
 from penstock.runtime.stats import RequestStats
 from penstock.server.listener import ListenError, Server
-from penstock.state import keys
 from penstock.state.store import Store, StoreError
 from penstock.state.view import ClusterView, Endpoint
-from penstock.state.watcher import Watcher
+from penstock.state.watcher import Gate, Watcher
 from penstock.txn.producer_ids import ProducerIds
 from penstock.txn.service import Transactions
 
 if TYPE_CHECKING:
-    from penstock.node.peers import Peers
+    from penstock.node.clustered import Clustered
 
 STATE_FILE = "state.db"
 CLOSE_GRACE_S = 5.0
@@ -77,9 +70,8 @@ class Node:
         self.reason: str | None = "starting"
         """Why clients should not be sent here; None when they may."""
         self.log_dir: LogDir | None = None
-        self.member: Member | None = None
-        self.restored: Restored | None = None
-        """Of a cluster: whether its store was restored from a backup."""
+        self.cluster: Clustered | None = None
+        """What belongs to the cluster that this broker is of; None where it is alone."""
         self.parts: Parts | None = None
         self.never = asyncio.Event()
         self.cleanup = contextlib.AsyncExitStack()
@@ -87,11 +79,11 @@ class Node:
 
     @property
     def lost(self) -> asyncio.Event:
-        return self.never if self.member is None else self.member.lost
+        return self.never if self.cluster is None else self.cluster.member.lost
 
     @property
     def lost_reason(self) -> str:
-        return "" if self.member is None else self.member.lost_reason
+        return "" if self.cluster is None else self.cluster.member.lost_reason
 
     def successor(self, listeners: list[ListenerAddress], http_port: int | None) -> Node:
         """A broker with the same data, to start at the same addresses after this one has stopped."""
@@ -119,28 +111,26 @@ class Node:
         asyncio.get_running_loop().set_default_executor(executor)
         http = self.prepare_http()
         self.log_dir = log_dir = self.open_log_dir()
-        store: Store = self.open_store()
-        cluster = await ensure_cluster(store, self.outside.new_id)
-        log_dir.claim(cluster.cluster_id)
-        store = await self.guard(store, log_dir)
-        watcher = Watcher(store, self.view, self.config, self.restored.gate if self.restored is not None else None)
+        own_store = self.open_store()
+        log_dir.claim((await ensure_cluster(own_store, self.outside.new_id)).cluster_id)
+        store, gate = await self.look_for_cluster(own_store, log_dir)
+        watcher = Watcher(store, self.view, self.config, gate)
         await watcher.start()
         self.cleanup.push_async_callback(watcher.stop)
         if log_dir.was_unclean and not self.outside.is_clustered:
             await watcher.applied(await begin_leader_epochs(store))
         await self.recover(log_dir)
-        parts, peers = await self.make_parts(store, watcher, log_dir)
-        self.parts = parts
+        self.parts = parts = await self.make_parts(store, watcher, log_dir)
         dispatcher = make_dispatcher(parts, asyncio.get_running_loop().time)
         self.cleanup.push_async_callback(dispatcher.close)
         server = Server(dispatcher, server_limits(self.config), executor, self.outside.bind)
         if http is not None:
             self.cleanup.callback(http.tell, None)
-        listening = await self.listen(server, parts, peers)
+        listening = await self.listen(server, parts)
         self.cleanup.callback(parts.groups.dismiss)
         self.cleanup.callback(parts.replicas.wake_readers)
-        if self.member is not None:
-            self.cleanup.push_async_callback(self.member.hand_over)
+        if self.cluster is not None:
+            self.cleanup.push_async_callback(self.cluster.member.hand_over)
         await parts.topics.resume()
         opening = asyncio.create_task(parts.replicas.host_unopened())
         self.cleanup.callback(opening.cancel)
@@ -174,19 +164,18 @@ class Node:
     def make_store(self) -> OwnStore:
         return self.outside.open_store(os.path.join(os.path.abspath(self.options.data_dir), STATE_FILE))
 
-    async def guard(self, store: Store, log_dir: LogDir) -> Store:
-        """A cluster's store may have been restored from a backup: goes on when it is known to be sound."""
+    async def look_for_cluster(self, store: OwnStore, log_dir: LogDir) -> tuple[Store, Gate | None]:
+        """The store that everything goes through, and what looks at changes before the view takes them in."""
         if not self.outside.is_clustered:
-            return store
-        guarded = GuardedStore(store)
-        self.restored = restored = Restored(guarded, self.make_store, log_dir, self.view, self.clock)
-        self.cleanup.push_async_callback(restored.close)
+            return store, None
+        from penstock.node.clustered import Clustered
 
-        async def recover_logs() -> None:
-            await asyncio.to_thread(log_dir.recover, ProducerState)
-
-        await restored.start(recover_logs)
-        return guarded
+        listener = self.listeners[0].name
+        self.cluster = cluster = Clustered(
+            store, self.make_store, self.view, self.config, log_dir, self.outside, listener, self.cleanup
+        )
+        await cluster.begin()
+        return cluster.store, cluster.restored.gate
 
     async def recover(self, log_dir: LogDir) -> None:
         """Brings the logs into order before anybody can ask for them; in a thread, for the sake of the health pages."""
@@ -195,7 +184,7 @@ class Node:
             self.reason = f"starting: {count:,} partitions are looked at, as the broker did not end cleanly"
 
         hosted = Hosted(self.view)
-        known = self.restored.known(hosted) if self.restored is not None else hosted
+        known = hosted if self.cluster is None else self.cluster.known(hosted)
 
         def work() -> None:
             log_dir.recover(ProducerState)
@@ -203,61 +192,39 @@ class Node:
                 log.warning("data that belongs to no topic was put aside", directory=name)
 
         await asyncio.to_thread(work)
-        if self.restored is not None:
-            await self.restored.set_aside()
+        if self.cluster is not None:
+            await self.cluster.restored.set_aside()
         self.reason = "starting"
         log_dir.start()
 
-    async def make_parts(self, store: Store, watcher: Watcher, log_dir: LogDir) -> tuple[Parts, Peers | None]:
+    async def make_parts(self, store: Store, watcher: Watcher, log_dir: LogDir) -> Parts:
         """What serves, ready to; in a cluster nothing of it acts before this broker is a member."""
-        view, config, clock = self.view, self.config, self.clock
-        peers: Peers | None = None
-        if self.outside.is_clustered:
-            from penstock.node.peers import Peers  # brings the client along, which a broker that is alone does not need
-
-            peers = Peers(view, config, self.listeners[0].name)
-            replicas = self.make_replicas(store, watcher, log_dir, peers)
+        view, config, clock, cluster = self.view, self.config, self.clock, self.cluster
+        if cluster is None:
+            member, peers, replicas = None, None, ReplicaManager(view, log_dir, clock, config)
         else:
-            replicas = ReplicaManager(view, log_dir, clock, config)
+            replicas = cluster.join(watcher)
+            member, peers = cluster.member, cluster.peers
         replicas.schedule_expiry()
         self.cleanup.callback(replicas.close)
-        topics = TopicAdmin(store, view, watcher, clock, config, self.outside.new_id, self.member is not None)
+        topics = TopicAdmin(store, view, watcher, clock, config, self.outside.new_id, member is not None)
         self.undo_in_time("topics", topics.settle)
-        if self.member is not None:
-            self.undo_in_time("membership", self.member.close)
-        groups = GroupCoordinator(
-            store, view, clock, config, lambda: str(self.outside.new_id()), membership=self.member
-        )
+        if member is not None:
+            self.undo_in_time("membership", member.close)
+        groups = GroupCoordinator(store, view, clock, config, lambda: str(self.outside.new_id()), membership=member)
         await groups.start()
         self.undo_in_time("groups", groups.close)
-        if self.member is None:
+        if member is None:
             topics.cleaners += [replicas.forget_topic, groups.offsets.forget_topic]
         ids = ProducerIds(store)
         transactions = Transactions(store, view, clock, config, ids, replicas, groups, peers, peers)
         await transactions.start()
         self.undo_in_time("transactions", transactions.close)
-        is_clustered = self.member is not None
         return Parts(
-            store, view, watcher, clock, config, self.stats, log_dir, replicas, topics, groups, ids, transactions,
-            is_clustered,
-        ), peers  # fmt: skip
+            store, view, watcher, clock, config, self.stats, log_dir, replicas, topics, groups, ids, transactions
+        )  # fmt: skip
 
-    def make_replicas(self, store: Store, watcher: Watcher, log_dir: LogDir, peers: Peers) -> ReplicaManager:
-        """The partitions of a broker that has others beside it."""
-        view, config = self.view, self.config
-        assert self.restored is not None, "a cluster's store is looked at"
-        self.member = member = Member(store, view, watcher, config, log_dir, self.outside, self.restored)
-        log_dir.on_failed = member.withdraw
-        keeper = IsrKeeper(store, view, self.clock, config, member)
-        fetchers = ReplicaFetchers(peers.fetch_from, config, member)
-        assigned = Assignments(store, config.node_id)
-        replicas = ReplicaManager(view, log_dir, self.clock, config, member, keeper, fetchers, assigned.is_unassigned)
-        self.cleanup.push_async_callback(peers.close)
-        self.cleanup.push_async_callback(fetchers.close)
-        self.cleanup.push_async_callback(keeper.close)
-        return replicas
-
-    async def listen(self, server: Server, parts: Parts, peers: Peers | None) -> list[ListenerAddress]:
+    async def listen(self, server: Server, parts: Parts) -> list[ListenerAddress]:
         """Opens the listeners; nobody is accepted before the addresses by which clients find us are registered."""
 
         async def register(bound: list[ListenerAddress]) -> None:
@@ -265,11 +232,10 @@ class Node:
             told = advertised(bound, given, socket.gethostname())
             note_identity(self.config, bound, told)
             endpoints = [Endpoint(a.name, a.host, a.port) for a in told]
-            if self.member is None:
+            if self.cluster is None:
                 await self.register_alone(parts, endpoints)
             else:
-                assert peers is not None, "a member has peers"
-                await self.enter(self.member, parts, peers, endpoints)
+                await self.cluster.enter(parts.replicas, parts.groups, endpoints)
 
         self.cleanup.push_async_callback(server.close, CLOSE_GRACE_S)
         return await server.listen(self.listeners, register)
@@ -281,16 +247,6 @@ class Node:
         )
         await parts.watcher.applied(revision)
 
-    async def enter(self, member: Member, parts: Parts, peers: Peers, endpoints: list[Endpoint]) -> None:
-        """Becomes a member of the cluster; from here on this broker follows, leads and may govern."""
-        await member.register(endpoints)
-        parts.groups.ownership.look(range(keys.SHARD_COUNT))  # some may have been given to it before it knew its epoch
-        deleted = DeletedTopics(self.view, parts.replicas, member.may_discard)
-        deleted.start()
-        self.cleanup.push_async_callback(deleted.close)
-        parts.replicas.start()
-        member.govern(TcpProber(peers.listener), peers, [parts.groups.forget_topic])
-
     def prepare_http(self) -> LateHttp | None:
         """Comes first, so that it ends last: until then it tells how things are."""
         if self.options.http_port is None:
@@ -301,13 +257,13 @@ class Node:
 
     def not_ready(self) -> str | None:
         """Why clients should not be sent here; None when they may."""
-        if self.restored is not None and self.restored.reason is not None:
-            return self.restored.reason
-        if self.reason is None and self.log_dir is not None and self.log_dir.failed is not None:
+        if self.cluster is not None and self.cluster.restored.reason is not None:
+            return self.cluster.restored.reason  # also at the start, which waits for it
+        if self.reason is not None:
+            return self.reason
+        if self.log_dir is not None and self.log_dir.failed is not None:
             return f"{self.log_dir.path} has failed: {self.log_dir.failed}"
-        if self.reason is None and self.member is not None and not self.member.may_serve():
-            return "the lease of this broker may have ended: its etcd does not answer, or has ended its membership"
-        return self.reason
+        return None if self.cluster is None else self.cluster.not_ready()
 
     def sources(self, server: Server, parts: Parts) -> Sources:
         """What metrics are made from."""

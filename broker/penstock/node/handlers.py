@@ -69,7 +69,6 @@ class Parts:
     groups: GroupCoordinator
     ids: ProducerIds
     transactions: Transactions
-    is_clustered: bool
 
 
 def make_dispatcher(parts: Parts, now_s: Callable[[], float]) -> Dispatcher:
@@ -80,7 +79,7 @@ def make_dispatcher(parts: Parts, now_s: Callable[[], float]) -> Dispatcher:
     routes = [route for api in apis for route in api.routes()]
     sessions = FetchSessions(config.max_incremental_fetch_session_cache_slots, now_s)
     followers = None
-    if parts.is_clustered:
+    if replicas.membership is not None:
         followers = ReplicaFetchApi(replicas, config.replica_fetch_response_max_bytes)
     fetch = FetchApi(replicas, sessions, FetchLimits(config.fetch_max_bytes), stats, followers)
     produce = ProduceApi(replicas, stats, parts.transactions.verifier)
@@ -90,11 +89,12 @@ def make_dispatcher(parts: Parts, now_s: Callable[[], float]) -> Dispatcher:
 def make_apis(parts: Parts) -> list[Api]:
     store, view, watcher, config = parts.store, parts.view, parts.watcher, parts.config
     groups, txns = parts.groups, parts.transactions
-    apis: list[Api] = [
+    return [
         MetadataApi(view, parts.topics, config),
         TopicsApi(view, parts.topics, config),
         ConfigsApi(view, ConfigAdmin(store, view, watcher, config), config),
-        ClusterApi(view, is_alone=not parts.is_clustered),
+        ClusterApi(view),
+        ReassignmentsApi(view, Wishes(store, view, watcher)),
         QuorumApi(store, view, parts.clock),
         LogDirsApi(view, DirSizes(parts.log_dir)),
         LogQueriesApi(parts.replicas),
@@ -105,6 +105,3 @@ def make_apis(parts: Parts) -> list[Api]:
         TransactionsApi(txns.coordinator, view, parts.clock),
         TransactionPartsApi(view, txns.markers, groups, txns.offsets, txns.verifier),
     ]
-    if parts.is_clustered:
-        apis.append(ReassignmentsApi(view, Wishes(store, view, watcher)))
-    return apis

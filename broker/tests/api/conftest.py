@@ -18,10 +18,12 @@ from penstock.api.exchange import Peer
 from penstock.api.log_dirs import LogDirsApi, LogDirState
 from penstock.api.metadata import MetadataApi
 from penstock.api.quorum import QuorumApi
+from penstock.api.reassignments import ReassignmentsApi
 from penstock.api.routes import RequestContext, Route
 from penstock.api.topics import TopicsApi
 from penstock.config.broker import BrokerConfig
 from penstock.control.config_admin import ConfigAdmin
+from penstock.control.controller.wishes import Wishes
 from penstock.control.membership import ensure_cluster, register_embedded
 from penstock.control.topic_admin import TopicAdmin
 from penstock.runtime.clock import SystemClock
@@ -113,6 +115,7 @@ async def broker(settings: dict[str, str]) -> AsyncIterator[Broker]:
         TopicsApi(view, admin, config),
         ConfigsApi(view, configs, config),
         ClusterApi(view),
+        ReassignmentsApi(view, Wishes(store, view, watcher)),
         QuorumApi(store, view, FixedClock()),
         LogDirsApi(view, disk),
     ]

@@ -47,6 +47,14 @@ async def test_a_topic_is_described_with_its_partitions_and_the_brokers(broker, 
     assert {p.leader_epoch for p in topic.partitions} == {0 if version >= 7 else -1}
 
 
+@pytest.mark.parametrize("version", VERSIONS[1:])
+async def test_between_two_controllers_this_broker_is_named_as_every_broker_takes_an_administrators_requests(
+    broker, version: int
+) -> None:
+    broker.view.controller_id = -1
+    assert (await broker.ask(asking(), version)).controller_id == broker.config.node_id
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_all_topics_are_asked_for_with_null_and_in_version_0_with_an_empty_list(broker, version: int) -> None:
     await created(broker, "a", "b")

@@ -6,7 +6,6 @@ from uuid import UUID
 
 import pytest
 
-from penstock.api.cluster import ClusterApi
 from penstock.api.reassignments import MAX_PARTITIONS, ReassignmentsApi
 from penstock.control.controller.wishes import Wishes
 from penstock.control.results import NewTopic
@@ -134,13 +133,6 @@ def test_failures_can_be_told(cluster, version: int) -> None:
     assert (
         cluster.ask.failed(elect.ElectLeadersRequest(topic_partitions=[]), version, 41).replica_election_results == []
     )
-
-
-def test_in_a_cluster_no_api_is_served_twice(cluster) -> None:
-    served = [route.request for route in ClusterApi(cluster.view, is_alone=False).routes()]
-    added = [route.request for route in ReassignmentsApi(cluster.view, None).routes()]  # type: ignore[arg-type]
-    assert not set(served) & set(added)
-    assert {route.request for route in ClusterApi(cluster.view).routes()} == {*served, *added}
 
 
 async def removable(cluster) -> str | None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from etcd_process import EtcdCluster
 from node_kit import DEADLINE_S, Process
 
-from penstock.client import Admin, Consumer, PartitionInfo, Producer, RequestTimedOut, TopicPartition
+from penstock.client import Admin, Consumer, PartitionInfo, Producer, RequestTimedOut, TopicPartition, UnknownTopic
 
 LEASE_MS = 3000
 """The brokers': shorter than by default, as tests wait for it to end."""
@@ -66,7 +67,16 @@ async def until(condition: Callable[[], Awaitable[object]], what: str) -> None:
 
 
 async def partitions(admin: Admin, topic: str) -> list[PartitionInfo]:
-    return list((await admin.describe_topics([topic]))[topic].partitions.values())
+    """Waits for a broker that has heard of the topic: another than the one that created it may be asked."""
+    found: list[PartitionInfo] = []
+
+    async def is_known() -> bool:
+        with suppress(UnknownTopic):
+            found[:] = (await admin.describe_topics([topic]))[topic].partitions.values()
+        return bool(found)
+
+    await until(is_known, f"{topic} is known")
+    return found
 
 
 async def in_sync(admin: Admin, topic: str, *broker_ids: int) -> None:

@@ -18,7 +18,6 @@ from penstock.log.flusher import Flusher, FlushWork, T
 from penstock.log.log_dir import LogDir
 from penstock.node.broker import Node
 from penstock.node.handlers import Parts
-from penstock.node.peers import Peers
 from penstock.replica.manager import ReplicaManager
 from penstock.runtime.clock import Clock
 from penstock.state.store import Store
@@ -133,12 +132,12 @@ class SimNode(Node):
 
     replicas: ReplicaManager | None = None
 
-    async def make_parts(self, store: Store, watcher: Watcher, log_dir: LogDir) -> tuple[Parts, Peers | None]:
-        parts, peers = await super().make_parts(store, watcher, log_dir)
+    async def make_parts(self, store: Store, watcher: Watcher, log_dir: LogDir) -> Parts:
+        parts = await super().make_parts(store, watcher, log_dir)
         self.replicas = parts.replicas
-        return parts, peers
+        return parts
 
     @property
     def is_controller(self) -> bool:
-        member = self.member
-        return member is not None and member.controller is not None and member.controller.term is not None
+        controller = None if self.cluster is None else self.cluster.member.controller
+        return controller is not None and controller.term is not None

@@ -67,13 +67,6 @@ def emptying(moves: Iterable[Move], brokers: Collection[int]) -> list[Move]:
     return [move for move in moves if not move.removes.isdisjoint(brokers)]
 
 
-def is_removable(view: ClusterView, broker_id: int) -> bool:
-    """Whether no partition has a replica on a broker: it can be stopped for ever. Told as `broker.removable`."""
-    return not any(
-        broker_id in partition.replicas for topic in view.topics_by_id.values() for partition in topic.partitions
-    )
-
-
 class Replacement:
     """Empties brokers that drain or are gone for long, while this broker is controller."""
 

@@ -14,7 +14,7 @@ from penstock.control.controller import leaders, reassign
 from penstock.control.drains import Drains, drains_of
 from penstock.control.members import PASTS, Past, Standing, partition_name, read_past
 from penstock.control.membership import created
-from penstock.control.results import AdminError, Outcome
+from penstock.control.results import SEEN_S, AdminError, Outcome, store_error
 from penstock.state import keys
 from penstock.state.records import PartitionRecord, decode, encode
 from penstock.state.store import Compare, Put, Store, StoreError
@@ -52,7 +52,7 @@ class Wishes:
         try:
             drains = drains_of((await self.store.range(keys.BROKER_CONFIGS)).entries)
         except StoreError as e:
-            return [Outcome(ErrorCode.KAFKA_STORAGE_ERROR, str(e)) for _ in wishes]
+            return [Outcome(store_error(e), str(e)) for _ in wishes]
         return await self._all([self._reassign(wish, drains) for wish in wishes])
 
     async def elect(self, partitions: Sequence[tuple[str, int]], is_unclean: bool) -> list[Outcome]:
@@ -63,7 +63,7 @@ class Wishes:
                 for entry in (await self.store.range(PASTS)).entries:
                     pasts[int(entry.key[len(PASTS) :])] = read_past(entry)
             except StoreError as e:
-                return [Outcome(ErrorCode.KAFKA_STORAGE_ERROR, str(e)) for _ in partitions]
+                return [Outcome(store_error(e), str(e)) for _ in partitions]
         change = unclean_leader if is_unclean else preferred_leader
         return await self._all([self._change(topic, index, change, pasts) for topic, index in partitions])
 
@@ -75,14 +75,17 @@ class Wishes:
                 if isinstance(result, AdminError):
                     outcomes.append(Outcome(result.error, result.message))
                 elif isinstance(result, StoreError):
-                    outcomes.append(Outcome(ErrorCode.KAFKA_STORAGE_ERROR, str(result)))
+                    outcomes.append(Outcome(store_error(result), str(result)))
                 elif isinstance(result, BaseException):
                     raise result
                 else:
                     latest = max(latest, result)
                     outcomes.append(Outcome())
         if latest:
-            await self.watcher.applied(latest)
+            try:
+                await self.watcher.applied(latest, SEEN_S)
+            except StoreError as e:
+                return [outcome if outcome.error else Outcome(store_error(e), str(e)) for outcome in outcomes]
         return outcomes
 
     async def _reassign(self, wish: Wish, drains: Drains) -> int:

@@ -1,0 +1,96 @@
+"""What a broker of a cluster has beside what one that is alone has, from before its view is filled to its end.
+
+Made by `broker` where there is a cluster, and loaded only there: a broker that is alone has no use for the controller,
+nor for a client of other brokers, in its memory. Whatever it begins it puts onto the broker's `cleanup`, as that does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Container, Sequence
+from uuid import UUID
+
+from penstock.config.broker import BrokerConfig
+from penstock.control.restored.guarded import GuardedStore
+from penstock.control.restored.restored import Restored
+from penstock.group.coordinator import GroupCoordinator
+from penstock.log.log_dir import LogDir
+from penstock.node.member import Member
+from penstock.node.outside import Outside, OwnStore
+from penstock.node.parts import Assignments, DeletedTopics
+from penstock.node.peers import Peers
+from penstock.node.probing import TcpProber
+from penstock.replica.fetchers import ReplicaFetchers
+from penstock.replica.isr_keeper import IsrKeeper
+from penstock.replica.manager import ReplicaManager
+from penstock.replica.producer_state import ProducerState
+from penstock.state import keys
+from penstock.state.view import ClusterView, Endpoint
+from penstock.state.watcher import Watcher
+
+
+class Clustered:
+    """`begin` first, then `join`, then `enter`. `open_store` makes one more store; `listener` names the brokers'
+    listener for each other."""
+
+    def __init__(
+        self,
+        store: OwnStore,
+        open_store: Callable[[], OwnStore],
+        view: ClusterView,
+        config: BrokerConfig,
+        log_dir: LogDir,
+        outside: Outside,
+        listener: str,
+        cleanup: contextlib.AsyncExitStack,
+    ) -> None:
+        self.view, self.config, self.log_dir, self.outside = view, config, log_dir, outside
+        self.cleanup = cleanup
+        self.store = GuardedStore(store)
+        """Through which everything is written."""
+        self.restored = Restored(self.store, open_store, log_dir, view, outside.clock)
+        self.peers = Peers(view, config, listener)
+        self.member: Member
+
+    async def begin(self) -> None:
+        """Returns when the store is known not to be one restored from a backup, or to have been recovered."""
+        self.cleanup.push_async_callback(self.restored.close)
+
+        async def recover_logs() -> None:
+            await asyncio.to_thread(self.log_dir.recover, ProducerState)
+
+        await self.restored.start(recover_logs)
+
+    def known(self, hosted: Container[tuple[UUID, int]]) -> Container[tuple[UUID, int]]:
+        """Whose data is not to be put aside."""
+        return self.restored.known(hosted)
+
+    def join(self, watcher: Watcher) -> ReplicaManager:
+        """The partitions of this broker, which lead and follow once it is a member (`enter`)."""
+        store, view, config, clock = self.store, self.view, self.config, self.outside.clock
+        self.member = member = Member(store, view, watcher, config, self.log_dir, self.outside, self.restored)
+        self.log_dir.on_failed = member.withdraw
+        keeper = IsrKeeper(store, view, clock, config, member)
+        fetchers = ReplicaFetchers(self.peers.fetch_from, config, member)
+        assigned = Assignments(store, config.node_id)
+        for close in (self.peers.close, fetchers.close, keeper.close):
+            self.cleanup.push_async_callback(close)
+        return ReplicaManager(view, self.log_dir, clock, config, member, keeper, fetchers, assigned.is_unassigned)
+
+    async def enter(self, replicas: ReplicaManager, groups: GroupCoordinator, endpoints: Sequence[Endpoint]) -> None:
+        """Becomes a member of the cluster; from here on this broker follows, leads and may govern."""
+        member = self.member
+        await member.register(endpoints)
+        groups.ownership.look(range(keys.SHARD_COUNT))  # some may have been given to it before it knew its epoch
+        deleted = DeletedTopics(self.view, replicas, member.may_discard)
+        deleted.start()
+        self.cleanup.push_async_callback(deleted.close)
+        replicas.start()
+        member.govern(TcpProber(self.peers.listener), self.peers, [groups.forget_topic])
+
+    def not_ready(self) -> str | None:
+        """Why clients should not be sent to a member; None where the cluster is no reason."""
+        if not self.member.may_serve():
+            return "the lease of this broker may have ended: its etcd does not answer, or has ended its membership"
+        return None
