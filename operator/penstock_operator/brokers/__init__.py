@@ -1,0 +1,1 @@
+"""Brokers: `ports.brokers` on the Kafka admin protocol, by `penstock.client`."""

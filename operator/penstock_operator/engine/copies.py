@@ -1,0 +1,228 @@
+"""What the watches have seen, kept: the `Objects` that controllers look things up in.
+
+Fed by `engine.watching` (events of kopf) and `engine.sweep` (complete lists, which find what a broken watch did not
+tell). Both may be late and in any order: the newest resource version wins, and what was deleted does not come back by
+an older event. Copies are slimmed: `managedFields` and the last applied manifest are most of an object's bytes.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from penstock_operator.ports.kube import CONSUMER_GROUPS, NODES, TOPICS, Object, Resource
+
+CLUSTER_LABEL = "penstock.io/cluster"
+Change = Literal["changed", "deleted"]
+Listener = Callable[[Resource, Change, Object], None]
+Name = tuple[str, str]
+"""Namespace ("" where there is none) and name."""
+
+REMEMBER_DELETED_S = 600.0
+MAX_DELETED = 20_000
+_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+
+
+@dataclass(slots=True)
+class _Kind:
+    by_name: dict[Name, Object] = field(default_factory=dict)
+    by_namespace: dict[str, dict[str, Object]] = field(default_factory=dict)
+    by_cluster: dict[Name, dict[str, Object]] = field(default_factory=dict)
+    gone: OrderedDict[Name, tuple[float, bool, Object]] = field(default_factory=OrderedDict)
+    """When, whether a DELETED event told it, and what it was."""
+    lists_to_come: set[str | None] | None = None
+    """Namespaces (None: all) whose first list has not come; None where nothing is known of the resource."""
+
+
+class Copies:
+    """The newest of each object. `now` is a monotonic clock in seconds. Listeners are called for each change, in the
+    order in which they were added, after the copy has been brought up to date."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._kinds: dict[Resource, _Kind] = {}
+        self._listeners: list[Listener] = []
+
+    def listen(self, listener: Listener) -> None:
+        self._listeners.append(listener)
+
+    def get(self, resource: Resource, namespace: str, name: str) -> Object | None:
+        kind = self._kinds.get(resource)
+        return kind.by_name.get((namespace, name)) if kind else None
+
+    def of(self, resource: Resource, namespace: str | None = None) -> Sequence[Object]:
+        kind = self._kinds.get(resource)
+        if kind is None:
+            return ()
+        if namespace is None:
+            return tuple(kind.by_name.values())
+        return tuple(kind.by_namespace.get(namespace, {}).values())
+
+    def in_cluster(self, resource: Resource, namespace: str, cluster: str) -> Sequence[Object]:
+        kind = self._kinds.get(resource)
+        return tuple(kind.by_cluster.get((namespace, cluster), {}).values()) if kind else ()
+
+    def is_listed(self, resource: Resource) -> bool:
+        kind = self._kinds.get(resource)
+        return kind is not None and kind.lists_to_come is not None and not kind.lists_to_come
+
+    def deleted(self, resource: Resource, namespace: str, name: str) -> Object | None:
+        kind = self._kinds.get(resource)
+        found = kind.gone.get((namespace, name)) if kind else None
+        if found is None or not found[1] or found[0] + REMEMBER_DELETED_S < self._now():
+            return None
+        return found[2]
+
+    def expect(self, resource: Resource, namespaces: Iterable[str | None]) -> None:
+        """Says of which namespaces lists will come: until then `is_listed` is False."""
+        self._kind(resource).lists_to_come = set(namespaces)
+
+    def saw(self, resource: Resource, body: Object, *, is_deleted: bool = False) -> bool:
+        """Takes in one event. Returns whether it told anything new."""
+        kind = self._kind(resource)
+        name = name_of(body)
+        known = kind.by_name.get(name)
+        if known is not None and _is_older(body, known):
+            return False
+        if is_deleted:
+            self._forget(kind, name, body, is_told=True)
+            self._tell(resource, "deleted", body)
+            return True
+        lost = kind.gone.get(name)
+        if lost is not None and (_uid(lost[2]) == _uid(body) or _is_older(body, lost[2])):
+            return False
+        slim = slimmed(resource, body)
+        if known is not None and _same(resource, known, slim):
+            known["metadata"]["resourceVersion"] = slim["metadata"].get("resourceVersion", "")
+            return False
+        if known is not None:
+            self._drop(kind, name, known)
+        kind.gone.pop(name, None)
+        self._add(resource, kind, name, slim)
+        self._tell(resource, "changed", slim)
+        return True
+
+    def replace(self, resource: Resource, namespace: str | None, items: Iterable[Object], version: str) -> int:
+        """Takes in a complete list as of `version`, of one namespace or of all: objects that are not in it and not
+        newer than it are gone. Returns how many copies were wrong."""
+        kind = self._kind(resource)
+        there: set[Name] = set()
+        wrong = 0
+        for body in items:
+            there.add(name_of(body))
+            wrong += self.saw(resource, body)
+        before = kind.by_name if namespace is None else {
+            (namespace, name): body for name, body in kind.by_namespace.get(namespace, {}).items()
+        }
+        for name, body in [(name, body) for name, body in before.items() if name not in there]:
+            if _number(body["metadata"].get("resourceVersion")) <= _number(version):
+                self._forget(kind, name, body, is_told=False)
+                self._tell(resource, "deleted", body)
+                wrong += 1
+        if kind.lists_to_come is not None:
+            kind.lists_to_come.discard(namespace)
+        return wrong
+
+    def _kind(self, resource: Resource) -> _Kind:
+        return self._kinds.setdefault(resource, _Kind())
+
+    def _tell(self, resource: Resource, change: Change, body: Object) -> None:
+        for listener in self._listeners:
+            listener(resource, change, body)
+
+    def _add(self, resource: Resource, kind: _Kind, name: Name, body: Object) -> None:
+        kind.by_name[name] = body
+        kind.by_namespace.setdefault(name[0], {})[name[1]] = body
+        cluster = cluster_of(resource, body)
+        if cluster:
+            kind.by_cluster.setdefault((name[0], cluster), {})[name[1]] = body
+
+    def _drop(self, kind: _Kind, name: Name, known: Object) -> None:
+        del kind.by_name[name]
+        inside = kind.by_namespace[name[0]]
+        del inside[name[1]]
+        if not inside:
+            del kind.by_namespace[name[0]]
+        for cluster in {known.get("spec", {}).get("clusterRef", {}).get("name"), _labels(known).get(CLUSTER_LABEL)}:
+            members = kind.by_cluster.get((name[0], cluster or ""))
+            if members is not None:
+                members.pop(name[1], None)
+                if not members:
+                    del kind.by_cluster[name[0], cluster or ""]
+
+    def _forget(self, kind: _Kind, name: Name, body: Object, *, is_told: bool) -> None:
+        known = kind.by_name.get(name)
+        if known is not None:
+            self._drop(kind, name, known)
+        now = self._now()
+        kind.gone.pop(name, None)
+        kind.gone[name] = (now, is_told, body)
+        while kind.gone and (
+            len(kind.gone) > MAX_DELETED or next(iter(kind.gone.values()))[0] + REMEMBER_DELETED_S < now
+        ):
+            kind.gone.popitem(last=False)
+
+
+def name_of(body: Object) -> Name:
+    metadata = body["metadata"]
+    return metadata.get("namespace") or "", metadata["name"]
+
+
+def cluster_of(resource: Resource, body: Object) -> str:
+    """Which `Cluster` of its namespace an object belongs to; "" where none."""
+    if resource in (TOPICS, CONSUMER_GROUPS):
+        return str(body.get("spec", {}).get("clusterRef", {}).get("name") or "")
+    return str(_labels(body).get(CLUSTER_LABEL) or "")
+
+
+def slimmed(resource: Resource, body: Object) -> Object:
+    """A copy without what nobody reads. Keys are interned: each event's JSON brings its own strings for them."""
+    slim = _interned(body)
+    metadata = slim["metadata"]
+    metadata.pop("managedFields", None)
+    annotations = metadata.get("annotations")
+    if annotations:
+        annotations.pop(_LAST_APPLIED, None)
+    if resource == NODES:
+        return {
+            "metadata": {key: metadata[key] for key in ("name", "uid", "labels", "resourceVersion") if key in metadata},
+            "spec": {key: value for key, value in slim.get("spec", {}).items() if key in ("unschedulable",)},
+            "status": {"addresses": slim.get("status", {}).get("addresses", [])},
+        }
+    return slim  # type: ignore[no-any-return]
+
+
+def _interned(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {sys.intern(str(key)): _interned(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_interned(item) for item in value]
+    return sys.intern(value) if isinstance(value, str) and len(value) < 16 else value
+
+
+def _labels(body: Object) -> dict[str, str]:
+    return body["metadata"].get("labels") or {}
+
+
+def _uid(body: Object) -> str:
+    return str(body["metadata"].get("uid") or "")
+
+
+def _number(version: str | None) -> int:
+    """Resource versions are numbers that grow (KEP-5504 makes that a promise); others count as oldest."""
+    return int(version) if version and version.isdigit() else 0
+
+
+def _is_older(body: Object, than: Object) -> bool:
+    return _number(body["metadata"].get("resourceVersion")) < _number(than["metadata"].get("resourceVersion"))
+
+
+def _same(resource: Resource, before: Object, now: Object) -> bool:
+    if resource != NODES and before["metadata"].get("resourceVersion") == now["metadata"].get("resourceVersion"):
+        return True
+    return resource == NODES and {**before, "metadata": {**before["metadata"], "resourceVersion": ""}} == {
+        **now, "metadata": {**now["metadata"], "resourceVersion": ""},
+    }

@@ -1,0 +1,1 @@
+"""Kubernetes: `ports.kube` on the official client."""

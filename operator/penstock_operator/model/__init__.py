@@ -1,0 +1,1 @@
+"""The custom resources as typed values, each kind in a module of its own; pure."""

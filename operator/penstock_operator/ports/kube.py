@@ -1,0 +1,82 @@
+"""Kubernetes, as far as the operator needs it. Objects are dictionaries as the API server's JSON has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+Object = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """A kind of object: ("apps", "v1", "statefulsets"), ("", "v1", "pods"), ("penstock.io", "v1beta1", "topics")."""
+
+    group: str
+    version: str
+    plural: str
+    is_namespaced: bool = True
+
+
+CLUSTERS = Resource("penstock.io", "v1beta1", "clusters")
+TOPICS = Resource("penstock.io", "v1beta1", "topics")
+CONSUMER_GROUPS = Resource("penstock.io", "v1beta1", "consumergroups")
+STATEFUL_SETS = Resource("apps", "v1", "statefulsets")
+SERVICES = Resource("", "v1", "services")
+CONFIG_MAPS = Resource("", "v1", "configmaps")
+PODS = Resource("", "v1", "pods")
+CLAIMS = Resource("", "v1", "persistentvolumeclaims")
+BUDGETS = Resource("policy", "v1", "poddisruptionbudgets")
+NODES = Resource("", "v1", "nodes", is_namespaced=False)
+LEASES = Resource("coordination.k8s.io", "v1", "leases")
+
+
+class KubeError(Exception):
+    """The API server refused, or could not be asked. `status` is HTTP's, 0 where there was no answer."""
+
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        super().__init__(f"{reason}: {message}")
+        self.status, self.reason = status, reason
+
+    @property
+    def is_passing(self) -> bool:
+        """Whether the same may succeed later."""
+        return self.status in (0, 409, 429) or self.status >= 500
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """An Event about an object, for people. `reason` is CamelCase."""
+
+    type: Literal["Normal", "Warning"]
+    reason: str
+    message: str
+
+
+class Kube(Protocol):
+    """All raise `KubeError`; bounded in time (30 s)."""
+
+    async def get(self, resource: Resource, namespace: str, name: str) -> Object | None: ...
+
+    async def list(
+        self, resource: Resource, namespace: str | None, labels: Mapping[str, str] | None = None
+    ) -> list[Object]:
+        """All pages; of every namespace where `namespace` is None."""
+
+    async def create(self, resource: Resource, namespace: str, body: Object, *, dry_run: bool = False) -> Object: ...
+
+    async def apply(self, resource: Resource, namespace: str, body: Object) -> Object:
+        """Server-side, as field manager `penstock-operator`, by force."""
+
+    async def patch(self, resource: Resource, namespace: str, name: str, patch: Object) -> Object | None:
+        """JSON merge patch; None where the object has gone."""
+
+    async def patch_status(self, resource: Resource, namespace: str, name: str, status: Object) -> bool:
+        """Replaces the whole status (merge patch with nulls for what is gone); False where the object has gone."""
+
+    async def delete(self, resource: Resource, namespace: str, name: str, uid: str = "") -> bool:
+        """With `uid`, only that object. False where it was gone."""
+
+    async def tell(self, about: Object, happenings: Sequence[Happening]) -> None:
+        """Writes Events (events.k8s.io/v1), the same ones counted in a series; never raises: telling is best effort."""
