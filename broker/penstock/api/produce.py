@@ -1,17 +1,19 @@
 """Produce: batches go from the receive buffer to the log within the call; the answer leaves when they count.
 
 acks=all waits for the high watermark, so for the flush; acks=1 is answered when written; acks=0 never. This handler
-works on the frame itself and is called by the dispatcher before any general decoding.
+works on the frame itself and is called by the dispatcher before any general decoding. The first batches of partitions
+wait until their files have been made, off the event loop (`produce_backlog`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
 from penstock.api.exchange import Connection, Exchange
+from penstock.api.produce_backlog import Asked, Backlog
 from penstock.api.transactional_produce import UNVERIFIED, Gate, Held
 from penstock.replica.acceptance import Appended
 from penstock.replica.leader import Leader
@@ -24,6 +26,7 @@ from penstock.wire.produce_frame import (
     FIRST_SERVED,
     BatchPlace,
     PartitionResult,
+    ProduceFrame,
     Topic,
     encode_produce_response,
     parse_produce,
@@ -34,6 +37,7 @@ ACKS = (ALL, 0, 1)
 SWEEP_S = 1.0
 """How often waiting requests are looked over for those whose time is up."""
 
+Refusal = tuple[ErrorCode, str]
 TopicResults = list[tuple[Topic, list[PartitionResult]]]
 
 
@@ -45,6 +49,8 @@ class ProduceApi:
         self.verifier = verifier
         """Of transactional batches; None where there are no transactions."""
         self.stats = stats
+        self.backlog = Backlog(self.serve_late)
+        """Requests for partitions that are written to for the first time."""
         self.waiting: dict[ProduceWait, None] = {}
         self.sweep: asyncio.TimerHandle | None = None
 
@@ -52,15 +58,61 @@ class ProduceApi:
         """Serves the request whose body starts at `body`; `frame` is only valid during the call."""
         started = self.stats.now_s()
         request = parse_produce(frame, body, version)
-        exchange = connection.open_exchange()
-        acks = request.acks
+        asked = Asked(connection.open_exchange(), request, version, correlation_id, started)
+        gate, refusal = self.examine(request, version)
+        if refusal is not None:
+            self.serve(asked, frame, gate, refusal, ())
+            return
+        find, partitions, new = self.replicas.find, [], []
+        for topic, places in request.topics:
+            for place in places:
+                partition = find(topic, place.partition)
+                partitions.append(partition)
+                if partition is not None and partition.log.active is None:
+                    new.append(partition.log)
+        queues = self.backlog.queues
+        if (new or (queues and connection in queues)) and self.backlog.take(connection, asked, frame, new):
+            return
+        self.serve(asked, frame, gate, None, partitions)
+
+    def serve_late(self, asked: Asked, frame: memoryview) -> bool:
+        """Serves a request that had to wait, by what holds now; see `Backlog`."""
+        gate, refusal = self.examine(asked.request, asked.version)
+        if asked.exchange.gone and self.replicas.log_dir.closing:
+            refusal = ErrorCode.NOT_LEADER_OR_FOLLOWER, "the broker stops"
+        partitions: list[Leader | None] = []
+        if refusal is None:
+            find = self.replicas.find
+            partitions = [find(topic, place.partition) for topic, places in asked.request.topics for place in places]
+        return self.serve(asked, frame, gate, refusal, partitions)
+
+    def examine(self, request: ProduceFrame, version: int) -> tuple[Gate | None, Refusal | None]:
+        """What transactional batches have to pass, and why no part of the request can be taken."""
+        acks, gate = request.acks, None
         refusal = refuse(acks, version)
-        gate = None
         if request.transactional_id is not None:
             gate = Gate(request.transactional_id, self.verifier, version)
             refusal = refusal or gate.refusal(acks)
         if refusal is None and acks != ALL and not self.replicas.may_serve():
             refusal = ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker has lost its lease: another may lead"
+        return gate, refusal
+
+    def serve(
+        self,
+        asked: Asked,
+        frame: memoryview,
+        gate: Gate | None,
+        refusal: Refusal | None,
+        partitions: Sequence[Leader | None],
+    ) -> bool:
+        """Appends the batches, unless there is a `refusal`, and answers or begins to wait for what makes them count.
+
+        `partitions` are those of the request, in its order, None for what is not here. False where the connection is
+        closed instead of an answer.
+        """
+        exchange, request, version, correlation_id, started = asked
+        acks = request.acks
+        found = iter(partitions)
         waits: list[Unsettled] = []
         answer: TopicResults = []
         failed = False
@@ -68,7 +120,7 @@ class ProduceApi:
             results: list[PartitionResult] = []
             answer.append((topic, results))
             for place in places:
-                partition = None if refusal else self.replicas.find(topic, place.partition)
+                partition = None if refusal else next(found)
                 if partition is None:
                     results.append(refusal_for(place, refusal) if refusal else self.nobody(topic, place))
                     failed = True
@@ -102,13 +154,14 @@ class ProduceApi:
             if failed:
                 # the only way to tell a producer that expects no answer
                 exchange.abort("a batch sent with acks=0 was refused")
-            else:
-                exchange.drop()
+                return False
+            exchange.drop()
         elif waits:
             self.wait(ProduceWait(self, exchange, correlation_id, version, answer, started), waits, request.timeout_ms)
         else:
             self.stats.observe(ApiKey.PRODUCE, self.stats.now_s() - started)
             exchange.reply([encode_produce_response(correlation_id, version, answer)])
+        return True
 
     def nobody(self, topic: Topic, place: BatchPlace) -> PartitionResult:
         """Why a partition is not here."""
@@ -214,7 +267,7 @@ class ProduceWait:
         self.exchange.reply([encode_produce_response(self.correlation_id, self.version, self.answer)])
 
 
-def refuse(acks: int, version: int) -> tuple[ErrorCode, str] | None:
+def refuse(acks: int, version: int) -> Refusal | None:
     """Why no part of the request can be taken."""
     if version < FIRST_SERVED:
         return ErrorCode.UNSUPPORTED_VERSION, "message formats 0 and 1 are not taken"
@@ -223,5 +276,5 @@ def refuse(acks: int, version: int) -> tuple[ErrorCode, str] | None:
     return None
 
 
-def refusal_for(place: BatchPlace, refusal: tuple[ErrorCode, str]) -> PartitionResult:
+def refusal_for(place: BatchPlace, refusal: Refusal) -> PartitionResult:
     return PartitionResult(place.partition, refusal[0], message=refusal[1])

@@ -14,9 +14,11 @@ from uuid import UUID
 from penstock.config.values import TopicConfig
 from penstock.log import checkpoint as checkpoints
 from penstock.log import opening
+from penstock.log.capture import capture
 from penstock.log.checkpoint import Key
 from penstock.log.compaction.compactor import Compactor
 from penstock.log.compaction.runner import ProcessRunner, Runner
+from penstock.log.creation import Creations
 from penstock.log.file_pool import DEFAULT_MAX_OPEN, FilePool
 from penstock.log.flusher import Flusher
 from penstock.log.index_files import IndexCache
@@ -65,6 +67,7 @@ class LogDir:
         self.flusher = flusher(files, self.fail)
         self.maintenance = Maintenance(self)
         self.retention = Retention(clock, self.drop_old, retention_delay_ms)
+        self.creations = Creations(self, self.maintenance)
         self.compactor = Compactor(self.maintenance, clock, compaction or ProcessRunner())
         self.found: opening.Opened | None = None
         self.was_unclean = False
@@ -137,8 +140,10 @@ class LogDir:
         if self.sweep_timer is not None:
             self.sweep_timer.cancel()
         self.retention.stop()
+        self.creations.give_up()
         await self.compactor.stop()
         await self.maintenance.stop()
+        await self.creations.stop()
         if self.failed is None:
             for log in self.logs.values():
                 if log.flushed_offset < log.end_offset:
@@ -146,15 +151,16 @@ class LogDir:
             await self.flusher.idle()
         await self.flusher.stop()
         if self.failed is None and self.recovered:
-            entries = dict(self.stored)
+            entries, unsynced = dict(self.stored), []
             for key, log in self.logs.items():
                 if log.created and not log.closed:
                     if log.progress.directory_unsynced:  # of a segment without records
-                        self.files.sync_dir(log.directory)
-                    captured, pending = log.capture()
+                        unsynced.append(log.directory)
+                    captured, pending = capture(log)
                     opening.write_pending(self.files, pending)
                     entries[key] = checkpoints.encode(captured)
-            await asyncio.get_running_loop().run_in_executor(None, opening.mark_clean, self.files, self.path, entries)
+            run = asyncio.get_running_loop().run_in_executor
+            await run(None, opening.mark_clean, self.files, self.path, entries, unsynced)
         for log in self.logs.values():
             self.maintenance.release(log)
         self.files.unlock(f"{self.path}/{opening.LOCK_NAME}")
@@ -314,7 +320,10 @@ class LogDir:
 
     def note_created(self, log: PartitionLog) -> None:
         if not self.closing:
-            self.maintenance.spawn(self.maintenance.describe(log))
+            self.creations.describe(log)
+
+    def create(self, log: PartitionLog) -> asyncio.Future[None] | None:
+        return None if self.closing else self.creations.request(log)
 
     def note_rolled(self, log: PartitionLog) -> None:
         self.retention.note(log)

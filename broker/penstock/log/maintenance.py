@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
 from penstock.log import checkpoint as checkpoints
+from penstock.log.capture import capture
 from penstock.log.file_pool import FilePool
 from penstock.log.index import PendingEntries
 from penstock.log.index_files import IndexCache, write_indexes
@@ -26,7 +26,6 @@ from penstock.runtime.logging import get_logger
 
 THREADS = 2
 PINNED_RETRY_S = 1.0
-DESCRIPTION_NAME = "partition.json"
 
 T = TypeVar("T")
 
@@ -115,7 +114,7 @@ class Maintenance:
 
         Raises LogFull, LogDirFailed, OSError.
         """
-        captured, pending = log.capture(segments)
+        captured, pending = capture(log, segments)
         log.uncheckpointed_bytes, log.dirty_since_ms = 0, None
         await log.flush()
         try:
@@ -159,22 +158,6 @@ class Maintenance:
         except OSError as e:
             if e.errno not in PASSING:
                 raise
-
-    async def describe(self, log: PartitionLog) -> None:
-        """Leaves a file that tells people whose a partition's directory is; the broker never reads it."""
-        about = {"topic": log.topic_name, "topic_id": str(log.topic_id), "partition": log.partition}
-        path, data = f"{log.directory}/{DESCRIPTION_NAME}", json.dumps(about, indent=2).encode() + b"\n"
-
-        def write() -> None:
-            with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
-                file = self.owner.files.open(path, create=True)
-                file.truncate(0)
-                file.append(data)
-                file.close()
-
-        async with lock_of(log):
-            if not log.closed:
-                await self.run(write)
 
     # Dropping
 
@@ -247,10 +230,12 @@ class Maintenance:
             if log.closed:
                 return None
             captured = None
+            await creation_over(log)
             if log.created and log.failed is None:
                 await settle(log)
-                captured, pending = log.capture()
+                captured, pending = capture(log)
                 await self.run(self.store, log.directory, pending, captured)
+                await creation_over(log)
                 assert captured.end_offset == log.end_offset, f"{log.directory} was appended to while it was closed"
             self.release(log)
             return checkpoints.encode(captured) if captured is not None else None
@@ -270,10 +255,11 @@ class Maintenance:
         async with lock_of(log):
             if log.closed:
                 return
-            delay_ms, created = log.config.file_delete_delay_ms, log.created
             with contextlib.suppress(LogDirFailed):
                 await settle(log)
-            if log.failed is not None or not created:
+            await creation_over(log)
+            delay_ms = log.config.file_delete_delay_ms
+            if log.failed is not None or not log.created:
                 self.release(log)
                 return
             self.release(log)
@@ -298,6 +284,12 @@ async def settle(log: PartitionLog) -> None:
     """Returns when nothing is unflushed, so that no sync is under way. Raises LogDirFailed."""
     while log.flushed_offset < log.end_offset:
         await log.flush()
+
+
+async def creation_over(log: PartitionLog) -> None:
+    """Returns when nothing is being made for the log: its directory is not to be moved or left meanwhile."""
+    while log.creation is not None:
+        await asyncio.wait([log.creation])
 
 
 def lock_of(log: PartitionLog) -> asyncio.Lock:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -159,11 +159,14 @@ def write_table(files: Files, path: str, entries: dict[Key, bytes]) -> int:
     return crc32c(data)
 
 
-def mark_clean(files: Files, path: str, entries: dict[Key, bytes]) -> None:
+def mark_clean(files: Files, path: str, entries: dict[Key, bytes], unsynced: Sequence[str] = ()) -> None:
     """The last thing of a clean shutdown, when all data is on disk. May be called in any thread.
 
-    On a full disk the reserve is given up for it; where even that is too little, the next start will recover.
+    Directories that are `unsynced` name files that the entries vouch for. On a full disk the reserve is given up; where
+    even that is too little, the next start will recover.
     """
+    for directory in unsynced:
+        files.sync_dir(directory)
     for _ in range(2):
         try:
             crc = write_table(files, path, entries)

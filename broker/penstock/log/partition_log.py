@@ -19,10 +19,10 @@ from penstock.log.epochs import EpochHistory
 from penstock.log.file_pool import FilePool
 from penstock.log.flush_progress import FlushProgress
 from penstock.log.flusher import FlushWork
-from penstock.log.index import Indexes, PendingEntries
+from penstock.log.index import Indexes
 from penstock.log.index_files import IndexCache, load_indexes
 from penstock.log.reading import LogReader
-from penstock.log.segment import MAX_POSITION, MAX_RELATIVE_OFFSET, WIDE_GAP, Segment
+from penstock.log.segment import WIDE_GAP, Segment
 from penstock.log.space import NO_SPACE, PASSING
 from penstock.log.types import (
     BatchState,
@@ -37,7 +37,6 @@ from penstock.runtime.clock import Clock
 from penstock.runtime.files import File, Files
 from penstock.wire.batch import BatchHeader
 
-FEW_ENTRIES = 8
 CHECKPOINT_BYTES = 64 << 20
 """Bytes appended after which a log is checkpointed: recovery reads at most about this much of it."""
 
@@ -60,6 +59,9 @@ class Host(Protocol):
 
     def note_created(self, log: PartitionLog) -> None:
         """The log has a directory now."""
+
+    def create(self, log: PartitionLog) -> asyncio.Future[None] | None:
+        """Has the log's directory and first segment made in a thread; None where the log directory is closing."""
 
     def note_rolled(self, log: PartitionLog) -> None:
         """A segment was sealed, or settings changed: retention and compaction may have something to do."""
@@ -89,6 +91,7 @@ class PartitionLog:
         "compacted_until",
         "config",
         "created",
+        "creation",
         "directory",
         "dirty_since_ms",
         "end_offset",
@@ -106,6 +109,7 @@ class PartitionLog:
         "partition",
         "progress",
         "reader",
+        "refusal",
         "retention_due_ms",
         "retention_limit",
         "segments",
@@ -152,6 +156,10 @@ class PartitionLog:
         self.reader = LogReader(host.pool, host.indexes, self.segments)
         self.failed: Exception | None = None
         self.closed = False
+        self.creation: asyncio.Future[None] | None = None
+        """Done when what the first append needs has been made, or could not be; None where nothing is being made."""
+        self.refusal: Exception | None = None
+        """Why the last creation came to nothing; the next append is refused for it."""
         self.torn_bytes = 0
         """Bytes behind the last sound batch that opening cut off."""
         self.on_flushed: Callable[[PartitionLog], None] = ignore
@@ -208,7 +216,7 @@ class PartitionLog:
             )
         end_offset = base_offset + header.last_offset_delta + 1
         active = self.active
-        if active is None or self.must_roll(active, size, end_offset, header.max_timestamp_ms):
+        if active is None or active.must_end(size, end_offset, header.max_timestamp_ms, self.config, self.max_age_ms):
             end = self.end_offset
             active = self.roll(base_offset if base_offset - end > WIDE_GAP else end)
         file = active.file if active.indexes is not None else None
@@ -236,28 +244,51 @@ class PartitionLog:
         if not self.flush_requested:
             self.note_unflushed()
 
-    def must_roll(self, active: Segment, size: int, end_offset: int, timestamp_ms: int) -> bool:
-        position = active.size
-        if position == 0:
-            return end_offset - 1 - active.base_offset > MAX_RELATIVE_OFFSET
-        first = active.first_timestamp_ms
-        indexes = active.indexes
-        return (
-            position + size > self.config.segment_bytes
-            or position + size > MAX_POSITION
-            or end_offset - 1 - active.base_offset > MAX_RELATIVE_OFFSET
-            or (timestamp_ms - first > self.max_age_ms and first >= 0)
-            or (indexes is not None and indexes.full)
-        )
+    def prepare(self) -> asyncio.Future[None] | None:
+        """Has made, off the event loop, what a log without a segment needs for its first append; None where there is
+        nothing to wait for. When it is done, `append` goes on, or says why it cannot.
+
+        An append that was not prepared makes everything itself, on the event loop: right, but other files that are
+        being synced may hold it up. Wait with `asyncio.wait`, which does not cancel it for others.
+        """
+        if self.active is not None or self.closed or self.failed is not None:
+            return None
+        if self.creation is None:
+            self.refusal = None
+            self.creation = self.host.create(self)
+        return self.creation
+
+    async def prepared(self) -> None:
+        """As above. Raises LogFull, LogDirFailed."""
+        made = self.prepare()
+        if made is not None:
+            await asyncio.wait([made])
+        self.check_usable()
+        self.check_refusal()
+
+    def check_refusal(self) -> None:
+        refusal, self.refusal = self.refusal, None
+        if refusal is not None:
+            raise LogFull(f"{self.directory} cannot be made: {refusal}") from refusal
+
+    def begin(self, segment: Segment) -> None:
+        """Takes over a first segment whose file was made."""
+        assert not self.segments, f"{self.directory} has a segment"
+        self.progress.directory_unsynced = True
+        self.segments.append(segment)
+        self.active = segment
 
     def roll(self, base_offset: int) -> Segment:
         """Begins a new segment. What must be synced for it to count is left to the flusher."""
+        if self.refusal is not None:
+            self.check_refusal()
         segment = Segment(self.directory, base_offset)
         segment.indexes = Indexes()
         old = self.active
         try:
             if not self.created:
-                self.create_directory()
+                self.host.files.make_dir(self.directory)
+                self.note_directory()
             if old is not None and old.indexes is None:
                 old.indexes = load_indexes(self.host.files, old)
             self.host.pool.open(segment, create=True)
@@ -279,10 +310,10 @@ class PartitionLog:
             self.host.note_rolled(self)
         return segment
 
-    def create_directory(self) -> None:
-        self.host.files.make_dir(self.directory)
-        self.host.note_created(self)
+    def note_directory(self) -> None:
+        """The log has a directory, whose name need not be on disk yet."""
         self.created = self.progress.parent_unsynced = True
+        self.host.note_created(self)
 
     def open_active(self, active: Segment) -> File:
         """The active segment's file, with the indexes that appends go on with."""
@@ -435,9 +466,9 @@ class PartitionLog:
         Recovery otherwise takes a missing offset for damage. Returns when the permission is on disk.
         """
         if not self.gaps:
-            self.gaps = True
             if not self.created:
-                self.create_directory()
+                await self.prepared()
+            self.gaps = True
             await self.host.advance_start(self)
 
     async def truncate_to(self, offset: int) -> None:
@@ -450,7 +481,7 @@ class PartitionLog:
         """Removes everything, durably: the log is empty then, and begins at `offset`. Raises LogError, LogDirFailed."""
         self.check_usable()
         if not self.created:
-            self.create_directory()
+            await self.prepared()
         await self.host.start_over(self, offset)
 
     async def close(self) -> None:
@@ -460,38 +491,6 @@ class PartitionLog:
     async def delete(self) -> None:
         """Removes the partition's directory, its files after file.delete.delay.ms."""
         await self.host.delete(self)
-
-    # For checkpoints
-
-    def capture(self, segments: list[Segment] | None = None) -> tuple[Checkpoint, list[tuple[Segment, PendingEntries]]]:
-        """The log as of now, or as it will be with `segments`; and index entries to be written before that counts.
-
-        To be called where everything appended has also reached `state`. The caller sees to it that all is flushed.
-        """
-        pending: list[tuple[Segment, PendingEntries]] = []
-        for segment in [*self.unindexed, self.active]:
-            if segment is None or segment.indexes is None:
-                continue
-            if not segment.sealed and segment.indexes.unwritten <= FEW_ENTRIES:
-                continue  # scanning over so little costs less than writing two files
-            entries = segment.indexes.take_unwritten()
-            segment.note_written_indexes()
-            if segment.sealed or not entries.empty:
-                pending.append((segment, entries))
-        self.unindexed.clear()
-        self.sequence += 1
-        rows = [s.row() for s in (self.segments if segments is None else segments)]
-        checkpoint = Checkpoint(
-            self.sequence,
-            self.start_offset,
-            self.end_offset,
-            rows,
-            self.epochs.entries(),
-            self.state.snapshot() if self.end_offset else b"",
-            self.compacted_until,
-            self.gaps,
-        )
-        return checkpoint, pending
 
 
 def ignore(log: PartitionLog) -> None:

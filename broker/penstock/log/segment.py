@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
+from penstock.config.values import TopicConfig
 from penstock.log.file_pool import Pooled
 from penstock.log.index import Indexes
 
@@ -122,6 +123,21 @@ class Segment(Pooled):
             base = self.base_offset
             indexes.add(base_offset - base, position, self.max_timestamp_ms, self.max_timestamp_offset - base)
             self.indexed_until = position + max(index_interval_bytes, 1)
+
+    def must_end(self, size: int, end_offset: int, timestamp_ms: int, config: TopicConfig, max_age_ms: int) -> bool:
+        """Whether a batch of `size` bytes, up to `end_offset`, belongs into another segment."""
+        position = self.size
+        if position == 0:
+            return end_offset - 1 - self.base_offset > MAX_RELATIVE_OFFSET
+        first = self.first_timestamp_ms
+        indexes = self.indexes
+        return (
+            position + size > config.segment_bytes
+            or position + size > MAX_POSITION
+            or end_offset - 1 - self.base_offset > MAX_RELATIVE_OFFSET
+            or (timestamp_ms - first > max_age_ms and first >= 0)
+            or (indexes is not None and indexes.full)
+        )
 
     def seal(self, now_ms: int) -> None:
         """No batch will follow; the time index gets its last entry."""

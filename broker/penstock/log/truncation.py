@@ -10,7 +10,7 @@ import asyncio
 
 from penstock.log import checkpoint as checkpoints
 from penstock.log.index import Indexes
-from penstock.log.maintenance import Maintenance, lock_of
+from penstock.log.maintenance import Maintenance, creation_over, lock_of
 from penstock.log.partition_log import PartitionLog
 from penstock.log.scan import BadBatch, walk
 from penstock.log.segment import Segment, SegmentRow
@@ -48,6 +48,7 @@ async def truncate(maintenance: Maintenance, log: PartitionLog, offset: int) -> 
 async def restart(maintenance: Maintenance, log: PartitionLog, offset: int) -> None:
     """Empties a log, whose next batch is to have `offset`. Nobody may append meanwhile. Raises as above."""
     async with lock_of(log):
+        await creation_over(log)
         await log.flush()
         if not log.closed:
             await start_over(maintenance, log, offset)

@@ -225,7 +225,11 @@ class BrokerFetcher:
                 self.send()
             await self.first_of(first)
         sent = self.sent.popleft()
-        self.take(sent.answer.result(), sent)
+        response = sent.answer.result()
+        making = self.prepare(response)
+        if making:
+            await asyncio.wait(making)
+        self.take(response, sent)
 
     @property
     def has_news(self) -> bool:
@@ -303,6 +307,20 @@ class BrokerFetcher:
         return request
 
     # Answers
+
+    def prepare(self, response: FetchResponse) -> set[asyncio.Future[None]]:
+        """Has the files made of followers that are about to append for the first time: of all at once, and not on the
+        event loop. What they are done with is looked at when that is over: roles may have changed meanwhile."""
+        making = set()
+        for topic in response.responses:
+            for data in topic.partitions:
+                if data.records:
+                    follower = self.followers.get((topic.topic_id, data.partition_index))
+                    if follower is not None and follower.log.active is None and follower.work is None:
+                        made = follower.log.prepare()
+                        if made is not None:
+                            making.add(made)
+        return making
 
     def take(self, response: FetchResponse, sent: Sent) -> None:
         if response.error_code:

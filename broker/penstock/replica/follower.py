@@ -192,6 +192,7 @@ class Follower(Partition):
         """Begins an empty log with a batch that holds its first offset; the leader does not have it by its own."""
         await self.log.start_over(header.base_offset)
         self.high_watermark = header.base_offset
+        await self.log.prepared()
         self.log.append(memoryview(batch), header, header.leader_epoch)
         self.replay(memoryview(batch), header)
 

@@ -46,11 +46,12 @@ def only(response: ProduceResponse) -> PartitionProduceResponse:
     return partition
 
 
-def held(wire: Wire, version: int = 9, **more: object) -> RecordedExchange:
-    """Sends a batch while the disk does not answer."""
+async def held(wire: Wire, version: int = 9, **more: object) -> RecordedExchange:
+    """Sends a batch while nothing can be synced; returns when it is written."""
     wire.path.files.hold()
     exchange = wire.send(wire.produce_request(version, **more), version)  # type: ignore[arg-type]
     assert exchange is not None
+    await until(lambda: not wire.produce.backlog.queues)
     return exchange
 
 
@@ -146,7 +147,7 @@ async def test_a_request_cut_short_anywhere_breaks_the_protocol_and_writes_nothi
 
 async def test_acks_all_is_answered_when_the_batch_is_on_disk(wire: Wire) -> None:
     await wire.path.create()
-    exchange = held(wire, acks=-1)
+    exchange = await held(wire, acks=-1)
     await until(lambda: wire.path.log_dir.flusher.running)
     assert not exchange.completed
     wire.path.files.let_go()
@@ -158,7 +159,7 @@ async def test_acks_all_is_answered_when_the_batch_is_on_disk(wire: Wire) -> Non
 
 async def test_acks_1_is_answered_when_the_batch_is_written(wire: Wire) -> None:
     await wire.path.create()
-    exchange = held(wire, acks=1)
+    exchange = await held(wire, acks=1)
     assert only(wire.decoded(exchange, ProduceResponse, 9)).base_offset == 0
 
 
@@ -166,6 +167,7 @@ async def test_acks_0_gets_no_answer_at_all_and_the_batch_is_written(wire: Wire)
     partition = await wire.path.partition()
     exchange = wire.send(wire.produce_request(9, acks=0), 9)
     assert exchange is not None
+    await until(lambda: exchange.completed)
     assert exchange.dropped
     assert partition.log.end_offset == 3
 
@@ -175,6 +177,7 @@ async def test_acks_0_that_fails_ends_the_connection(wire: Wire, batches: dict[t
     await wire.path.create()
     exchange = wire.send(wire.produce_request(9, batches, acks=0), 9)
     assert exchange is not None
+    await until(lambda: exchange.completed)
     assert "acks=0" in (exchange.aborted or "")
 
 
@@ -237,7 +240,7 @@ async def test_a_damaged_partition_is_a_storage_error_and_the_others_are_written
 async def test_the_answer_waits_for_the_last_partition(wire: Wire) -> None:
     await wire.path.create("strict")
     await wire.path.create("relaxed", flush_messages="1000")
-    exchange = held(wire, batches={("relaxed", 0): batch_of(), ("strict", 0): batch_of()})
+    exchange = await held(wire, batches={("relaxed", 0): batch_of(), ("strict", 0): batch_of()})
     assert not exchange.completed
     wire.path.files.let_go()
     await until(lambda: exchange.completed)
@@ -264,7 +267,7 @@ async def test_a_repeat_is_answered_when_the_original_counts_and_with_its_offset
     await wire.path.create()
     await wire.produced(9)
     repeated = {("t", 0): batch_of(producer=(1, 0, 0))}
-    first, again = held(wire, batches=repeated), held(wire, batches=repeated)
+    first, again = await held(wire, batches=repeated), await held(wire, batches=repeated)
     assert not again.completed
     wire.path.files.let_go()
     await until(lambda: first.completed and again.completed)
@@ -278,7 +281,7 @@ async def test_what_does_not_count_in_time_is_answered_as_timed_out(
     await wire.path.create("strict")
     await wire.path.create("relaxed", flush_messages="1000")
     batches = {("relaxed", 0): batch_of(), ("strict", 0): batch_of(), ("strict", 5): batch_of()}
-    exchange = held(wire, batches=batches, timeout_ms=20)
+    exchange = await held(wire, batches=batches, timeout_ms=20)
     await until(lambda: exchange.completed)
     response = wire.decoded(exchange, ProduceResponse, 9)
     errors = {(t.name, p.index): p.error_code for t in response.responses for p in t.partition_responses}
@@ -301,7 +304,7 @@ async def test_what_came_to_count_before_the_time_was_up_is_not_timed_out(
     monkeypatch.setattr(produce, "SWEEP_S", 0.01)
     for name in ("one", "two"):
         await wire.path.create(name)
-    exchange = held(wire, batches={("one", 0): batch_of(), ("two", 0): batch_of()}, timeout_ms=60_000)
+    exchange = await held(wire, batches={("one", 0): batch_of(), ("two", 0): batch_of()}, timeout_ms=60_000)
     await wire.path.alter("one", "flush.messages", "1000")  # what is written of it counts from now on
     loop = asyncio.get_running_loop()
     real_time = loop.time
@@ -318,9 +321,10 @@ async def test_what_came_to_count_before_the_time_was_up_is_not_timed_out(
 async def test_no_time_at_all_is_time_for_one_sweep(
     wire: Wire, timeout_ms: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(produce, "SWEEP_S", 0.001)
     await wire.path.create()
-    exchange = held(wire, timeout_ms=timeout_ms)
+    await wire.produced(9)
+    monkeypatch.setattr(produce, "SWEEP_S", 0.001)
+    exchange = await held(wire, timeout_ms=timeout_ms)
     assert not exchange.completed
     await until(lambda: exchange.completed)
     assert only(wire.decoded(exchange, ProduceResponse, 9)).error_code == ErrorCode.REQUEST_TIMED_OUT
@@ -354,14 +358,14 @@ async def test_a_write_that_fails_behind_another_fails_both(wire: Wire) -> None:
 
 async def test_deletion_answers_who_waits(wire: Wire) -> None:
     await wire.path.create()
-    exchange = held(wire)
+    exchange = await held(wire)
     await wire.path.delete()
     assert only(wire.decoded(exchange, ProduceResponse, 9)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 async def test_a_client_that_left_is_forgotten_when_its_batch_counts(wire: Wire) -> None:
     await wire.path.create()
-    exchange = held(wire)
+    exchange = await held(wire)
     exchange.lose()
     wire.path.files.let_go()
     await until(lambda: exchange.completed)
@@ -376,7 +380,7 @@ async def test_a_client_that_left_is_forgotten_when_its_batch_counts(wire: Wire)
 async def test_nothing_of_the_frame_is_referenced_after_the_call(wire: Wire, version: int, cleanup: str) -> None:
     """`Wire.send` overwrites and frees the frame at once, which Python refuses while anything refers to it."""
     await wire.path.create(cleanup_policy=cleanup)
-    exchange = held(wire, version=version, batches={("t", 0): batch_of(2, producer=(1, 0, 0))})
+    exchange = await held(wire, version=version, batches={("t", 0): batch_of(2, producer=(1, 0, 0))})
     assert not exchange.completed
     wire.path.files.let_go()
     await until(lambda: exchange.completed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -46,12 +47,14 @@ class FaultyFiles(OsFiles):
         super().__init__()
         self.faults: dict[str, tuple[int, Callable[[str], bool], int]] = {}
         self.synced: list[str] = []
+        self.made_by: dict[str, str] = {}
+        """The threads that made directories and files of logs, by path."""
         self.failures = 0
 
     def fail(
         self, operation: str, number: int, where: Callable[[str], bool] = lambda path: True, times: int = 1 << 30
     ) -> None:
-        """Makes an operation (append, sync, sync_dir, truncate, create, write_atomic) fail with an errno."""
+        """Makes an operation (append, sync, sync_dir, truncate, create, make_dir, write_atomic) fail with an errno."""
         self.faults[operation] = number, where, times
 
     def heal(self) -> None:
@@ -70,7 +73,14 @@ class FaultyFiles(OsFiles):
     def open(self, path: str, *, create: bool = False, read_only: bool = False) -> Any:
         if create and not self.exists(path):
             self.check("create", path)
+            self.made_by[path] = threading.current_thread().name
         return FaultyFile(self, super().open(path, create=create, read_only=read_only))
+
+    def make_dir(self, path: str) -> None:
+        if not self.exists(path):
+            self.check("make_dir", path)
+            self.made_by[path] = threading.current_thread().name
+        super().make_dir(path)
 
     def sync_dir(self, path: str) -> None:
         self.check("sync_dir", path)

@@ -170,6 +170,7 @@ async def abandon(directory: LogDir) -> None:
         directory.sweep_timer.cancel()
     await directory.compactor.stop()
     await directory.maintenance.stop()
+    await directory.creations.stop()
     await directory.flusher.stop()
     for log in directory.logs.values():
         directory.maintenance.release(log)

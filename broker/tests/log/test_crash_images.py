@@ -92,11 +92,21 @@ async def work(files: MemoryFiles, rng: random.Random, steps: int) -> Promises:
         logs = [open_log(directory, config, partition) for partition, config in enumerate(CONFIGS)]
         for log in logs:
             log.on_flushed = lambda log: files.mark(("acknowledged", log.partition, log.flushed_offset))
+            await begin(log, rng)
         for step in range(steps):
             log = rng.choice(logs)
             await act(directory, files, log, histories[log.partition], rng, step)
         await settle(directory)
     return Promises(histories, files)
+
+
+async def begin(log: PartitionLog, rng: random.Random) -> None:
+    """Has a log's first files made ahead, or while it is appended to, or leaves them to the first append."""
+    choice = rng.random()
+    if choice < 0.5:
+        await log.prepared()
+    elif choice < 0.75:
+        log.prepare()
 
 
 async def act(

@@ -39,22 +39,32 @@ DEADLINE_S = 30.0
 
 
 class GatedFiles(FaultyFiles):
-    """The real file system, whose syncs wait while it is `held`."""
+    """The real file system, whose syncs wait while it is `held`, and new directories while `making` is."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.gate = threading.Event()
+        self.gate, self.making = threading.Event(), threading.Event()
         self.gate.set()
+        self.making.set()
+        self.held_back: Callable[[str], bool] = lambda path: True
 
     def hold(self) -> None:
         self.gate.clear()
 
+    def hold_making(self, where: Callable[[str], bool] = lambda path: True) -> None:
+        self.held_back = where
+        self.making.clear()
+
     def let_go(self) -> None:
         self.gate.set()
+        self.making.set()
 
     def check(self, operation: str, path: str, before: Callable[[], None] | None = None) -> None:
         if operation == "sync":
             assert self.gate.wait(DEADLINE_S), "a sync was held up for good"
+        if operation == "make_dir" and not self.making.is_set() and self.held_back(path):
+            assert threading.current_thread() is not threading.main_thread(), f"{path} is made on the event loop"
+            assert self.making.wait(DEADLINE_S), "a directory was held up for good"
         super().check(operation, path, before)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from cluster_kit import Cluster
 from replica_kit import batch_of, until
 
@@ -52,20 +53,10 @@ async def copies_batch_by_batch(cluster: Cluster, leaps: Leaps, follower: int, s
     await until(lambda: cluster[follower].end() >= end)
 
 
-async def test_a_leader_holds_back_a_replica_that_is_being_added(cluster: Cluster) -> None:
+@pytest.mark.parametrize("side", [1, 3], ids=["leader", "follower"])
+async def test_a_replica_that_is_being_added_is_held_back_by_either_sides_bound(cluster: Cluster, side: int) -> None:
     leaps = Leaps()
-    cluster[1].config.change({MOVING: "1"}, {})
-    await cluster.create(replicas=(1, 2))
-    await written(cluster)
-    await add_third(cluster)
-    await copies_batch_by_batch(cluster, leaps, 3, 0, 12)
-    leaps.leap()
-    await cluster.in_sync(1, 2, 3)
-
-
-async def test_a_replica_that_is_being_added_holds_itself_back(cluster: Cluster) -> None:
-    leaps = Leaps()
-    cluster[3].config.change({MOVING: "1"}, {})
+    cluster[side].config.change({MOVING: "1"}, {})
     await cluster.create(replicas=(1, 2))
     await written(cluster)
     await add_third(cluster)

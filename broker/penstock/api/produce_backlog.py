@@ -1,0 +1,113 @@
+"""Produce requests that wait until the files of partitions have been made which are written to for the first time.
+
+Used by `produce`. A request that waits holds up those behind it on its connection, whatever they write to, because a
+producer counts on the order in a partition; what they need made is asked for at once, so that one job makes it all.
+They are copied, as the receive buffer is used again. Each holds its exchange, so a connection has no more of them than
+it may have requests in flight (`server.limits`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from penstock.api.exchange import Connection, Exchange
+from penstock.log.partition_log import PartitionLog
+from penstock.runtime.logging import get_logger
+from penstock.wire.produce_frame import ProduceFrame
+
+MAX_HELD_BYTES = 64 << 20
+"""What is copied for all connections together. Beyond it requests do not wait: the files are made on the event loop."""
+
+logger = get_logger(__name__)
+
+
+class Asked(NamedTuple):
+    """One request."""
+
+    exchange: Exchange
+    request: ProduceFrame
+    version: int
+    correlation_id: int
+    started: float
+
+
+class Waiting:
+    """A request in a queue. Places in `frame` are those of the request."""
+
+    __slots__ = ("asked", "frame", "missing")
+
+    def __init__(self, asked: Asked, frame: bytearray, missing: int) -> None:
+        self.asked, self.frame = asked, frame
+        self.missing = missing
+        """How many of its partitions have files that are still being made."""
+
+
+class Backlog:
+    """The queues, by connection. `serve` takes a request when its turn has come, and says whether the connection lives
+    on."""
+
+    def __init__(self, serve: Callable[[Asked, memoryview], bool]) -> None:
+        self.serve = serve
+        self.queues: dict[Connection, deque[Waiting]] = {}
+        self.held_bytes = 0
+
+    def take(self, connection: Connection, asked: Asked, frame: memoryview, new_logs: Iterable[PartitionLog]) -> bool:
+        """Has the files of `new_logs` made and queues the request; False where it is to be served now, with nothing
+        queued before it."""
+        making = [made for made in dict.fromkeys(log.prepare() for log in new_logs) if made is not None]
+        if not making and connection not in self.queues:
+            return False
+        if self.held_bytes + len(frame) > MAX_HELD_BYTES:
+            self.serve_all(connection)
+            return False
+        waiting = Waiting(asked, bytearray(frame), len(making))
+        self.held_bytes += len(frame)
+        self.queues.setdefault(connection, deque()).append(waiting)
+
+        def on_made(_: asyncio.Future[None]) -> None:
+            waiting.missing -= 1
+            if not waiting.missing:
+                self.drain(connection)
+
+        for made in making:
+            made.add_done_callback(on_made)
+        return True
+
+    def drain(self, connection: Connection) -> None:
+        """Serves the requests at the head of a queue that need not wait any more."""
+        queue = self.queues.get(connection)
+        while queue and not queue[0].missing:
+            self.serve_first(connection, queue)
+
+    def serve_all(self, connection: Connection) -> None:
+        """Serves a connection's requests, whatever they wait for."""
+        queue = self.queues.get(connection)
+        while queue:
+            self.serve_first(connection, queue)
+
+    def serve_first(self, connection: Connection, queue: deque[Waiting]) -> None:
+        waiting = queue.popleft()
+        if not queue:
+            del self.queues[connection]
+        self.held_bytes -= len(waiting.frame)
+        exchange = waiting.asked.exchange
+        if exchange.gone and waiting.asked.request.acks:
+            exchange.drop()  # whoever expects an answer will ask again
+            return
+        try:
+            lives = self.serve(waiting.asked, memoryview(waiting.frame))
+        except Exception as e:
+            logger.error("a Produce request failed", exc_info=e)
+            exchange.abort("a Produce request failed")
+            lives = False
+        if not lives:
+            self.give_up(connection)
+
+    def give_up(self, connection: Connection) -> None:
+        """The connection is being closed: nothing that came behind the request that is the reason counts."""
+        for waiting in self.queues.pop(connection, ()):
+            self.held_bytes -= len(waiting.frame)
+            waiting.asked.exchange.drop()
