@@ -32,6 +32,7 @@ SAME = (
     keys.TOPIC_NAMES,
     keys.PRODUCER_IDS,
     keys.GROUPS,
+    keys.GROUP_SETTINGS,
     keys.OFFSETS,
     keys.TRANSACTIONS,
     keys.TXN_OFFSETS,

@@ -1,18 +1,41 @@
-"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, ListConfigResources: settings of topics and brokers."""
+"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, ListConfigResources: settings of topics, brokers, groups.
+
+One request may name thousands of topics: it is worked off in slices, between which the event loop serves others.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TypeVar
 
+from penstock import __version__
 from penstock.api.routes import RequestContext, Route
 from penstock.config.broker import BrokerConfig
 from penstock.config.definition import Kind, Setting, Source
 from penstock.control.config_admin import ConfigAdmin
-from penstock.control.config_describe import Described, Synonym, describe_all_brokers, describe_broker, describe_topic
+from penstock.control.config_describe import (
+    Described,
+    Synonym,
+    describe_all_brokers,
+    describe_broker,
+    describe_own,
+    describe_topic,
+)
 from penstock.control.drains import is_removable
+from penstock.control.group_settings import GroupSettings
 from penstock.control.naming import check_name
-from penstock.control.results import ALL_BROKERS, AdminError, ConfigChange, Outcome, Resource, unknown_topic
+from penstock.control.results import (
+    ALL_BROKERS,
+    AdminError,
+    ConfigChange,
+    Outcome,
+    Resource,
+    store_error,
+    unknown_topic,
+)
+from penstock.state.store import StoreError
 from penstock.state.view import ClusterView
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import alter_configs as alter
@@ -20,10 +43,16 @@ from penstock.wire.messages import describe_configs as wire
 from penstock.wire.messages import incremental_alter_configs as incremental
 from penstock.wire.messages import list_config_resources as listing
 
-BROKER_LOGGER, CLIENT_METRICS, GROUP = 8, 16, 32
-WITHOUT_SETTINGS = {BROKER_LOGGER, CLIENT_METRICS, GROUP}
+BROKER_LOGGER, CLIENT_METRICS = 8, 16
+WITHOUT_SETTINGS = {BROKER_LOGGER, CLIENT_METRICS}
 """Types of resources that the protocol has and of which there is none here."""
+SLICE = 16
+"""Resources that are described before others have their turn."""
+CHANGES = 64
+"""Resources of one request that are changed at the same time: they share the store's commits."""
 
+R = TypeVar("R")
+A = TypeVar("A")
 
 REMOVABLE = Setting(
     "broker.removable",
@@ -32,13 +61,15 @@ REMOVABLE = Setting(
     "Whether no partition has a replica on this draining broker any more, so that it can be stopped for good.",
 )
 """Not a setting: what comes of `broker.draining`, read where that is set."""
+RELEASE = Setting("penstock.release", Kind.STRING, __version__, "The release that this broker runs.")
+"""Not a setting either: a cluster's brokers may differ in it while it is rolled to another."""
 
 
 class ConfigsApi:
     """What is set, and setting it."""
 
-    def __init__(self, view: ClusterView, admin: ConfigAdmin, config: BrokerConfig) -> None:
-        self.view, self.admin, self.config = view, admin, config
+    def __init__(self, view: ClusterView, admin: ConfigAdmin, groups: GroupSettings, config: BrokerConfig) -> None:
+        self.view, self.admin, self.groups, self.config = view, admin, groups, config
 
     def routes(self) -> list[Route]:
         return [
@@ -62,33 +93,51 @@ class ConfigsApi:
             ),
         ]
 
-    def describe(self, request: wire.DescribeConfigsRequest, context: RequestContext) -> wire.DescribeConfigsResponse:
-        return wire.DescribeConfigsResponse(results=[self._described(r, request) for r in request.resources])
+    async def describe(
+        self, request: wire.DescribeConfigsRequest, context: RequestContext
+    ) -> wire.DescribeConfigsResponse:
+        named = [r.resource_name for r in request.resources if r.resource_type == Resource.GROUP]
+        groups = await self.groups.describe(named) if named else {}
+        results = []
+        for number, resource in enumerate(request.resources):
+            if number % SLICE == SLICE - 1:
+                await asyncio.sleep(0)
+                if context.exchange.gone:
+                    break
+            results.append(self._described(resource, request, groups))
+        return wire.DescribeConfigsResponse(results=results)
 
     def _described(
-        self, resource: wire.DescribeConfigsResource, request: wire.DescribeConfigsRequest
+        self,
+        resource: wire.DescribeConfigsResource,
+        request: wire.DescribeConfigsRequest,
+        groups: dict[str, list[Described] | AdminError],
     ) -> wire.DescribeConfigsResult:
-        result = wire.DescribeConfigsResult(resource_type=resource.resource_type, resource_name=resource.resource_name)
+        kind, name = resource.resource_type, resource.resource_name
+        result = wire.DescribeConfigsResult(resource_type=kind, resource_name=name)
         try:
-            found = self._settings(resource.resource_type, resource.resource_name)
+            found = group_found(groups[name]) if kind == Resource.GROUP else self._settings(kind, name, request)
         except AdminError as e:
             result.error_code, result.error_message = e.error, e.message
             return result
         wanted = set(resource.configuration_keys) if resource.configuration_keys else None
         result.configs = [
-            shown(described, resource.resource_type, request)
+            shown(described, kind, request)
             for described in found
-            if wanted is None or described.setting.name in wanted
+            if (wanted is None or described.setting.name in wanted)
+            and (not request.only_own or described.source in OWN)
         ]
         return result
 
-    def _settings(self, kind: int, name: str) -> list[Described]:
+    def _settings(self, kind: int, name: str, request: wire.DescribeConfigsRequest) -> list[Described]:
         if kind == Resource.TOPIC:
             topic = self.view.topics.get(name)
             if topic is None:
                 check_name(name)
                 raise unknown_topic(name)
-            return describe_topic(topic, self.config)
+            return (
+                describe_own(topic.overrides, self.config) if request.only_own else describe_topic(topic, self.config)
+            )
         if kind != Resource.BROKER:
             raise AdminError(ErrorCode.INVALID_REQUEST, f"Resources of type {kind} have no settings here.")
         if name == ALL_BROKERS:
@@ -98,7 +147,8 @@ class ConfigsApi:
                 ErrorCode.INVALID_REQUEST,
                 f"This is broker {self.config.node_id}, and broker {name!r} was asked for; an empty name means all.",
             )
-        return [*describe_broker(self.config), *self._removable()]
+        release = Described(RELEASE, __version__, Source.DEFAULT, [Synonym(RELEASE.name, __version__, Source.DEFAULT)])
+        return [*describe_broker(self.config), release, *self._removable()]
 
     def _removable(self) -> list[Described]:
         """Whether this broker, which drains, has been emptied: told while it drains alone."""
@@ -108,55 +158,56 @@ class ConfigsApi:
         return [Described(REMOVABLE, text, Source.DEFAULT, [Synonym(REMOVABLE.name, text, Source.DEFAULT)])]
 
     async def alter(self, request: alter.AlterConfigsRequest, context: RequestContext) -> alter.AlterConfigsResponse:
-        twice = named_twice((r.resource_type, r.resource_name) for r in request.resources)
-        responses = []
-        for r in request.resources:
-            if (r.resource_type, r.resource_name) in twice:
+        async def change(r: alter.AlterConfigsResource) -> alter.AlterConfigsResourceResponse:
+            kind, name, validate_only = r.resource_type, r.resource_name, request.validate_only
+            settings = [(config.name, config.value) for config in r.configs]
+            if (kind, name) in twice:
                 outcome = NAMED_TWICE
+            elif kind == Resource.GROUP:
+                outcome = await self.groups.replace(name, settings, validate_only)
             else:
-                settings = [(config.name, config.value) for config in r.configs]
-                outcome = await self.admin.replace(r.resource_type, r.resource_name, settings, request.validate_only)
-            responses.append(
-                alter.AlterConfigsResourceResponse(
-                    error_code=outcome.error,
-                    error_message=outcome.message,
-                    resource_type=r.resource_type,
-                    resource_name=r.resource_name,
-                )
+                outcome = await self.admin.replace(kind, name, settings, validate_only)
+            return alter.AlterConfigsResourceResponse(
+                error_code=outcome.error, error_message=outcome.message, resource_type=kind, resource_name=name
             )
-        return alter.AlterConfigsResponse(responses=responses)
+
+        twice = named_twice((r.resource_type, r.resource_name) for r in request.resources)
+        return alter.AlterConfigsResponse(responses=await some_at_a_time(change, request.resources))
 
     async def alter_incrementally(
         self, request: incremental.IncrementalAlterConfigsRequest, context: RequestContext
     ) -> incremental.IncrementalAlterConfigsResponse:
-        twice = named_twice((r.resource_type, r.resource_name) for r in request.resources)
-        responses = []
-        for r in request.resources:
-            if (r.resource_type, r.resource_name) in twice:
+        async def change(r: incremental.AlterConfigsResource) -> incremental.AlterConfigsResourceResponse:
+            kind, name, validate_only = r.resource_type, r.resource_name, request.validate_only
+            changes = [ConfigChange(c.name, c.config_operation, c.value) for c in r.configs]
+            if (kind, name) in twice:
                 outcome = NAMED_TWICE
+            elif kind == Resource.GROUP:
+                outcome = await self.groups.change(name, changes, validate_only)
             else:
-                changes = [ConfigChange(c.name, c.config_operation, c.value) for c in r.configs]
-                outcome = await self.admin.change(r.resource_type, r.resource_name, changes, request.validate_only)
-            responses.append(
-                incremental.AlterConfigsResourceResponse(
-                    error_code=outcome.error,
-                    error_message=outcome.message,
-                    resource_type=r.resource_type,
-                    resource_name=r.resource_name,
-                )
+                outcome = await self.admin.change(kind, name, changes, validate_only)
+            return incremental.AlterConfigsResourceResponse(
+                error_code=outcome.error, error_message=outcome.message, resource_type=kind, resource_name=name
             )
-        return incremental.IncrementalAlterConfigsResponse(responses=responses)
 
-    def list_resources(
+        twice = named_twice((r.resource_type, r.resource_name) for r in request.resources)
+        return incremental.IncrementalAlterConfigsResponse(responses=await some_at_a_time(change, request.resources))
+
+    async def list_resources(
         self, request: listing.ListConfigResourcesRequest, context: RequestContext
     ) -> listing.ListConfigResourcesResponse:
         """What has settings, of the types asked for or of all; before version 1 client metrics alone (KIP-1142)."""
         if context.version == 0:
             return listing.ListConfigResourcesResponse()
-        names = {Resource.TOPIC: sorted(self.view.topics), Resource.BROKER: [str(i) for i in sorted(self.view.brokers)]}
-        wanted = set(request.resource_types) or names.keys()
-        if not wanted <= names.keys() | WITHOUT_SETTINGS:
+        wanted = set(request.resource_types) or set(Resource)
+        if not wanted <= set(Resource) | WITHOUT_SETTINGS:
             return listing.ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+        names = {Resource.TOPIC: sorted(self.view.topics), Resource.BROKER: [str(i) for i in sorted(self.view.brokers)]}
+        if Resource.GROUP in wanted:
+            try:
+                names[Resource.GROUP] = await self.groups.group_ids()
+            except StoreError as e:
+                return listing.ListConfigResourcesResponse(error_code=store_error(e))
         return listing.ListConfigResourcesResponse(
             config_resources=[
                 listing.ConfigResource(resource_name=name, resource_type=kind)
@@ -167,7 +218,23 @@ class ConfigsApi:
         )
 
 
+OWN = frozenset({Source.TOPIC, Source.BROKER, Source.ALL_BROKERS, Source.GROUP})
+"""What is set at run time, as against what was given at the start and what holds where nothing is."""
 NAMED_TWICE = Outcome(ErrorCode.INVALID_REQUEST, "The resource is named twice in the request.")
+
+
+def group_found(found: list[Described] | AdminError) -> list[Described]:
+    if isinstance(found, AdminError):
+        raise found
+    return found
+
+
+async def some_at_a_time(change: Callable[[R], Awaitable[A]], resources: Sequence[R]) -> list[A]:
+    """What comes of each resource, in their order."""
+    answers: list[A] = []
+    for start in range(0, len(resources), CHANGES):
+        answers += await asyncio.gather(*map(change, resources[start : start + CHANGES]))
+    return answers
 
 
 def named_twice(resources: Iterable[tuple[int, str]]) -> set[tuple[int, str]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from penstock.api.routes import RequestContext, Route
 from penstock.group import admin
 from penstock.group.coordinator import GroupCoordinator
@@ -29,6 +31,8 @@ READ, DELETE, DESCRIBE = 3, 6, 8
 ALL_OPERATIONS = 1 << READ | 1 << DELETE | 1 << DESCRIBE
 """What may be done to a group, as bits: everything, as nobody's rights are checked."""
 OPERATIONS_NOT_ASKED = -(1 << 31)
+DELETED_TOGETHER = 64
+"""Groups of one request that are deleted at the same time: they share the store's transactions."""
 
 
 class GroupAdminApi:
@@ -98,10 +102,12 @@ class GroupAdminApi:
         )
 
     async def delete_groups(self, request: DeleteGroupsRequest, context: RequestContext) -> DeleteGroupsResponse:
+        group_ids = list(dict.fromkeys(request.groups_names))
         results = []
-        for group_id in dict.fromkeys(request.groups_names):
-            error = await self.coordinator.delete(group_id)
-            results.append(DeletableGroupResult(group_id=group_id, error_code=error))
+        for start in range(0, len(group_ids), DELETED_TOGETHER):
+            those = group_ids[start : start + DELETED_TOGETHER]
+            errors = await asyncio.gather(*map(self.coordinator.delete, those))
+            results += [DeletableGroupResult(group_id=g, error_code=e) for g, e in zip(those, errors, strict=True)]
         return DeleteGroupsResponse(results=results)
 
     async def offset_delete(self, request: OffsetDeleteRequest, context: RequestContext) -> OffsetDeleteResponse:

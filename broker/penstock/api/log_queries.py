@@ -15,6 +15,7 @@ from uuid import UUID
 
 from penstock.api.fetch import READ_COMMITTED, epoch_error
 from penstock.api.routes import RequestContext, Route
+from penstock.api.unread import Unread
 from penstock.log.types import LogError, OffsetOutOfRange
 from penstock.replica.leader import Leader
 from penstock.replica.manager import ReplicaManager
@@ -117,7 +118,7 @@ class LogQueriesApi:
         return self.replicas.absence(topic, index)[0]
 
     async def list_offsets(self, request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse:
-        turns, topics = Turns(context), []
+        turns, topics, unread = Turns(context), [], Unread(self.replicas.clock.wall_ms)
         try:
             for topic in request.topics:
                 named = Counter(p.partition_index for p in topic.partitions)
@@ -128,11 +129,32 @@ class LogQueriesApi:
                         answer = failed_listing(asked.partition_index, ErrorCode.INVALID_REQUEST)
                     else:
                         answer = await self.list_one(topic.name, asked, request.isolation_level, context)
+                        self.begin_unread(topic.name, asked, answer, unread)
+                        await turns.take(len(answer.unread_ages_ms))
                     answers.append(answer)
+                    if unread.is_due:
+                        await self.read_unread(unread, context)
                 topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
+            if unread.waiting:
+                await self.read_unread(unread, context)
         except ClientGone:
             topics = []
         return ListOffsetsResponse(topics=topics)
+
+    def begin_unread(
+        self, topic: str, asked: ListOffsetsPartition, answer: ListOffsetsPartitionResponse, unread: Unread
+    ) -> None:
+        """Where the log begins, and the ages of what was not read, where a field of our own asks for them."""
+        partition = self.replicas.find(topic, asked.partition_index) if asked.committed_offsets else None
+        if partition is not None and not answer.error_code:
+            answer.start_offset = partition.log.start_offset
+            answer.unread_ages_ms = unread.take(partition, asked.committed_offsets)
+
+    async def read_unread(self, unread: Unread, context: RequestContext) -> None:
+        async with self.searches:
+            if context.exchange.gone:
+                raise ClientGone
+            await in_thread(unread.read_waiting)
 
     async def list_one(
         self, topic: str, asked: ListOffsetsPartition, isolation_level: int, context: RequestContext
@@ -231,6 +253,8 @@ class LogQueriesApi:
             error, low = self.why_not(topic, index), -1
         elif not partition.config.cleanup_delete:
             error, low = ErrorCode.POLICY_VIOLATION, -1
+        elif not self.replicas.may_discard():  # the store may have been restored: what is here may be needed again
+            error, low = ErrorCode.REQUEST_TIMED_OUT, -1
         else:
             error, low = await delete_before(partition, offset)
         return DeleteRecordsPartitionResult(partition_index=index, low_watermark=low, error_code=error)

@@ -7,7 +7,8 @@ import asyncio
 from uuid import UUID
 
 from penstock.api.routes import RequestContext, Route
-from penstock.group.coordinator import MAX_GROUP_ID, GroupCoordinator
+from penstock.control.group_settings import MAX_GROUP_ID
+from penstock.group.coordinator import GroupCoordinator
 from penstock.group.offsets import Commit
 from penstock.state.view import ClusterView
 from penstock.txn.markers import LocalMarkers

@@ -103,7 +103,7 @@ def check_known(picture: Picture, broker: int) -> None:
             ExitCode.REFUSED,
         )
     known = ", ".join(map(str, sorted(picture.brokers)))
-    raise CommandError(f"there is no broker {broker}: there are {known}", ExitCode.NOT_FOUND)
+    raise CommandError(f"there is no broker {broker}: the cluster has {known}", ExitCode.NOT_FOUND)
 
 
 async def follow(admin: Admin, broker: int, total: int) -> None:

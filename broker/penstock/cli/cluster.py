@@ -28,6 +28,7 @@ from penstock.cli.throttling import remove_throttles, throttled
 from penstock.client import Admin, ClientError, ErrorCode, TopicPartition
 
 MAX_MOVES = 20
+MAX_FACTOR = 1000
 
 app = make_app(no_args_is_help=True, help="See to a cluster as a whole: its brokers, its balance, its store.")
 
@@ -98,6 +99,10 @@ def rebalance(
     replace_missing: Annotated[
         bool, typer.Option("--replace-missing", help="Place the replicas of brokers that are not there elsewhere.")
     ] = False,
+    replication_factor: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TOPIC=N", help="Give a topic N replicas of each partition; may be given several times."),
+    ] = None,
     cancel: Annotated[
         bool, typer.Option("--cancel", help="Cancel all that is being moved, and remove throttles; move nothing.")
     ] = False,
@@ -115,22 +120,42 @@ def rebalance(
 
     - `penstock cluster rebalance --dry-run`
     - `penstock cluster rebalance --throttle 50000000 --max-moves 10`
+    - `penstock cluster rebalance --replication-factor orders=3`
     - `penstock cluster rebalance --cancel --yes`
     """
     if cancel:
         run(cancel_all(bootstrap, yes))
     else:
-        run(do_rebalance(bootstrap, dry_run, throttle, max_moves, replace_missing, yes, output == "json"))
+        factors = dict(map(factor_of, replication_factor or []))
+        run(do_rebalance(bootstrap, factors, dry_run, throttle, max_moves, replace_missing, yes, output == "json"))
+
+
+def factor_of(text: str) -> tuple[str, int]:
+    """A topic and its replicas from `orders=3`. Raises `CommandError`."""
+    topic, _, number = text.rpartition("=")
+    if not topic or not number.isdecimal() or not 1 <= int(number) <= MAX_FACTOR:
+        raise CommandError(
+            f"--replication-factor {text}: give a topic and a number from 1 to {MAX_FACTOR:,}, such as orders=3",
+            ExitCode.USAGE,
+        )
+    return topic, int(number)
 
 
 async def do_rebalance(
-    bootstrap: str, dry_run: bool, throttle: int | None, max_moves: int, replace_missing: bool, yes: bool, as_json: bool
+    bootstrap: str,
+    factors: dict[str, int],
+    dry_run: bool,
+    throttle: int | None,
+    max_moves: int,
+    replace_missing: bool,
+    yes: bool,
+    as_json: bool,
 ) -> None:
     async with Admin(bootstrap) as admin:
         picture = await read_picture(admin)
         check_answers(picture)
         check_missing(picture, replace_missing)
-        plan = await asyncio.to_thread(plan_rebalance, picture)
+        plan = await asyncio.to_thread(plan_rebalance, picture, factors)
         if not as_json:
             show_plan(picture, plan)
         result, unpreferred = None, picture.unpreferred()

@@ -35,7 +35,7 @@ def recover(
     yes: Yes = False,
     output: Output = "text",
 ) -> None:
-    """Recover the cluster after its etcd was restored from a backup: show what would be done, then do it with --yes.
+    """Recover the cluster after its etcd was restored from a backup: show what would be done, ask, and do it.
 
     Brokers that find etcd gone back in time freeze: they serve reads, and change or delete nothing. Start all of
     them first: each tells what it has. Then every epoch is raised above any that was seen, and each partition is led

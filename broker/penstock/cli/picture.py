@@ -164,12 +164,26 @@ def domain_of(path: str | None) -> tuple[str, ...]:
 # What should move
 
 
-def plan_rebalance(picture: Picture) -> Plan:
+def plan_rebalance(picture: Picture, factors: Mapping[str, int] | None = None) -> Plan:
     """The fewest moves after which replicas and leaders are balanced; draining brokers, and missing ones, are emptied.
 
-    Raises `CommandError` where nothing can be planned.
+    `factors` gives topics another replication factor than they have. Raises `CommandError` where nothing can be
+    planned, or not what `factors` asks for.
     """
-    return made_plan(picture, placement_brokers(picture))
+    wanted = factors or {}
+    if unknown := sorted(wanted.keys() - picture.topics.keys()):
+        raise CommandError(
+            f"there is no topic {unknown[0]}: penstock topic list shows those that there are", ExitCode.NOT_FOUND
+        )
+    found = made_plan(picture, placement_brokers(picture), wanted)
+    if too_wide := [topic for topic in found.left_out if topic in wanted]:
+        usable = sum(not broker.excluded for broker in placement_brokers(picture))
+        raise CommandError(
+            f"{too_wide[0]} cannot have {wanted[too_wide[0]]} replicas: {usable} broker{'s' * (usable != 1)} may take"
+            " any. Start another broker, end a drain, or ask for fewer",
+            ExitCode.REFUSED,
+        )
+    return found
 
 
 def plan_drain(picture: Picture, broker_id: int) -> Plan:
@@ -192,9 +206,9 @@ def plan_drain(picture: Picture, broker_id: int) -> Plan:
     return Plan(moves, (), received_bytes(picture, moves))
 
 
-def made_plan(picture: Picture, brokers: list[Broker]) -> Plan:
+def made_plan(picture: Picture, brokers: list[Broker], wanted: Mapping[str, int] | None = None) -> Plan:
     try:
-        moves, left_out = plan_what_can_be(brokers, picture.existing())
+        moves, left_out = plan_what_can_be(brokers, picture.existing(), wanted)
     except NoBrokersError as e:
         raise CommandError(str(e), ExitCode.REFUSED) from None
     return Plan(moves, left_out, received_bytes(picture, moves))

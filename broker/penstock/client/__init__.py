@@ -7,10 +7,12 @@ from penstock.client.accumulator import Delivery
 from penstock.client.admin import Admin
 from penstock.client.admin_types import (
     AlterConfig,
+    BrokerVersion,
     ClusterInfo,
     ConfigEntry,
     CreatedTopic,
     GroupDescription,
+    GroupLag,
     GroupListing,
     GroupMember,
     LogDir,
@@ -59,6 +61,7 @@ __all__ = [
     "Admin",
     "AlterConfig",
     "BrokerError",
+    "BrokerVersion",
     "BufferFull",
     "ClientError",
     "Closed",
@@ -74,6 +77,7 @@ __all__ = [
     "ErrorCode",
     "GroupDescription",
     "GroupFenced",
+    "GroupLag",
     "GroupListing",
     "GroupMember",
     "IllegalState",

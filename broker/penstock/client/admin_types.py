@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from uuid import UUID
 
+from penstock.client.errors import ClientError
 from penstock.client.types import Node, OffsetAndMetadata, TopicPartition
 from penstock.wire.errors import ErrorCode
 
@@ -30,11 +32,13 @@ class CreatedTopic:
     name: str
     partitions: int
     replication_factor: int
+    topic_id: UUID | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """One setting. `source` is where its value comes from: "topic", "broker", "cluster", "static", "default"."""
+    """One setting. `source` is where its value comes from: "topic", "group", "broker", "cluster", "static",
+    "default"."""
 
     name: str
     value: str | None
@@ -45,7 +49,7 @@ class ConfigEntry:
 
     @property
     def is_default(self) -> bool:
-        return self.source not in ("topic", "broker", "cluster")
+        return self.source not in ("topic", "group", "broker", "cluster")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,15 +98,38 @@ class GroupDescription:
 
 @dataclass(frozen=True, slots=True)
 class PartitionLag:
-    """How far a group is behind in one partition; `committed` None where it committed nothing."""
+    """How far a group is behind in one partition; `committed` None where it committed nothing.
+
+    `lag_ms` is how long ago the first record that it has not read was written, by the largest timestamp of its batch: 0
+    where all is read, None where that is not known (by brokers other than Penstock's, or without a commit).
+    """
 
     committed: OffsetAndMetadata | None
     start_offset: int
     end_offset: int
+    lag_ms: int | None = None
 
     @property
     def lag(self) -> int | None:
         return None if self.committed is None else max(self.end_offset - self.committed.offset, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLag:
+    """A group's lag by partition, of those that it has committed; and why it is not known of others."""
+
+    partitions: Mapping[TopicPartition, PartitionLag]
+    errors: Mapping[TopicPartition, ClientError] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerVersion:
+    """What a broker runs. `release` is empty where it does not say; the levels are of the feature `penstock.version`
+    (docs/decisions/0018), 0 where it has none: the one that the cluster uses, and the highest that the broker knows."""
+
+    release: str
+    level: int
+    highest_level: int
 
 
 @dataclass(frozen=True, slots=True)

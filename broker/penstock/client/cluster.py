@@ -34,6 +34,8 @@ R = TypeVar("R", bound=Payload)
 
 DATA, COORDINATOR = "data", "coordinator"
 """What a connection is for: group traffic must not queue behind a long poll."""
+MANY_COORDINATORS = 4
+"""The version of FindCoordinator from which one request names many groups (KIP-699)."""
 
 
 class Cluster:
@@ -166,9 +168,10 @@ class Cluster:
                 await asyncio.sleep(self.backoff.delay_s(min(attempt, 2)))
             except TimeoutError:
                 pass
+            is_stale = self._stale.is_set()
             self._stale.clear()
-            if not self._topics and not self.wants_all_topics:
-                continue
+            if not is_stale and not self._topics and not self.wants_all_topics:
+                continue  # who follows no topic hears of brokers and the controller only when something went wrong
             try:
                 await self.refresh()
                 attempt = 0
@@ -186,6 +189,16 @@ class Cluster:
         self.metadata = merge(self.metadata, answer, asked)
         for listener in self.on_metadata:
             listener(self.metadata)
+
+    async def look_up(self, topics: Iterable[str]) -> None:
+        """Brings what is known of these topics up to date, once: they are not followed from then on."""
+        asked = sorted(set(topics))
+        request = MetadataRequest(
+            topics=[MetadataRequestTopic(name=name) for name in asked], allow_auto_topic_creation=False
+        )
+        answer = await self.call_any(request, MetadataResponse)
+        check(answer.error_code, "metadata")
+        self.metadata = merge(self.metadata, answer, asked)
 
     async def all_metadata(self) -> Metadata:
         """Metadata of all topics, asked for now; what is followed stays as it was."""
@@ -263,10 +276,13 @@ class Cluster:
 
     async def call_controller(self, request: Payload, response: type[R], timeout_ms: float | None = None) -> R:
         """One request to the controller, or to any broker where none is known."""
+        connection = await self.controller_connection()
+        return await connection.call(request, response, timeout_ms=timeout_ms)
+
+    async def controller_connection(self) -> Connection:
+        """The connection to the controller, or to any broker where none is known."""
         node_id = self.metadata.controller_id
-        if node_id not in self.metadata.brokers:
-            return await self.call_any(request, response)
-        return await self.call(node_id, request, response, timeout_ms=timeout_ms)
+        return await (self.connection(node_id) if node_id in self.metadata.brokers else self.any_connection())
 
     async def retrying(self, attempt_once: Callable[[], Awaitable[T]], timeout_ms: float | None = None) -> T:
         """Repeats `attempt_once` while it raises retriable errors, with backoff, for `timeout_ms` at most.
@@ -289,19 +305,50 @@ class Cluster:
 
     async def coordinator(self, group: str) -> int:
         """The broker that coordinates a group, remembered until `forget_coordinator`. Raises `BrokerError`."""
-        node_id = self._coordinators.get(group, -1)
-        if node_id in self.metadata.brokers:
-            return node_id
-        request = FindCoordinatorRequest(key=group, key_type=0, coordinator_keys=[group])
-        answer = await self.call_any(request, FindCoordinatorResponse)
-        found = answer.coordinators[0] if answer.coordinators else answer
-        check(found.error_code, f"coordinator of group {group!r}", found.error_message)
-        if found.node_id not in self.metadata.brokers:
+        found = (await self.coordinators([group]))[group]
+        if isinstance(found, ClientError):
+            raise found
+        return found
+
+    async def coordinators(self, groups: Iterable[str]) -> dict[str, int | ClientError]:
+        """As `coordinator` for many groups, in one request where the broker takes that; errors are answers. Raises
+        `ClientError` where nobody can be asked."""
+        answers: dict[str, int | ClientError] = {}
+        unknown: list[str] = []
+        for group in groups:
+            node_id = self._coordinators.get(group, -1)
+            if node_id in self.metadata.brokers:
+                answers[group] = node_id
+            else:
+                unknown.append(group)
+        if not unknown:
+            return answers
+        found = await self._find_coordinators(unknown)
+        if any(node_id not in self.metadata.brokers for node_id, code, _ in found.values() if not code):
             await self.refresh()
-        if found.node_id not in self.metadata.brokers:
-            raise BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"group {group!r}")
-        self._coordinators[group] = found.node_id
-        return found.node_id
+        for group in unknown:
+            node_id, code, message = found.get(group, (-1, ErrorCode.COORDINATOR_NOT_AVAILABLE, None))
+            if code:
+                answers[group] = BrokerError(code, f"coordinator of group {group!r}", message)
+            elif node_id not in self.metadata.brokers:
+                answers[group] = BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"group {group!r}")
+            else:
+                answers[group] = self._coordinators[group] = node_id
+        return answers
+
+    async def _find_coordinators(self, groups: list[str]) -> dict[str, tuple[int, int, str | None]]:
+        """(node, error, message) of each group's."""
+        connection = await self.any_connection()
+        if connection.version(FindCoordinatorRequest) >= MANY_COORDINATORS:
+            request = FindCoordinatorRequest(key_type=0, coordinator_keys=groups)
+            answer = await connection.call(request, FindCoordinatorResponse)
+            return {c.key: (c.node_id, c.error_code, c.error_message) for c in answer.coordinators}
+        found = {}
+        for group in groups:
+            request = FindCoordinatorRequest(key=group, key_type=0)
+            answer = await connection.call(request, FindCoordinatorResponse)
+            found[group] = (answer.node_id, answer.error_code, answer.error_message)
+        return found
 
     def forget_coordinator(self, group: str) -> None:
         """Has the coordinator looked up again: it said that it is not, or is gone."""

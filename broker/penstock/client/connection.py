@@ -28,8 +28,8 @@ MAX_RESPONSE_ELEMENTS = 8_000_000
 CLOSE_TIMEOUT_S = 5.0
 CORRELATION = struct.Struct(">i")
 
-NEWEST_USED = {0: 12, 1: 12, 8: 9, 9: 7, 20: 5, 22: 5}
-"""By API key, where newer versions name topics by id, or several groups, which this client has no use for."""
+NEWEST_USED = {0: 12, 1: 12, 8: 9, 9: 7, 22: 5}
+"""By API key, where newer versions name topics by id, or several groups, which most callers have no use for."""
 
 
 class Pending:
@@ -120,11 +120,14 @@ class Connection(asyncio.BufferedProtocol):
         """Requests without an answer yet."""
         return len(self._pending)
 
-    def version(self, request: type[Payload]) -> int:
-        """The newest version that both sides know. Raises `UnsupportedByBroker`."""
+    def version(self, request: type[Payload], newest: int | None = None) -> int:
+        """The newest version that both sides know, and that is used; or up to `newest`, for who knows more of an API.
+
+        Raises `UnsupportedByBroker`.
+        """
         low, high = self._versions.get(request.KEY, (0, -1))
         first, last = request.VERSIONS
-        chosen = min(high, last, self.newest_used.get(request.KEY, last))
+        chosen = min(high, last, self.newest_used.get(request.KEY, last) if newest is None else newest)
         if chosen < max(low, first):
             name = request.__name__.removesuffix("Request")
             offers = f"versions {low} to {high}" if high >= 0 else "no version"
@@ -141,20 +144,32 @@ class Connection(asyncio.BufferedProtocol):
             return False
 
     async def call(
-        self, request: Payload, response: type[R], *, timeout_ms: float | None = None, max_version: int | None = None
+        self,
+        request: Payload,
+        response: type[R],
+        *,
+        timeout_ms: float | None = None,
+        max_version: int | None = None,
+        newest: int | None = None,
     ) -> R:
-        """Sends a request and waits for its answer.
+        """Sends a request and waits for its answer. `newest` is as in `version`.
 
         Raises `ConnectionFailed` (also when it is lost meanwhile), `RequestTimedOut`, `UnsupportedByBroker`.
         Cancelling drops the answer, not the request.
         """
-        return await self.send(request, response, timeout_ms=timeout_ms, max_version=max_version)
+        return await self.send(request, response, timeout_ms=timeout_ms, max_version=max_version, newest=newest)
 
     def send(
-        self, request: Payload, response: type[R], *, timeout_ms: float | None = None, max_version: int | None = None
+        self,
+        request: Payload,
+        response: type[R],
+        *,
+        timeout_ms: float | None = None,
+        max_version: int | None = None,
+        newest: int | None = None,
     ) -> asyncio.Future[R]:
         """As `call`, but returns at once with a future, in the order of sending."""
-        version = self.version(type(request))
+        version = self.version(type(request), newest)
         if max_version is not None:
             version = min(version, max_version)
         return self._send(request, version, response, timeout_ms)
@@ -290,7 +305,7 @@ class Connection(asyncio.BufferedProtocol):
         self._pending.clear()
 
     async def _negotiate(self) -> None:
-        request = ApiVersionsRequest(client_software_name="penstock", client_software_version="0.1.0")
+        request = VERSIONS_REQUEST
         answer = await self._send(request, 3, ApiVersionsResponse, None)
         if answer.error_code == ErrorCode.UNSUPPORTED_VERSION:
             own = [api.max_version for api in answer.api_keys if api.api_key == ApiVersionsRequest.KEY]
@@ -301,4 +316,5 @@ class Connection(asyncio.BufferedProtocol):
         self._versions = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
 
 
+VERSIONS_REQUEST = ApiVersionsRequest(client_software_name="penstock", client_software_version="0.1.0")
 UNSUPPORTED_VERSION = struct.pack(">h", ErrorCode.UNSUPPORTED_VERSION)

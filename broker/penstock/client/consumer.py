@@ -293,7 +293,8 @@ class Consumer:
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """Commits `offsets`, or the positions behind all that was handed out, and returns what was committed.
 
-        Raises `CommitFailed` where the member is out of its group's generation, `BrokerError` otherwise.
+        Where nothing was handed out, nothing is committed. Raises `CommitFailed` where the member is out of its group's
+        generation, `BrokerError` otherwise.
         """
         self._check_open()
         plain = None if offsets is None else {

@@ -279,6 +279,8 @@ class Polling:
             raise IllegalState("offsets are committed for a group: give a group_id")
         async with self._commit_lock:
             wanted = self.committable() if offsets is None else dict(offsets)
+            if not wanted:
+                return wanted  # the member may not have joined yet, or waits for a rebalance that gave up everything
             member = self.rebalancing.membership if self.rebalancing is not None else None
             if member is not None and not member.joined:
                 raise CommitFailed(f"not a member of group {self.group.group_id!r} now: the partitions are lost")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
-from penstock.config.definition import InvalidSetting, Kind, Setting, Source, Value, unknown
+from penstock.config.definition import MAX_VALUE_CHARS, InvalidSetting, Kind, Setting, Source, Value, unknown
 from penstock.config.listeners import parse_listeners
 from penstock.config.topic import TOPIC_SETTINGS, config_fields, parse_topic_setting
 from penstock.config.values import FOREVER, TopicConfig
@@ -18,6 +18,8 @@ from penstock.config.values import FOREVER, TopicConfig
 V = TypeVar("V")
 KINDS = {"bool": Kind.BOOLEAN, "int": Kind.LONG, "str": Kind.STRING, "str | None": Kind.STRING}
 MAX_INT = (1 << 31) - 1
+MAX_PLACE_CHARS = 512
+"""Of a rack or a failure domain, which every broker and client gets to know."""
 RACK_AWARE = "RackAwareReplicaSelector"
 
 
@@ -29,6 +31,7 @@ def setting(
     maximum: int = MAX_INT,
     allowed: tuple[str, ...] = (),
     dynamic: bool = False,
+    max_chars: int = MAX_VALUE_CHARS,
 ) -> V:
     """A field of `BrokerConfig` with its definition; bounds are for numbers, `allowed` for words."""
     metadata = {
@@ -37,6 +40,7 @@ def setting(
         "maximum": maximum,
         "allowed": allowed,
         "dynamic": dynamic,
+        "max_chars": max_chars,
     }
     made: V = field(default=default, metadata=metadata)
     return made
@@ -47,11 +51,18 @@ class BrokerConfig:
     """All settings of a broker that are not defaults for topics; those are resolved in `topic_defaults`."""
 
     node_id: int = setting(0, "The number of this broker in its cluster.")
-    broker_rack: str | None = setting(None, "The rack or zone of this broker, told to clients that read from near.")
+    broker_rack: str | None = setting(
+        None,
+        "The rack or zone of this broker, told to clients that read from near.",
+        dynamic=True,
+        max_chars=MAX_PLACE_CHARS,
+    )
     broker_failure_domain: str = setting(
         "",
         "What fails together with this broker, as a path from the top down such as zone/node: replicas of a partition"
         " are kept apart at the highest level that can be. The rack, if not given.",
+        dynamic=True,
+        max_chars=MAX_PLACE_CHARS,
     )
     listeners: str | None = setting(
         None, "Where to listen, as NAME://host:port,...; an empty host means all addresses, port 0 a free one."
@@ -340,6 +351,7 @@ def own_settings() -> list[Setting]:
                 each.metadata["maximum"] if numeric else None,
                 each.metadata["allowed"],
                 dynamic=each.metadata["dynamic"],
+                max_chars=each.metadata["max_chars"],
             )
         )
     return found

@@ -37,6 +37,7 @@ class Source(IntEnum):
     STATIC = 4
     """Given at the start: file, environment, command line."""
     DEFAULT = 5
+    GROUP = 8
 
 
 class InvalidSetting(ValueError):
@@ -50,7 +51,8 @@ LIMITS = {Kind.INT: (-(1 << 31), (1 << 31) - 1), Kind.LONG: (-(1 << 63), (1 << 6
 class Setting:
     """A known setting. `default` None is "not set". `allowed` are the words of all but numbers, any where it is empty.
 
-    `dynamic` settings can be changed while the broker runs.
+    `dynamic` settings can be changed while the broker runs. A text has at most `max_chars` characters, all of which can
+    be printed.
     """
 
     name: str
@@ -61,12 +63,13 @@ class Setting:
     maximum: float | None = None
     allowed: tuple[str, ...] = ()
     dynamic: bool = False
+    max_chars: int = MAX_VALUE_CHARS
 
     def parse(self, text: str) -> Value:
         """Raises `InvalidSetting`."""
         text = text.strip()
-        if len(text) > MAX_VALUE_CHARS:
-            raise InvalidSetting(f"the value of {self.name} has {len(text)} characters: at most {MAX_VALUE_CHARS}")
+        if len(text) > self.max_chars:
+            raise InvalidSetting(f"the value of {self.name} has {len(text)} characters: at most {self.max_chars}")
         if self.kind is Kind.BOOLEAN:
             if text.lower() not in (self.allowed or ("true", "false")):
                 raise self.invalid(text)
@@ -74,7 +77,7 @@ class Setting:
         if self.kind is Kind.LIST:
             return self._parse_list(text)
         if self.kind is Kind.STRING:
-            if self.allowed and text not in self.allowed:
+            if (self.allowed and text not in self.allowed) or not self._may_be_shown(text):
                 raise self.invalid(text)
             return text
         return self._parse_number(text)
@@ -99,6 +102,9 @@ class Setting:
             raise self.invalid(text)
         return number
 
+    def _may_be_shown(self, text: str) -> bool:
+        return self.max_chars == MAX_VALUE_CHARS or text.isprintable()
+
     def invalid(self, text: str) -> InvalidSetting:
         return InvalidSetting(f"invalid value {shown(text)} for {self.name}: it must be {self.expectation()}")
 
@@ -109,6 +115,8 @@ class Setting:
         if self.kind is Kind.LIST:
             return f"a comma-separated list of {' and '.join(self.allowed)}" if self.allowed else "a list"
         if self.kind is Kind.STRING:
+            if self.max_chars < MAX_VALUE_CHARS:
+                return f"printable text of at most {self.max_chars} characters"
             return " or ".join(self.allowed)
         what = "a number" if self.kind is Kind.DOUBLE else "a whole number"
         low, high = LIMITS.get(self.kind, (None, None))

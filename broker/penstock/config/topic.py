@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from penstock.config.definition import InvalidSetting, Kind, Setting, Value, shown, unknown
+from penstock.config.definition import MAX_VALUE_CHARS, InvalidSetting, Kind, Setting, Value, shown, unknown
+from penstock.config.ownership import DELETION_POLICIES, DELETION_POLICY, MAX_OWNER_CHARS, OWNER, RETAIN
 from penstock.config.values import DAY_MS, EVERY_REPLICA, FOREVER, TopicConfig
 
 MIN_SEGMENT_BYTES = 1024
@@ -42,8 +43,11 @@ def define(
     minimum: float | None = None,
     maximum: float | None = None,
     allowed: tuple[str, ...] = (),
+    max_chars: int = MAX_VALUE_CHARS,
 ) -> tuple[str, TopicSetting]:
-    setting = Setting(name, kind, str(default), documentation, minimum, maximum, allowed, dynamic=True)
+    setting = Setting(
+        name, kind, str(default), documentation, minimum, maximum, allowed, dynamic=True, max_chars=max_chars
+    )
     return name, TopicSetting(setting, tuple(Synonym(s) if isinstance(s, str) else Synonym(*s) for s in synonyms))
 
 
@@ -137,6 +141,16 @@ TOPIC_SETTINGS: dict[str, TopicSetting] = dict(
             "min.insync.replicas", minimum=1,
         ),
         define(
+            DELETION_POLICY, Kind.STRING, RETAIN,
+            "What becomes of the topic when its owner goes, for whoever manages topics; brokers make nothing of it.",
+            allowed=DELETION_POLICIES,
+        ),
+        define(
+            OWNER, Kind.STRING, "",
+            "Whose the topic is, for whoever manages topics, such as the UID of an object; brokers make nothing of it.",
+            max_chars=MAX_OWNER_CHARS,
+        ),
+        define(
             "preallocate", Kind.BOOLEAN, "false",
             "Files of segments grow as they are written; nothing else is offered.",
             "log.preallocate", allowed=("false",),
@@ -175,6 +189,15 @@ TOPIC_SETTINGS: dict[str, TopicSetting] = dict(
 )  # fmt: skip
 
 
+WITHOUT_EFFECT = frozenset({"compression.type", "preallocate", OWNER, DELETION_POLICY})
+"""Settings from which nothing follows: those with one value only, and notes of whoever manages topics."""
+
+
+def effective(overrides: Mapping[str, str]) -> dict[str, str]:
+    """Those of a topic's own settings that `resolve` makes something of."""
+    return {name: text for name, text in overrides.items() if name not in WITHOUT_EFFECT}
+
+
 def topic_setting(name: str) -> Setting:
     """Raises `InvalidSetting` for an unknown name."""
     known = TOPIC_SETTINGS.get(name)
@@ -198,7 +221,7 @@ def config_fields(name: str, value: Value) -> dict[str, Any]:
         return {"cleanup_delete": "delete" in value, "cleanup_compact": "compact" in value}
     if name == "message.timestamp.type":
         return {"message_timestamp_log_append": value == "LogAppendTime"}
-    if name in ("compression.type", "preallocate"):
+    if name in WITHOUT_EFFECT:
         return {}
     if name.endswith(REPLICAS):
         assert isinstance(value, tuple), f"{name} is a list"

@@ -22,7 +22,7 @@ from penstock.control.results import (
 )
 from penstock.state import keys
 from penstock.state.records import BadRecord, BrokerConfigRecord, TopicRecord, decode, encode
-from penstock.state.store import Compare, Entry, Put, Store, StoreError
+from penstock.state.store import Compare, Delete, Entry, Put, Store, StoreError
 from penstock.state.view import ClusterView
 from penstock.state.watcher import Watcher
 from penstock.wire.errors import ErrorCode
@@ -147,18 +147,27 @@ class ConfigAdmin:
         return int(name)
 
     async def _rewrite(self, key: str, rewrite: Callable[[Entry | None], bytes], validate_only: bool) -> None:
-        """Replaces a value by what `rewrite` makes of it, again where somebody else was faster."""
-        for _ in range(ATTEMPTS):
-            entry = await self.store.get(key)
-            value = rewrite(entry)
-            if validate_only or (entry is not None and entry.value == value):
-                return
-            condition = Compare.absent(key) if entry is None else Compare.unchanged(entry)
-            result = await self.store.txn([condition], [Put(key, value)])
-            if result.succeeded:
-                await self.watcher.applied(result.revision, SEEN_S)
-                return
-        raise AdminError(ErrorCode.REQUEST_TIMED_OUT, "The settings are being changed by others: try again.")
+        revision = await rewrite_value(self.store, key, rewrite, validate_only)
+        if revision:
+            await self.watcher.applied(revision, SEEN_S)
+
+
+async def rewrite_value(
+    store: Store, key: str, rewrite: Callable[[Entry | None], bytes | None], validate_only: bool
+) -> int:
+    """Replaces a value by what `rewrite` makes of it, None where it is to be nothing, again where somebody else was
+    faster. Returns the revision of the change, 0 where there was nothing to change. Raises `AdminError`, `StoreError`.
+    """
+    for _ in range(ATTEMPTS):
+        entry = await store.get(key)
+        value = rewrite(entry)
+        if validate_only or value == (None if entry is None else entry.value):
+            return 0
+        condition = Compare.absent(key) if entry is None else Compare.unchanged(entry)
+        result = await store.txn([condition], [Delete(key) if value is None else Put(key, value)])
+        if result.succeeded:
+            return result.revision
+    raise AdminError(ErrorCode.REQUEST_TIMED_OUT, "The settings are being changed by others: try again.")
 
 
 def check_changes(changes: Sequence[ConfigChange]) -> None:

@@ -1,4 +1,4 @@
-"""What is set for a topic or a broker, and by whom: the content of DescribeConfigs. Called by `api`."""
+"""What is set for a topic, a broker or a group, and by whom: the content of DescribeConfigs. Called by `api`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from penstock.config.broker import BROKER_SETTINGS, BrokerConfig, scaled
 from penstock.config.definition import Setting, Source, Value
+from penstock.config.group import GROUP_SETTINGS
 from penstock.config.listeners import ListenerAddress
 from penstock.config.topic import TOPIC_SETTINGS, TopicSetting
 from penstock.state.view import TopicView
@@ -41,6 +42,26 @@ def describe_topic(topic: TopicView, config: BrokerConfig) -> list[Described]:
 def describe_overrides(overrides: Mapping[str, str], config: BrokerConfig) -> list[Described]:
     """All settings that a topic with these of its own has."""
     return [describe_topic_setting(name, known, overrides, config) for name, known in TOPIC_SETTINGS.items()]
+
+
+def described_group(settings: Mapping[str, str]) -> list[Described]:
+    """All settings that a group with these of its own has."""
+    found = []
+    for name, known in GROUP_SETTINGS.items():
+        synonyms = [Synonym(name, known.default, Source.DEFAULT)]
+        if name in settings:
+            synonyms.insert(0, Synonym(name, settings[name], Source.GROUP))
+        found.append(Described(known, synonyms[0].value, synonyms[0].source, synonyms))
+    return found
+
+
+def describe_own(overrides: Mapping[str, str], config: BrokerConfig) -> list[Described]:
+    """Of a topic's settings those that are its own."""
+    return [
+        describe_topic_setting(name, TOPIC_SETTINGS[name], overrides, config)
+        for name in overrides
+        if name in TOPIC_SETTINGS
+    ]
 
 
 def describe_topic_setting(

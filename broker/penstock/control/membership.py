@@ -16,6 +16,7 @@ import msgspec
 
 from penstock.control.keep_alive import KeepAlive
 from penstock.control.members import LeavingRecord, leaving_key, next_past, past_key, read_past
+from penstock.control.showing import Shown
 from penstock.runtime.clock import Clock
 from penstock.runtime.logging import get_logger
 from penstock.state import keys
@@ -82,7 +83,13 @@ async def ensure_cluster(store: Store, new_id: Callable[[], UUID] = uuid4) -> Cl
 
 
 async def register_embedded(
-    store: Store, broker_id: int, endpoints: Iterable[Endpoint], rack: str | None, incarnation: UUID, now_ms: int
+    store: Store,
+    broker_id: int,
+    endpoints: Iterable[Endpoint],
+    rack: str | None,
+    incarnation: UUID,
+    now_ms: int,
+    failure_domain: str = "",
 ) -> int:
     """Registers the one broker, as a new incarnation and as controller; returns the revision."""
     record = BrokerRecord(
@@ -90,6 +97,7 @@ async def register_embedded(
         incarnation=incarnation,
         endpoints=[EndpointRecord(listener=e.listener, host=e.host, port=e.port) for e in endpoints],
         rack=rack,
+        failure_domain=failure_domain,
         registered_ms=now_ms,
     )
     others = [e for e in (await store.range(keys.BROKERS)).entries if e.key != keys.broker(broker_id)]
@@ -297,9 +305,9 @@ class Registration:
             self.lost.set()
             log.error("this broker is no longer a member of the cluster", reason=reason)
 
-    async def set_draining(self, is_draining: bool) -> None:
-        """Shows in the registration what `broker.draining` is set to; the epoch stays. Raises `StoreError`."""
-        record = msgspec.structs.replace(self.record, draining=is_draining)
+    async def show(self, shown: Shown) -> None:
+        """Shows in the registration what is set for this broker; the epoch stays. Raises `StoreError`."""
+        record = shown.put_into(self.record)
         if record == self.record:
             return
         result = await self.store.txn([created(self.key, self.epoch)], [Put(self.key, encode(record), self.lease)])

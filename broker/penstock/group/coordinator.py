@@ -12,6 +12,7 @@ from functools import partial
 from uuid import UUID, uuid4
 
 from penstock.config.broker import BrokerConfig
+from penstock.control.group_settings import MAX_GROUP_ID
 from penstock.group.calls import Answer, JoinAnswer, JoinRequest, Persist, SyncAnswer, SyncRequest
 from penstock.group.directory import Directory
 from penstock.group.offsets import Commit, CommittedOffset, Offsets
@@ -20,6 +21,7 @@ from penstock.group.persistence import encode_group, restore_group
 from penstock.group.phases import GroupState
 from penstock.group.reads import OffsetReads
 from penstock.group.retention import OffsetRetention
+from penstock.group.settings_expiry import SettingsExpiry
 from penstock.group.state_machine import ClassicGroup
 from penstock.group.tenure import Idle, Running, Tenure
 from penstock.group.topic_cleaning import TopicCleaning, check_forgotten
@@ -27,14 +29,12 @@ from penstock.runtime.clock import Clock
 from penstock.runtime.logging import get_logger
 from penstock.state import keys, records
 from penstock.state.records import BadRecord, GroupRecord
-from penstock.state.store import Entry, Put, Store
+from penstock.state.store import Delete, Entry, Put, Store, StoreError
 from penstock.state.view import ClusterView
 from penstock.wire.errors import ErrorCode
 
 log = get_logger(__name__)
 
-MAX_GROUP_ID = 1024
-"""Characters of a group id."""
 MAX_INSTANCE_ID = 1024
 MAX_PROTOCOLS = 64
 """Assignors that one member may name."""
@@ -72,6 +72,9 @@ class GroupCoordinator:
         self._groups = Directory(self._ownership, clock, config, new_id)
         self.reads = OffsetReads(store, self._ownership, self.offsets.residence, self.error, self.is_alone)
         self.retention = OffsetRetention(self.offsets, view, clock, config, self._groups.standing, self._nothing_left)
+        self._settings = SettingsExpiry(
+            store, clock, config, self._ownership, self.exists, lambda: self.retention.paused
+        )
         self._cleaning = TopicCleaning(store, view, self.offsets, self._ownership)
         self._store = store
         self._view = view
@@ -103,6 +106,7 @@ class GroupCoordinator:
         else:
             self._view.subscribe(self._cleaning.topics_changed)
         self.retention.start()
+        self._settings.start()
         self._unavailable = ErrorCode.NONE
 
     def _taken(self, tenure: Tenure, entries: list[Entry]) -> None:
@@ -163,6 +167,7 @@ class GroupCoordinator:
         """
         self._unavailable = ErrorCode.NOT_COORDINATOR
         self.retention.close()
+        self._settings.close()
         self.offsets.residence.close()
         self._cleaning.close()
         for tenure in self._ownership:
@@ -346,11 +351,23 @@ class GroupCoordinator:
             return error
         known = self._groups.known(group_id)
         if known is None:
-            return ErrorCode.GROUP_ID_NOT_FOUND
+            return await self._delete_settings(group_id)
         if isinstance(known, Running) and known.group.state is not GroupState.EMPTY:
             return ErrorCode.NON_EMPTY_GROUP
         failed = await asyncio.gather(*self._give_up(group_id))
         return self.commit_failure(group_id) if any(failed) else ErrorCode.NONE
+
+    async def _delete_settings(self, group_id: str) -> ErrorCode:
+        """Of a group that is not there: something may be set for it all the same."""
+        try:
+            if await self._store.get(keys.group_settings(group_id)) is None:
+                return ErrorCode.GROUP_ID_NOT_FOUND
+        except StoreError as e:
+            log.warning("the settings of a group cannot be read", group=group_id, reason=str(e))
+            return self.error(group_id) or ErrorCode.COORDINATOR_NOT_AVAILABLE
+        writer = self.offsets.writers.of_group(group_id)
+        failed = await writer.submit([(Delete(keys.group_settings(group_id)), None)])
+        return self.commit_failure(group_id) if failed else ErrorCode.NONE
 
     def _give_up(self, group_id: str) -> list[asyncio.Future[list[int]]]:
         tenure = self._ownership.of_shard(keys.shard_of(group_id))

@@ -84,7 +84,7 @@ class Lane(Generic[T]):
         parts: list[Part[T]] = []
         keys_left, bytes_left = MAX_TXN_OPERATIONS, MAX_TXN_BYTES
         for writer in list(self._waiting):
-            slots = writer.take(keys_left, bytes_left if parts else max(bytes_left, first_bytes(writer)))
+            slots = writer.take(keys_left, bytes_left)
             if slots:
                 parts.append(Part(writer, slots))
                 keys_left -= len(slots)
@@ -161,10 +161,6 @@ class Lane(Generic[T]):
             else:
                 if not is_owner:
                     writer.lost()
-
-
-def first_bytes(writer: ShardWriter[T]) -> int:
-    return next((slot.size_bytes for slot in writer.pending.values()), 0)
 
 
 async def read_fence(store: Store, guard: Guard) -> None:

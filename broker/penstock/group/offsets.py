@@ -133,11 +133,13 @@ class Offsets:
         return [self.writers.of_group(group_id).submit(writes) for group_id, writes in by_group.items()]
 
     def delete_group(self, group_id: str) -> list[asyncio.Future[list[int]]]:
-        """Deletes all offsets of a group, which are all here, and then its record; what is on its way included."""
+        """Deletes all offsets of a group, which are all here, and then its record and its settings; what is on its way
+        included."""
         writer = self.writers.of_group(group_id)
         self.pending.forget_group(group_id)
         mine = {key for key, _ in self.table.of_group(group_id)} | self.being_committed(group_id)
-        return [*self.delete(mine), writer.submit([(Delete(keys.group(group_id)), None)])]
+        rest = keys.group(group_id), keys.group_settings(group_id)
+        return [*self.delete(mine), writer.submit([(Delete(key), None) for key in rest])]
 
     def being_committed(self, group_id: str) -> set[OffsetKey]:
         """What a group has committed that is still on its way to the store."""

@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Generic, Protocol, TypeVar
 
 from penstock.state import keys
-from penstock.state.store import Compare, Operation, Put, Target
+from penstock.state.store import MAX_TXN_OPERATIONS, Compare, Operation, Put, Target
 
 MAX_PENDING = 20_000
 """Keys of one shard that may wait for their transaction; beyond, a write is refused at once, to be tried again."""
@@ -71,11 +72,13 @@ class Write(Generic[T]):
 
 @dataclass(slots=True)
 class Slot(Generic[T]):
-    """What a key is to become, what to call that in memory, and who waits for it."""
+    """What a key is to become, what to call that in memory, and who waits for it. `tied` are the keys that go into the
+    same transaction."""
 
     operation: Operation
     token: T
     waiting: list[tuple[Write[T], int]]
+    tied: set[str] = field(default_factory=set)
 
     @property
     def size_bytes(self) -> int:
@@ -110,8 +113,13 @@ class ShardWriter(Generic[T]):
         self._lane = lane
         self._applied, self._uncertain, self._lost = applied, uncertain, lost
 
-    def submit(self, writes: Sequence[tuple[Operation, T]]) -> asyncio.Future[list[int]]:
-        """Writes each (operation, token); the result names by index those that failed."""
+    def submit(
+        self, writes: Sequence[tuple[Operation, T]], ties: Sequence[tuple[str, str]] = ()
+    ) -> asyncio.Future[list[int]]:
+        """Writes each (operation, token); the result names by index those that failed.
+
+        `ties` are pairs of keys among them of which both become durable, or none.
+        """
         done: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
         pending = self.pending
         if not writes or self.is_closed or (pending and len(pending) + len(writes) > MAX_PENDING):
@@ -125,6 +133,9 @@ class ShardWriter(Generic[T]):
             else:
                 slot.operation, slot.token = operation, token
                 slot.waiting.append((write, index))
+        for one, other in ties:
+            pending[one].tied.add(other)
+            pending[other].tied.add(one)
         self._lane.wake(self)
         return done
 
@@ -147,17 +158,32 @@ class ShardWriter(Generic[T]):
     # --- for the lane
 
     def take(self, keys_left: int, bytes_left: int) -> list[Slot[T]]:
-        """The next writes that fit; a first one larger than any transaction is given to one of its own."""
-        taken: list[Slot[T]] = []
-        for key, slot in self.pending.items():
-            bytes_left -= slot.size_bytes
-            if len(self.in_flight) == keys_left or bytes_left < 0:
-                break
-            self.in_flight[key] = slot
-            taken.append(slot)
+        """The next writes that fit, tied ones together. What comes first in a transaction that is still empty is taken
+        even if it is too large for any: of that, as much as a transaction may have keys."""
+        for key in self.pending:
+            if key in self.in_flight:
+                continue
+            together = self._with_tied(key)
+            bytes_left -= sum(slot.size_bytes for slot in together.values())
+            if len(self.in_flight) + len(together) > keys_left or bytes_left < 0:
+                if self.in_flight or keys_left < MAX_TXN_OPERATIONS:
+                    break
+                together = dict(islice(together.items(), keys_left))
+            self.in_flight |= together
         for key in self.in_flight:
             del self.pending[key]
-        return taken
+        return list(self.in_flight.values())
+
+    def _with_tied(self, key: str) -> dict[str, Slot[T]]:
+        """A pending write and those that must not be parted from it."""
+        found: dict[str, Slot[T]] = {}
+        left = [key]
+        while left:
+            slot = self.pending.get(key := left.pop())
+            if slot is not None and key not in found:
+                found[key] = slot
+                left += slot.tied
+        return found
 
     def done(self, slots: list[Slot[T]]) -> None:
         """These are durable."""

@@ -86,6 +86,11 @@ async def take_snapshot(sources: Sources, heartbeat: Heartbeat) -> Snapshot:
         gauges=[
             ("penstock_build_info", "The version that runs.", [({"version": sources.version}, 1)]),
             ("penstock_ready", "Whether clients may come.", single(sources.not_ready() is None)),
+            (
+                "penstock_frozen",
+                "Whether this broker changes and deletes nothing, as its etcd was restored from a backup.",
+                single(sources.is_frozen()),
+            ),
             ("penstock_connections", "Connections open now.", single(server.connections)),
             ("penstock_connections_paused", "Connections not read now.", single(server.paused)),
             ("penstock_loop_longest_stall_seconds", "Worst delay of the event loop.", single(heartbeat.longest_s)),

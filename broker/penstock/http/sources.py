@@ -85,8 +85,8 @@ class Sources:
     """The broker, for whoever watches it. All are called on the event loop, but for `directories`, which asks the file
     system and is called in a thread.
 
-    `not_ready` gives the reason why clients should not be sent here yet, None when they may. `flush_durations` are the
-    times of flush rounds.
+    `not_ready` gives the reason why clients should not be sent here yet, None when they may; `is_frozen`
+    tells of one of them, a store that was restored from a backup. `flush_durations` are the times of flush rounds.
     """
 
     version: str
@@ -96,6 +96,7 @@ class Sources:
     flusher: FlushSource
     flush_durations: Histogram
     not_ready: Callable[[], str | None]
+    is_frozen: Callable[[], bool]
     partitions: PartitionsSource
     directories: Callable[[], Sequence[LogDirState]]
     committed: Callable[[], Iterable[CommittedSource]]

@@ -20,6 +20,7 @@ from penstock.config.listeners import ListenerAddress, advertised
 from penstock.config.options import UpOptions
 from penstock.control.config_describe import note_identity
 from penstock.control.membership import begin_leader_epochs, ensure_cluster, register_embedded
+from penstock.control.showing import Showing, Shown, show_embedded
 from penstock.control.topic_admin import TopicAdmin
 from penstock.group.coordinator import GroupCoordinator
 from penstock.http.late import LateHttp
@@ -242,10 +243,14 @@ class Node:
 
     async def register_alone(self, parts: Parts, endpoints: list[Endpoint]) -> None:
         config, new_id = self.config, self.outside.new_id()
+        shown, store = Shown.of(config), parts.store
         revision = await register_embedded(
-            parts.store, config.node_id, endpoints, config.broker_rack, new_id, self.clock.wall_ms()
+            store, config.node_id, endpoints, shown.rack, new_id, self.clock.wall_ms(), shown.failure_domain
         )
         await parts.watcher.applied(revision)
+        showing = Showing(config, lambda shown: show_embedded(store, config.node_id, shown))
+        showing.start(shown)
+        self.cleanup.push_async_callback(showing.close)
 
     def prepare_http(self) -> LateHttp | None:
         """Comes first, so that it ends last: until then it tells how things are."""
@@ -276,6 +281,7 @@ class Node:
             flusher=flusher,
             flush_durations=flusher.durations,
             not_ready=self.not_ready,
+            is_frozen=lambda: self.cluster is not None and self.cluster.restored.is_frozen,
             partitions=parts.replicas,
             directories=DirSizes(parts.log_dir).log_dirs,
             committed=parts.groups.committed,

@@ -19,6 +19,7 @@ from penstock.control.controller.probes import Prober
 from penstock.control.members import partition_name
 from penstock.control.membership import FEATURE_LEVEL, Registration
 from penstock.control.restored.restored import Restored
+from penstock.control.showing import Showing, Shown
 from penstock.log.log_dir import LogDir
 from penstock.node.outside import Outside, Renewal
 from penstock.runtime.logging import get_logger
@@ -61,6 +62,7 @@ class Member:
         self.ticked_ms = outside.clock.boot_ms()
         self.ticking: asyncio.TimerHandle | None = None
         self.tasks: set[asyncio.Task[None]] = set()
+        self.showing: Showing | None = None
         self.governing: asyncio.Task[None] | None = None
         self.is_leaving = False
 
@@ -78,13 +80,14 @@ class Member:
     async def register(self, endpoints: Sequence[Endpoint]) -> None:
         """Returns when this broker is a member and its view has it. Raises StoreError, DuplicateBroker among them."""
         config, log_dir, clock = self.config, self.log_dir, self.outside.clock
+        shown = Shown.of(config)
         record = BrokerRecord(
             broker_id=config.node_id,
             incarnation=self.outside.new_id(),
             endpoints=[EndpointRecord(listener=e.listener, host=e.host, port=e.port) for e in endpoints],
-            rack=config.broker_rack,
-            failure_domain=config.broker_failure_domain or config.broker_rack or "",
-            draining=config.broker_draining,
+            rack=shown.rack,
+            failure_domain=shown.failure_domain,
+            draining=shown.draining,
             registered_ms=clock.wall_ms(),
             directory_id=log_dir.directory_id,
             boot_id=self.outside.boot_id,
@@ -102,8 +105,8 @@ class Member:
         await self.watcher.applied(registration.epoch)
         self.view.subscribe_brokers(self._on_brokers)
         self._on_brokers()
-        self.config.subscribe(self._on_settings)
-        self._on_settings()
+        self.showing = Showing(config, registration.show, registration.lost.is_set)
+        self.showing.start(shown)
 
     def govern(self, prober: Prober, log_ends: LogEnds, forget: Sequence[Forget]) -> None:
         """Stands for controller from now on."""
@@ -155,6 +158,8 @@ class Member:
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
+        if self.showing is not None:
+            await self.showing.close()
 
     async def _end_governing(self) -> None:
         governing, self.governing = self.governing, None
@@ -203,21 +208,6 @@ class Member:
         registration = self.registration
         if registration is not None and not self.is_leaving and self.view.revision >= registration.epoch:
             registration.seen(self.view.brokers.get(self.config.node_id))
-
-    def _on_settings(self) -> None:
-        registration = self.registration
-        if registration is not None and registration.record.draining != self.config.broker_draining:
-            self._spawn(self._show_draining(registration))
-
-    async def _show_draining(self, registration: Registration) -> None:
-        while not registration.lost.is_set():
-            try:
-                await registration.set_draining(self.config.broker_draining)
-            except StoreError as e:
-                log.warning("that this broker is draining could not be shown yet", reason=str(e))
-                await asyncio.sleep(RETRY_S)
-            else:
-                return
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

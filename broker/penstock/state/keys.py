@@ -39,6 +39,9 @@ PRODUCER_IDS = ROOT + "producer-ids"
 GROUPS = ROOT + "groups/"
 OFFSETS = ROOT + "offsets/"
 
+GROUP_SETTINGS = ROOT + "group-settings/"
+"""What is set for groups, by shard; also for those that nobody has joined and that have no offsets."""
+
 ALL_BROKERS = "default"
 
 SHARD_COUNT = 64
@@ -136,6 +139,20 @@ def group(group_id: str) -> str:
 def group_of(key: str) -> str:
     """The group id in a key made by `group`."""
     return unquote(key[len(GROUPS) :].partition("/")[2])
+
+
+def group_settings(group_id: str) -> str:
+    return GROUP_SETTINGS + _group_part(group_id)
+
+
+def settings_of_groups(number: int) -> str:
+    """The prefix of the settings of all groups of a shard."""
+    return f"{GROUP_SETTINGS}{number}/"
+
+
+def group_of_settings(key: str) -> str:
+    """The group id in a key made by `group_settings`."""
+    return unquote(key[len(GROUP_SETTINGS) :].partition("/")[2])
 
 
 def group_offsets(group_id: str) -> str:

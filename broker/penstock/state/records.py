@@ -144,6 +144,13 @@ class GroupRecord(Record, frozen=True, kw_only=True):
     state_ms: Int64 = 0
 
 
+class GroupSettingsRecord(Record, frozen=True, kw_only=True):
+    """What is set for a group; `changed_ms` is when it last was."""
+
+    settings: dict[str, str]
+    changed_ms: Int64 = 0
+
+
 class OffsetRecord(Record, frozen=True, kw_only=True):
     """A committed offset; `leader_epoch` -1 is unknown, `expire_ms` -1 leaves expiry to the broker's settings."""
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from urllib.parse import unquote
 from uuid import UUID
 
-from penstock.config.topic import resolve_leniently
+from penstock.config.topic import effective, resolve_leniently
 from penstock.config.values import TopicConfig
 from penstock.state import keys
 from penstock.state.records import (
@@ -222,12 +222,13 @@ class Tables:
         return TopicView(record.name, topic_id, partitions, record.overrides, config, is_internal)
 
     def _config(self, record: TopicRecord, defaults: TopicConfig) -> TopicConfig:
-        if not record.overrides:
+        overrides = effective(record.overrides)
+        if not overrides:
             return defaults
-        cache_key = tuple(sorted(record.overrides.items()))
+        cache_key = tuple(sorted(overrides.items()))
         config = self._configs.get(cache_key)
         if config is None:
-            config, problems = resolve_leniently(record.overrides, defaults)
+            config, problems = resolve_leniently(overrides, defaults)
             if problems:
                 self.problems[keys.topic(record.topic_id)] = f"topic {record.name}: {'; '.join(problems)}"
             if len(self._configs) >= CONFIG_CACHE:

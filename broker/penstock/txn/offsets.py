@@ -167,12 +167,14 @@ class TxnOffsets:
         if not pending:
             return await self._nothing(number)
         writes: Writes = []
+        ties: list[tuple[str, str]] = []
         for key, pended in pending.items():
             if marker.committed and pended.epoch == marker.producer_epoch:
+                # Never parted: what is still pending is put once more, which must not undo what is committed later.
+                ties.append((keys.offset(*key), pending_key(marker.producer_id, key)))
                 writes.append((Put(keys.offset(*key), records.encode(pended.record)), (key, pended.record)))
-            # Behind the offset itself: should a crash part the two, the offset is put once more.
             writes.append(deletion(marker.producer_id, key))
-        if await self._offsets.writers.of_shard(number).submit(writes):
+        if await self._offsets.writers.of_shard(number).submit(writes, ties):
             return self._error(number) or ErrorCode.COORDINATOR_NOT_AVAILABLE
         for key, pended in pending.items():
             shard.forget(marker.producer_id, key, pended)
@@ -203,4 +205,8 @@ class TxnOffsets:
 
 
 def deletion(producer_id: int, key: OffsetKey) -> tuple[Operation, OffsetWrite | None]:
-    return Delete(keys.txn_offset(key.group_id, producer_id, key.topic_id, key.partition)), None
+    return Delete(pending_key(producer_id, key)), None
+
+
+def pending_key(producer_id: int, key: OffsetKey) -> str:
+    return keys.txn_offset(key.group_id, producer_id, key.topic_id, key.partition)

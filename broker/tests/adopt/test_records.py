@@ -100,3 +100,9 @@ def test_transactions_stay_within_their_bounds() -> None:
     assert max(map(len, made)) <= 128
     assert all(sum(len(o.value) for o in batch if isinstance(o, Put)) <= 1 << 20 for batch in made)
     assert list(batches([])) == []
+
+
+def test_what_is_set_for_groups_is_carried_over_as_it_is() -> None:
+    value = b'{"settings":{"penstock.owner":"uid"},"changed_ms":1}'
+    wanted = carry([Entry(keys.group_settings("g"), value, 1, 1, 1)], BROKER, 5)
+    assert wanted.values == {keys.group_settings("g"): value}

@@ -24,6 +24,7 @@ from penstock.api.topics import TopicsApi
 from penstock.config.broker import BrokerConfig
 from penstock.control.config_admin import ConfigAdmin
 from penstock.control.controller.wishes import Wishes
+from penstock.control.group_settings import GroupSettings
 from penstock.control.membership import ensure_cluster, register_embedded
 from penstock.control.topic_admin import TopicAdmin
 from penstock.runtime.clock import SystemClock
@@ -61,6 +62,12 @@ class FixedClock:
         return 0
 
 
+class Waits:
+    """A client that waits for its answer."""
+
+    gone = False
+
+
 class Asker:
     """Sends requests of any version to the handlers, encoded and decoded as on the wire."""
 
@@ -72,7 +79,8 @@ class Asker:
         assert route.first <= version <= route.last
         received = codec.decode(route.request, version, codec.encode(request, version))
         peer = Peer(1, listener, "127.0.0.1", 5)
-        answer = route.handler(received, RequestContext(version, 1, "test", peer, None))  # type: ignore[arg-type]
+        context = RequestContext(version, 1, "test", peer, Waits())  # type: ignore[arg-type]
+        answer = route.handler(received, context)
         response = await answer if inspect.isawaitable(answer) else answer
         assert type(response) is route.response
         return codec.decode(route.response, version, codec.encode(response, version))
@@ -113,7 +121,7 @@ async def broker(settings: dict[str, str]) -> AsyncIterator[Broker]:
     apis = [
         MetadataApi(view, admin, config),
         TopicsApi(view, admin, config),
-        ConfigsApi(view, configs, config),
+        ConfigsApi(view, configs, GroupSettings(store, SystemClock()), config),
         ClusterApi(view),
         ReassignmentsApi(view, Wishes(store, view, watcher)),
         QuorumApi(store, view, FixedClock()),

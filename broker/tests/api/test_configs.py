@@ -48,7 +48,7 @@ async def test_all_settings_of_a_topic_are_described(broker, version: int) -> No
 async def test_all_settings_of_a_broker_are_described(broker, version: int) -> None:
     result = await describe(broker, BROKER, "0", version)
     found = {c.name: c for c in result.configs}
-    assert set(found) == set(BROKER_SETTINGS)
+    assert set(found) == {*BROKER_SETTINGS, "penstock.release"}
     assert (found["num.partitions"].value, found["num.partitions"].config_source) == ("3", Source.STATIC)
     assert found["num.partitions"].read_only
     assert not found["log.retention.ms"].read_only

@@ -362,6 +362,20 @@ async def test_deleting_on_a_failed_disk_is_a_storage_error(wire: Wire) -> None:
     assert (await deleted(wire, 2)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
 
 
+async def test_nothing_is_deleted_while_the_store_may_have_gone_back_in_time(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partition = await led(wire, (0, 3), (0, 2))
+    may = False
+    monkeypatch.setattr(wire.path.replicas, "may_discard", lambda: may)
+    answer = await deleted(wire, 3)
+    assert (answer.error_code, answer.low_watermark) == (ErrorCode.REQUEST_TIMED_OUT, -1)
+    assert partition.log.start_offset == 0
+    may = True
+    assert (await deleted(wire, 3)).error_code == ErrorCode.NONE
+    assert partition.log.start_offset == 3
+
+
 # DescribeProducers
 
 

@@ -3,39 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent.parent / "client"))
+
+from command_outcome import Outcome
+from session_broker import address_of_broker
+
 from penstock.client import Admin, NewTopic
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a command ended."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-    @property
-    def lines(self) -> list[str]:
-        return self.out.splitlines()
-
 
 Cli = Callable[..., Outcome]
 
@@ -53,26 +36,8 @@ def run_cli(*arguments: str, stdin: str | bytes = b"", bootstrap: str = "127.0.0
 @pytest.fixture(scope="session")
 def bootstrap() -> Iterator[str]:
     """The address of a broker."""
-    given = os.environ.get("PENSTOCK_BOOTSTRAP")
-    if given:
-        yield given
-        return
-    directory = Path(tempfile.mkdtemp(prefix="penstock-cli-tests-"))
-    log = directory / "log"
-    command = [sys.executable, "-m", "penstock.cli", "up", f"--data={directory}/data", "--port=0", "--http-port=0"]
-    with log.open("wb") as errors:
-        broker = subprocess.Popen(
-            [*command, "--set", "group.initial.rebalance.delay.ms=0"], stdout=subprocess.PIPE, stderr=errors, text=True
-        )
-    try:
-        assert broker.stdout is not None
-        ready = broker.stdout.readline().split()
-        assert ready[:1] == ["ready"], log.read_text()
-        yield ready[1].removeprefix("kafka=")
-    finally:
-        broker.terminate()
-        broker.wait(30)
-        shutil.rmtree(directory, ignore_errors=True)
+    with address_of_broker("group.initial.rebalance.delay.ms=0") as address:
+        yield address
 
 
 @pytest.fixture

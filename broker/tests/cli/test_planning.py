@@ -6,6 +6,7 @@ from uuid import UUID
 
 import pytest
 
+from penstock.cli.cluster import factor_of
 from penstock.cli.common import CommandError, ExitCode
 from penstock.cli.picture import (
     BrokerState,
@@ -88,6 +89,28 @@ def test_topics_that_want_more_brokers_than_there_are_are_left_out_by_name() -> 
     plan = plan_rebalance(picture([broker(1), broker(2)], {"wide": [(1, 2, 9)], "t": [(1,), (1,)]}))
     assert plan.left_out == ["wide"]
     assert [move.key.topic for move in plan.moves] == ["t"]
+
+
+def test_a_topic_is_given_more_replicas_or_fewer_and_the_others_keep_theirs() -> None:
+    seen = picture([broker(i) for i in (1, 2, 3)], {"narrow": [(1,), (2,)], "wide": [(1, 2, 3)], "other": [(3,)]})
+    moves = plan_rebalance(seen, {"narrow": 3, "wide": 2}).moves
+    assert {move.key.topic: len(move.after) for move in moves} == {"narrow": 3, "wide": 2}
+    assert all(set(move.before) <= set(move.after) for move in moves if move.key.topic == "narrow")
+
+
+def test_a_replication_factor_for_which_there_are_too_few_brokers_is_refused_by_its_topic() -> None:
+    seen = picture([broker(1), broker(2)], {"t": [(1,)]})
+    with pytest.raises(CommandError, match="t cannot have 3 replicas: 2 brokers may take any"):
+        plan_rebalance(seen, {"t": 3})
+    with pytest.raises(CommandError, match="there is no topic gone"):
+        plan_rebalance(seen, {"gone": 1})
+
+
+@pytest.mark.parametrize("text", ["orders", "=3", "orders=", "orders=0", "orders=x", "orders=1001"])
+def test_a_replication_factor_is_a_topic_and_a_number(text: str) -> None:
+    with pytest.raises(CommandError, match="such as orders=3"):
+        factor_of(text)
+    assert factor_of("a=b=3") == ("a=b", 3)
 
 
 def test_a_draining_broker_gets_nothing_and_a_missing_one_is_emptied() -> None:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
 import sys
-import tempfile
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -19,40 +15,14 @@ from penstock.client import Admin, NewTopic
 sys.path.insert(0, str(Path(__file__).parent))
 
 from client_doubles.scripted import ScriptedBroker
+from session_broker import address_of_broker
 
 
 @pytest.fixture(scope="session")
 def bootstrap() -> Iterator[str]:
     """The address of a broker."""
-    given = os.environ.get("PENSTOCK_BOOTSTRAP")
-    if given:
-        yield given
-        return
-    directory = Path(tempfile.mkdtemp(prefix="penstock-client-tests-"))
-    log = directory / "log"
-    command = [
-        sys.executable,
-        "-m",
-        "penstock.cli",
-        "up",
-        "--data",
-        str(directory / "data"),
-        "--port=0",
-        "--http-port=0",
-    ]
-    for setting in ("group.initial.rebalance.delay.ms=0", "group.min.session.timeout.ms=500"):
-        command += ["--set", setting]
-    with log.open("wb") as errors:
-        broker = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
-    try:
-        assert broker.stdout is not None
-        ready = broker.stdout.readline().split()
-        assert ready[:1] == ["ready"], log.read_text()
-        yield ready[1].removeprefix("kafka=")
-    finally:
-        broker.terminate()
-        broker.wait(30)
-        shutil.rmtree(directory, ignore_errors=True)
+    with address_of_broker("group.initial.rebalance.delay.ms=0", "group.min.session.timeout.ms=500") as address:
+        yield address
 
 
 @pytest.fixture

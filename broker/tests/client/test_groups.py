@@ -236,6 +236,14 @@ async def test_one_who_does_not_ask_for_records_leaves_the_group_and_may_come_ba
             await consumer.getmany(timeout_ms=200)
 
 
+async def test_a_member_that_was_handed_nothing_yet_has_nothing_to_commit(
+    bootstrap: str, topic: str, name: str
+) -> None:
+    async with consumer_of(bootstrap, name) as consumer:
+        consumer.subscribe([topic])
+        assert await consumer.commit() == {}
+
+
 async def test_auto_commit_commits_what_was_handed_out_before(
     bootstrap: str, admin: Admin, topic: str, name: str
 ) -> None:

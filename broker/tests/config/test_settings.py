@@ -37,6 +37,8 @@ TOPIC_EXAMPLES: dict[str, tuple[str, list[str]]] = {
     "min.cleanable.dirty.ratio": ("0.25", ["-0.1", "1.1", "nan", "inf", "half", "0_0.5"]),
     "min.compaction.lag.ms": ("0", ["-1"]),
     "min.insync.replicas": ("2", ["0", "-1"]),
+    "penstock.deletion.policy": ("Delete", ["", "delete", "Keep"]),
+    "penstock.owner": ("5d4c7b54-8d7e-4c6e-9d0f-0c7a1f3b2a10", ["a\nb", "\x00", "\u202e"]),
     "preallocate": ("FALSE", ["true", "yes", "0"]),
     "retention.bytes": ("-1", ["-2"]),
     "retention.ms": (" 5 ", ["-2", "1.5", "1e3", "five", "", "0x10", "1_000", "١"]),
@@ -45,6 +47,12 @@ TOPIC_EXAMPLES: dict[str, tuple[str, list[str]]] = {
     "segment.ms": ("1", ["0"]),
     "unclean.leader.election.enable": ("True", ["1", "on", ""]),
 }
+
+
+def test_a_text_that_is_too_long_is_refused_by_its_length() -> None:
+    resolve({"penstock.owner": "x" * 100}, TopicConfig())
+    with pytest.raises(InvalidSetting, match=r"penstock\.owner has 101 characters: at most 100"):
+        resolve({"penstock.owner": "x" * 101}, TopicConfig())
 
 
 def test_the_examples_cover_every_topic_setting() -> None:

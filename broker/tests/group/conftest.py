@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import selectors
 import struct
+import sys
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -12,6 +13,10 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from shards_kit import Cluster
 
 from penstock.config.broker import BrokerConfig
 from penstock.config.values import TopicConfig
@@ -355,3 +360,22 @@ def virtual_loop() -> Iterator[VirtualLoop]:
 @pytest.fixture
 def clock(virtual_loop: VirtualLoop) -> VirtualClock:
     return VirtualClock(virtual_loop)
+
+
+@pytest.fixture
+def run_cluster(virtual_loop: VirtualLoop, clock: VirtualClock) -> Callable[..., None]:
+    """Runs a coroutine function with a started `Cluster` of so many brokers, in virtual time."""
+
+    def run(scene: Callable[..., Any], brokers: int = 2) -> None:
+        async def play() -> None:
+            cluster = Cluster(clock)
+            virtual_loop.stores.append(cluster.store)
+            await cluster.start(brokers)
+            try:
+                await scene(cluster)
+            finally:
+                await cluster.stop()
+
+        virtual_loop.run_until_complete(play())
+
+    return run

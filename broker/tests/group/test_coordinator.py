@@ -6,9 +6,10 @@ import asyncio
 
 import pytest
 
+from penstock.control.group_settings import MAX_GROUP_ID
 from penstock.group import admin
 from penstock.group.calls import SyncRequest
-from penstock.group.coordinator import MAX_GROUP_ID, MAX_METADATA_BYTES, MAX_PROTOCOLS
+from penstock.group.coordinator import MAX_METADATA_BYTES, MAX_PROTOCOLS
 from penstock.group.offsets import Commit
 from penstock.group.phases import GroupState
 from penstock.state import keys

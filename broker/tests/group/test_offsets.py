@@ -96,6 +96,46 @@ async def test_transactions_are_bounded_in_bytes_too():
     assert [len(txn) for txn in store.txns] == [2, 2]
 
 
+async def test_tied_writes_are_never_parted_by_a_split():
+    store = PausedStore()
+    writer = ShardWriter(Lane(store), lambda tokens: None)
+    writes = [put(f"{side}{i}") for i in range(200) for side in "ab"]
+    assert await writer.submit([put("odd"), *writes], [(f"a{i}", f"b{i}") for i in range(200)]) == []
+    assert [len(txn) for txn in store.txns] == [127, 128, 128, 18]
+    for txn in store.txns:
+        assert all((f"a{i}" in txn) == (f"b{i}" in txn) for i in range(200))
+
+
+async def test_a_tie_holds_where_one_of_the_two_was_waiting_already():
+    store = PausedStore()
+    writer = ShardWriter(Lane(store), lambda tokens: None)
+    store.gate.clear()
+    first = writer.submit([put("under way")])
+    await asyncio.sleep(0)
+    waiting = writer.submit([put("pending")])
+    others = writer.submit([put(f"k{i}") for i in range(127)])
+    tied = writer.submit([put("offset"), put("pending", b"")], [("offset", "pending")])
+    store.gate.set()
+    await asyncio.gather(first, waiting, others, tied)
+    assert {"offset", "pending"} <= set(store.txns[1])
+    assert store.values["pending"] == b""
+
+
+async def test_more_tied_writes_than_a_transaction_takes_are_written_all_the_same():
+    store = PausedStore()
+    writer = ShardWriter(Lane(store), lambda tokens: None)
+    names = [f"k{i}" for i in range(300)]
+    assert await writer.submit([put(name) for name in names], [("k0", name) for name in names[1:]]) == []
+    assert sorted(store.values) == sorted(names)
+
+
+async def test_a_single_write_may_be_larger_than_what_is_put_together():
+    store = PausedStore()
+    writer = ShardWriter(Lane(store), lambda tokens: None)
+    assert await writer.submit([put("a"), put("large", b"x" * (2 << 20)), put("b")]) == []
+    assert store.txns == [["a"], ["large"], ["b"]]
+
+
 async def test_one_bad_key_fails_alone():
     store, applied = PausedStore(), []
     writer = ShardWriter(Lane(store), applied.extend)

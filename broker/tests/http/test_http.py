@@ -113,6 +113,7 @@ class Broker:
 
     def __init__(self) -> None:
         self.reason: str | None = None
+        self.frozen = False
         self.partitions = Partitions([FakePartition("flights", 0, 0, 10), FakePartition("flights", 1, 5, 5)])
         self.parts = self.partitions.parts
         self.directories = [LogDirState("/data", False, 1000, 400)]
@@ -126,6 +127,7 @@ class Broker:
             flusher=Flusher(),
             flush_durations=self.flushes,
             not_ready=lambda: self.reason,
+            is_frozen=lambda: self.frozen,
             partitions=self.partitions,
             directories=lambda: self.directories,
             committed=lambda: self.committed,
@@ -181,6 +183,13 @@ async def test_readiness_says_why_not() -> None:
         broker.reason = "recovering 3 of 12 partitions"
         assert await broker.get("/health/ready") == (503, "not ready: recovering 3 of 12 partitions\n")
         assert (await broker.metrics())["penstock_ready"] == {(): 0}
+
+
+async def test_that_a_broker_is_frozen_is_told_as_a_metric() -> None:
+    async with running() as broker:
+        assert (await broker.metrics())["penstock_frozen"] == {(): 0}
+        broker.frozen = True
+        assert (await broker.metrics())["penstock_frozen"] == {(): 1}
 
 
 async def test_without_a_broker_behind_it_there_are_no_metrics_and_why() -> None:

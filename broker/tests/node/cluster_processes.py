@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TypeVar
 
+from confluent_kafka.admin import AdminClient
 from etcd_process import EtcdCluster
 from node_kit import DEADLINE_S, Process
 
@@ -43,10 +45,21 @@ class Cluster:
         return made
 
     def start(self, *broker_ids: int) -> None:
+        """Returns when all of them serve and each knows the others."""
         for broker_id in broker_ids:
             self.begin(broker_id)
         for broker_id in broker_ids:
             self.brokers[broker_id].ready()
+        for broker_id in broker_ids:
+            self._knows(broker_id, set(broker_ids))
+
+    def _knows(self, broker_id: int, others: set[int]) -> None:
+        client = AdminClient({"bootstrap.servers": f"127.0.0.1:{self.brokers[broker_id].port}"})
+        deadline_s = time.monotonic() + DEADLINE_S
+        while not others <= client.list_topics(timeout=DEADLINE_S).brokers.keys():
+            assert time.monotonic() < deadline_s, f"broker {broker_id} does not know all of {sorted(others)}"
+            client = AdminClient({"bootstrap.servers": f"127.0.0.1:{self.brokers[broker_id].port}"})
+            time.sleep(0.05)
 
     @property
     def bootstrap(self) -> str:
@@ -56,6 +69,20 @@ class Cluster:
         for broker in self.brokers.values():
             broker.kill()
         self.etcd.kill()
+
+
+C = TypeVar("C", bound=Cluster)
+
+
+@contextmanager
+def running(cluster: C) -> Iterator[C]:
+    """An etcd and brokers 1 to 3, which serve; all of them end with the block."""
+    try:
+        cluster.etcd.start()
+        cluster.start(1, 2, 3)
+        yield cluster
+    finally:
+        cluster.end()
 
 
 async def until(condition: Callable[[], Awaitable[object]], what: str) -> None:

@@ -1,4 +1,4 @@
-"""Makes the shared parts of this folder importable; brokers that end with their test."""
+"""Makes the shared parts of this folder importable; brokers and clusters that end with their test."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent / "state")]
 
+from cluster_processes import Cluster, running  # noqa: E402
 from node_kit import Process  # noqa: E402
 
 MakeProcess = Callable[..., Process]
@@ -28,3 +29,10 @@ def up(tmp_path: Path) -> Iterator[MakeProcess]:
     yield begin
     for process in begun:
         process.kill()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """An etcd and brokers 1 to 3, which serve."""
+    with running(Cluster(tmp_path)) as made:
+        yield made

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from cluster_processes import Cluster, in_sync, partitions, read_all, until, write
@@ -13,17 +11,6 @@ from node_kit import Process
 from penstock.client import Admin, AlterConfig, NewTopic, Producer
 
 pytestmark = pytest.mark.timeout(180)
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    made = Cluster(tmp_path)
-    try:
-        made.etcd.start()
-        made.start(1, 2, 3)
-        yield made
-    finally:
-        made.end()
 
 
 async def test_a_topic_has_three_replicas_by_default_and_all_have_what_is_acknowledged(cluster: Cluster) -> None:
@@ -55,6 +42,16 @@ async def test_a_killed_leader_and_controller_is_succeeded_and_nothing_acknowled
             cluster.start(victim)
             await in_sync(admin, "t", 1, 2, 3)
     assert await read_all(cluster.bootstrap, "t", len(sent)) == sent
+
+
+async def test_what_each_broker_has_to_tell_is_not_asked_of_one_that_died(cluster: Cluster) -> None:
+    async with Admin(cluster.bootstrap) as admin:
+        await admin.create_topics([NewTopic("t", 3)])
+        assert {directory.broker_id for directory in await admin.log_dirs()} == {1, 2, 3}
+        cluster.brokers[2].kill()
+        await in_sync(admin, "t", 1, 3)
+        assert {directory.broker_id for directory in await admin.log_dirs()} == {1, 3}
+        assert await admin.list_groups() == []
 
 
 async def test_a_broker_that_is_told_to_end_hands_its_leaderships_over_first(cluster: Cluster) -> None:

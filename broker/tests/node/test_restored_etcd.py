@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +20,6 @@ from penstock.state.etcd.store import EtcdStore
 from penstock.state.store import StoreError
 
 pytestmark = pytest.mark.timeout(180)
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    made = Cluster(tmp_path)
-    try:
-        made.etcd.start()
-        made.start(1, 2, 3)
-        yield made
-    finally:
-        made.end()
 
 
 @pytest.fixture

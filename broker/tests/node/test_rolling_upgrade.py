@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -32,17 +31,6 @@ CHANGES = {
         ("TopicRecord(\n", "TopicRecord(\n            remark='level 2' if self.view.feature_level >= 2 else '',\n")
     ],
 }
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    made = Cluster(tmp_path)
-    try:
-        made.etcd.start()
-        made.start(1, 2, 3)
-        yield made
-    finally:
-        made.end()
 
 
 def newer_build(home: Path) -> Path:

@@ -7,7 +7,7 @@ import random
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -294,20 +294,26 @@ async def test_a_directory_that_is_not_there_is_refused(tmp_path: Path) -> None:
         EmbeddedStore(str(tmp_path / "absent" / "state.db"))
 
 
+def with_a_flipped_bit(content: bytes, count: int) -> Iterator[tuple[int, bytes]]:
+    """So many copies, each with one bit wrong: (which one, copy)."""
+    seed = random.randrange(1 << 30)
+    print(f"seed {seed}")  # noqa: T201
+    chooser = random.Random(seed)
+    for _ in range(count):
+        bit = chooser.randrange(len(content) * 8)
+        damaged = bytearray(content)
+        damaged[bit // 8] ^= 1 << bit % 8
+        yield bit, damaged
+
+
 async def test_no_flipped_bit_changes_what_is_read(path: str) -> None:
     await filled(path)
     content = Path(path).read_bytes()
     store = EmbeddedStore(path)
     expected = await store.range("/")
     await store.close()
-    seed = random.randrange(1 << 30)
-    print(f"seed {seed}")  # noqa: T201
-    chooser = random.Random(seed)
     refused = 0
-    for _ in range(120):
-        bit = chooser.randrange(len(content) * 8)
-        damaged = bytearray(content)
-        damaged[bit // 8] ^= 1 << bit % 8
+    for bit, damaged in with_a_flipped_bit(content, 120):
         Path(path).write_bytes(damaged)
         try:
             store = EmbeddedStore(path)
@@ -354,14 +360,8 @@ async def test_no_flipped_bit_in_the_log_loses_more_than_a_torn_write_could(
 ) -> None:
     path, log, content, log_content = crashed
     everything = sorted(f"/{i}" for i in range(20))
-    seed = random.randrange(1 << 30)
-    print(f"seed {seed}")  # noqa: T201
-    chooser = random.Random(seed)
     refused = 0
-    for _ in range(60):
-        bit = chooser.randrange(len(log_content) * 8)
-        damaged = bytearray(log_content)
-        damaged[bit // 8] ^= 1 << bit % 8
+    for bit, damaged in with_a_flipped_bit(log_content, 60):
         Path(path).write_bytes(content)
         log.write_bytes(damaged)
         try:

@@ -35,6 +35,7 @@ KINDS = {
     keys.partition(TOPIC, 0): records.PartitionRecord,
     keys.shard(15): records.ShardRecord,
     keys.group("app"): records.GroupRecord,
+    keys.group_settings("app"): records.GroupSettingsRecord,
     keys.offset("app", TOPIC, 0): records.OffsetRecord,
     keys.transaction("orders-1"): records.TransactionRecord,
     keys.txn_offset("app", 1000, TOPIC, 0): records.TxnOffsetRecord,

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from cluster_processes import running
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from processes_kit import Brokers
 
@@ -21,13 +22,8 @@ CLIENT_S = 40
 
 @pytest.fixture
 def brokers(tmp_path: Path) -> Iterator[Brokers]:
-    made = Brokers(tmp_path)
-    try:
-        made.etcd.start()
-        made.start(1, 2, 3)
+    with running(Brokers(tmp_path)) as made:
         yield made
-    finally:
-        made.end()
 
 
 def read(brokers: Brokers, topic: str) -> list[int]:

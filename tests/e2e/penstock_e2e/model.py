@@ -217,6 +217,23 @@ class LibraryDriver(Driver, Protocol):
     def consumer(self, member: MemberSpec | None = None) -> Consumer: ...
     def admin(self) -> Admin: ...
 
+    def produce(self, topic: str, records: Sequence[Record], spec: ProducerSpec | None = None) -> None:
+        producer = self.producer(spec)
+        try:
+            for record in records:
+                producer.send(topic, record)
+            producer.flush()
+        finally:
+            producer.close()
+
+    def read(self, partition: Partition, position: Position, count: int) -> list[Message]:
+        consumer = self.consumer()
+        try:
+            consumer.assign(partition, position)
+            return read_until(consumer, count)
+        finally:
+            consumer.close()
+
 
 class MakeTopic(Protocol):
     def __call__(self, partitions: int = 1, config: Mapping[str, str] | None = None) -> str: ...

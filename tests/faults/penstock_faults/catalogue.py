@@ -126,7 +126,7 @@ MORE = (
         old="            self.guard.is_fence_old = True\n",
         new="            pass\n",
         caught_by=(
-            GROUPS + "test_shards.py::test_a_write_that_got_no_answer_cannot_undo_what_was_acknowledged_after_it",
+            GROUPS + "test_shard_offsets.py::test_a_write_without_an_answer_cannot_undo_what_was_acknowledged_later",
         ),
     ),
     Fault(
@@ -156,9 +156,9 @@ MORE = (
     Fault(
         name="snapshot-not-written",
         says="checkpoints forget the producers, so that a retry after a restart is written again",
-        file="log/partition_log.py",
-        old='            self.state.snapshot() if self.end_offset else b"",\n',
-        new='            b"",\n',
+        file="log/capture.py",
+        old='        log.state.snapshot() if log.end_offset else b"",\n',
+        new='        b"",\n',
         caught_by=(GUARDS + "test_a_batch_that_is_repeated_after_a_clean_restart_is_still_a_duplicate",),
     ),
     Fault(

@@ -23,6 +23,7 @@ class DescribeConfigsRequest(Payload):
     resources: list[DescribeConfigsResource] = []
     include_synonyms: bool = False
     include_documentation: bool = False
+    only_own: bool = False
 
     KEY: ClassVar[int] = 32
     VERSIONS: ClassVar[tuple[int, int]] = (1, 4)
@@ -31,6 +32,7 @@ class DescribeConfigsRequest(Payload):
         Field("resources", DescribeConfigsResource, 1, 4, array=True),
         Field("include_synonyms", "bool", 1, 4),
         Field("include_documentation", "bool", 3, 4),
+        Field("only_own", "bool", 4, 4, tag=10001),
     )
 
 

@@ -11,11 +11,13 @@ class ListOffsetsPartition(Message):
     partition_index: int = 0
     current_leader_epoch: int = -1
     timestamp: int = 0
+    committed_offsets: list[int] = []
 
     FIELDS: ClassVar[tuple[Field, ...]] = (
         Field("partition_index", "int32", 1, 11),
         Field("current_leader_epoch", "int32", 4, 11),
         Field("timestamp", "int64", 1, 11),
+        Field("committed_offsets", "int64", 6, 11, array=True, tag=10001),
     )
 
 
@@ -52,6 +54,8 @@ class ListOffsetsPartitionResponse(Message):
     timestamp: int = -1
     offset: int = -1
     leader_epoch: int = -1
+    start_offset: int = -1
+    unread_ages_ms: list[int] = []
 
     FIELDS: ClassVar[tuple[Field, ...]] = (
         Field("partition_index", "int32", 1, 11),
@@ -59,6 +63,8 @@ class ListOffsetsPartitionResponse(Message):
         Field("timestamp", "int64", 1, 11),
         Field("offset", "int64", 1, 11),
         Field("leader_epoch", "int32", 4, 11),
+        Field("start_offset", "int64", 6, 11, tag=10001),
+        Field("unread_ages_ms", "int64", 6, 11, array=True, tag=10002),
     )
 
 

@@ -16,10 +16,12 @@ from typer.testing import CliRunner
 from penstock.cli.root import app
 
 sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parent.parent.parent / "state"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2] / "state"))
 
+from command_outcome import Outcome
 from etcd_process import EtcdCluster
-from trio_kit import Outcome, Trio
+from trio_kit import Trio
 
 GUARD = [sys.executable, "-m", "penstock.cli.local_cluster.guard", str(os.getpid()), signal.SIGKILL.name]
 """A run of tests that is killed leaves no brokers."""

@@ -80,6 +80,19 @@ def test_a_rebalance_is_shown_then_confirmed_then_done_and_then_there_is_nothing
     assert all(start == 0 and end == 2 for start, end in ends)
 
 
+def test_a_topic_is_given_another_replication_factor(trio: Trio, cli, name) -> None:
+    trio.create(name, [1], [2], [3])
+    done = cli("cluster", "rebalance", "--replication-factor", f"{name}=3", "--yes")
+    assert done.code == 0, done.err
+    assert [sorted(replicas) for replicas in trio.replicas(name)] == [[1, 2, 3]] * 3
+    trio.until(lambda: all(len(trio.partition(name, i).isr) == 3 for i in range(3)))
+    assert cli("cluster", "rebalance", "--replication-factor", f"{name}=1", "--yes").code == 0
+    assert sorted(trio.replicas(name)) == [(1,), (2,), (3,)]
+    refused = cli("cluster", "rebalance", "--replication-factor", f"{name}=4", "--yes")
+    assert (refused.code, "3 brokers may take any" in refused.err) == (4, True)
+    trio.delete(name)
+
+
 def test_leadership_goes_back_to_preferred_replicas_without_moving_anything(trio: Trio, cli, name) -> None:
     trio.create(name, [1, 2], [2, 3], [3, 1])
     trio.restart(1)
@@ -201,4 +214,4 @@ def test_following_a_drain_can_be_ended_without_ending_the_drain(trio: Trio, cli
 def test_a_broker_that_there_is_not_is_not_found(trio: Trio, cli, command) -> None:
     outcome = cli(*command)
     assert outcome.code == 3
-    assert "there are 1, 2, 3" in outcome.err
+    assert "the cluster has 1, 2, 3" in outcome.err

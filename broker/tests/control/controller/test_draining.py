@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from penstock.control.config_admin import ConfigAdmin
 from penstock.control.results import ConfigChange, ConfigOperation, Resource
+from penstock.control.showing import Shown
 from penstock.state import keys
 from penstock.state.records import BrokerRecord, decode
 from penstock.wire.errors import ErrorCode
@@ -19,7 +20,7 @@ async def ask(world, broker: int, operation: ConfigOperation, value: str | None)
     outcome = await world.finish(admin.change(Resource.BROKER, str(broker), change))
     assert outcome.error is ErrorCode.NONE, outcome
     node = world.brokers[broker]
-    await world.finish(node.registration.set_draining(node.config.broker_draining))
+    await world.finish(node.registration.show(Shown.of(node.config)))
     await world.time.settle()
 
 

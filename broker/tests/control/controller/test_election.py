@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from penstock.control.elections import ElectionPair, check_election, newest_election
+from penstock.control.showing import Shown
 from penstock.state import keys
 from penstock.state.records import ControllerRecord, decode
 from penstock.state.store import Delete
@@ -66,7 +67,7 @@ async def test_a_failing_controller_makes_room_for_another(world) -> None:
     await world.start(1, 2)
     await world.time.until(lambda: world.controllers() == [1])
     world.the_controller().term.registry._take = None  # anything that is not expected
-    await world.brokers[2].registration.set_draining(True)
+    await world.brokers[2].registration.show(Shown(None, "", True))
     await world.time.until(lambda: world.view.controller_epoch == 2)
     await world.time.until(lambda: len(world.controllers()) == 1)
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from penstock.control.keep_alive import KeepAlive
 from penstock.control.members import MAX_DAMAGED, Incarnation, Past, Standing, next_past, past_key, read_past
 from penstock.control.membership import DuplicateBroker, Registration
+from penstock.control.showing import Shown
 from penstock.state import keys
 from penstock.state.records import BrokerRecord, decode, encode
 from penstock.state.store import Delete, Entry, StoreUnavailable
@@ -170,7 +171,7 @@ async def test_a_view_without_the_registration_tells_of_the_loss_at_once(world) 
 async def test_draining_is_shown_in_the_registration_and_the_epoch_stays(world) -> None:
     await world.start(1)
     node = world.brokers[1]
-    await node.registration.set_draining(True)
+    await node.registration.show(Shown(None, "", True))
     await world.time.until(lambda: world.view.brokers[1].draining)
     assert world.view.brokers[1].epoch == node.registration.epoch
     await world.time.advance(20)

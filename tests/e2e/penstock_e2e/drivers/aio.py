@@ -25,6 +25,7 @@ from penstock_e2e.model import (
     ErrorCode,
     GroupDescription,
     GroupMember,
+    LibraryDriver,
     MemberSpec,
     Message,
     Partition,
@@ -33,7 +34,6 @@ from penstock_e2e.model import (
     Record,
     Refused,
     TimestampType,
-    read_until,
 )
 
 T = TypeVar("T")
@@ -302,7 +302,7 @@ def _assignment(encoded: bytes) -> frozenset[Partition]:
     return frozenset(assignment)
 
 
-class Aio:
+class Aio(LibraryDriver):
     name = "aiokafka"
     features = frozenset({"library", "timestamps", "admin", "repeated-headers"})
 
@@ -317,23 +317,6 @@ class Aio:
 
     def admin(self) -> AioAdmin:
         return AioAdmin(self._bootstrap)
-
-    def produce(self, topic: str, records: Sequence[Record], spec: ProducerSpec | None = None) -> None:
-        producer = self.producer(spec)
-        try:
-            for record in records:
-                producer.send(topic, record)
-            producer.flush()
-        finally:
-            producer.close()
-
-    def read(self, partition: Partition, position: Position, count: int) -> list[Message]:
-        consumer = self.consumer()
-        try:
-            consumer.assign(partition, position)
-            return read_until(consumer, count)
-        finally:
-            consumer.close()
 
     def _query(self, method: str, argument: object) -> Any:
         consumer = self.consumer()

@@ -34,6 +34,7 @@ from penstock_e2e.model import (
     Delivery,
     GroupDescription,
     GroupMember,
+    LibraryDriver,
     MemberSpec,
     Message,
     Partition,
@@ -42,7 +43,6 @@ from penstock_e2e.model import (
     Record,
     Refused,
     TimestampType,
-    read_until,
 )
 
 _TIMESTAMP_TYPES: dict[int, TimestampType] = {
@@ -304,7 +304,7 @@ class ConfluentAdmin:
         """librdkafka's admin client goes with its object."""
 
 
-class Confluent:
+class Confluent(LibraryDriver):
     name = "confluent"
     features = frozenset(
         {
@@ -330,20 +330,6 @@ class Confluent:
 
     def admin(self) -> ConfluentAdmin:
         return ConfluentAdmin(self._bootstrap)
-
-    def produce(self, topic: str, records: Sequence[Record], spec: ProducerSpec | None = None) -> None:
-        producer = self.producer(spec)
-        for record in records:
-            producer.send(topic, record)
-        producer.flush()
-
-    def read(self, partition: Partition, position: Position, count: int) -> list[Message]:
-        consumer = self.consumer()
-        try:
-            consumer.assign(partition, position)
-            return read_until(consumer, count)
-        finally:
-            consumer.close()
 
     @functools.cached_property
     def _queries(self) -> RdConsumer:

@@ -26,6 +26,7 @@ from penstock_e2e.model import (
     ErrorCode,
     GroupDescription,
     GroupMember,
+    LibraryDriver,
     MemberSpec,
     Message,
     Partition,
@@ -35,7 +36,6 @@ from penstock_e2e.model import (
     Refused,
     TimestampType,
     eventually,
-    read_until,
 )
 
 _ACKS = {"0": 0, "1": 1, "all": "all"}
@@ -261,7 +261,7 @@ def _assignment(decoded: Any) -> frozenset[Partition]:
     )
 
 
-class KafkaPython:
+class KafkaPython(LibraryDriver):
     name = "kafka-python"
     features = frozenset(
         {
@@ -287,23 +287,6 @@ class KafkaPython:
 
     def admin(self) -> KafkaPythonAdmin:
         return KafkaPythonAdmin(self._bootstrap)
-
-    def produce(self, topic: str, records: Sequence[Record], spec: ProducerSpec | None = None) -> None:
-        producer = self.producer(spec)
-        try:
-            for record in records:
-                producer.send(topic, record)
-            producer.flush()
-        finally:
-            producer.close()
-
-    def read(self, partition: Partition, position: Position, count: int) -> list[Message]:
-        consumer = self.consumer()
-        try:
-            consumer.assign(partition, position)
-            return read_until(consumer, count)
-        finally:
-            consumer.close()
 
     def _query(self, method: str, argument: object) -> Any:
         consumer = KafkaConsumer(bootstrap_servers=self._bootstrap)

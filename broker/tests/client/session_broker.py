@@ -1,0 +1,36 @@
+"""A real broker for as long as a session of tests lasts, of the command line and of the client alike."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def address_of_broker(*settings: str) -> Iterator[str]:
+    """Where it serves: the one at PENSTOCK_BOOTSTRAP if there is one, else one that is started with these settings."""
+    given = os.environ.get("PENSTOCK_BOOTSTRAP")
+    if given:
+        yield given
+        return
+    directory = Path(tempfile.mkdtemp(prefix="penstock-tests-"))
+    log = directory / "log"
+    command = [sys.executable, "-m", "penstock.cli", "up", f"--data={directory}/data", "--port=0", "--http-port=0"]
+    sets = [part for setting in settings for part in ("--set", setting)]
+    with log.open("wb") as errors:
+        broker = subprocess.Popen([*command, *sets], stdout=subprocess.PIPE, stderr=errors, text=True)
+    try:
+        assert broker.stdout is not None
+        ready = broker.stdout.readline().split()
+        assert ready[:1] == ["ready"], log.read_text()
+        yield ready[1].removeprefix("kafka=")
+    finally:
+        broker.terminate()
+        broker.wait(30)
+        shutil.rmtree(directory, ignore_errors=True)

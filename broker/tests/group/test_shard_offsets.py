@@ -1,0 +1,196 @@
+"""Committed offsets of coordinator shards: while the store is away, beyond memory, and after their topic's end."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from shards_kit import stable
+
+from penstock.group.offsets import Commit
+from penstock.group.shard_writer import MAX_PENDING
+from penstock.state import keys
+from penstock.state.store import StoreUnavailable
+from penstock.wire.errors import ErrorCode
+
+E = ErrorCode
+
+
+# --- the store is away
+
+
+def test_a_write_without_an_answer_cannot_undo_what_was_acknowledged_later(run_cluster):
+    async def scene(cluster):
+        t = await cluster.create_topic("t")
+        (broker,) = cluster.brokers.values()
+        await broker.commit("g", t, 1)
+        await broker.commit_unanswered("g", t, 2)
+        assert await broker.commit("g", t, 3) is E.NONE
+        assert await broker.line.deliver() == [False]
+        assert await broker.offset("g", t) == 3
+        assert await cluster.stored_offset("g", t) == 3
+
+    run_cluster(scene, brokers=1)
+
+
+def test_after_a_write_that_got_no_answer_the_store_is_asked_what_is_committed(run_cluster):
+    async def scene(cluster):
+        t = await cluster.create_topic("t")
+        (broker,) = cluster.brokers.values()
+        await broker.commit("g", t, 1)
+        await broker.commit_unanswered("g", t, 2)
+        assert await broker.line.deliver() == [True]
+        assert await broker.offset("g", t) == 2
+
+    run_cluster(scene, brokers=1)
+
+
+def test_while_the_store_is_away_all_is_refused_to_be_tried_again_and_afterwards_goes_on(run_cluster):
+    async def scene(cluster):
+        t = await cluster.create_topic("t")
+        (broker,) = cluster.brokers.values()
+        member = await stable(broker, "g")
+        await broker.commit("s", t, 1)
+        broker.line.is_cut = True
+        errors = await asyncio.gather(*[broker.commit("s", t, n) for n in range(2, 200)])
+        assert set(errors) == {E.COORDINATOR_NOT_AVAILABLE}
+        assert await broker.offset("s", t) is E.COORDINATOR_LOAD_IN_PROGRESS
+        for _ in range(6):
+            assert broker.groups.heartbeat("g", member.member_id, None, 1) is E.NONE
+            await asyncio.sleep(5)
+        broker.line.is_cut = False
+        assert await broker.commit("s", t, 500) is E.NONE
+        assert await broker.offset("s", t) == 500
+        assert broker.groups.heartbeat("g", member.member_id, None, 1) is E.NONE
+
+    run_cluster(scene, brokers=1)
+
+
+def test_a_group_whose_first_commit_failed_is_known_to_the_next_coordinator_all_the_same(run_cluster):
+    async def scene(cluster):
+        t = await cluster.create_topic("t")
+        old = cluster.owner("g")
+        old.line.is_cut = True
+        assert await old.commit("g", t, 1) is E.COORDINATOR_NOT_AVAILABLE
+        old.line.is_cut = False
+        assert await old.commit("g", t, 2) is E.NONE
+        await old.kill()
+        await cluster.assign()
+        new = cluster.owner("g")
+        assert new.groups.group_ids() == ["g"]
+        assert await new.offset("g", t) == 2
+
+    run_cluster(scene)
+
+
+def test_what_waits_for_the_store_is_bounded(run_cluster):
+    async def scene(cluster):
+        t = await cluster.create_topic("t")
+        (broker,) = cluster.brokers.values()
+        commits = [Commit(t, n, 1, -1, "") for n in range(MAX_PENDING - 1)]
+        accepted = broker.groups.commit("g", commits)
+        refused = broker.groups.commit("g", [Commit(t, MAX_PENDING, 1, -1, "")])
+        assert refused.result() == [0], "at once"
+        assert await accepted == []
+
+    run_cluster(scene, brokers=1)
+
+
+# --- memory
+
+
+def test_offsets_of_idle_groups_are_left_to_the_store_beyond_a_limit_and_read_when_asked_for(run_cluster):
+    async def scene(cluster):
+        t = await cluster.create_topic("t")
+        (old,) = cluster.brokers.values()
+        for n in range(100):
+            assert await old.commit(f"g{n}", t, n) is E.NONE
+        await old.kill()
+        new = await cluster.add(2)
+        new.groups.offsets.residence.limit = 20
+        await cluster.assign()
+        assert len(new.groups.group_ids()) == 100
+        assert len(new.groups.offsets.table) == 10, "half of the limit is read ahead"
+        assert [await new.offset(f"g{n}", t) for n in range(100)] == list(range(100))
+        assert len(new.groups.offsets.table) <= 20
+
+    run_cluster(scene, brokers=1)
+
+
+def test_a_commit_for_a_group_that_is_being_read_is_not_overwritten_by_what_is_read(run_cluster):
+    async def scene(cluster):
+        t = await cluster.create_topic("t")
+        (broker,) = cluster.brokers.values()
+        await broker.commit("g", t, 1)
+        for offset in range(2, 60):
+            broker.groups.offsets.residence.drop("g")
+            reading = asyncio.ensure_future(broker.offset("g", t))
+            for _ in range(offset % 12):
+                await asyncio.sleep(0)
+            assert await broker.commit("g", t, offset) is E.NONE
+            assert await reading in (offset - 1, offset)
+            assert await broker.offset("g", t) == offset
+
+    run_cluster(scene, brokers=1)
+
+
+# --- topics
+
+
+def test_a_deleted_topic_is_forgotten_when_the_owners_of_all_shards_have_deleted_its_offsets(run_cluster):
+    async def scene(cluster):
+        t, u = await cluster.create_topic("t"), await cluster.create_topic("u")
+        for n in range(30):
+            owner = cluster.owner(f"g{n}")
+            assert await owner.commit(f"g{n}", t, n) is E.NONE
+            assert await owner.commit(f"g{n}", u, n) is E.NONE
+            if n % 2:
+                owner.groups.offsets.residence.drop(f"g{n}")
+        controller = cluster.brokers[1].groups
+        late = cluster.brokers[2]
+        late.line.is_cut = True
+        await cluster.delete_topic("t", t)
+        await asyncio.sleep(3)
+        with pytest.raises(StoreUnavailable, match="32 shards"):
+            await controller.forget_topic(t)
+        late.line.is_cut = False
+        await asyncio.sleep(30)
+        await controller.forget_topic(t)
+        left = [keys.parse_offset(e.key)[1] for e in (await cluster.store.range(keys.OFFSETS)).entries]
+        assert left == [u] * 30
+
+    run_cluster(scene)
+
+
+def test_a_shard_that_changes_hands_is_cleaned_by_its_new_owner(run_cluster):
+    async def scene(cluster):
+        t = await cluster.create_topic("t")
+        old = cluster.owner("g")
+        await old.commit("g", t, 1)
+        await old.kill()
+        await cluster.delete_topic("t", t)
+        await cluster.assign()
+        await asyncio.sleep(3)
+        await next(iter(cluster.brokers.values())).groups.forget_topic(t)
+        assert (await cluster.store.range(keys.OFFSETS)).entries == []
+
+    run_cluster(scene)
+
+
+def test_offsets_of_idle_groups_end_under_a_coordinator_that_never_had_them_in_memory(run_cluster):
+    async def scene(cluster):
+        t = await cluster.create_topic("t")
+        (old,) = cluster.brokers.values()
+        for n in range(20):
+            assert await old.commit(f"g{n}", t, n) is E.NONE
+        await old.kill()
+        new = await cluster.add(2)
+        new.config.offsets_retention_minutes = 60
+        new.groups.offsets.residence.limit = 0
+        await cluster.assign()
+        await asyncio.sleep(26 * 3600)
+        assert new.groups.group_ids() == []
+        assert (await cluster.store.range(keys.OFFSETS)).entries == []
+        assert (await cluster.store.range(keys.GROUPS)).entries == []
+
+    run_cluster(scene, brokers=1)
