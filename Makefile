@@ -36,13 +36,18 @@ SYNCED := $(VENV)/.synced
 
 # uv and pip would otherwise pick up another environment that happens to be active.
 unexport VIRTUAL_ENV CONDA_PREFIX PYTHONHOME PYTHONPATH
+# uv has authorities of its own; the system's, to which a company may have added its proxy's, it takes when told to.
+ifneq ($(wildcard /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt /etc/ssl/cert.pem),)
+export UV_SYSTEM_CERTS ?= 1
+endif
 # The tests start hundreds of processes: compiling the package in each of them would be half of their work.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup packages kcat demo test java lint format bench fuzz crash faults simulate chaos lock clean
+.PHONY: help setup packages kcat demo test java lint format bench fuzz crash faults simulate chaos lock clean \
+  images chart e2e e2e-full kind-up
 
 help: ## list the targets (this text)
-	@awk 'BEGIN {FS = ":[^#]*## "} /^[a-z-]+:[^#]*## / {printf "  make %-8s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk 'BEGIN {FS = ":[^#]*## "} /^[a-z0-9-]+:[^#]*## / {printf "  make %-8s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 setup: packages kcat ## set up .venv with the locked packages, and kcat for the tests
 	@echo "ready: $$($(BIN)/python --version) in $(VENV)"
@@ -64,6 +69,9 @@ lint: packages ## check style, types, layers between rooms, generated code (all 
 	check $(BIN)/lint-imports; \
 	check $(BIN)/python tools/generate_messages.py --check; \
 	check $(BIN)/python tools/generate_reference.py --check; \
+	check $(BIN)/python tools/generate_crds.py --check; \
+	check $(BIN)/python tools/image_requirements.py --check; \
+	check $(BIN)/python tools/chart_files.py --check; \
 	test -z "$$failed" || { echo "make lint: findings above" >&2; exit 1; }
 
 format: packages ## fix what the linter can fix, and format
@@ -87,6 +95,22 @@ simulate: packages ## run SEEDS simulated worlds with faults (default 100; ARGS=
 
 chaos: packages ## break a cluster of three brokers in each known way (ARGS=--short: some minutes; as root)
 	$(BIN)/python -m tests.chaos.run $(ARGS)
+
+images: ## build the images of broker and operator with docker, podman or buildah (IMAGE_PREFIX=, IMAGE_TAG=)
+	docker/build.sh $(ARGS)
+
+chart: packages ## test the chart as it is rendered; needs helm (ARGS=--update writes the golden files)
+	$(BIN)/pytest charts/tests -q $(ARGS)
+
+e2e: packages kcat ## test on a Kubernetes cluster: KUBECONFIG's, CLUSTER=local, or kind's (the short set)
+	tests/e2e/kubernetes/run.sh -m "not full" $(ARGS)
+
+# The local cluster with a node in each of three zones, for the tests that take one away.
+e2e-full: packages kcat ## test on a Kubernetes cluster: everything
+	NODES=$(or $(NODES),3) tests/e2e/kubernetes/run.sh $(ARGS)
+
+kind-up: ## make a cluster with kind, load the images, install the chart
+	docker/kind-up.sh
 
 # --python-version: a lock made on a newer interpreter still covers the oldest supported one.
 lock: $(MADE) $(VENV)/.uv ## renew requirements.lock (UPGRADE=1: newest versions; UPGRADE_UV=x.y.z: another uv)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -33,6 +33,8 @@ class _Kind:
     by_cluster: dict[Name, dict[str, Object]] = field(default_factory=dict)
     gone: OrderedDict[Name, tuple[float, bool, Object]] = field(default_factory=OrderedDict)
     """When, whether a DELETED event told it, and what it was."""
+    told_gone: OrderedDict[str, tuple[float, Object]] = field(default_factory=OrderedDict)
+    """By UID, those of `gone` that a DELETED event told; also where another of the name has come since."""
     lists_to_come: set[str | None] | None = None
     """Namespaces (None: all) whose first list has not come; None where nothing is known of the resource."""
 
@@ -76,6 +78,11 @@ class Copies:
             return None
         return found[2]
 
+    def deleted_of_uid(self, resource: Resource, uid: str) -> Object | None:
+        kind = self._kinds.get(resource)
+        found = kind.told_gone.get(uid) if kind else None
+        return None if found is None or found[0] + REMEMBER_DELETED_S < self._now() else found[1]
+
     def expect(self, resource: Resource, namespaces: Iterable[str | None]) -> None:
         """Says of which namespaces lists will come: until then `is_listed` is False."""
         self._kind(resource).lists_to_come = set(namespaces)
@@ -85,7 +92,7 @@ class Copies:
         kind = self._kind(resource)
         name = name_of(body)
         known = kind.by_name.get(name)
-        if known is not None and _is_older(body, known):
+        if known is not None and (_is_older(body, known) or (not is_deleted and _is_same_version(body, known))):
             return False
         if is_deleted:
             self._forget(kind, name, body, is_told=True)
@@ -95,7 +102,7 @@ class Copies:
         if lost is not None and (_uid(lost[2]) == _uid(body) or _is_older(body, lost[2])):
             return False
         slim = slimmed(resource, body)
-        if known is not None and _same(resource, known, slim):
+        if known is not None and resource == NODES and _is_same(known, slim):
             known["metadata"]["resourceVersion"] = slim["metadata"].get("resourceVersion", "")
             return False
         if known is not None:
@@ -105,26 +112,24 @@ class Copies:
         self._tell(resource, "changed", slim)
         return True
 
-    def replace(self, resource: Resource, namespace: str | None, items: Iterable[Object], version: str) -> int:
-        """Takes in a complete list as of `version`, of one namespace or of all: objects that are not in it and not
-        newer than it are gone. Returns how many copies were wrong."""
+    def complete(self, resource: Resource, namespace: str | None, there: Set[Name], version: str) -> int:
+        """Says that a list as of `version`, of one namespace or of all, had the objects `there` and no others (each
+        was given to `saw`): those that are not in it and not newer than it are gone. Returns how many were."""
         kind = self._kind(resource)
-        there: set[Name] = set()
-        wrong = 0
-        for body in items:
-            there.add(name_of(body))
-            wrong += self.saw(resource, body)
-        before = kind.by_name if namespace is None else {
-            (namespace, name): body for name, body in kind.by_namespace.get(namespace, {}).items()
-        }
-        for name, body in [(name, body) for name, body in before.items() if name not in there]:
-            if _number(body["metadata"].get("resourceVersion")) <= _number(version):
-                self._forget(kind, name, body, is_told=False)
-                self._tell(resource, "deleted", body)
-                wrong += 1
+        before = kind.by_name.items() if namespace is None else [
+            ((namespace, name), body) for name, body in kind.by_namespace.get(namespace, {}).items()
+        ]  # fmt: skip
+        gone = [
+            (name, body)
+            for name, body in before
+            if name not in there and _number(body["metadata"].get("resourceVersion")) <= _number(version)
+        ]
+        for name, body in gone:
+            self._forget(kind, name, body, is_told=False)
+            self._tell(resource, "deleted", body)
         if kind.lists_to_come is not None:
             kind.lists_to_come.discard(namespace)
-        return wrong
+        return len(gone)
 
     def _kind(self, resource: Resource) -> _Kind:
         return self._kinds.setdefault(resource, _Kind())
@@ -160,6 +165,10 @@ class Copies:
         now = self._now()
         kind.gone.pop(name, None)
         kind.gone[name] = (now, is_told, body)
+        if is_told:
+            kind.told_gone[_uid(body)] = (now, body)
+            if len(kind.told_gone) > MAX_DELETED or next(iter(kind.told_gone.values()))[0] + REMEMBER_DELETED_S < now:
+                kind.told_gone.popitem(last=False)
         while kind.gone and (
             len(kind.gone) > MAX_DELETED or next(iter(kind.gone.values()))[0] + REMEMBER_DELETED_S < now
         ):
@@ -180,9 +189,15 @@ def cluster_of(resource: Resource, body: Object) -> str:
 
 def slimmed(resource: Resource, body: Object) -> Object:
     """A copy without what nobody reads. Keys are interned: each event's JSON brings its own strings for them."""
-    slim = _interned(body)
+    managers = body["metadata"].get("managedFields") or ()
+    slim = _interned({**body, "metadata": {k: v for k, v in body["metadata"].items() if k != "managedFields"}})
     metadata = slim["metadata"]
-    metadata.pop("managedFields", None)
+    if resource == CONSUMER_GROUPS:  # Who had a say in it: whether a discovered one was taken over.
+        metadata["managedFields"] = [
+            {"manager": entry.get("manager", "")}
+            for entry in managers
+            if not entry.get("subresource") and _has_a_say(entry.get("fieldsV1") or {})
+        ]
     annotations = metadata.get("annotations")
     if annotations:
         annotations.pop(_LAST_APPLIED, None)
@@ -193,6 +208,11 @@ def slimmed(resource: Resource, body: Object) -> Object:
             "status": {"addresses": slim.get("status", {}).get("addresses", [])},
         }
     return slim  # type: ignore[no-any-return]
+
+
+def _has_a_say(fields: Object) -> bool:
+    annotations = (fields.get("f:metadata") or {}).get("f:annotations") or {}
+    return "f:spec" in fields or f"f:{_LAST_APPLIED}" in annotations
 
 
 def _interned(value: Any) -> Any:
@@ -220,9 +240,14 @@ def _is_older(body: Object, than: Object) -> bool:
     return _number(body["metadata"].get("resourceVersion")) < _number(than["metadata"].get("resourceVersion"))
 
 
-def _same(resource: Resource, before: Object, now: Object) -> bool:
-    if resource != NODES and before["metadata"].get("resourceVersion") == now["metadata"].get("resourceVersion"):
-        return True
-    return resource == NODES and {**before, "metadata": {**before["metadata"], "resourceVersion": ""}} == {
-        **now, "metadata": {**now["metadata"], "resourceVersion": ""},
+def _is_same_version(body: Object, known: Object) -> bool:
+    version = body["metadata"].get("resourceVersion")
+    return bool(version) and version == known["metadata"].get("resourceVersion") and _uid(body) == _uid(known)
+
+
+def _is_same(before: Object, now: Object) -> bool:
+    """But for the version: a node reports its health many times a minute, which slimming takes out."""
+    return {**before, "metadata": {**before["metadata"], "resourceVersion": ""}} == {
+        **now,
+        "metadata": {**now["metadata"], "resourceVersion": ""},
     }

@@ -29,6 +29,9 @@ class Objects(Protocol):
         """The object of that name whose DELETED event was the last that came of it, as it was then; remembered for
         ten minutes. None also where it merely is missing from a list, and where one of the name is there again."""
 
+    def deleted_of_uid(self, resource: Resource, uid: str) -> Object | None:
+        """As `deleted`, by UID: also where another object of the name is there again."""
+
 
 class Connections(Protocol):
     """Brokers by cluster, connected on demand and kept."""

@@ -1,1 +1,1 @@
-"""Kubernetes: `ports.kube` on the official client."""
+"""`ports.kube` on the official `kubernetes` package, used for its connection alone: no model classes, JSON as it is."""

@@ -2,120 +2,315 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from penstock_operator.model.common import Condition, Meta, Model
+from penstock_operator.model import pods
+from penstock_operator.model.common import (
+    AGE,
+    DNS_LABEL,
+    MAX_CLUSTER_NAME,
+    Condition,
+    Meta,
+    Model,
+    Named,
+    condition_column,
+    keyed_by,
+    message_column,
+)
+from penstock_operator.model.etcd import Etcd, EtcdSidecar
+from penstock_operator.model.fields import Column, Rule, doc
+from penstock_operator.model.settings import CONFIG_VALUE, MAX_SETTINGS, broker_rules
+from penstock_operator.model.storage import SidecarStorage, Storage
+
+__all__ = [
+    "BrokerStatus", "Brokers", "Cluster", "ClusterSpec", "ClusterStatus", "Etcd", "EtcdSidecar",
+    "ExternalListener", "Moving", "MovingStatus", "SidecarStorage", "Storage",
+]  # fmt: skip
+
+HTTP_PORT = 8080
+ETCD_PORTS = (2379, 2380)
+MAX_BROKERS = 1000
+_TAKEN = [HTTP_PORT, *ETCD_PORTS]
 
 
-class Storage(Model, frozen=True, kw_only=True):
-    size: str = "10Gi"
-    class_name: str | None = None
+def port_rule(name: str) -> Rule:
+    return Rule(
+        f"self >= 1024 && self <= 65535 && !(self in {_TAKEN})",
+        f"{name} must be 1024 to 65535, and none of {HTTP_PORT} (health and metrics), 2379 and 2380 (etcd)",
+    )
 
 
 class Brokers(Model, frozen=True, kw_only=True):
     """Of the fields that are Kubernetes' own (resources, affinity, ...) the API server's words are passed on."""
 
-    replicas: int = 3
-    storage: Storage = Storage()
-    resources: dict[str, Any] = {}
-    node_selector: dict[str, str] = {}
-    tolerations: tuple[dict[str, Any], ...] = ()
-    affinity: dict[str, Any] | None = None
-    topology_spread_constraints: tuple[dict[str, Any], ...] | None = None
-    priority_class_name: str | None = None
-    service_account_name: str | None = None
-    image_pull_secrets: tuple[dict[str, str], ...] = ()
-    pod_labels: dict[str, str] = {}
-    pod_annotations: dict[str, str] = {}
-    termination_grace_period_seconds: int = 120
-
-
-class EtcdSidecar(Model, frozen=True, kw_only=True):
-    """An etcd beside each of the first three brokers (or the only one), and a gateway to them beside the others."""
-
-    image: str
-    storage: Storage = Storage(size="2Gi")
-    resources: dict[str, Any] = {}
-
-
-class Etcd(Model, frozen=True, kw_only=True):
-    """Either endpoints or a sidecar; the schema holds that."""
-
-    endpoints: tuple[str, ...] = ()
-    managed: bool = False
-    """Whether it is this cluster's alone, so that brokers may compact it."""
-    tls_secret: str | None = None
-    """A Secret with ca.crt and, for client authentication, tls.crt and tls.key."""
-    sidecar: EtcdSidecar | None = None
+    replicas: Annotated[
+        int,
+        doc(
+            "How many brokers. More get replicas moved to them; fewer are drained first, from the highest on.",
+            Rule(
+                f"self >= 1 && self <= {MAX_BROKERS}",
+                f"brokers.replicas must be 1 to {MAX_BROKERS}: a Cluster has at least one broker,"
+                " and is deleted rather than scaled to none",
+            ),
+            ge=1,
+            le=MAX_BROKERS,
+        ),
+    ] = 3
+    storage: Annotated[Storage, doc("The volume of each broker. It is kept when the Cluster is deleted.")] = Storage()
+    resources: Annotated[dict[str, Any], doc("Requests and limits of each broker.", schema=pods.RESOURCES)] = {}
+    node_selector: Annotated[
+        dict[str, str], doc("Labels of the nodes that brokers may run on.", schema=pods.LABEL_VALUE, max_length=64)
+    ] = {}
+    tolerations: Annotated[
+        tuple[dict[str, Any], ...],
+        doc("Taints that brokers tolerate, as in a pod.", schema=pods.TOLERATIONS, max_length=64),
+    ] = ()
+    affinity: (
+        Annotated[
+            dict[str, Any],
+            doc("As in a pod; instead of brokers' preference for nodes without another broker.", schema=pods.ANYTHING),
+        ]
+        | None
+    ) = None
+    topology_spread_constraints: (
+        Annotated[
+            tuple[dict[str, Any], ...],
+            doc("As in a pod; instead of the spread over zones and nodes.", schema=pods.SPREAD, max_length=16),
+        ]
+        | None
+    ) = None
+    priority_class_name: Annotated[str, doc("As in a pod.", min_length=1, max_length=253)] | None = None
+    service_account_name: Annotated[str, doc("As in a pod.", min_length=1, max_length=253)] | None = None
+    image_pull_secrets: Annotated[
+        tuple[dict[str, str], ...], doc("As in a pod: `- name: SECRET`.", schema=pods.PULL_SECRETS, max_length=16)
+    ] = ()
+    pod_labels: Annotated[
+        dict[str, str],
+        doc(
+            "More labels of the pods.",
+            Rule(
+                "self.all(k, !k.startsWith('penstock.io/') && !k.startsWith('app.kubernetes.io/'))",
+                "podLabels cannot have labels of penstock.io/ and app.kubernetes.io/: the operator finds pods by them",
+            ),
+            schema=pods.LABEL_VALUE,
+            max_length=64,
+        ),
+    ] = {}
+    pod_annotations: Annotated[
+        dict[str, str],
+        doc(
+            "More annotations of the pods.",
+            Rule(
+                "self.all(k, !k.startsWith('penstock.io/'))",
+                "podAnnotations cannot have annotations of penstock.io/: they are the operator's",
+            ),
+            schema={"maxLength": 8192},
+            max_length=64,
+        ),
+    ] = {}
+    termination_grace_period_seconds: Annotated[
+        int,
+        doc(
+            "How long a broker may take to hand over what it leads and to flush, in seconds.",
+            Rule(
+                "self >= 10 && self <= 3600",
+                "terminationGracePeriodSeconds must be 10 to 3600: a broker needs time to hand over and to flush",
+            ),
+            ge=10,
+            le=3600,
+        ),
+    ] = 120
 
 
 class ExternalListener(Model, frozen=True, kw_only=True):
     """How clients outside of the Kubernetes cluster reach each broker."""
 
-    type: Literal["NodePort", "LoadBalancer"]
-    name: str = "external"
-    port: int = 9094
-    host: str | None = None
-    """For NodePort: the address to advertise; the node's own where none is given."""
-    annotations: dict[str, str] = {}
+    rules = (
+        Rule(
+            "!has(self.host) || self.type == 'NodePort'",
+            "host is for type NodePort: of a LoadBalancer its own address is advertised",
+        ),
+    )
+
+    type: Annotated[Literal["NodePort", "LoadBalancer"], doc("The type of each broker's Service.")]
+    name: Annotated[
+        str,
+        doc(
+            "The listener's name.",
+            Rule(
+                "self.matches('^[A-Za-z][A-Za-z0-9_]*$') && !(self.lowerAscii() in ['plaintext', 'internal'])",
+                "external.name may have letters, digits and '_', and cannot be plaintext or internal",
+            ),
+            min_length=1,
+            max_length=63,
+        ),
+    ] = "external"
+    port: Annotated[int, doc("The listener's port in the pods.", port_rule("external.port"), ge=1024, le=65535)] = 9094
+    host: (
+        Annotated[
+            str,
+            doc(
+                "For NodePort: the address to advertise; that of the broker's node where none is given.",
+                Rule("self.matches('^[A-Za-z0-9.:-]+$')", "host must be a name or an address, without a port"),
+                min_length=1,
+                max_length=253,
+            ),
+        ]
+        | None
+    ) = None
+    annotations: Annotated[
+        dict[str, str],
+        doc(
+            "Annotations of the Services, such as those that a cloud wants.", schema={"maxLength": 8192}, max_length=64
+        ),
+    ] = {}
 
 
 class Moving(Model, frozen=True, kw_only=True):
     """How replicas are moved when brokers come, go or fill up."""
 
-    throttle_bytes_per_second: int = 50_000_000
-    automatic: bool = True
-    """Whether new brokers get replicas by themselves."""
+    throttle_bytes_per_second: Annotated[
+        int,
+        doc(
+            "How fast replicas move, in bytes per second and broker.",
+            Rule(
+                "self >= 1024",
+                "throttleBytesPerSecond must be at least 1024; to stop moves there is moving.automatic: false",
+            ),
+            ge=1024,
+        ),
+    ] = 50_000_000
+    automatic: Annotated[bool, doc("Whether new brokers get replicas by themselves.")] = True
 
 
 class ClusterSpec(Model, frozen=True, kw_only=True):
-    etcd: Etcd
-    image: str | None = None
-    """The operator's own release's, where none is given."""
-    brokers: Brokers = Brokers()
-    port: int = 9092
-    external: ExternalListener | None = None
-    config: dict[str, str] = {}
-    """Broker settings by Kafka's names."""
-    moving: Moving = Moving()
-    zone_label: str = "topology.kubernetes.io/zone"
-    paused: bool = False
+    rules = (
+        Rule(
+            "!has(self.etcd.sidecar) || self.brokers.replicas == 1 || self.brokers.replicas >= 3",
+            "with etcd.sidecar there must be 1 or at least 3 brokers: two members of etcd survive no loss",
+        ),
+        Rule(
+            "!has(self.etcd.sidecar) || !has(oldSelf.etcd.sidecar) ||"
+            " self.brokers.replicas >= 3 || oldSelf.brokers.replicas < 3",
+            "with etcd.sidecar three brokers stay at least, the first three have etcd's members: for fewer make a new"
+            " Cluster",
+        ),
+        Rule(
+            "!has(self.external) || self.external.port != self.port",
+            "external.port must differ from port: both are listeners of the same pod",
+        ),
+    )
+
+    etcd: Annotated[Etcd, doc("Where the cluster's state is kept: exactly one of endpoints and sidecar.")]
+    image: (
+        Annotated[
+            str,
+            doc(
+                "The brokers' image; that of the operator's own release where none is given.",
+                min_length=1,
+                max_length=512,
+            ),
+        ]
+        | None
+    ) = None
+    brokers: Annotated[Brokers, doc("The brokers, all alike.")] = Brokers()
+    port: Annotated[int, doc("Where clients inside reach brokers.", port_rule("port"), ge=1024, le=65535)] = 9092
+    external: (
+        Annotated[ExternalListener, doc("How clients outside of the Kubernetes cluster reach each broker.")] | None
+    ) = None
+    config: Annotated[
+        dict[str, str],
+        doc(
+            "Settings of the brokers by Kafka's names. Truths and fractions are written in quotes"
+            ' ("true", "0.5"). A change of those that cannot be changed while a broker runs rolls the brokers.',
+            *broker_rules(),
+            schema=CONFIG_VALUE,
+            max_length=MAX_SETTINGS,
+        ),
+    ] = {}
+    moving: Annotated[Moving, doc("How replicas are moved when brokers come, go or fill up.")] = Moving()
+    zone_label: Annotated[
+        str,
+        doc("The label of nodes that says their zone, over which replicas are spread.", min_length=1, max_length=317),
+    ] = "topology.kubernetes.io/zone"
+    paused: Annotated[bool, doc("While true nothing is changed; the status goes on being true.")] = False
 
 
 class BrokerStatus(Model, frozen=True, kw_only=True):
-    id: int
-    state: str
-    """Ready, NotReady, Draining, Removable, Missing."""
-    node: str | None = None
-    zone: str | None = None
-    version: str | None = None
+    id: Annotated[int, doc("The broker's id: its pod's ordinal.")]
+    state: Annotated[str, doc("Ready, NotReady, Draining, Removable or Missing.")]
+    node: Annotated[str, doc("Where its pod runs.")] | None = None
+    zone: Annotated[str, doc("The node's zone.")] | None = None
+    version: Annotated[str, doc("The release that it runs.")] | None = None
 
 
 class MovingStatus(Model, frozen=True, kw_only=True):
-    reason: str
-    partitions_left: int
-    partitions_total: int
+    reason: Annotated[str, doc("Why replicas move.")]
+    partitions_left: Annotated[int, doc("Partitions whose replicas are still to be moved.")]
+    partitions_total: Annotated[int, doc("Partitions of this move in all.")]
 
 
 class ClusterStatus(Model, frozen=True, kw_only=True):
     """Conditions: Ready, Healthy, Progressing, Scaled (False with the reason where a wish is refused), Rolled."""
 
-    observed_generation: int = 0
-    conditions: tuple[Condition, ...] = ()
-    replicas: int | None = None
-    ready_replicas: int | None = None
-    selector: str | None = None
-    cluster_id: str | None = None
-    controller: int | None = None
-    version: str | None = None
-    brokers: tuple[BrokerStatus, ...] = ()
-    offline: int | None = None
-    under_replicated: int | None = None
-    moving: MovingStatus | None = None
-    bootstrap: str | None = None
+    observed_generation: Annotated[int, doc("The generation of the object that this status follows from.")] = 0
+    conditions: Annotated[
+        tuple[Condition, ...],
+        doc(
+            "Ready: clients are served. Healthy: all replicas are in sync and all partitions have a leader."
+            " Progressing: something is being changed. Scaled: there are as many brokers as wanted, or why not."
+            " Rolled: all brokers run as wanted, or why not.",
+            schema=keyed_by("type"),
+        ),
+    ] = ()
+    replicas: Annotated[int, doc("Brokers that there are.")] | None = None
+    ready_replicas: Annotated[int, doc("Brokers that are ready.")] | None = None
+    selector: Annotated[str, doc("The labels of the brokers' pods, as text: for autoscalers.")] | None = None
+    cluster_id: Annotated[str, doc("The id that brokers tell to clients.")] | None = None
+    controller: Annotated[int, doc("The broker that is the controller.")] | None = None
+    version: Annotated[str, doc("The release that all brokers run; while they are rolled, the oldest.")] | None = None
+    brokers: Annotated[tuple[BrokerStatus, ...], doc("Each broker.", schema=keyed_by("id"))] = ()
+    offline: Annotated[int, doc("Partitions without a leader.")] | None = None
+    under_replicated: Annotated[int, doc("Partitions some of whose replicas are not in sync.")] | None = None
+    moving: Annotated[MovingStatus, doc("Replicas that are being moved.")] | None = None
+    bootstrap: Annotated[str, doc("What clients take as bootstrap servers.")] | None = None
 
 
 class Cluster(Model, frozen=True, kw_only=True):
+    named: ClassVar[Named] = Named(
+        kind="Cluster",
+        short="pcl",
+        description="A cluster of Penstock: brokers with their volumes, Services and etcd.",
+        columns=(
+            Column("Brokers", ".spec.brokers.replicas", "integer"),
+            Column("Available", ".status.readyReplicas", "integer"),
+            condition_column("Ready"),
+            condition_column("Healthy"),
+            Column("Version", ".status.version"),
+            Column("Bootstrap", ".status.bootstrap"),
+            AGE,
+            Column("Under-Replicated", ".status.underReplicated", "integer", priority=1),
+            Column("Offline", ".status.offline", "integer", priority=1),
+            Column("Controller", ".status.controller", "integer", priority=1),
+            Column("Moving", ".status.moving.partitionsLeft", "integer", priority=1),
+            condition_column("Scaled", priority=1),
+            condition_column("Rolled", priority=1),
+            message_column(),
+        ),
+        scale={
+            "specReplicasPath": ".spec.brokers.replicas",
+            "statusReplicasPath": ".status.replicas",
+            "labelSelectorPath": ".status.selector",
+        },
+    )
+    rules = (
+        Rule(
+            f"self.metadata.name.matches('{DNS_LABEL}') && size(self.metadata.name) <= {MAX_CLUSTER_NAME}",
+            f"a Cluster's name must have at most {MAX_CLUSTER_NAME} lower case letters, digits and '-', and begin with"
+            " a letter: Services and pods are named after it",
+        ),
+    )
+
     metadata: Meta
-    spec: ClusterSpec
-    status: ClusterStatus = ClusterStatus()
+    spec: Annotated[ClusterSpec, doc("What is wanted.")]
+    status: Annotated[ClusterStatus, doc("What there is.")] = ClusterStatus()

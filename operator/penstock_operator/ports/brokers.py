@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 from uuid import UUID
@@ -109,8 +109,11 @@ class Brokers(Protocol):
 
     async def picture(self) -> Picture: ...
 
-    async def topics(self, names: Sequence[str] | None = None, *, settings: bool = True) -> dict[str, TopicState]:
-        """Those of `names` that exist, or all; reassignments that go on are in the partitions."""
+    async def topics(
+        self, names: Sequence[str] | None = None, *, settings: bool | Collection[str] = True
+    ) -> dict[str, TopicState]:
+        """Those of `names` that exist, or all but the brokers' own; reassignments that go on are in the partitions.
+        `settings` may name those that are wanted: of many topics, all settings are a lot."""
 
     async def create_topics(self, topics: Sequence[NewTopic]) -> dict[str, BrokersError | None]: ...
 
@@ -125,7 +128,8 @@ class Brokers(Protocol):
         """By broker id as text; "" is all brokers."""
 
     async def broker_settings(self, broker_ids: Sequence[int]) -> dict[int, dict[str, str]]:
-        """What is set for each broker at run time (not at its start, not by default)."""
+        """What is set for each broker at run time, for it alone or for all of them (not at its start, not by default).
+        Those that do not answer are missing."""
 
     async def reassign(
         self, targets: Mapping[tuple[str, int], tuple[int, ...] | None]

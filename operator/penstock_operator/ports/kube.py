@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -54,6 +54,14 @@ class Happening:
     message: str
 
 
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A part of a list and the resource version that the whole list is of."""
+
+    items: list[Object]
+    version: str
+
+
 class Kube(Protocol):
     """All raise `KubeError`; bounded in time (30 s)."""
 
@@ -62,7 +70,12 @@ class Kube(Protocol):
     async def list(
         self, resource: Resource, namespace: str | None, labels: Mapping[str, str] | None = None
     ) -> list[Object]:
-        """All pages; of every namespace where `namespace` is None."""
+        """All pages; of every namespace where `namespace` is None. A label with the value "" need only be there."""
+
+    def pages(
+        self, resource: Resource, namespace: str | None, labels: Mapping[str, str] | None = None
+    ) -> AsyncIterator[Page]:
+        """As `list`, page by page, so that many objects need not be in memory at once; at least one page comes."""
 
     async def create(self, resource: Resource, namespace: str, body: Object, *, dry_run: bool = False) -> Object: ...
 
@@ -75,8 +88,10 @@ class Kube(Protocol):
     async def patch_status(self, resource: Resource, namespace: str, name: str, status: Object) -> bool:
         """Replaces the whole status (merge patch with nulls for what is gone); False where the object has gone."""
 
-    async def delete(self, resource: Resource, namespace: str, name: str, uid: str = "") -> bool:
-        """With `uid`, only that object. False where it was gone."""
+    async def delete(
+        self, resource: Resource, namespace: str, name: str, uid: str = "", *, orphan: bool = False
+    ) -> bool:
+        """With `uid`, only that object. With `orphan` what it owns stays, and has no owner. False where it was gone."""
 
     async def tell(self, about: Object, happenings: Sequence[Happening]) -> None:
         """Writes Events (events.k8s.io/v1), the same ones counted in a series; never raises: telling is best effort."""
