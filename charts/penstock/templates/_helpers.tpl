@@ -1,0 +1,117 @@
+{{/* Names and labels, each in one place. */}}
+{{- define "penstock.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "penstock.fullname" -}}
+{{- default .Release.Name .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "penstock.clusterName" -}}
+{{- default (include "penstock.fullname" .) .Values.cluster.name -}}
+{{- end -}}
+
+{{- define "penstock.serviceAccountName" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- default (printf "%s-operator" (include "penstock.fullname" .)) .Values.serviceAccount.name -}}
+{{- else -}}
+{{- default "default" .Values.serviceAccount.name -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Of (dict "root" $ "component" "operator"): what selects pods. Never changes, as selectors cannot. */}}
+{{- define "penstock.selector" -}}
+app.kubernetes.io/name: {{ include "penstock.name" .root }}
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .component }}
+{{- end -}}
+
+{{- define "penstock.labels" -}}
+{{ include "penstock.selector" . }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
+{{- end -}}
+
+{{- define "penstock.operatorImage" -}}
+{{- printf "%s:%s" .Values.operator.image.repository (default .Chart.AppVersion .Values.operator.image.tag) -}}
+{{- end -}}
+
+{{- define "penstock.brokerImage" -}}
+{{- printf "%s:%s" .Values.broker.image.repository (default .Chart.AppVersion .Values.broker.image.tag) -}}
+{{- end -}}
+
+{{- define "penstock.etcdImage" -}}
+{{- printf "%s:%s" .Values.etcd.image.repository .Values.etcd.image.tag -}}
+{{- end -}}
+
+{{/* What the restricted profile of Pod Security asks for, of pods and of containers. */}}
+{{- define "penstock.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 10001
+runAsGroup: 10001
+fsGroup: 10001
+fsGroupChangePolicy: OnRootMismatch
+seccompProfile: {type: RuntimeDefault}
+{{- end -}}
+
+{{- define "penstock.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end -}}
+
+{{/* Of (dict "root" $ "component" "etcd"): apart from each other where possible. */}}
+{{- define "penstock.apart" -}}
+podAntiAffinity:
+  preferredDuringSchedulingIgnoredDuringExecution:
+    {{- range $weight, $key := dict "100" "kubernetes.io/hostname" "50" "topology.kubernetes.io/zone" }}
+    - weight: {{ $weight }}
+      podAffinityTerm:
+        topologyKey: {{ $key }}
+        labelSelector:
+          matchLabels:
+            {{- include "penstock.selector" $ | nindent 12 }}
+    {{- end }}
+{{- end -}}
+
+{{/* The scheme of the companion's own listeners, and its members. */}}
+{{- define "penstock.etcdScheme" -}}
+{{- if .Values.etcd.companion.tlsSecret }}https{{ else }}http{{ end -}}
+{{- end -}}
+
+{{- define "penstock.etcdEndpoints" -}}
+{{- if eq .Values.etcd.mode "external" -}}
+{{- toJson .Values.etcd.external.endpoints -}}
+{{- else -}}
+{{- $name := printf "%s-etcd" (include "penstock.fullname" .) -}}
+{{- $endpoints := list -}}
+{{- range $i := until (int .Values.etcd.companion.replicas) -}}
+{{- $endpoints = append $endpoints (printf "%s://%s-%d.%s.svc:2379" (include "penstock.etcdScheme" $) $name $i $.Release.Namespace) -}}
+{{- end -}}
+{{- toJson $endpoints -}}
+{{- end -}}
+{{- end -}}
+
+{{/* What the values' schema cannot say; every render comes by here. */}}
+{{- define "penstock.check" -}}
+{{- $values := .Values -}}
+{{- if and (eq $values.etcd.mode "external") (empty $values.etcd.external.endpoints) $values.cluster.enabled -}}
+{{- fail "etcd.mode=external needs etcd.external.endpoints, such as [http://etcd.example.com:2379]" -}}
+{{- end -}}
+{{- if and (eq $values.etcd.mode "companion") $values.etcd.companion.tlsSecret (empty $values.etcd.tls.clientSecret) -}}
+{{- fail "etcd.companion.tlsSecret makes etcd ask for client certificates: etcd.tls.clientSecret has to name the brokers'" -}}
+{{- end -}}
+{{- if and (eq $values.etcd.mode "companion") $values.etcd.tls.clientSecret (empty $values.etcd.companion.tlsSecret) -}}
+{{- fail "etcd.tls.clientSecret is set, but the companion etcd has no certificates: set etcd.companion.tlsSecret too" -}}
+{{- end -}}
+{{- if and (eq $values.etcd.mode "sidecar") $values.cluster.enabled (eq (int $values.cluster.brokers.replicas) 2) -}}
+{{- fail "etcd.mode=sidecar needs 1 broker or at least 3: cluster.brokers.replicas is 2, and two members of etcd are worse than one" -}}
+{{- end -}}
+{{- if eq $values.etcd.mode "companion" -}}
+{{- $there := lookup "apps/v1" "StatefulSet" .Release.Namespace (printf "%s-etcd" (include "penstock.fullname" .)) -}}
+{{- if and $there (ne (int $there.spec.replicas) (int $values.etcd.companion.replicas)) -}}
+{{- fail (printf "etcd.companion.replicas is fixed at the first install: there are %d, %d are asked for" (int $there.spec.replicas) (int $values.etcd.companion.replicas)) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}

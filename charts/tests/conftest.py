@@ -1,0 +1,39 @@
+"""Where helm is, and `--update`. Run by `make chart`: these tests need a helm, and say so where there is none."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+CHART = Path(__file__).resolve().parents[1] / "penstock"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update", action="store_true", help="write the golden files instead of comparing with them")
+
+
+def find_helm() -> str | None:
+    """`HELM`, the one on the PATH, or the one that came with the local cluster."""
+    local = Path(os.environ.get("K8S_CACHE", Path.home() / ".cache" / "penstock-k8s")) / "bin" / "helm"
+    return os.environ.get("HELM") or shutil.which("helm") or (str(local) if local.exists() else None)
+
+
+@pytest.fixture(scope="session")
+def helm() -> str:
+    found = find_helm()
+    if found is None:
+        pytest.fail("no helm on the PATH: the chart's tests render with it (HELM=/path/to/helm names one)")
+    return found
+
+
+@pytest.fixture(scope="session")
+def chart() -> Path:
+    return CHART
+
+
+@pytest.fixture(scope="session")
+def should_update(pytestconfig: pytest.Config) -> bool:
+    return bool(pytestconfig.getoption("--update"))

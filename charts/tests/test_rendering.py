@@ -1,0 +1,224 @@
+"""The chart as it is rendered: golden files of its variants, and what holds in each of them."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+HERE = Path(__file__).parent
+VARIANTS = sorted(path.stem for path in (HERE / "variants").glob("*.yaml"))
+# Helm's own default is older where it was built from source.
+RENDER = ["--kube-version", "1.33.0", "--namespace", "queue"]
+
+Document = dict[str, Any]
+
+
+def render(helm: str, chart: Path, *options: str, name: str = "penstock") -> list[Document]:
+    command = [helm, "template", name, str(chart), *RENDER, *options]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    documents = [msgspec.yaml.decode(text) for text in re.split(r"^---\n", result.stdout, flags=re.MULTILINE)]
+    return sorted((d for d in documents if d), key=lambda d: (d["kind"], d["metadata"]["name"]))
+
+
+def refusal(helm: str, chart: Path, *options: str) -> str:
+    command = [helm, "template", "penstock", str(chart), *RENDER, *options]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode != 0, "it was rendered"
+    return result.stderr
+
+
+@pytest.fixture(params=VARIANTS)
+def variant(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def documents(helm: str, chart: Path, variant: str) -> list[Document]:
+    return render(helm, chart, "--values", str(HERE / "variants" / f"{variant}.yaml"))
+
+
+def test_each_variant_renders_as_its_golden_file(documents: list[Document], variant: str, should_update: bool) -> None:
+    golden = HERE / "golden" / f"{variant}.yaml"
+    text = "---\n".join(msgspec.yaml.encode(document).decode() for document in documents)
+    if should_update:
+        golden.write_text(text, encoding="utf-8")
+    assert text == golden.read_text(encoding="utf-8"), "on purpose? make chart ARGS=--update, and look"
+
+
+def test_every_variant_passes_helm_lint(helm: str, chart: Path, variant: str) -> None:
+    command = [helm, "lint", "--strict", str(chart), "--values", str(HERE / "variants" / f"{variant}.yaml")]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def pods(documents: list[Document]) -> list[tuple[str, Document]]:
+    """The pods that objects make, by the object's name."""
+    found = []
+    for document in documents:
+        if document["kind"] == "Pod":
+            found.append((document["metadata"]["name"], document["spec"]))
+        elif "template" in (document.get("spec") or {}):
+            found.append((document["metadata"]["name"], document["spec"]["template"]["spec"]))
+    return found
+
+
+def test_every_pod_keeps_to_the_restricted_profile_and_bounds_its_memory(documents: list[Document]) -> None:
+    assert pods(documents)
+    for name, pod in pods(documents):
+        security = pod["securityContext"]
+        assert security["runAsNonRoot"] is True, name
+        assert security["runAsUser"] == 10001, name
+        assert security["seccompProfile"] == {"type": "RuntimeDefault"}, name
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod), name
+        for container in pod["containers"]:
+            inner = container["securityContext"]
+            assert inner == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }, name
+            assert "memory" in container["resources"]["limits"], name
+            assert {"cpu", "memory"} <= set(container["resources"]["requests"]), name
+        for volume in pod.get("volumes", ()):
+            assert set(volume) - {"name"} <= {"emptyDir", "secret", "configMap"}, name
+
+
+def test_only_the_operator_and_the_hook_have_tokens_of_the_api_server(documents: list[Document]) -> None:
+    for name, pod in pods(documents):
+        if not name.endswith(("-operator", "-crds")):
+            assert pod["automountServiceAccountToken"] is False, name
+
+
+def test_labels_never_change_in_what_selects_pods(documents: list[Document]) -> None:
+    for document in documents:
+        if document["kind"] in ("Deployment", "StatefulSet"):
+            selected = document["spec"]["selector"]["matchLabels"]
+            assert set(selected) == {f"app.kubernetes.io/{key}" for key in ("name", "instance", "component")}
+            assert selected.items() <= document["spec"]["template"]["metadata"]["labels"].items()
+
+
+def test_no_object_asks_for_rights_in_the_whole_cluster_where_the_values_say_so(helm: str, chart: Path) -> None:
+    documents = render(helm, chart, "--set", "rbac.nodes=false,crds.upgrade=false")
+    assert not [d["metadata"]["name"] for d in documents if d["kind"].startswith("ClusterRole")]
+
+
+def test_no_role_has_wildcards_or_reads_secrets(documents: list[Document]) -> None:
+    for document in documents:
+        for rule in document.get("rules") or ():
+            assert "*" not in rule["verbs"] + rule["resources"] + rule["apiGroups"], document["metadata"]["name"]
+            assert "secrets" not in rule["resources"], document["metadata"]["name"]
+            assert not [r for r in rule["resources"] if r == "persistentvolumeclaims" and "delete" in rule["verbs"]]
+
+
+def test_numbers_and_booleans_of_the_config_become_the_text_that_was_meant(helm: str, chart: Path) -> None:
+    documents = render(helm, chart, "--values", str(HERE / "variants" / "external-tls-wide.yaml"))
+    (cluster,) = [d for d in documents if d["kind"] == "Cluster"]
+    assert cluster["spec"]["config"] == {
+        "num.partitions": "6",
+        "log.retention.hours": "48",
+        "auto.create.topics.enable": "false",
+        "log.retention.bytes": "107374182400",
+        "compression.type": "producer",
+    }
+
+
+def test_an_upgrade_of_the_chart_alone_restarts_no_etcd(helm: str, chart: Path, tmp_path: Path) -> None:
+    import shutil
+
+    newer = tmp_path / "penstock"
+    shutil.copytree(chart, newer)
+    about = (newer / "Chart.yaml").read_text()
+    (newer / "Chart.yaml").write_text(re.sub(r"^(version|appVersion): .*", r"\1: 9.9.9", about, flags=re.MULTILINE))
+    old, new = (next(d for d in render(helm, c) if d["kind"] == "StatefulSet") for c in (chart, newer))
+    assert old["metadata"] != new["metadata"]
+    assert old["spec"] == new["spec"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("cluster.brokers.replica=3", "additional properties 'replica' not allowed"),
+        ("etcd.companion.replicas=2", "value must be one of 1, 3"),
+        ("etcd.mode=extern", "value must be one of"),
+        ("etcd.mode=external", "etcd.mode=external needs etcd.external.endpoints"),
+        ("etcd.mode=sidecar,cluster.brokers.replicas=2", "needs 1 broker or at least 3"),
+        ("etcd.companion.tlsSecret=a", "etcd.tls.clientSecret has to name the brokers'"),
+        ("etcd.tls.clientSecret=a", "set etcd.companion.tlsSecret too"),
+        ("cluster.external.host=a", "missing property 'type'"),
+        ("cluster.brokers.storage.size=ten", "does not match pattern"),
+        ("operator.replicas=0", "minimum: got 0, want 1"),
+        ("cluster.config.a.b=c", "got object, want boolean or number or string"),
+        ("monitoring.prometheusRule.diskFreeRatio=2", "exclusiveMaximum"),
+    ],
+)
+def test_wrong_values_are_refused_with_words_that_help(helm: str, chart: Path, options: str, words: str) -> None:
+    assert words in refusal(helm, chart, "--set", options)
+
+
+def closed(schema: Any, path: str = "") -> list[str]:
+    """Objects of the schema that would take any name, save maps and what Kubernetes checks itself."""
+    found = []
+    if isinstance(schema, dict):
+        if schema.get("properties") is not None and schema.get("additionalProperties") is not False:
+            found.append(path)
+        for key, part in schema.items():
+            found += closed(part, f"{path}/{key}")
+    elif isinstance(schema, list):
+        for index, part in enumerate(schema):
+            found += closed(part, f"{path}/{index}")
+    return found
+
+
+def test_the_schema_takes_no_unknown_name_anywhere(chart: Path) -> None:
+    assert closed(json.loads((chart / "values.schema.json").read_text())) == []
+
+
+def test_the_schema_has_every_value(chart: Path) -> None:
+    schema = json.loads((chart / "values.schema.json").read_text())
+
+    def missing(values: Any, part: Document, path: str) -> list[str]:
+        part = schema["$defs"][part["$ref"].rsplit("/", 1)[1]] if "$ref" in part else part
+        if not isinstance(values, dict) or "properties" not in part:
+            return []
+        found = [f"{path}.{key}" for key in set(values) ^ set(part["properties"]) - {"global", "claims"}]
+        for key in set(values) & set(part["properties"]):
+            found += missing(values[key], part["properties"][key], f"{path}.{key}")
+        return found
+
+    assert missing(msgspec.yaml.decode((chart / "values.yaml").read_text()), schema, "") == []
+
+
+def test_rules_and_dashboard_name_only_metrics_that_there_are(helm: str, chart: Path) -> None:
+    reference = (chart.parents[1] / "docs" / "reference" / "metrics.md").read_text()
+    known = set(re.findall(r"^\| `(penstock_\w+)`", reference, flags=re.MULTILINE))
+    assert len(known) > 30
+    metrics = (chart.parents[1] / "operator" / "penstock_operator" / "engine" / "metrics.py").read_text()
+    known |= {f"penstock_operator_{name}" for name in re.findall(r"\{prefix\}(\w+)", metrics)}
+    documents = render(helm, chart, "--values", str(HERE / "variants" / "companion-tls-monitored.yaml"))
+    (rules,) = [d for d in documents if d["kind"] == "PrometheusRule"]
+    (board,) = [d for d in documents if d["kind"] == "ConfigMap"]
+    expressions = [rule["expr"] for group in rules["spec"]["groups"] for rule in group["rules"]]
+    panels = json.loads(board["data"]["penstock.json"])["panels"]
+    expressions += [target["expr"] for panel in panels for target in panel["targets"]]
+    assert len(expressions) > 15
+    for expression in expressions:
+        for metric in re.findall(r"\bpenstock_(?!io_cluster)\w+", expression):
+            assert re.sub(r"_(bucket|count|sum)$", "", metric) in known, expression
+
+
+def test_the_chart_and_the_packages_have_one_version(chart: Path) -> None:
+    about = msgspec.yaml.decode((chart / "Chart.yaml").read_text())
+    root = chart.parents[1]
+    versions = {
+        match[1]
+        for part in ("broker", "operator")
+        if (match := re.search(r'^version = "(.*)"', (root / part / "pyproject.toml").read_text(), re.MULTILINE))
+    }
+    assert versions == {about["version"]} == {about["appVersion"]}

@@ -1,0 +1,242 @@
+"""`ports.brokers.Brokers` on the Kafka admin protocol: brokers, topics, settings, where replicas are.
+
+Made by `connections`, one for each cluster. Calls for thousands of things are cut into requests of bounded size by the
+client, which answers for each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from typing import TypeVar
+from uuid import UUID
+
+from penstock import client
+from penstock.client import (
+    Admin,
+    ClientError,
+    Node,
+    Reassignment,
+    RequestTimedOut,
+    TopicInfo,
+    TopicPartition,
+    UnknownTopic,
+)
+from penstock.client.admin_types import ConfigEntry
+from penstock_operator.brokers.errors import from_client, outcomes
+from penstock_operator.brokers.gateway_groups import GroupGateway
+from penstock_operator.brokers.line import Line
+from penstock_operator.brokers.settings import alterations
+from penstock_operator.ports.brokers import (
+    BrokersError,
+    BrokerState,
+    NewTopic,
+    PartitionState,
+    Picture,
+    SettingsChange,
+    TopicState,
+)
+
+DOMAIN, RACK, DRAINING, REMOVABLE = "broker.failure.domain", "broker.rack", "broker.draining", "broker.removable"
+RELEASE = "penstock.release"
+OF_BROKER = (DOMAIN, RACK, DRAINING, REMOVABLE, RELEASE)
+SILENT_S = 5.0
+"""After which a broker that is registered and does not answer is taken for what it was last."""
+CHANGE_S = 10.0
+"""For a change that only one broker can take."""
+
+T = TypeVar("T")
+Configs = Mapping[str, ConfigEntry]
+
+
+class Gateway(GroupGateway):
+    """Connects when it is first used, and again where a connection broke."""
+
+    def __init__(self, line: Line) -> None:
+        super().__init__(line)
+        self._brokers: dict[int, BrokerState] = {}
+        """As they were when they last answered."""
+
+    async def close(self) -> None:
+        await self._line.close()
+
+    # Brokers
+
+    async def picture(self) -> Picture:
+        async def ask(admin: Admin) -> Picture:
+            cluster = await admin.describe_cluster()
+            brokers = await asyncio.gather(*(self._broker(admin, node) for node in cluster.brokers))
+            self._brokers = {broker.broker_id: broker for broker in brokers}
+            return Picture(cluster.cluster_id, cluster.controller_id, tuple(brokers))
+
+        return await self._line.call("brokers", ask)
+
+    async def _broker(self, admin: Admin, node: Node) -> BrokerState:
+        try:
+            async with asyncio.timeout(SILENT_S):
+                found = await admin.broker_configs(node.node_id, OF_BROKER)
+        except (ClientError, TimeoutError):
+            known = self._brokers.get(node.node_id)
+            if known is not None:
+                return known
+            return BrokerState(node.node_id, node.host, node.port, node.rack, node.rack or "", False, False, "")
+        values = {name: entry.value or "" for name, entry in found.items()}
+        rack = values.get(RACK) or node.rack
+        return BrokerState(
+            node.node_id,
+            node.host,
+            node.port,
+            rack,
+            values.get(DOMAIN) or rack or "",
+            values.get(DRAINING) == "true",
+            values.get(REMOVABLE) == "true",
+            values.get(RELEASE, ""),
+        )
+
+    async def change_brokers(self, changes: Sequence[SettingsChange]) -> dict[str, BrokersError | None]:
+        async def change(admin: Admin, wanted: SettingsChange) -> ClientError | None:
+            try:
+                broker_id = int(wanted.name) if wanted.name else None
+                async with asyncio.timeout(CHANGE_S):
+                    await admin.alter_broker_configs(broker_id, alterations(wanted.settings))
+            except ClientError as e:
+                return e
+            except TimeoutError:
+                return RequestTimedOut(f"broker {wanted.name or '(all)'} did not answer within {CHANGE_S:.0f} s")
+            return None
+
+        async def ask(admin: Admin) -> dict[str, BrokersError | None]:
+            answers = await asyncio.gather(*(change(admin, wanted) for wanted in changes))
+            return outcomes(dict(zip([wanted.name for wanted in changes], answers, strict=True)))
+
+        return await self._line.call("settings of brokers", ask) if changes else {}
+
+    async def broker_settings(self, broker_ids: Sequence[int]) -> dict[int, dict[str, str]]:
+        """Those that do not answer are missing."""
+
+        async def of(admin: Admin, broker_id: int) -> dict[str, str] | None:
+            try:
+                async with asyncio.timeout(SILENT_S):
+                    return own(await admin.broker_configs(broker_id), "broker", "cluster")
+            except (ClientError, TimeoutError):
+                return None
+
+        async def ask(admin: Admin) -> dict[int, dict[str, str]]:
+            answers = await asyncio.gather(*(of(admin, broker_id) for broker_id in broker_ids))
+            found = zip(broker_ids, answers, strict=True)
+            return {broker_id: settings for broker_id, settings in found if settings is not None}
+
+        return await self._line.call("settings of brokers", ask)
+
+    # Topics
+
+    async def topics(
+        self, names: Sequence[str] | None = None, *, settings: bool | Collection[str] = True
+    ) -> dict[str, TopicState]:
+        """A topic whose settings a broker does not know yet counts as not there yet: without its owner it would look
+        like nobody's."""
+
+        async def ask(admin: Admin) -> dict[str, TopicState]:
+            described, moving = await asyncio.gather(
+                admin.describe_topics_many(names), admin.list_partition_reassignments()
+            )
+            infos = told(described)
+            if names is None:
+                infos = {name: info for name, info in infos.items() if not info.is_internal}
+            if not settings:
+                return {name: topic_state(info, moving, {}) for name, info in sorted(infos.items())}
+            configs = told(await admin.describe_topic_configs(infos, only_own=True))
+            return {
+                name: topic_state(info, moving, chosen(own(configs[name], "topic"), settings))
+                for name, info in sorted(infos.items())
+                if name in configs
+            }
+
+        return await self._line.call("topics", ask) if names is None or names else {}
+
+    async def create_topics(self, topics: Sequence[NewTopic]) -> dict[str, BrokersError | None]:
+        wanted = [
+            client.NewTopic(
+                topic.name,
+                -1 if topic.partitions is None else topic.partitions,  # the protocol's word for the broker's default
+                -1 if topic.replicas is None else topic.replicas,
+                topic.settings,
+            )
+            for topic in topics
+        ]
+        if not wanted:
+            return {}
+        return outcomes(await self._line.call("creating topics", lambda admin: admin.create_topics_many(wanted)))
+
+    async def grow_topics(self, partitions: Mapping[str, int]) -> dict[str, BrokersError | None]:
+        if not partitions:
+            return {}
+        return outcomes(
+            await self._line.call("adding partitions", lambda admin: admin.create_partitions_many(partitions))
+        )
+
+    async def delete_topics(self, topics: Mapping[str, UUID]) -> dict[str, BrokersError | None]:
+        if not topics:
+            return {}
+        return outcomes(await self._line.call("deleting topics", lambda admin: admin.delete_topics_many(dict(topics))))
+
+    async def change_topics(self, changes: Sequence[SettingsChange]) -> dict[str, BrokersError | None]:
+        wanted = {change.name: alterations(change.settings) for change in changes}
+        if not wanted:
+            return {}
+        return outcomes(
+            await self._line.call("settings of topics", lambda admin: admin.alter_topic_configs_many(wanted))
+        )
+
+    # Where replicas are
+
+    async def reassign(
+        self, targets: Mapping[tuple[str, int], tuple[int, ...] | None]
+    ) -> dict[tuple[str, int], BrokersError | None]:
+        if not targets:
+            return {}
+        wanted = {TopicPartition(*at): replicas for at, replicas in targets.items()}
+        refused = await self._line.call("moving replicas", lambda admin: admin.alter_partition_reassignments(wanted))
+        errors = {(tp.topic, tp.partition): from_client(error) for tp, error in refused.items()}
+        return {at: errors.get(at) for at in targets}
+
+    async def elect_preferred(self, partitions: Sequence[tuple[str, int]] | None = None) -> None:
+        chosen_ones = None if partitions is None else [TopicPartition(*at) for at in partitions]
+        if chosen_ones is None or chosen_ones:
+            await self._line.call("electing leaders", lambda admin: admin.elect_leaders(chosen_ones))
+
+
+def told(answers: Mapping[str, T | ClientError]) -> dict[str, T]:
+    """Without those that there are not. Raises the first other error: what cannot be told of must not look absent."""
+    found: dict[str, T] = {}
+    for name, answer in answers.items():
+        if not isinstance(answer, ClientError):
+            found[name] = answer
+        elif not isinstance(answer, UnknownTopic):
+            raise answer
+    return found
+
+
+def topic_state(
+    info: TopicInfo, moving: Mapping[TopicPartition, Reassignment], settings: Mapping[str, str]
+) -> TopicState:
+    partitions = []
+    for index in sorted(info.partitions):
+        found = info.partitions[index]
+        move = moving.get(TopicPartition(info.name, index))
+        if move is None:
+            partitions.append(PartitionState(found.leader, found.replicas, found.isr))
+        else:
+            partitions.append(PartitionState(found.leader, move.replicas, found.isr, move.adding, move.removing))
+    return TopicState(info.name, info.topic_id, tuple(partitions), settings)
+
+
+def own(configs: Configs, *sources: str) -> dict[str, str]:
+    """What is set for the thing itself."""
+    return {name: entry.value for name, entry in configs.items() if entry.source in sources and entry.value is not None}
+
+
+def chosen(settings: dict[str, str], names: bool | Collection[str]) -> dict[str, str]:
+    if isinstance(names, bool):
+        return settings
+    return {name: value for name, value in settings.items() if name in names}

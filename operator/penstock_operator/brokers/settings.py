@@ -1,0 +1,12 @@
+"""Changes of settings as the client takes them. Used by the gateway."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from penstock.client import AlterConfig
+
+
+def alterations(settings: Mapping[str, str | None]) -> list[AlterConfig]:
+    """None takes a setting back to its default."""
+    return [AlterConfig(name, value, "delete" if value is None else "set") for name, value in sorted(settings.items())]

@@ -1,0 +1,1 @@
+"""The controller of `Cluster` objects: looks, has `reconcile.cluster` decide, and carries out."""

@@ -1,0 +1,111 @@
+"""Carries out what was decided about a cluster. Used by `controller`."""
+
+from __future__ import annotations
+
+from penstock.runtime.logging import get_logger
+from penstock_operator.clusters.observing import Memory
+from penstock_operator.engine.ports import Connections
+from penstock_operator.model.cluster import Cluster
+from penstock_operator.ports.brokers import BrokersError
+from penstock_operator.ports.kube import CLAIMS, PODS, STATEFUL_SETS, Happening, Kube, KubeError, Object, Resource
+from penstock_operator.reconcile.cluster import settled_digest, wanted_of
+from penstock_operator.reconcile.cluster_actions import (
+    Apply,
+    ChangeBrokers,
+    ClusterAction,
+    GrowClaim,
+    Reassign,
+    Remove,
+    ResizeSet,
+    RestartPod,
+)
+from penstock_operator.reconcile.cluster_scale import words
+from penstock_operator.specs import compare
+
+REFUSED_FOR_S = 600.0
+"""After which what the API server would not do is tried again."""
+
+log = get_logger("penstock.operator.clusters")
+
+
+class Acting:
+    def __init__(self, kube: Kube, connections: Connections) -> None:
+        self._kube, self._connections = kube, connections
+
+    async def act(
+        self, cluster: Cluster, actions: tuple[ClusterAction, ...], memory: Memory, now: float
+    ) -> tuple[list[Happening], str]:
+        """What people are to be told, and what went wrong; what comes after that is not begun."""
+        told: list[Happening] = []
+        for action in actions:
+            try:
+                problem = await self._one(cluster, action, memory, now, told)
+            except (KubeError, BrokersError) as e:
+                problem = str(e)
+            if problem:
+                return told, problem
+        return told, ""
+
+    async def _one(
+        self, cluster: Cluster, action: ClusterAction, memory: Memory, now: float, told: list[Happening]
+    ) -> str:
+        namespace = cluster.metadata.namespace
+        match action:
+            case Apply(resource, body, why):
+                log.info("applies", resource=resource.plural, name=body["metadata"]["name"], why=why)
+                await self._apply(resource, namespace, body, memory)
+            case ResizeSet(body, removed):
+                await self._apply(STATEFUL_SETS, namespace, body, memory)
+                told.append(Happening("Normal", "BrokersRemoved", f"broker {words(removed)} held nothing and goes"))
+            case Remove(resource, name, uid, orphan):
+                await self._kube.delete(resource, namespace, name, uid, orphan=orphan)
+            case GrowClaim():
+                await self._grow(namespace, action, memory, now)
+            case RestartPod(name, uid, ordinal):
+                if await self._kube.delete(PODS, namespace, name, uid):
+                    why = "it was started with something else than what is wanted now"
+                    told.append(Happening("Normal", "BrokerRestarted", f"broker {ordinal} is restarted: {why}"))
+            case ChangeBrokers() | Reassign():
+                return await self._tell_brokers(cluster, action, memory)
+        return ""
+
+    async def _apply(self, resource: Resource, namespace: str, body: Object, memory: Memory) -> None:
+        made = await self._kube.apply(resource, namespace, body)
+        place = (resource, body["metadata"]["name"])
+        different = compare.difference(wanted_of(body), made)
+        if different is None:
+            memory.settled.pop(place, None)
+            return
+        # Something in between has changed it: that is left alone until either side changes.
+        log.warning("an object is not as it was applied", resource=resource.plural, name=place[1], field=different)
+        memory.settled[place] = settled_digest(body, made)
+
+    async def _grow(self, namespace: str, action: GrowClaim, memory: Memory, now: float) -> None:
+        patch = {"spec": {"resources": {"requests": {"storage": action.size}}}}
+        try:
+            await self._kube.patch(CLAIMS, namespace, action.name, patch)
+        except KubeError as e:
+            if e.is_passing:
+                raise
+            memory.refused[action.key] = (now + REFUSED_FOR_S, str(e))
+
+    async def _tell_brokers(self, cluster: Cluster, action: ChangeBrokers | Reassign, memory: Memory) -> str:
+        brokers = self._connections.of(cluster.metadata.namespace, cluster.metadata.name)
+        if brokers is None:
+            return "the cluster is not known yet"
+        memory.said = None
+        problems: dict[str, BrokersError] = {}
+        if isinstance(action, ChangeBrokers):
+            for name, error in (await brokers.change_brokers(action.changes)).items():
+                if error is not None:
+                    problems[f"settings of {f'broker {name}' if name else 'all brokers'}"] = error
+        else:
+            for (topic, partition), error in (await brokers.reassign(action.targets)).items():
+                if error is not None and error.code != "NO_REASSIGNMENT_IN_PROGRESS":
+                    memory.planned = None
+                    problems[f"moving {topic}-{partition}"] = error
+        if not problems:
+            return ""
+        what, error = next(iter(problems.items()))
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        return f"{what}: {error}{more}"

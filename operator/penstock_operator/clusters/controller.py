@@ -1,0 +1,104 @@
+"""Makes clusters what their resources say. Run by `engine`, put together in `main`."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+
+from penstock.runtime.logging import get_logger
+from penstock_operator.clusters.acting import Acting
+from penstock_operator.clusters.observing import LARGE, Memory, Observing
+from penstock_operator.engine.ports import Connections, Objects, Queue, Verdict
+from penstock_operator.model.cluster import Cluster, ClusterStatus
+from penstock_operator.model.common import Key
+from penstock_operator.model.parse import InvalidResource, as_json, parse
+from penstock_operator.ports.kube import CLUSTERS, Happening, Kube, KubeError, Object
+from penstock_operator.reconcile.cluster import Reconciled, reconcile
+from penstock_operator.reconcile.cluster_actions import ResizeSet, RestartPod
+
+log = get_logger("penstock.operator.clusters")
+
+
+class ClusterController:
+    """An `engine.ports.Controller`. `image` is the brokers', where a resource names none."""
+
+    batch = 16
+
+    def __init__(
+        self,
+        kube: Kube,
+        objects: Objects,
+        connections: Connections,
+        queue: Queue,
+        *,
+        image: str,
+        now: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._kube, self._objects, self._queue = kube, objects, queue
+        self._observing, self._acting = Observing(kube, objects, connections), Acting(kube, connections)
+        self._image, self._now, self._wall = image, now, wall
+        self._memories: dict[str, Memory] = {}
+        """By UID."""
+
+    async def reconcile(self, keys: Sequence[Key]) -> Mapping[Key, Verdict]:
+        return dict(zip(keys, await asyncio.gather(*map(self._look, keys)), strict=True))
+
+    async def resync(self) -> None:
+        uids = set()
+        for body in self._objects.of(CLUSTERS):
+            uids.add(body["metadata"].get("uid"))
+            self._queue.put(Key("Cluster", body["metadata"]["namespace"], body["metadata"]["name"]))
+        self._memories = {uid: memory for uid, memory in self._memories.items() if uid in uids}
+
+    async def _look(self, key: Key) -> Verdict:
+        body = self._objects.get(CLUSTERS, key.namespace, key.name)
+        if body is None or body["metadata"].get("deletionTimestamp") is not None:
+            return Verdict()  # what it owns goes with it, its claims stay
+        try:
+            cluster = parse("Cluster", body)
+        except InvalidResource as e:
+            await self._kube.tell(body, [Happening("Warning", "Invalid", str(e))])
+            return Verdict()
+        memory = self._memories.setdefault(cluster.metadata.uid, Memory())
+        try:
+            return await self._reconcile(cluster, body, memory)
+        except KubeError as e:
+            return Verdict(error=str(e))
+        except Exception as e:  # one cluster's trouble is not the others'
+            log.exception("a cluster could not be reconciled", namespace=key.namespace, name=key.name)
+            return Verdict(error=f"{type(e).__name__}: {e}")
+
+    async def _reconcile(self, cluster: Cluster, body: Object, memory: Memory) -> Verdict:
+        found = await self._decide(cluster, memory, fresh=False)
+        if any(isinstance(action, RestartPod | ResizeSet) for action in found.plan.actions):
+            # What takes a broker away is decided by what is true now, not by copies that may be late.
+            found = await self._decide(cluster, memory, fresh=True)
+        memory.planned = found.planned
+        plan = found.plan
+        told, problem = await self._acting.act(cluster, plan.actions, memory, self._now())
+        is_news = problem != memory.failure
+        memory.failure = problem
+        await self._write_status(cluster, body, plan.status)
+        if happenings := [*told, *plan.happenings]:
+            await self._kube.tell(body, happenings)
+        if problem:
+            if is_news:
+                log.warning("a cluster's plan failed", cluster=cluster.metadata.name, problem=problem)
+            return Verdict(error=problem)
+        return Verdict(0.0 if is_news else plan.look_again_s)
+
+    async def _decide(self, cluster: Cluster, memory: Memory, *, fresh: bool) -> Reconciled:
+        wall = datetime.fromtimestamp(self._wall(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        observed = await self._observing.look(cluster, memory, wall, self._now(), fresh=fresh)
+        if observed.said is not None and len(observed.said.topics) > LARGE:
+            return await asyncio.to_thread(reconcile, cluster, observed, image=self._image, planned=memory.planned)
+        return reconcile(cluster, observed, image=self._image, planned=memory.planned)
+
+    async def _write_status(self, cluster: Cluster, body: Object, status: ClusterStatus) -> None:
+        """Where it differs from what is there."""
+        wanted = as_json(status)
+        if wanted != (body.get("status") or {}):
+            await self._kube.patch_status(CLUSTERS, cluster.metadata.namespace, cluster.metadata.name, wanted)

@@ -1,0 +1,137 @@
+"""Looks at a cluster: what Kubernetes holds, from the copies, and what brokers say. Used by `controller`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from penstock_operator.engine.ports import Connections, Objects
+from penstock_operator.model.cluster import Cluster
+from penstock_operator.ports.brokers import Brokers, BrokersError
+from penstock_operator.ports.kube import (
+    BUDGETS,
+    CLAIMS,
+    CONFIG_MAPS,
+    NODES,
+    PODS,
+    SERVICES,
+    STATEFUL_SETS,
+    Kube,
+    Object,
+    Resource,
+)
+from penstock_operator.reconcile.cluster_moves import Planned
+from penstock_operator.reconcile.cluster_observed import Observed, Pod, Said, read_claim, read_pod
+from penstock_operator.reconcile.cluster_partitions import summary
+from penstock_operator.specs import names
+
+OWNED = (STATEFUL_SETS, SERVICES, CONFIG_MAPS, BUDGETS)
+FRESH_S = 2.0
+"""For which what brokers said is good enough, unless something depends on it: pods bring many events at once."""
+PATIENCE_S = 20.0
+"""With brokers, for one look."""
+LARGE = 2000
+"""Topics from which on work on all of them is done in a thread."""
+
+
+@dataclass(slots=True)
+class Memory:
+    """Of one cluster between looks. All of it may be lost at any time."""
+
+    planned: Planned | None = None
+    failure: str = ""
+    refused: dict[str, tuple[float, str]] = field(default_factory=dict)
+    """What the API server would not do: until when it is not tried again, and why."""
+    settled: dict[tuple[Resource, str], str] = field(default_factory=dict)
+    said: Said | None = None
+    said_at: float = 0.0
+
+
+class Observing:
+    """`now` counts seconds and does not leap."""
+
+    def __init__(self, kube: Kube, objects: Objects, connections: Connections) -> None:
+        self._kube, self._objects, self._connections = kube, objects, connections
+
+    async def look(self, cluster: Cluster, memory: Memory, wall: str, now: float, *, fresh: bool = False) -> Observed:
+        """With `fresh` nothing on which a pod's end depends comes from a copy. Raises `KubeError` then only."""
+        namespace, name = cluster.metadata.namespace, cluster.metadata.name
+        if fresh:
+            found: Sequence[Object] = await self._kube.list(PODS, namespace, {names.CLUSTER_LABEL: name})
+        else:
+            found = self._objects.in_cluster(PODS, namespace, name)
+        pods = tuple(sorted(self._pods(name, found), key=lambda pod: pod.ordinal))
+        live = {
+            (resource, body["metadata"]["name"]): body
+            for resource in OWNED
+            for body in self._objects.in_cluster(resource, namespace, name)
+        }
+        if fresh:
+            stateful_set = await self._kube.get(STATEFUL_SETS, namespace, names.stateful_set(name))
+            live.pop((STATEFUL_SETS, names.stateful_set(name)), None)
+            if stateful_set is not None:
+                live[STATEFUL_SETS, names.stateful_set(name)] = stateful_set
+        claims = [read_claim(name, body) for body in self._objects.in_cluster(CLAIMS, namespace, name)]
+        said, error = await self._ask(cluster, memory, pods, now, fresh)
+        memory.refused = {key: entry for key, entry in memory.refused.items() if entry[0] > now}
+        return Observed(
+            now=wall,
+            live=live,
+            pods=pods,
+            claims=tuple(sorted((c for c in claims if c is not None), key=lambda claim: claim.name)),
+            zones=self._zones(cluster),
+            said=said,
+            brokers_error=error,
+            failure=memory.failure,
+            refused={key: why for key, (_, why) in memory.refused.items()},
+            settled=memory.settled,
+        )
+
+    def _pods(self, name: str, found: Sequence[Object]) -> list[Pod]:
+        return [pod for body in found if (pod := read_pod(name, body)) is not None]
+
+    def _zones(self, cluster: Cluster) -> Mapping[str, str] | None:
+        if not self._objects.is_listed(NODES):
+            return None
+        label = cluster.spec.zone_label
+        zones = {body["metadata"]["name"]: body["metadata"].get("labels", {}).get(label) for body in self._nodes()}
+        return {node: zone for node, zone in zones.items() if zone}
+
+    def _nodes(self) -> Sequence[Object]:
+        return self._objects.of(NODES)
+
+    async def _ask(
+        self, cluster: Cluster, memory: Memory, pods: Sequence[Pod], now: float, fresh: bool
+    ) -> tuple[Said | None, str]:
+        """What brokers say, or why they say nothing."""
+        if not any(pod.is_running for pod in pods):
+            memory.said = None
+            return None, "none of them runs"
+        if memory.said is not None and not fresh and now - memory.said_at < FRESH_S:
+            return memory.said, ""
+        memory.said = None
+        brokers = self._connections.of(cluster.metadata.namespace, cluster.metadata.name)
+        if brokers is None:
+            return None, "the cluster is not known yet"
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                memory.said = await said_by(brokers)
+        except BrokersError as e:
+            return None, str(e)
+        except TimeoutError:
+            return None, f"no answer for {PATIENCE_S:.0f} s"
+        memory.said_at = now
+        return memory.said, ""
+
+
+async def said_by(brokers: Brokers) -> Said:
+    """Three requests, and one to each broker. Raises `BrokersError`."""
+    picture = await brokers.picture()
+    settings = await brokers.broker_settings([broker.broker_id for broker in picture.brokers])
+    topics = await brokers.topics(settings=False)
+    if len(topics) > LARGE:
+        partitions = await asyncio.to_thread(summary, topics)
+    else:
+        partitions = summary(topics)
+    return Said(picture, settings, topics, partitions)

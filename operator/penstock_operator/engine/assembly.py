@@ -1,0 +1,107 @@
+"""Puts the engine's parts together around controllers that are handed in; called by `main`, and by tests with fewer."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.runtime.clock import Clock
+from penstock_operator.engine.copies import CLUSTER_LABEL, Copies
+from penstock_operator.engine.freshness import Freshness
+from penstock_operator.engine.lease import Lease
+from penstock_operator.engine.metrics import Metrics
+from penstock_operator.engine.operator import OURS, OWNED, Operator, Parts
+from penstock_operator.engine.ports import Controller
+from penstock_operator.engine.queue import WorkQueue
+from penstock_operator.engine.routing import Routing, lane_of
+from penstock_operator.engine.runner import RESYNC_S, Runner
+from penstock_operator.engine.sweep import Sweep
+from penstock_operator.engine.watching import Watching
+from penstock_operator.model.common import Kind
+from penstock_operator.ports.kube import CONSUMER_GROUPS, Kube
+
+
+@dataclass(frozen=True, slots=True)
+class Who:
+    """Of one process: what it watches (all namespaces where none are named) and how it is told from others."""
+
+    namespaces: tuple[str, ...]
+    identity: str
+    lease_namespace: str
+    lease_name: str
+
+
+@dataclass(slots=True)
+class Crew:
+    """The controllers, and what goes on beside them while this process leads, by name."""
+
+    controllers: Mapping[Kind, Controller]
+    background: Mapping[str, Callable[[], Coroutine[Any, Any, None]]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Hull:
+    """What controllers are made with. `lease_kube` has threads of its own: a renewal must not wait behind others."""
+
+    kube: Kube
+    lease_kube: Kube
+    clock: Clock
+    copies: Copies
+    queue: WorkQueue
+    metrics: Metrics
+    freshness: Freshness
+
+
+Connect = Callable[[Freshness], tuple[Kube, Kube]]
+
+
+def hull(clock: Clock, connect: Connect) -> Hull:
+    """`connect` makes the two connections to the API server, the second for the lease."""
+
+    def now() -> float:
+        return clock.boot_ms() / 1_000
+
+    metrics, copies = Metrics(), Copies(now)
+    jitter = random.Random().random  # noqa: S311 - spreads load, guards nothing
+    queue = WorkQueue(jitter, lambda key: lane_of(copies, key))
+    freshness = Freshness(now, copies, metrics, (*OURS, *OWNED))
+    kube, lease_kube = connect(freshness)
+    return Hull(kube, lease_kube, clock, copies, queue, metrics, freshness)
+
+
+def assembled(who: Who, made: Hull, crew: Crew, *, resync_s: float = RESYNC_S) -> Operator:
+    """The operator, ready to run."""
+    selectors = {resource: {CLUSTER_LABEL: ""} if resource in OWNED else {} for resource in (*OURS, *OWNED)}
+    sweep = Sweep(made.kube, made.copies, made.metrics, who.namespaces, selectors)
+    watching = Watching(made.copies, sweep.relisted, dict.fromkeys(OWNED, CLUSTER_LABEL), who.namespaces)
+    made.freshness.watching = watching
+    made.metrics.watch_queue(made.queue.depth, made.queue.failing)
+    made.metrics.watch_groups(lambda: made.copies.of(CONSUMER_GROUPS))
+    leases: list[Lease] = []
+
+    def make_lease(changed: Callable[[bool], None]) -> Lease:
+        lease = Lease(made.lease_kube, made.clock, who.lease_namespace, who.lease_name, who.identity, changed)
+        leases.append(lease)
+        return lease
+
+    def may_act() -> bool:
+        return leases[0].is_held()
+
+    runners = [Runner(kind, one, made.queue, made.metrics, may_act) for kind, one in crew.controllers.items()]
+    return Operator(
+        Parts(
+            kube=made.kube,
+            queue=made.queue,
+            routing=Routing(made.copies, made.queue),
+            metrics=made.metrics,
+            sweep=sweep,
+            watching=watching,
+            freshness=made.freshness,
+            runners=runners,
+            make_lease=make_lease,
+            background=crew.background,
+            resync_s=resync_s,
+        )
+    )

@@ -1,0 +1,193 @@
+"""Finds groups, and what changed with those that are shown: polls each cluster's brokers every few seconds.
+
+The engine runs it beside the runners, in the leader alone. A group without an object gets one, which is the Cluster's
+and goes with the group: when two complete lists of groups in a row lack it. A request to one broker that fails fails
+the list, so that a broker that is down takes no object away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from penstock.runtime.clock import Clock
+from penstock.runtime.logging import get_logger
+from penstock_operator.engine.ports import Connections, Objects, Queue
+from penstock_operator.groups.endings import owner_of_ended
+from penstock_operator.groups.views import FRESH_MS, Parsed, Place, View, Views
+from penstock_operator.model.common import Key
+from penstock_operator.model.group import ConsumerGroup
+from penstock_operator.ports.brokers import Brokers, BrokersError
+from penstock_operator.ports.kube import CLUSTERS, CONSUMER_GROUPS, Happening, Kube, KubeError, Object
+from penstock_operator.reconcile.group_names import discovered, hashed_name, plain_name
+from penstock_operator.reconcile.group_types import is_there
+
+POLL_S = 4.0
+MAX_DISCOVERED = 1_000
+CREATED_A_POLL = 100
+LISTS_NEEDED = 2
+POLL_TIMEOUT_S = 60.0
+
+log = get_logger("operator")
+
+
+class Discovery:
+    """`max_discovered` bounds the discovered objects of each cluster: beyond it an Event on the Cluster tells."""
+
+    def __init__(
+        self,
+        kube: Kube,
+        objects: Objects,
+        connections: Connections,
+        queue: Queue,
+        clock: Clock,
+        views: Views,
+        max_discovered: int = MAX_DISCOVERED,
+    ) -> None:
+        self._kube, self._objects, self._connections = kube, objects, connections
+        self._queue, self._clock, self._views = queue, clock, views
+        self._max = max_discovered
+        self._under_way: dict[Place, asyncio.Task[None]] = {}
+
+    async def run(self, poll_s: float = POLL_S) -> None:
+        """Until cancelled. A cluster that does not answer keeps no other waiting."""
+        try:
+            while True:
+                self._begin()
+                await asyncio.sleep(poll_s)
+        finally:
+            for task in self._under_way.values():
+                task.cancel()
+            await asyncio.gather(*self._under_way.values(), return_exceptions=True)
+
+    async def poll(self) -> None:
+        """All clusters, once, and to the end."""
+        self._begin()
+        await asyncio.gather(*self._under_way.values())
+
+    def _begin(self) -> None:
+        """Begins to poll each cluster whose last poll has ended."""
+        if not self._objects.is_listed(CONSUMER_GROUPS) or not self._objects.is_listed(CLUSTERS):
+            return
+        clusters = {(c["metadata"]["namespace"], c["metadata"]["name"]): c for c in self._objects.of(CLUSTERS)}
+        for place in [place for place in self._views.all() if place not in clusters]:
+            self._views.drop(place)
+        for place, cluster in clusters.items():
+            if place not in self._under_way:
+                task = asyncio.create_task(self._poll_safely(cluster), name=f"groups of {'/'.join(place)}")
+                self._under_way[place] = task
+                task.add_done_callback(partial(self._ended, place))
+
+    def _ended(self, place: Place, task: asyncio.Task[None]) -> None:
+        del self._under_way[place]
+        if not task.cancelled() and task.exception() is not None:
+            log.error("a poll of groups raised", cluster="/".join(place), exc_info=task.exception())
+
+    async def _poll_safely(self, cluster: Object) -> None:
+        metadata = cluster["metadata"]
+        try:
+            async with asyncio.timeout(POLL_TIMEOUT_S):
+                await self._poll(cluster)
+        except (BrokersError, KubeError, TimeoutError) as error:
+            log.debug("groups not seen", cluster=f"{metadata['namespace']}/{metadata['name']}", why=str(error))
+            self._went_blind(metadata["namespace"], metadata["name"])
+
+    def _went_blind(self, *place: str) -> None:
+        view = self._views.of((place[0], place[1]))
+        if not view.is_blind and self._clock.boot_ms() - view.at_ms > FRESH_MS:
+            view.is_blind = True
+            self._call_all((place[0], place[1]))
+
+    def _call_all(self, place: Place) -> None:
+        for one in self._views.objects_of(*place):
+            self._queue.put(Key("ConsumerGroup", place[0], one.group.metadata.name))
+
+    async def _poll(self, cluster: Object) -> None:
+        place = (cluster["metadata"]["namespace"], cluster["metadata"]["name"])
+        brokers = self._connections.of(*place)
+        if brokers is None or cluster["metadata"].get("deletionTimestamp"):
+            return
+        view = self._views.of(place)
+        ids = await brokers.group_ids()
+        winners = self._views.winners(*place)
+        if not (cluster.get("spec") or {}).get("paused"):
+            await self._show_new(cluster, brokers, view, sorted(ids.keys() - winners.keys()))
+            await self._take_away(place, brokers, view, ids)
+        await self._notice(place, brokers, view, winners)
+
+    async def _notice(
+        self, place: tuple[str, str], brokers: Brokers, view: View, winners: Mapping[str, ConsumerGroup]
+    ) -> None:
+        """Puts in the keys of those whose state is another than before."""
+        states = await brokers.groups(sorted(winners)) if winners else {}
+        before, view.states, view.at_ms = view.states, dict(states), self._clock.boot_ms()
+        if view.is_blind:
+            view.is_blind = False
+            self._call_all(place)
+        for group_id, group in winners.items():
+            if states.get(group_id) != before.get(group_id):
+                self._queue.put(Key("ConsumerGroup", place[0], group.metadata.name))
+
+    async def _show_new(self, cluster: Object, brokers: Brokers, view: View, new: Sequence[str]) -> None:
+        metadata = cluster["metadata"]
+        namespace, name = metadata["namespace"], metadata["name"]
+        states = await brokers.groups(new[: self._max]) if new else {}
+        view.orphans = {g: uid for g, state in states.items() if (uid := owner_of_ended(state))}
+        wanted = [g for g in new if g in states and is_there(states[g]) and g not in view.orphans]
+        room = self._max - sum(one.is_discovered for one in self._views.objects_of(namespace, name))
+        await self._tell_of_cap(cluster, view, len(new) - max(room, 0))
+        for group_id in wanted[: max(0, min(room, CREATED_A_POLL))]:
+            await self._create(cluster, group_id)
+
+    async def _tell_of_cap(self, cluster: Object, view: View, too_many: int) -> None:
+        if too_many > 0 and not view.is_capped:
+            why = (
+                f"{self._max} consumer groups are shown and {too_many} more are not: apply a ConsumerGroup for those"
+                " that you want to see, or start the operator with a higher --max-discovered-groups"
+            )
+            await self._kube.tell(cluster, [Happening("Warning", "TooManyGroups", why)])
+        view.is_capped = too_many > 0
+
+    async def _create(self, cluster: Object, group_id: str) -> None:
+        namespace, name = cluster["metadata"]["namespace"], cluster["metadata"]["name"]
+        plain = plain_name(group_id)
+        names = [hashed_name(name, group_id)]
+        if plain is not None and self._objects.get(CONSUMER_GROUPS, namespace, plain) is None:
+            names.insert(0, plain)
+        for wanted in names:
+            try:
+                await self._kube.create(CONSUMER_GROUPS, namespace, discovered(cluster, wanted, group_id))
+            except KubeError as error:
+                if error.status == 409 and wanted != names[-1]:
+                    continue  # Somebody has that name, for another group or another cluster.
+                if error.status == 409:
+                    return  # It is there already, and the watch has not told.
+                raise
+            self._queue.put(Key("ConsumerGroup", namespace, wanted))
+            return
+
+    async def _take_away(self, place: Place, brokers: Brokers, view: View, ids: Mapping[str, str]) -> None:
+        winners = self._views.winners(*place)
+        missing: dict[str, int] = {}
+        suspects: dict[str, Parsed] = {}
+        for one in self._views.objects_of(*place):
+            group_id, uid = one.group.group_id, one.group.metadata.uid
+            if not one.is_discovered:
+                continue
+            if group_id in winners and winners[group_id].metadata.uid != uid:
+                await self._delete(one)  # One that somebody applied for the same group takes its place.
+            elif group_id not in ids:
+                missing[uid] = view.missing.get(uid, 0) + 1
+                if missing[uid] >= LISTS_NEEDED:
+                    suspects[group_id] = one
+        view.missing = missing
+        # While coordinators move, lists may lack a group that its new coordinator has: that one is asked.
+        states = await brokers.groups(sorted(suspects)) if suspects else {}
+        for group_id, one in suspects.items():
+            if not is_there(states.get(group_id)):
+                await self._delete(one)
+
+    async def _delete(self, one: Parsed) -> None:
+        metadata = one.group.metadata
+        await self._kube.delete(CONSUMER_GROUPS, metadata.namespace, metadata.name, metadata.uid)

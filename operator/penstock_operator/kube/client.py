@@ -1,0 +1,126 @@
+"""`ports.kube.Kube` on the real API server. `main` makes one; controllers and the engine call it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any
+
+from penstock_operator.kube.events import Events
+from penstock_operator.kube.http import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, Requests, path_of
+from penstock_operator.ports.kube import Happening, KubeError, Object, Page, Resource
+
+FIELD_MANAGER = "penstock-operator"
+PAGE = 500
+MAX_PAGES = 1_000
+Written = Callable[[str, Resource, Object | None], None]
+"""What was called, on what, and the object as the API server answered it (None: nothing to see, or gone)."""
+
+
+def _ignore(method: str, resource: Resource, body: Object | None) -> None:
+    del method, resource, body
+
+
+class KubeClient:
+    """`written` is told each write that was answered: it counts them, and brings the watched copies up to date before
+    the watch does, so that the next look does not do the same again."""
+
+    def __init__(self, requests: Requests, events: Events, written: Written = _ignore) -> None:
+        self._requests = requests
+        self._events = events
+        self._written = written
+
+    async def get(self, resource: Resource, namespace: str, name: str) -> Object | None:
+        return await self._or_none("GET", path_of(resource, namespace, name))
+
+    async def list(
+        self, resource: Resource, namespace: str | None, labels: Mapping[str, str] | None = None
+    ) -> list[Object]:
+        """A list that grew too old on its way (410) is begun again, once."""
+        try:
+            return [item async for page in self.pages(resource, namespace, labels) for item in page.items]
+        except KubeError as error:
+            if error.status != 410:
+                raise
+        return [item async for page in self.pages(resource, namespace, labels) for item in page.items]
+
+    async def pages(
+        self, resource: Resource, namespace: str | None, labels: Mapping[str, str] | None = None
+    ) -> AsyncIterator[Page]:
+        path = path_of(resource, namespace)
+        query = {"limit": str(PAGE)}
+        if labels:
+            query["labelSelector"] = ",".join(f"{key}={value}" if value else key for key, value in labels.items())
+        for _ in range(MAX_PAGES):
+            page = await self._requests.send("GET", path, query=query)
+            metadata = page.get("metadata") or {}
+            items = page.get("items") or []
+            for item in items:  # A list names the kind once, for all of its items.
+                item.setdefault("apiVersion", page.get("apiVersion", ""))
+                item.setdefault("kind", str(page.get("kind", "")).removesuffix("List"))
+            yield Page(items, str(metadata.get("resourceVersion") or ""))
+            if not metadata.get("continue"):
+                return
+            query["continue"] = metadata["continue"]
+        raise KubeError(0, "TooMany", f"{resource.plural}: more than {PAGE * MAX_PAGES} objects")
+
+    async def create(self, resource: Resource, namespace: str, body: Object, *, dry_run: bool = False) -> Object:
+        query = {"fieldManager": FIELD_MANAGER, **({"dryRun": "All"} if dry_run else {})}
+        path = path_of(resource, namespace)
+        made: Object = await self._requests.send("POST", path, query=query, body=body)
+        if not dry_run:
+            self._written("create", resource, made)
+        return made
+
+    async def apply(self, resource: Resource, namespace: str, body: Object) -> Object:
+        path = path_of(resource, namespace, body["metadata"]["name"])
+        query = {"fieldManager": FIELD_MANAGER, "force": "true"}
+        made: Object = await self._requests.send("PATCH", path, query=query, body=body, content_type=APPLY_PATCH)
+        self._written("apply", resource, made)
+        return made
+
+    async def patch(self, resource: Resource, namespace: str, name: str, patch: Object) -> Object | None:
+        path = path_of(resource, namespace, name)
+        made = await self._or_none("PATCH", path, body=patch, content_type=MERGE_PATCH)
+        self._written("patch", resource, made)
+        return made
+
+    async def patch_status(self, resource: Resource, namespace: str, name: str, status: Object) -> bool:
+        # A JSON patch replaces the whole, whatever is there, in one request; a merge patch would have to know what
+        # is there to take it away.
+        path = path_of(resource, namespace, name, "status")
+        change = [{"op": "add", "path": "/status", "value": status}]
+        made = await self._or_none("PATCH", path, body=change, content_type=JSON_PATCH)
+        self._written("patch_status", resource, made)
+        return made is not None
+
+    async def delete(
+        self, resource: Resource, namespace: str, name: str, uid: str = "", *, orphan: bool = False
+    ) -> bool:
+        policy = "Orphan" if orphan else "Background"
+        body: Object = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": policy}
+        if uid:
+            body["preconditions"] = {"uid": uid}
+        try:
+            await self._requests.send("DELETE", path_of(resource, namespace, name), body=body)
+        except KubeError as error:
+            # 409: the object of that name has another uid, so the one that was meant is gone.
+            if error.status == 404 or (error.status == 409 and uid):
+                return False
+            raise
+        self._written("delete", resource, None)
+        return True
+
+    async def tell(self, about: Object, happenings: Sequence[Happening]) -> None:
+        await self._events.tell(about, happenings)
+
+    async def _or_none(
+        self, method: str, path: str, *, body: Any = None, content_type: str = "application/json"
+    ) -> Object | None:
+        query = {"fieldManager": FIELD_MANAGER} if method != "GET" else None
+        try:
+            made: Object = await self._requests.send(method, path, query=query, body=body, content_type=content_type)
+        except KubeError as error:
+            if error.status == 404:
+                return None
+            raise
+        return made

@@ -1,0 +1,144 @@
+"""Resources from what the API server gives, and back. Used by the controllers, at their edge.
+
+The schema has refused most of what is wrong; what was stored under another schema, or comes from another server, is
+refused here, with the field and the cure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Literal, TypeVar, overload
+
+import msgspec
+
+from penstock_operator.model.cluster import Cluster, ClusterSpec, ClusterStatus
+from penstock_operator.model.common import API_VERSION, TOPIC_NAME, Kind, Meta, Model
+from penstock_operator.model.etcd import Etcd
+from penstock_operator.model.fields import description
+from penstock_operator.model.group import ConsumerGroup, ConsumerGroupSpec, ConsumerGroupStatus, OffsetReset
+from penstock_operator.model.settings import normalised
+from penstock_operator.model.topic import Topic, TopicSpec, TopicStatus
+
+Resource = Cluster | Topic | ConsumerGroup
+T = TypeVar("T")
+S = TypeVar("S", bound=Model)
+
+
+class InvalidResource(ValueError):
+    """An object that cannot be what its kind says. `field` is a path as `kubectl explain` takes it."""
+
+    def __init__(self, kind: str, namespace: str, name: str, field: str, reason: str) -> None:
+        super().__init__(f"{kind} {namespace}/{name}: {field}: {reason}")
+        self.kind, self.namespace, self.name, self.field, self.reason = kind, namespace, name, field, reason
+
+
+@overload
+def parse(kind: Literal["Cluster"], object_: Mapping[str, Any]) -> Cluster: ...
+@overload
+def parse(kind: Literal["Topic"], object_: Mapping[str, Any]) -> Topic: ...
+@overload
+def parse(kind: Literal["ConsumerGroup"], object_: Mapping[str, Any]) -> ConsumerGroup: ...
+@overload
+def parse(kind: Kind, object_: Mapping[str, Any]) -> Resource: ...
+
+
+def parse(kind: Kind, object_: Mapping[str, Any]) -> Resource:
+    """Unknown fields are ignored. A status that cannot be read counts as none: it is written anew, and nobody's
+    mistake in it may keep the operator from its work. Raises `InvalidResource`."""
+    metadata = object_.get("metadata")
+    shown = metadata if isinstance(metadata, Mapping) else {}
+    where = _Where(kind, str(shown.get("namespace", "")), str(shown.get("name", "")))
+    meta = where.convert(metadata, Meta, "metadata")
+    spec = _with_texts(object_.get("spec"))
+    status = object_.get("status") or {}
+    match kind:
+        case "Cluster":
+            cluster = where.convert(spec, ClusterSpec, "spec")
+            _check_etcd(where, cluster.etcd)
+            return Cluster(metadata=meta, spec=cluster, status=_status(status, ClusterStatus))
+        case "Topic":
+            topic = Topic(
+                metadata=meta, spec=where.convert(spec, TopicSpec, "spec"), status=_status(status, TopicStatus)
+            )
+            _check_topic_name(where, "spec.topicName", topic.topic_name)
+            return topic
+        case "ConsumerGroup":
+            group = where.convert(spec, ConsumerGroupSpec, "spec")
+            if group.reset is not None:
+                _check_reset(where, group.reset)
+            return ConsumerGroup(metadata=meta, spec=group, status=_status(status, ConsumerGroupStatus))
+
+
+def as_object(resource: Resource) -> dict[str, Any]:
+    """What `apply` and `create` take: no status, and of the metadata what users give."""
+    meta = resource.metadata
+    metadata: dict[str, Any] = {"name": meta.name, "namespace": meta.namespace}
+    metadata |= {k: dict(v) for k, v in (("labels", meta.labels), ("annotations", meta.annotations)) if v}
+    return {
+        "apiVersion": API_VERSION,
+        "kind": type(resource).__name__,
+        "metadata": metadata,
+        "spec": as_json(resource.spec),
+    }
+
+
+def as_json(part: Model) -> dict[str, Any]:
+    """A spec or a status as JSON's types, without what is None or empty."""
+    decoded: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(part))  # lists, not tuples: compared with lists
+    return decoded
+
+
+class _Where(msgspec.Struct, frozen=True):
+    kind: str
+    namespace: str
+    name: str
+
+    def convert(self, value: Any, type_: type[T], path: str) -> T:
+        try:
+            return msgspec.convert(value, type_)
+        except msgspec.ValidationError as e:
+            reason, _, inside = str(e).partition(" - at `$")
+            meant = description(type_, inside.rstrip("`"))
+            raise self.invalid(path + inside.rstrip("`"), f"{reason}; {meant}" if meant else reason) from None
+
+    def invalid(self, field: str, reason: str) -> InvalidResource:
+        return InvalidResource(self.kind, self.namespace, self.name, field, reason)
+
+
+def _with_texts(spec: Any) -> Any:
+    """The same with the settings in `config` as texts."""
+    if isinstance(spec, Mapping) and isinstance(spec.get("config"), Mapping):
+        return {**spec, "config": normalised(spec["config"])}
+    return spec
+
+
+def _status(value: Any, type_: type[S]) -> S:
+    try:
+        return msgspec.convert(value, type_)
+    except msgspec.ValidationError:
+        return type_()
+
+
+def _check_etcd(where: _Where, etcd: Etcd) -> None:
+    if bool(etcd.endpoints) == (etcd.sidecar is not None):
+        raise where.invalid("spec.etcd", "give exactly one of endpoints and sidecar")
+
+
+def _check_topic_name(where: _Where, field: str, name: str) -> None:
+    if re.fullmatch(TOPIC_NAME.rstrip("$"), name) is None or name in (".", ".."):
+        raise where.invalid(field, f"{name[:100]!r} is no name of a topic: use letters, digits, '.', '_' and '-'")
+
+
+def _check_reset(where: _Where, reset: OffsetReset) -> None:
+    for target, value in (("timestamp", reset.timestamp), ("offset", reset.offset)):
+        if (reset.to == target) != (value is not None):
+            raise where.invalid(
+                f"spec.reset.{target}", f"it goes with `to: {target}`, and only with it: give both or neither"
+            )
+    try:
+        _ = reset.timestamp_ms
+    except (ValueError, OverflowError) as e:
+        raise where.invalid("spec.reset.timestamp", f"{e}; write it as 2026-11-21T08:00:00Z") from None
+    if reset.partitions and len(reset.topics) != 1:
+        raise where.invalid("spec.reset.partitions", "they are those of one topic: name exactly one in topics")

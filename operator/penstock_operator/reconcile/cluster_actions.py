@@ -1,0 +1,71 @@
+"""What reconciling a cluster may do. Carried out by `clusters.acting`, in the order of the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from penstock_operator.ports.brokers import SettingsChange
+from penstock_operator.ports.kube import Object, Resource
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Makes an object as it is rendered."""
+
+    resource: Resource
+    body: Object
+    why: str
+    """For the log: what was missing or different."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    resource: Resource
+    name: str
+    uid: str
+    orphan: bool = False
+    """Whether what it owns stays."""
+
+
+@dataclass(frozen=True, slots=True)
+class GrowClaim:
+    name: str
+    size: str
+
+    @property
+    def key(self) -> str:
+        """How a refusal is remembered."""
+        return f"{self.name}={self.size}"
+
+
+@dataclass(frozen=True, slots=True)
+class RestartPod:
+    """Deletes a pod, for the StatefulSet to make it anew. Looked at once more, freshly, before it is done."""
+
+    name: str
+    uid: str
+    ordinal: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResizeSet:
+    """The StatefulSet with fewer replicas. Looked at once more, freshly, before it is done."""
+
+    body: Object
+    removed: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeBrokers:
+    changes: tuple[SettingsChange, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reassign:
+    """Replicas by partition; None has what is under way go back."""
+
+    targets: Mapping[tuple[str, int], tuple[int, ...] | None]
+
+
+ClusterAction = Apply | Remove | GrowClaim | RestartPod | ResizeSet | ChangeBrokers | Reassign

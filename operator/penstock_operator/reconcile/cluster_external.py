@@ -1,0 +1,73 @@
+"""By which addresses clients outside reach each broker: what its own Service was given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from penstock_operator.model.cluster import Cluster
+from penstock_operator.ports.kube import SERVICES, Object
+from penstock_operator.reconcile.cluster_actions import Remove
+from penstock_operator.reconcile.cluster_observed import Observed
+from penstock_operator.specs import names
+
+
+@dataclass(frozen=True, slots=True)
+class External:
+    addresses: dict[int, str]
+    """HOST:PORT by broker, :PORT where the host is the node's. Those of load balancers come with time."""
+    since: dict[int, str]
+    missing: tuple[int, ...] = ()
+    unwanted: tuple[Remove, ...] = ()
+    """Services of brokers that are not there any more."""
+
+
+def plan_external(cluster: Cluster, observed: Observed, pods: int, since: dict[int, str]) -> External:
+    """`pods`: how many brokers there are to be. `since` is what was noted."""
+    name, external = cluster.metadata.name, cluster.spec.external
+    count = pods if external is not None else 0
+    kept = {names.external_service(name, ordinal) for ordinal in range(count)}
+    services = {n: body for (resource, n), body in observed.live.items() if resource == SERVICES}
+    unwanted = tuple(
+        Remove(SERVICES, n, body["metadata"]["uid"])
+        for n, body in sorted(services.items())
+        if names.ORDINAL_LABEL in (body["metadata"].get("labels") or {}) and n not in kept
+    )
+    addresses = {}
+    for ordinal in range(count):
+        address = address_of(cluster, services.get(names.external_service(name, ordinal)))
+        if address is not None:
+            addresses[ordinal] = address
+    told = told_addresses(observed)
+    times = {
+        ordinal: since[ordinal] if told.get(ordinal) == address and ordinal in since else observed.now
+        for ordinal, address in addresses.items()
+    }
+    missing = tuple(ordinal for ordinal in range(count) if ordinal not in addresses)
+    return External(addresses, times, missing, unwanted)
+
+
+def told_addresses(observed: Observed) -> dict[int, str]:
+    data: dict[str, Any] = (observed.config_map or {}).get("data") or {}
+    return {
+        int(key.removeprefix("external-")): str(text).strip()
+        for key, text in data.items()
+        if key.startswith("external-") and key.removeprefix("external-").isdecimal()
+    }
+
+
+def address_of(cluster: Cluster, service: Object | None) -> str | None:
+    external = cluster.spec.external
+    if service is None or external is None or service.get("spec", {}).get("type") != external.type:
+        return None
+    if external.type == "NodePort":
+        ports = service["spec"].get("ports") or ()
+        number = ports[0].get("nodePort") if ports else None
+        return f"{bracketed(external.host or '')}:{number}" if number else None
+    ingress = ((service.get("status") or {}).get("loadBalancer") or {}).get("ingress") or ()
+    host = ingress[0].get("hostname") or ingress[0].get("ip") if ingress else None
+    return f"{bracketed(host)}:{external.port}" if host else None
+
+
+def bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -1,0 +1,128 @@
+"""Restarts pods that were started with something else than what is wanted: one at a time, and only when that is safe.
+
+A pod that serves goes only when all others serve and are in sync, so that each partition keeps all of its replicas but
+one; the controller goes last. A pod that does not serve and is outdated goes at once: it is no loss, and a change that
+was bad is mended by the next one. Whatever is not known counts as unsafe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from penstock_operator.model.cluster import Cluster
+from penstock_operator.reconcile.cluster_actions import RestartPod
+from penstock_operator.reconcile.cluster_observed import Observed, Pod, seconds_between
+from penstock_operator.specs.notes import Notes
+
+SETTLE_S = 5.0
+"""How long a pod must have been ready before the next one goes: what brokers tell each other takes a moment."""
+RESTART_S = 60.0
+"""For which a broker that restarts, and what it has to fetch, is nothing to worry about."""
+
+
+@dataclass(frozen=True, slots=True)
+class Roll:
+    """`outdated` are brokers that are yet to be restarted; `waits` says why none is now."""
+
+    outdated: tuple[int, ...] = ()
+    action: RestartPod | None = None
+    waits: str = ""
+    reason: str = ""
+    """The condition's: Rolling, Waiting or Blocked."""
+    look_again_s: float | None = None
+
+
+def plan_roll(cluster: Cluster, observed: Observed, restart: str, pods: int, members: int, notes: Notes) -> Roll:
+    """`restart` is the hash that pods should have, `pods` how many there are to be, `members` a sidecar etcd's."""
+    there = [pod for pod in observed.pods if pod.ordinal < pods]
+    outdated = [pod for pod in there if not pod.is_terminating and is_outdated(pod, restart, notes)]
+    if not outdated:
+        return Roll()
+    numbers = tuple(sorted(pod.ordinal for pod in outdated))
+    quorum = members if cluster.spec.etcd.sidecar is not None else 0
+    for pod in sorted(outdated, key=lambda pod: pod.ordinal):
+        if not pod.is_ready and is_no_loss(pod, observed, quorum):
+            return Roll(numbers, restarted(pod), reason="Rolling")
+    if waits := why_not_yet(there, observed, pods):
+        return Roll(numbers, None, waits, waiting(there, observed, pods), 5.0)
+    assert observed.said is not None, "brokers that say nothing are waited for"
+    controller = observed.said.picture.controller_id
+    chosen = min((pod for pod in outdated if pod.is_ready), key=lambda pod: (pod.ordinal == controller, pod.ordinal))
+    if waits := why_not_this(chosen, observed):
+        return Roll(numbers, None, waits, waiting(there, observed, pods), 5.0)
+    return Roll(numbers, restarted(chosen), reason="Rolling")
+
+
+def waiting(there: Sequence[Pod], observed: Observed, pods: int) -> str:
+    """The reason of a roll that waits: between two restarts, or for what does not end by itself."""
+    if any(pod.problem for pod in there):
+        return "Blocked"
+    if len(there) < pods or any(pod.is_terminating for pod in there):
+        return "Waiting"
+    since = [seconds_between(pod.ready_since, observed.now) for pod in there]
+    return "Waiting" if any(s is None or s < RESTART_S for s in since) else "Blocked"
+
+
+def restarted(pod: Pod) -> RestartPod:
+    return RestartPod(pod.name, pod.uid, pod.ordinal)
+
+
+def is_outdated(pod: Pod, restart: str, notes: Notes) -> bool:
+    if pod.restart != restart:
+        return True
+    since = notes.external_since.get(pod.ordinal)
+    if since is None or not pod.started_at:
+        return False
+    return (seconds_between(pod.started_at, since) or 0.0) > 0
+
+
+def is_no_loss(pod: Pod, observed: Observed, members: int) -> bool:
+    """Whether a pod that is not ready can go without taking anything away. `members` 0: there is no sidecar etcd."""
+    if pod.ordinal < members and pod.is_etcd_ready:
+        left = sum(p.is_etcd_ready for p in observed.pods if p.ordinal < members and p.ordinal != pod.ordinal)
+        if left < members // 2 + 1:
+            return False
+    if not pod.is_running:
+        return True
+    if observed.said is None:
+        return not any(other.is_ready for other in observed.pods)
+    if all(broker.broker_id != pod.ordinal for broker in observed.said.picture.brokers):
+        return True
+    return not observed.said.partitions.unspared.get(pod.ordinal)
+
+
+def why_not_yet(there: Sequence[Pod], observed: Observed, pods: int) -> str:
+    """Why no pod that serves may go; empty where one may."""
+    by_ordinal = {pod.ordinal: pod for pod in there}
+    for ordinal in range(pods):
+        pod = by_ordinal.get(ordinal)
+        if pod is None:
+            return f"broker {ordinal} has no pod yet"
+        if pod.is_terminating:
+            return f"broker {ordinal} is ending"
+        if not pod.is_ready:
+            return f"broker {ordinal} is not ready" + (f" ({pod.problem})" if pod.problem else "")
+    if observed.said is None:
+        return f"the brokers cannot be asked: {observed.brokers_error}"
+    registered = {broker.broker_id for broker in observed.said.picture.brokers}
+    for pod in there:
+        if pod.ordinal not in registered:
+            return f"broker {pod.ordinal} is not registered with the others"
+        since = seconds_between(pod.ready_since, observed.now)
+        if since is not None and since < SETTLE_S:
+            return f"broker {pod.ordinal} has just become ready"
+    return ""
+
+
+def why_not_this(pod: Pod, observed: Observed) -> str:
+    """Why one that serves may not go although all others do; empty where it may."""
+    assert observed.said is not None, "asked for before"
+    partitions = observed.said.partitions
+    behind = {broker: count for broker, count in partitions.behind.items() if broker != pod.ordinal and count}
+    if behind:
+        broker, count = max(behind.items(), key=lambda item: item[1])
+        return f"{count:,} replicas of broker {broker} are not in sync"
+    if partitions.offline:
+        return f"{partitions.offline:,} partitions have no leader"
+    return ""

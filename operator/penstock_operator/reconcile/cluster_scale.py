@@ -1,0 +1,188 @@
+"""How many pods there are to be now, which brokers are drained, and what is said about it.
+
+More pods come at once. Fewer come by draining the highest ordinals until the brokers say that each is empty; only then
+does the StatefulSet shrink, once. Everything follows from what is observed and from the notes, so that it does not
+matter when the operator is interrupted; a wish that is taken back, or cannot be fulfilled, takes the drains back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from penstock_operator.model.cluster import Cluster
+from penstock_operator.ports.brokers import SettingsChange
+from penstock_operator.reconcile.cluster_observed import Observed, Said
+from penstock_operator.specs.notes import Notes
+from penstock_operator.specs.settings import DRAINING
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    pods: int
+    """That there are to be now."""
+    shrinks: bool = False
+    draining: frozenset[int] = frozenset()
+    """For the notes: brokers that the operator has drained, those that are gone included."""
+    changes: tuple[SettingsChange, ...] = ()
+    cancels: tuple[tuple[str, int], ...] = ()
+    """Partitions whose moves are taken back with a drain."""
+    moving: str | None = None
+    """Why replicas are to be moved from now on; None leaves that as it is."""
+    ok: bool = True
+    reason: str = "AsWanted"
+    message: str = ""
+    look_again_s: float | None = None
+    left: int | None = None
+    """Replicas that drained brokers still hold."""
+    leaving: frozenset[int] = field(default_factory=frozenset)
+    """Brokers that are being drained now."""
+
+
+def pods_there(cluster: Cluster, observed: Observed) -> int | None:
+    """How many pods the StatefulSet has, or had where it is gone and its pods are not; None for a new cluster."""
+    live = observed.stateful_set
+    if live is not None:
+        replicas = live.get("spec", {}).get("replicas")
+        return 1 if replicas is None else int(replicas)
+    if observed.pods:
+        return max(max(pod.ordinal for pod in observed.pods) + 1, cluster.spec.brokers.replicas)
+    return None
+
+
+def plan_scale(cluster: Cluster, observed: Observed, notes: Notes, members: int) -> Scale:
+    """`members`: of the sidecar etcd, 0 where there is none."""
+    wanted, there = cluster.spec.brokers.replicas, pods_there(cluster, observed)
+    if there is None:
+        return Scale(wanted, draining=notes.draining)
+    if wanted >= there:
+        return _grow(cluster, observed, notes, there)
+    if refusal := why_not_fewer(observed, wanted, members):
+        reason, message = refusal
+        return _taken_back(cluster, observed, notes, there, kept=there, reason=reason, message=message)
+    return _drain(cluster, observed, notes, there)
+
+
+def _grow(cluster: Cluster, observed: Observed, notes: Notes, there: int) -> Scale:
+    wanted = cluster.spec.brokers.replicas
+    if wanted == there:
+        return _taken_back(cluster, observed, notes, there, kept=wanted)
+    more = f"{wanted - there} broker{'s' * (wanted - there > 1)} added"
+    back = _taken_back(cluster, observed, notes, wanted, kept=wanted)
+    # Whoever had these numbers before was drained, maybe by an operator whose notes are gone.
+    new = frozenset(range(there, wanted))
+    return Scale(
+        wanted, False, back.draining | new, back.changes, back.cancels, more, False, "ScalingUp",
+        f"{there} of {wanted} brokers are there", 2.0,
+    )  # fmt: skip
+
+
+def _taken_back(
+    cluster: Cluster, observed: Observed, notes: Notes, pods: int, *, kept: int, reason: str = "", message: str = ""
+) -> Scale:
+    """No broker below `kept` is drained by the operator any more."""
+    said = observed.said
+    draining, back = set(notes.draining), []
+    for broker in said.picture.brokers if said is not None else ():
+        if broker.broker_id in draining and broker.broker_id < kept:
+            if broker.is_draining:
+                back.append(broker.broker_id)
+            else:
+                draining.discard(broker.broker_id)
+    moving = None
+    if back and not notes.moving:
+        moving = f"the removal of brokers {words(back)} taken back" if len(back) > 1 else f"broker {back[0]} kept"
+    return Scale(
+        pods,
+        draining=frozenset(draining),
+        changes=tuple(SettingsChange(str(n), {DRAINING: None}) for n in back),
+        cancels=leaving_moves(said, frozenset(back)) if said is not None and back else (),
+        moving=moving,
+        ok=not reason,
+        reason=reason or "AsWanted",
+        message=message or _as_wanted(observed, pods),
+        look_again_s=2.0 if back else 30.0 if reason else None,
+    )
+
+
+def _as_wanted(observed: Observed, pods: int) -> str:
+    return f"{pods} broker{'s' * (pods != 1)}"
+
+
+def why_not_fewer(observed: Observed, wanted: int, members: int) -> tuple[str, str] | None:
+    """Reason and message, where so few brokers cannot be."""
+    if wanted < members:
+        return (
+            "BelowEtcdMembers",
+            f"brokers 0 to {members - 1} carry the {members} members of etcd, so there must be at least {members}:"
+            f" set brokers.replicas to {members} or more",
+        )
+    if observed.said is None:
+        return None
+    by_hand = [b.broker_id for b in observed.said.picture.brokers if b.is_draining and b.broker_id < wanted]
+    usable = wanted - len(by_hand)
+    if topics := observed.said.partitions.wanting_more_than(usable):
+        drained = f" (and broker {words(by_hand)} is being drained by somebody)" if by_hand else ""
+        return (
+            "TooFewBrokers",
+            f"{wanted} brokers{drained} cannot hold these topics, which want more replicas: {topics}."
+            " Lower their replication factor, or set brokers.replicas higher",
+        )
+    return None
+
+
+def _drain(cluster: Cluster, observed: Observed, notes: Notes, there: int) -> Scale:
+    wanted = cluster.spec.brokers.replicas
+    leaving = frozenset(range(wanted, there))
+    said = observed.said
+    if said is None:
+        if cluster.status.cluster_id is None and not any(pod.is_ready for pod in observed.pods):
+            return Scale(wanted, True, notes.draining, message="no cluster was formed yet", look_again_s=2.0)
+        message = f"draining waits until the brokers answer: {observed.brokers_error}"
+        return Scale(there, False, notes.draining, (), (), None, False, "Waiting", message, 5.0, None, leaving)
+    registered = {broker.broker_id: broker for broker in said.picture.brokers}
+    away = [n for n in range(wanted) if n not in registered]
+    draining = notes.draining | leaving
+    full = sorted(n for n in leaving if not is_empty(n, said))
+    if not full:
+        return Scale(
+            wanted, True, draining, ok=False, reason="ScalingDown", look_again_s=2.0, left=0, leaving=leaving,
+            message=f"broker {words(leaving)} {'is' if len(leaving) == 1 else 'are'} empty",
+        )  # fmt: skip
+    left = sum(said.partitions.held.get(n, 0) for n in leaving)
+    if away and not all(registered[n].is_draining for n in full if n in registered):
+        message = f"draining waits for broker {words(away)}, which is to take replicas and is away"
+        return Scale(there, False, notes.draining, (), (), None, False, "Waiting", message, 5.0, left, leaving)
+    begun = tuple(
+        SettingsChange(str(n), {DRAINING: "true"})
+        for n in sorted(leaving)
+        if n in registered and not registered[n].is_draining
+    )
+    missing = [n for n in full if n not in registered]
+    waits = f"; broker {words(missing)} is away and holds replicas" if missing else ""
+    return Scale(
+        there, False, draining, begun, (), "", False, "Draining",
+        f"broker {words(full)} {'is' if len(full) == 1 else 'are'} being emptied: {left:,} replicas left{waits}",
+        3.0, left, leaving,
+    )  # fmt: skip
+
+
+def is_empty(broker_id: int, said: Said) -> bool:
+    """Whether a broker can be removed: it says so, or it is not there and nothing is assigned to it."""
+    for broker in said.picture.brokers:
+        if broker.broker_id == broker_id:
+            return broker.is_draining and broker.is_removable and not said.partitions.held.get(broker_id)
+    return not said.partitions.held.get(broker_id)
+
+
+def leaving_moves(said: Said, brokers: frozenset[int]) -> tuple[tuple[str, int], ...]:
+    """Partitions that are being moved off these brokers."""
+    return tuple(
+        (name, index)
+        for name, topic in said.topics.items()
+        for index, part in enumerate(topic.partitions)
+        if part.removing and not brokers.isdisjoint(part.removing)
+    )
+
+
+def words(numbers: frozenset[int] | list[int] | tuple[int, ...]) -> str:
+    return ", ".join(map(str, sorted(numbers)))

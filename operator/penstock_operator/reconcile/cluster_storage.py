@@ -1,0 +1,94 @@
+"""Volumes: they grow where that is wanted and possible, never shrink, and one that is gone is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock_operator.model.cluster import Cluster
+from penstock_operator.ports.kube import STATEFUL_SETS
+from penstock_operator.reconcile.cluster_actions import GrowClaim, Remove
+from penstock_operator.reconcile.cluster_observed import Claim, Observed, storage_of
+from penstock_operator.specs import names
+from penstock_operator.specs.quantity import amount
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """`sizes` are those of the StatefulSet's templates for now, by template. `reason` is empty where all is well."""
+
+    sizes: dict[str, str]
+    actions: tuple[GrowClaim | Remove, ...] = ()
+    reason: str = ""
+    message: str = ""
+    look_again_s: float | None = None
+
+
+def plan_storage(cluster: Cluster, observed: Observed) -> Storage:
+    """Claims are patched first. When all ask for the new size the StatefulSet is deleted without its pods, and made
+    again with the new template, since templates cannot be changed."""
+    wanted = {names.DATA_CLAIM: cluster.spec.brokers.storage.size}
+    if cluster.spec.etcd.sidecar is not None:
+        wanted[names.ETCD_CLAIM] = cluster.spec.etcd.sidecar.storage.size
+    live = template_sizes(observed)
+    if not live:
+        return Storage(wanted)
+    sizes, actions = dict(wanted), []
+    reason = message = ""
+    for template, size in wanted.items():
+        now = live.get(template, size)
+        sizes[template] = now
+        if amount(size) < amount(now):
+            reason, message = "SmallerRefused", f"volumes do not shrink: {template} stays {now}, not {size}"
+        elif amount(size) > amount(now):
+            claims = [claim for claim in observed.claims if claim.template == template and not claim.is_terminating]
+            small = [claim for claim in claims if amount(claim.requested) < amount(size)]
+            grow = [GrowClaim(claim.name, size) for claim in small]
+            if refused := [observed.refused[g.key] for g in grow if g.key in observed.refused]:
+                reason, message = "NotExpandable", f"{template} stays {now}, not {size}: {refused[0]}"
+            elif grow:
+                actions += grow
+                reason, message = "Expanding", f"{len(grow)} volumes grow to {size}"
+            else:
+                sizes[template] = size
+    remake = _remake(observed, sizes, live) if not actions else ()
+    problem = lost_volume(observed)
+    if problem and not reason:
+        reason, message = "VolumeLost", problem
+    elif not reason and (growing := _growing(observed)):
+        reason, message = "Expanding", f"{len(growing)} volumes are being expanded: {growing[0].name}"
+    return Storage(sizes, (*actions, *remake), reason, message, 2.0 if actions or remake else None)
+
+
+def template_sizes(observed: Observed) -> dict[str, str]:
+    live = observed.stateful_set
+    if live is None:
+        return {}
+    templates = live.get("spec", {}).get("volumeClaimTemplates") or ()
+    return {t["metadata"]["name"]: storage_of(t.get("spec") or {}) or "0" for t in templates}
+
+
+def _remake(observed: Observed, sizes: dict[str, str], live: dict[str, str]) -> tuple[Remove, ...]:
+    body = observed.stateful_set
+    if body is None or all(amount(sizes[t]) == amount(live.get(t, sizes[t])) for t in sizes):
+        return ()
+    return (Remove(STATEFUL_SETS, body["metadata"]["name"], body["metadata"]["uid"], orphan=True),)
+
+
+def _growing(observed: Observed) -> list[Claim]:
+    return [
+        claim
+        for claim in observed.claims
+        if claim.phase == "Bound" and claim.capacity and amount(claim.capacity) < amount(claim.requested)
+    ]
+
+
+def lost_volume(observed: Observed) -> str:
+    """What to do about a claim whose volume is gone; empty where none is."""
+    for claim in observed.claims:
+        if claim.phase == "Lost":
+            pod = claim.name.removeprefix(f"{claim.template}-")
+            return (
+                f"the volume of {claim.name} is gone: delete the claim and the pod {pod}; the broker comes back empty"
+                " and gets its replicas from the others"
+            )
+    return ""

@@ -1,0 +1,192 @@
+"""What a `ConsumerGroup` object comes to: its status, its one-shot reset, where the group begins, what it owns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from penstock_operator.model.common import Condition, with_conditions
+from penstock_operator.model.group import ConsumerGroup, ConsumerGroupStatus, ResetStatus, TopicLag
+from penstock_operator.ports.brokers import DELETION_POLICY, OWNER, RESET_ID, GroupState, OffsetState
+from penstock_operator.ports.kube import Happening
+from penstock_operator.reconcile import group_reset
+from penstock_operator.reconcile.group_types import Action, Commit, GroupPlan, Observed, Settings, is_there
+from penstock_operator.reconcile.plan import Plan
+
+READY, HEALTHY = "Ready", "Healthy"
+ABSENT = "Absent"
+SHOWN_TOPICS = 100
+SHOWN_NAMES = 120
+SOON_S = 0.5
+Truth = Literal["True", "False", "Unknown"]
+
+
+def reconcile(desired: ConsumerGroup, seen: Observed, at: str) -> GroupPlan:
+    """`at` is the time (RFC 3339) of conditions that change now."""
+    if not seen.is_cluster_known:
+        why = f"there is no Cluster {desired.spec.cluster_ref.name} in this namespace"
+        return _blind(desired, "False", "ClusterNotFound", why, at)
+    if seen.error is not None:
+        return _blind(desired, "Unknown", "BrokersUnreachable", seen.error, at)
+    shown = shown_status(desired, seen.group)
+    if seen.winner is not None:
+        why = f"the group {desired.group_id} belongs to the ConsumerGroup {seen.winner}, which is older: delete one"
+        ready = _condition(READY, "False", "Conflict", why, desired)
+        return Plan(_with(desired, shown, (ready, _health(desired, seen.group)), at))
+    actions, happenings, reset, look_again_s = _offsets(desired, seen)
+    actions = (*_ownership(desired, seen.group, bool(actions)), *actions)
+    status = _with(desired, shown, (_readiness(desired, seen.group), _health(desired, seen.group)), at)
+    status = msgspec.structs.replace(status, reset=reset)
+    return Plan(status, () if desired.spec.paused else actions, happenings, look_again_s)
+
+
+def _offsets(
+    desired: ConsumerGroup, seen: Observed
+) -> tuple[tuple[Action, ...], tuple[Happening, ...], ResetStatus | None, float | None]:
+    reset = desired.spec.reset
+    if reset is None:
+        begin = _beginning(desired, seen)
+        return begin, (), None, SOON_S if begin and not desired.spec.paused else None
+    told = desired.status.reset
+    if group_reset.is_done(reset, desired, seen.group):
+        now = group_reset.done(desired)
+        is_news = told is not None and told.id == reset.id and told.phase != "Done"
+        text = f"reset {reset.id}: {now.total_changes} offsets were set to {reset.to}"
+        return (), (Happening("Normal", "ResetDone", text),) if is_news else (), now, None
+    now, offsets = group_reset.planned(desired, seen)
+    is_new = told is None or (told.id, told.phase) != (now.id, now.phase)
+    happenings = (_reset_told(now.phase, now.id, now.message, now.total_changes),) if is_new else ()
+    actions: tuple[Action, ...] = ()
+    if offsets:
+        actions = (Commit(offsets, f"reset {reset.id}"), Settings({RESET_ID: reset.id}))
+    return actions, happenings, now, SOON_S if now.phase == "Planned" and not now.message else None
+
+
+def shown_status(desired: ConsumerGroup, group: GroupState | None) -> ConsumerGroupStatus:
+    """What the brokers report, without conditions."""
+    if group is None or not is_there(group):
+        return ConsumerGroupStatus(group_id=desired.group_id, state=ABSENT, members=0)
+    topics = _topics(group.offsets)
+    ages = [topic.lag_seconds for topic in topics if topic.lag_seconds is not None]
+    return ConsumerGroupStatus(
+        group_id=desired.group_id,
+        state=group.state,
+        members=group.members,
+        lag=sum(topic.lag for topic in topics),
+        lag_seconds=max(ages, default=None),
+        topics=topics[:SHOWN_TOPICS],
+        topic_names=_names([topic.topic for topic in topics]) or None,
+    )
+
+
+def lag_of(offset: OffsetState) -> int:
+    """Records that can be read and were not."""
+    return max(0, offset.end - max(offset.committed, offset.start)) if offset.committed >= 0 else 0
+
+
+def coarse_seconds(lag_ms: int) -> int:
+    """An age as a person would say it, so that one that merely grows is not written every few seconds."""
+    seconds = lag_ms // 1_000
+    step = 1 if seconds < 30 else 10 if seconds < 600 else 60 if seconds < 7_200 else 600
+    return seconds - seconds % step
+
+
+def _topics(offsets: Sequence[OffsetState]) -> tuple[TopicLag, ...]:
+    by_topic: dict[str, list[OffsetState]] = {}
+    for offset in offsets:
+        by_topic.setdefault(offset.topic, []).append(offset)
+    return tuple(
+        TopicLag(
+            topic=topic,
+            partitions=len(parts),
+            lag=sum(map(lag_of, parts)),
+            lag_seconds=max((coarse_seconds(p.lag_ms) for p in parts if p.lag_ms is not None), default=None),
+        )
+        for topic, parts in sorted(by_topic.items())
+    )
+
+
+def _names(topics: Sequence[str]) -> str:
+    text = ",".join(topics)
+    if len(text) <= SHOWN_NAMES:
+        return text
+    shown: list[str] = []
+    for topic in topics:
+        if len(",".join([*shown, topic])) > SHOWN_NAMES and shown:
+            break
+        shown.append(topic)
+    return f"{','.join(shown)[:SHOWN_NAMES]} and {len(topics) - len(shown)} more"
+
+
+def _beginning(desired: ConsumerGroup, seen: Observed) -> tuple[Action, ...]:
+    if not group_reset.begins(desired, seen.group) or not seen.offsets:
+        return ()
+    return (Commit(dict(seen.offsets), "starting offsets"),)
+
+
+def _ownership(desired: ConsumerGroup, group: GroupState | None, is_made_now: bool) -> tuple[Action, ...]:
+    """The group says whose it is where that object's end is to be its own: an operator that was away then finds out."""
+    settings = group.settings if group is not None else {}
+    if desired.spec.deletion_policy == "Delete":
+        wanted = {OWNER: desired.metadata.uid, DELETION_POLICY: "Delete"}
+        if (is_there(group) or is_made_now) and any(settings.get(key) != value for key, value in wanted.items()):
+            return (Settings(wanted),)
+    elif settings.get(OWNER) and settings.get(DELETION_POLICY) == "Delete":
+        # Another's, too: this object is the group's now, and keeps it.
+        return (Settings({OWNER: None, DELETION_POLICY: None}),)
+    return ()
+
+
+def _readiness(desired: ConsumerGroup, group: GroupState | None) -> Condition:
+    if is_there(group):
+        return _condition(READY, "True", "Known", "the brokers know the group", desired)
+    return _condition(READY, "True", ABSENT, "the brokers do not know the group; the object stays", desired)
+
+
+def _health(desired: ConsumerGroup, group: GroupState | None) -> Condition:
+    if group is None or not is_there(group):
+        return _condition(HEALTHY, "Unknown", ABSENT, "there is no such group now", desired)
+    if group.members:
+        return _condition(HEALTHY, "True", "Consuming", "the group has members", desired)
+    if any(map(lag_of, group.offsets)):
+        return _condition(HEALTHY, "False", "NotConsuming", "there are records to read, and nobody reads", desired)
+    return _condition(HEALTHY, "True", "CaughtUp", "all is read", desired)
+
+
+def _blind(desired: ConsumerGroup, truth: Truth, reason: str, why: str, at: str) -> GroupPlan:
+    """The numbers stay as they were seen last; the condition says that they are old."""
+    conditions = (
+        _condition(READY, truth, reason, why, desired),
+        _condition(HEALTHY, "Unknown", reason, "the group cannot be seen", desired),
+    )
+    return Plan(_with(desired, desired.status, conditions, at))
+
+
+def _with(
+    desired: ConsumerGroup, shown: ConsumerGroupStatus, conditions: tuple[Condition, ...], at: str
+) -> ConsumerGroupStatus:
+    return msgspec.structs.replace(
+        shown,
+        observed_generation=desired.metadata.generation,
+        conditions=with_conditions(desired.status.conditions, conditions, at),
+        reset=desired.status.reset,
+    )
+
+
+def _condition(kind: str, truth: Truth, reason: str, message: str, desired: ConsumerGroup) -> Condition:
+    return Condition(
+        type=kind,
+        status=truth,
+        reason=reason,
+        message=message[:1_024],
+        observed_generation=desired.metadata.generation,
+    )
+
+
+def _reset_told(phase: str, reset_id: str, message: str, changes: int) -> Happening:
+    if phase == "Planned":
+        text = f"reset {reset_id}: {changes} offsets are to be set. {message}"
+        return Happening("Normal", "ResetPlanned", text.strip())
+    return Happening("Warning", f"Reset{phase}", f"reset {reset_id}: {message}")

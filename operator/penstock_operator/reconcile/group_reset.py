@@ -1,0 +1,142 @@
+"""Setting a group's offsets: a reset that is done once, and where a group begins. Used by `reconcile.group`.
+
+A reset goes: its plan is written into the status (Planned), then offsets are committed, then its id is set with the
+group (`penstock.reset.id`), then the status says Done. Wherever that breaks off it goes on: until the id is set the
+commit is done again, to the same place. The id is kept by the brokers, so neither applying the manifest again, nor
+another object, nor another operator does it a second time. The group's newest id counts: an older one applied after it
+is a new wish.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from penstock_operator.model.group import ConsumerGroup, OffsetReset, ResetStatus
+from penstock_operator.ports.brokers import RESET_ID, GroupState
+from penstock_operator.reconcile.group_types import At, Observed, is_idle
+
+EARLIEST, LATEST = -2, -1
+SHOWN_CHANGES = 100
+Phase = Literal["Planned", "Done", "Refused", "Failed"]
+
+
+def is_done(reset: OffsetReset, desired: ConsumerGroup, group: GroupState | None) -> bool:
+    """By what the brokers keep, or where they lost that, by the status."""
+    if group is not None and group.settings.get(RESET_ID) == reset.id:
+        return True
+    told = desired.status.reset
+    return told is not None and told.id == reset.id and told.phase == "Done"
+
+
+def topics_asked(desired: ConsumerGroup, group: GroupState | None) -> frozenset[str]:
+    """Of which topics the partitions have to be known."""
+    spec = desired.spec
+    asked: set[str] = set()
+    if spec.reset is not None and not is_done(spec.reset, desired, group):
+        asked.update(spec.reset.topics)
+    if begins(desired, group) and spec.starting_offsets is not None:
+        asked.update(spec.starting_offsets.topics)
+    return frozenset(asked)
+
+
+def questions(desired: ConsumerGroup, group: GroupState | None, partitions: Mapping[str, int]) -> dict[At, int]:
+    """Which offsets have to be known, by time in ms since 1970 (-2 earliest, -1 latest). Raises `ValueError` for a
+    timestamp that is none."""
+    reset = desired.spec.reset
+    if reset is not None and not is_done(reset, desired, group):
+        if reset.to == "offset":
+            return {}
+        time = {"earliest": EARLIEST, "latest": LATEST}.get(reset.to)
+        at = reset.timestamp_ms if time is None else time
+        return dict.fromkeys(_places(reset, group, partitions), LATEST if at is None else at)
+    start = desired.spec.starting_offsets
+    if start is not None and begins(desired, group):
+        at = EARLIEST if start.at == "earliest" else LATEST
+        return {(topic, p): at for topic in start.topics for p in range(partitions.get(topic, 0))}
+    return {}
+
+
+def ranges_asked(desired: ConsumerGroup, group: GroupState | None, partitions: Mapping[str, int]) -> tuple[At, ...]:
+    """Of which partitions first and end have to be known: those that are set to an offset by number."""
+    reset = desired.spec.reset
+    if reset is None or reset.to != "offset" or is_done(reset, desired, group):
+        return ()
+    return _places(reset, group, partitions)
+
+
+def begins(desired: ConsumerGroup, group: GroupState | None) -> bool:
+    """Whether starting offsets are to be set."""
+    return desired.spec.starting_offsets is not None and is_idle(group) and (group is None or not group.offsets)
+
+
+def targets(desired: ConsumerGroup, seen: Observed) -> dict[At, int]:
+    """Where a reset that is not done sets each partition."""
+    reset = desired.spec.reset
+    assert reset is not None, "no reset is asked for"
+    if reset.to == "offset":
+        wanted = reset.offset or 0
+        return {at: min(max(wanted, first), end) for at, (first, end) in seen.ranges.items()}
+    return dict(seen.offsets)
+
+
+def planned(desired: ConsumerGroup, seen: Observed) -> tuple[ResetStatus, dict[At, int]]:
+    """The status of a reset that is not done, and the offsets that are to be committed now (none: not now)."""
+    reset = desired.spec.reset
+    assert reset is not None, "no reset is asked for"
+    wanted = targets(desired, seen)
+    missing = sorted(topic for topic in reset.topics if topic not in seen.partitions)
+    if missing:
+        return _told(reset, "Failed", f"there is no topic {', '.join(missing[:5])}"), {}
+    if not wanted:
+        why = "there is nothing to set: the group has no offsets; name the topics in reset.topics"
+        if reset.partitions:
+            why = "there is nothing to set: the topic has none of these partitions"
+        return _told(reset, "Failed", why), {}
+    before = {(o.topic, o.partition): o.committed for o in seen.group.offsets} if seen.group else {}
+    changes = tuple(
+        f"{topic}-{partition}: {before.get((topic, partition), 'none')} → {offset}"
+        for (topic, partition), offset in sorted(wanted.items())
+    )
+    if not is_idle(seen.group):
+        members = seen.group.members if seen.group else 0
+        why = f"the group has members ({members}): stop them; the reset is done as soon as the group is empty"
+        return _told(reset, "Refused", why, changes), {}
+    if desired.spec.paused:
+        return _told(reset, "Planned", "the object is paused", changes), {}
+    if reset.dry_run:
+        return _told(reset, "Planned", "dryRun is set: nothing is done", changes), {}
+    told = desired.status.reset
+    is_shown = told is not None and told.id == reset.id and told.phase == "Planned" and not told.message
+    return _told(reset, "Planned", "", changes), wanted if is_shown else {}
+
+
+def done(desired: ConsumerGroup) -> ResetStatus:
+    reset, told = desired.spec.reset, desired.status.reset
+    assert reset is not None, "no reset is asked for"
+    if told is not None and told.id == reset.id:
+        message = "" if told.phase in ("Planned", "Done") else "it was done"
+        if told.phase == "Done":
+            return told
+        return ResetStatus(
+            id=reset.id, phase="Done", message=message, changes=told.changes, total_changes=told.total_changes
+        )
+    return ResetStatus(id=reset.id, phase="Done", message="it was done before: a reset is done once for each id")
+
+
+def _told(reset: OffsetReset, phase: Phase, message: str, changes: tuple[str, ...] = ()) -> ResetStatus:
+    return ResetStatus(
+        id=reset.id, phase=phase, message=message, changes=changes[:SHOWN_CHANGES], total_changes=len(changes)
+    )
+
+
+def _places(reset: OffsetReset, group: GroupState | None, partitions: Mapping[str, int]) -> tuple[At, ...]:
+    if not reset.topics:
+        return tuple((o.topic, o.partition) for o in group.offsets) if group is not None else ()
+    chosen = set(reset.partitions)
+    return tuple(
+        (topic, partition)
+        for topic in reset.topics
+        for partition in range(partitions.get(topic, 0))
+        if not chosen or partition in chosen
+    )

@@ -1,0 +1,75 @@
+"""Whether a live object has what is wanted of it. The API server adds defaults, others what is theirs: both stay."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from penstock_operator.ports.kube import Object
+from penstock_operator.specs import names, quantity
+
+_IDENTITIES = ("name", "mountPath", "containerPort", "port", "uid")
+"""By which the API server merges the items of a list, in this order of choice."""
+
+
+def digest(value: Any) -> str:
+    """Of anything that is JSON; short enough for an annotation."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def rendered(body: Object) -> Object:
+    """`body` with the hash of itself."""
+    annotations = {**body["metadata"].get("annotations", {}), names.RENDERED: digest(body)}
+    return {**body, "metadata": {**body["metadata"], "annotations": annotations}}
+
+
+def difference(wanted: Any, live: Any, path: str = "") -> str | None:
+    """The path of the first thing that `live` lacks or has otherwise; None where all is there."""
+    if isinstance(wanted, Mapping):
+        if not isinstance(live, Mapping):
+            return None if not wanted and live is None else path or "."
+        for key, item in wanted.items():
+            if (found := difference(item, live.get(key), f"{path}.{key}")) is not None:
+                return found
+        return None
+    if isinstance(wanted, (list, tuple)):
+        return _list_difference(list(wanted), live, path)
+    if wanted == live or (wanted in (None, "") and live in (None, "")):
+        return None
+    if isinstance(wanted, (str, int)) and isinstance(live, (str, int)) and _is_amount(path):
+        return None if quantity.same(str(wanted), str(live)) else path
+    return path
+
+
+def _list_difference(wanted: list[Any], live: Any, path: str) -> str | None:
+    if not wanted and live is None:
+        return None
+    if not isinstance(live, list):
+        return path
+    identity = _identity_of(wanted)
+    if identity is None:
+        if len(wanted) != len(live):
+            return path
+        pairs = list(zip(wanted, live, strict=True))
+    else:
+        by_name = {item.get(identity): item for item in live if isinstance(item, Mapping)}
+        pairs = [(item, by_name.get(item[identity])) for item in wanted]
+    for number, (one, other) in enumerate(pairs):
+        at = f"{path}[{number if identity is None else one[identity]}]"
+        if (found := difference(one, other, at)) is not None:
+            return found
+    return None
+
+
+def _identity_of(items: list[Any]) -> str | None:
+    for name in _IDENTITIES:
+        if items and all(isinstance(item, Mapping) and name in item for item in items):
+            return name
+    return None
+
+
+def _is_amount(path: str) -> bool:
+    return ".limits." in path or ".requests." in path or path.endswith(".sizeLimit")

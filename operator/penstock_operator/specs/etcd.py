@@ -1,0 +1,103 @@
+"""How brokers reach etcd, and the etcd that runs beside them where the cluster says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from penstock_operator.model.cluster import Cluster, EtcdSidecar
+from penstock_operator.ports.kube import Object
+from penstock_operator.specs import names
+
+PREPARE = "etcd_prepare.py"
+FOUNDED = "etcd-founded"
+"""Key of the ConfigMap, there once brokers have formed a cluster: from then on a member without data lost them."""
+
+
+def members_for(replicas: int) -> int:
+    """How many members a new cluster's sidecar etcd gets."""
+    return names.MAX_ETCD_MEMBERS if replicas >= names.MAX_ETCD_MEMBERS else 1
+
+
+def member_hosts(cluster: Cluster, members: int) -> list[str]:
+    return [names.pod_host(cluster, names.pod(cluster.metadata.name, n)) for n in range(members)]
+
+
+def flags(cluster: Cluster, members: int) -> list[str]:
+    """Of `penstock up`. Beside the pod's own etcd the members are named too: its container may be away alone."""
+    etcd = cluster.spec.etcd
+    if etcd.sidecar is not None:
+        hosts = ["127.0.0.1", *member_hosts(cluster, members)]
+        return [flag for host in hosts for flag in ("--etcd", f"http://{host}:{names.ETCD_PORT}")]
+    found = [flag for endpoint in etcd.endpoints for flag in ("--etcd", endpoint)]
+    if etcd.tls_secret is not None:
+        found += ["--etcd-ca", f"{names.ETCD_TLS_DIR}/ca.crt"]
+    return found
+
+
+def config_data(cluster: Cluster, is_founded: bool) -> dict[str, str]:
+    """What the ConfigMap holds for the sidecar."""
+    if cluster.spec.etcd.sidecar is None:
+        return {}
+    script = (Path(__file__).parent / "files" / PREPARE).read_text(encoding="utf-8")
+    return {PREPARE: script} | ({FOUNDED: "true"} if is_founded else {})
+
+
+def init_containers(
+    cluster: Cluster, sidecar: EtcdSidecar, members: int, broker_image: str, security: Object
+) -> list[Object]:
+    """What prepares, and etcd: it starts before the broker and ends after it, so that the broker can hand over."""
+    cluster_name = cluster.metadata.name
+    run: Object = {"name": "etcd-run", "mountPath": names.ETCD_RUN_DIR}
+    data: Object = {"name": names.ETCD_CLAIM, "mountPath": names.ETCD_DATA_DIR}
+    environment: list[Any] = [
+        {"name": "POD_NAME", "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.name"}}},
+        {"name": "ETCD_HOSTS", "value": ",".join(member_hosts(cluster, members))},
+        {"name": "ETCD_NAMES", "value": ",".join(names.pod(cluster_name, n) for n in range(members))},
+        {"name": "ETCD_DATA_DIR", "value": f"{names.ETCD_DATA_DIR}/data"},
+        {"name": "ETCD_RUN_DIR", "value": names.ETCD_RUN_DIR},
+        {"name": "ETCD_FOUNDED", "value": f"{names.CONFIG_DIR}/{FOUNDED}"},
+    ]
+    small = {"requests": {"cpu": "10m", "memory": "32Mi"}, "limits": {"memory": "128Mi"}}
+    prepare: Object = {
+        "name": "etcd-prepare",
+        "image": broker_image,
+        "command": ["python", f"{names.CONFIG_DIR}/{PREPARE}"],
+        "env": environment,
+        "resources": small,
+        "securityContext": security,
+        "volumeMounts": [run, data, {"name": "config", "mountPath": names.CONFIG_DIR, "readOnly": True}],
+    }
+    directory = names.ETCD_RUN_DIR
+    etcd: Object = {
+        "name": "etcd",
+        "image": sidecar.image,
+        "restartPolicy": "Always",
+        "command": [f"{directory}/ld.so", "--library-path", directory, f"{directory}/sh", f"{directory}/start"],
+        "ports": [
+            {"name": "etcd", "containerPort": names.ETCD_PORT, "protocol": "TCP"},
+            {"name": "etcd-peer", "containerPort": names.ETCD_PEER_PORT, "protocol": "TCP"},
+        ],
+        "readinessProbe": {
+            # Answered from what this member holds, so that a lost majority does not make brokers unready: they go on
+            # with what needs no etcd. A gateway passes it on.
+            "httpGet": {"path": "/health?serializable=true", "port": "etcd", "scheme": "HTTP"},
+            "periodSeconds": 5,
+            "timeoutSeconds": 4,
+            "failureThreshold": 3,
+            "successThreshold": 1,
+        },
+        "resources": sidecar.resources,
+        "securityContext": security,
+        "volumeMounts": [{**run, "readOnly": True}, data],
+    }
+    return [prepare, etcd]
+
+
+def volumes(cluster: Cluster) -> list[Object]:
+    etcd = cluster.spec.etcd
+    if etcd.sidecar is not None:
+        return [{"name": "etcd-run", "emptyDir": {"sizeLimit": "64Mi"}}]
+    if etcd.tls_secret is not None:
+        return [{"name": "etcd-tls", "secret": {"secretName": etcd.tls_secret, "defaultMode": 0o440}}]
+    return []

@@ -1,0 +1,72 @@
+"""What the operator has to remember of a cluster, as annotations of its ConfigMap.
+
+All else is observed. These are wishes whose traces cannot be told from other people's: that a broker drains because the
+operator wants it to go, that replicas are being moved to new brokers, which settings were set by the operator. They are
+written before what they announce is begun, so that an operator that starts anew goes on where another was killed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+DRAINING = "penstock.io/draining"
+MOVING = "penstock.io/moving"
+SETTINGS = "penstock.io/settings"
+MEMBERS = "penstock.io/etcd-members"
+EXTERNAL = "penstock.io/external-since"
+
+
+@dataclass(frozen=True, slots=True)
+class Notes:
+    draining: frozenset[int] = frozenset()
+    """Brokers that the operator drains, or drained before it removed them. Others' drains are left alone."""
+    moving: str = ""
+    """Why replicas are being moved; empty where they are not."""
+    settings: frozenset[str] = frozenset()
+    """Names of settings that were set for all brokers."""
+    etcd_members: int = 0
+    """Of the sidecar etcd; fixed when the cluster is made. 0: not known."""
+    external_since: Mapping[int, str] = field(default_factory=dict)
+    """Since when (RFC 3339) each broker's external address has been as it is: who started before does not know it."""
+
+
+def read(annotations: Mapping[str, str]) -> Notes:
+    """Whatever cannot be read counts as not noted."""
+    members = annotations.get(MEMBERS, "")
+    return Notes(
+        draining=frozenset(int(word) for word in _words(annotations, DRAINING) if word.isdecimal()),
+        moving=annotations.get(MOVING, ""),
+        settings=frozenset(_words(annotations, SETTINGS)),
+        etcd_members=int(members) if members.isdecimal() else 0,
+        external_since=_times(annotations.get(EXTERNAL, "")),
+    )
+
+
+def written(notes: Notes) -> dict[str, str]:
+    """As annotations; empty ones are left out."""
+    texts = {
+        DRAINING: ",".join(map(str, sorted(notes.draining))),
+        MOVING: notes.moving,
+        SETTINGS: ",".join(sorted(notes.settings)),
+        MEMBERS: str(notes.etcd_members or ""),
+        EXTERNAL: json.dumps({str(n): at for n, at in sorted(notes.external_since.items())})
+        if notes.external_since
+        else "",
+    }
+    return {name: text for name, text in texts.items() if text}
+
+
+def _words(annotations: Mapping[str, str], name: str) -> list[str]:
+    return [word for word in annotations.get(name, "").split(",") if word]
+
+
+def _times(text: str) -> dict[int, str]:
+    try:
+        found = json.loads(text or "{}")
+    except ValueError:
+        return {}
+    if not isinstance(found, dict):
+        return {}
+    return {int(n): str(at) for n, at in found.items() if n.isdecimal()}

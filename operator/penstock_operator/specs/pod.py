@@ -1,0 +1,198 @@
+"""The pod of a broker, as the StatefulSet's template. What differs from broker to broker comes from the pod's name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock_operator.model.cluster import Cluster
+from penstock_operator.ports.kube import Object
+from penstock_operator.specs import compare, etcd, names, settings
+
+USER = 10001
+SECURITY: Object = {
+    "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": True,
+    "capabilities": {"drop": ["ALL"]},
+}
+TLS_START = f"""\
+tls={names.ETCD_TLS_DIR}
+if [ -s $tls/tls.crt ]; then set -- "$@" --etcd-cert $tls/tls.crt --etcd-key $tls/tls.key; fi
+"""
+"""Whether brokers show etcd a certificate depends on whether the Secret has one."""
+EXTERNAL_START = f"""\
+file={names.CONFIG_DIR}/external-${{POD_NAME##*-}}
+if [ -s "$file" ]; then
+  read -r address < "$file"
+  case $HOST_IP in *:*) HOST_IP="[$HOST_IP]" ;; esac
+  case $address in :*) address=$HOST_IP$address ;; esac
+  set -- "$@" --listener "$EXTERNAL_LISTENER" --advertise "$EXTERNAL_NAME://$address"
+fi
+"""
+"""Adds the listener for clients from outside, where this broker's address is known; without a host it is the node's."""
+
+
+def template(cluster: Cluster, image: str, members: int) -> Object:
+    """With the hash of itself and of the settings file: a pod that has another is to be restarted."""
+    brokers = cluster.spec.brokers
+    labels = {**brokers.pod_labels, **names.labels(cluster.metadata.name)}
+    made: Object = {
+        "metadata": {"labels": labels, "annotations": {**brokers.pod_annotations}},
+        "spec": pod_spec(cluster, image, members),
+    }
+    asked = cluster.metadata.annotations.get(names.RESTART, "")
+    started_with = [made, settings.start_settings(cluster.spec), asked]
+    made["metadata"]["annotations"][names.RESTART] = compare.digest(started_with)
+    return made
+
+
+def pod_spec(cluster: Cluster, image: str, members: int) -> Object:
+    brokers, sidecar = cluster.spec.brokers, cluster.spec.etcd.sidecar
+    spec: Object = {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": brokers.termination_grace_period_seconds,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "fsGroup": USER,
+            "fsGroupChangePolicy": "OnRootMismatch",
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [broker(cluster, image, members)],
+        "volumes": [
+            {"name": "config", "configMap": {"name": names.config_map(cluster.metadata.name)}},
+            {"name": "tmp", "emptyDir": {}},
+            *etcd.volumes(cluster),
+        ],
+        "topologySpreadConstraints": list(
+            brokers.topology_spread_constraints if brokers.topology_spread_constraints is not None else spread(cluster)
+        ),
+    }
+    if sidecar is not None:
+        spec["initContainers"] = etcd.init_containers(cluster, sidecar, members, image, SECURITY)
+    chosen: dict[str, Any] = {
+        "nodeSelector": brokers.node_selector,
+        "tolerations": list(brokers.tolerations),
+        "affinity": brokers.affinity if brokers.affinity is not None else apart(cluster),
+        "priorityClassName": brokers.priority_class_name,
+        "serviceAccountName": brokers.service_account_name,
+        "imagePullSecrets": list(brokers.image_pull_secrets),
+    }
+    return spec | {name: value for name, value in chosen.items() if value}
+
+
+def broker(cluster: Cluster, image: str, members: int) -> Object:
+    container: Object = {
+        "name": "broker",
+        "image": image,
+        "command": ["penstock", *arguments(cluster, members)],
+        "env": environment(cluster),
+        "ports": ports(cluster),
+        # A start that recovers logs answers here before it is ready; one that hangs does not.
+        "startupProbe": probe("/health/live", 1, 120),
+        "livenessProbe": probe("/health/live", 10, 3),
+        "readinessProbe": probe("/health/ready", 2, 2),
+        "resources": cluster.spec.brokers.resources,
+        "securityContext": SECURITY,
+        "volumeMounts": [
+            {"name": names.DATA_CLAIM, "mountPath": names.DATA_DIR},
+            {"name": "config", "mountPath": names.CONFIG_DIR, "readOnly": True},
+            {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - the pod's own
+        ],
+    }
+    start = ""
+    if cluster.spec.etcd.sidecar is None and cluster.spec.etcd.tls_secret is not None:
+        container["volumeMounts"].append({"name": "etcd-tls", "mountPath": names.ETCD_TLS_DIR, "readOnly": True})
+        start += TLS_START
+    if cluster.spec.external is not None:
+        start += EXTERNAL_START
+    if start:
+        container["command"] = ["/bin/sh", "-c", f'{start}exec "$@"\n', "start", *container["command"]]
+    return container
+
+
+def arguments(cluster: Cluster, members: int) -> list[str]:
+    port = cluster.spec.port
+    return [
+        "up",
+        "--id",
+        "$(POD_INDEX)",
+        "--data",
+        f"{names.DATA_DIR}/data",
+        "--config",
+        f"{names.CONFIG_DIR}/penstock.toml",
+        "--http-host",
+        "0.0.0.0",  # noqa: S104 - the pod's own network
+        "--http-port",
+        str(names.HTTP_PORT),
+        "--listener",
+        f"PLAINTEXT://0.0.0.0:{port}",
+        "--advertise",
+        f"PLAINTEXT://{names.pod_host(cluster, '$(POD_NAME)')}:{port}",
+        *etcd.flags(cluster, members),
+        "--log-format",
+        "json",
+    ]
+
+
+def environment(cluster: Cluster) -> list[Object]:
+    found = [
+        from_field("POD_NAME", "metadata.name"),
+        from_field("POD_INDEX", f"metadata.labels['{names.INDEX_LABEL}']"),
+    ]
+    external = cluster.spec.external
+    if external is not None:
+        name = external.name.upper().replace("-", "_")
+        found += [
+            from_field("HOST_IP", "status.hostIP"),
+            {"name": "EXTERNAL_NAME", "value": name},
+            {"name": "EXTERNAL_LISTENER", "value": f"{name}://0.0.0.0:{external.port}"},
+        ]
+    return found
+
+
+def from_field(name: str, path: str) -> Object:
+    return {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
+
+
+def ports(cluster: Cluster) -> list[Object]:
+    found: list[Object] = [
+        {"name": "kafka", "containerPort": cluster.spec.port, "protocol": "TCP"},
+        {"name": "http", "containerPort": names.HTTP_PORT, "protocol": "TCP"},
+    ]
+    if cluster.spec.external is not None:
+        found.append({"name": "external", "containerPort": cluster.spec.external.port, "protocol": "TCP"})
+    return found
+
+
+def probe(path: str, period_s: int, failures: int) -> Object:
+    return {
+        "httpGet": {"path": path, "port": "http", "scheme": "HTTP"},
+        "periodSeconds": period_s,
+        "timeoutSeconds": 5,
+        "failureThreshold": failures,
+        "successThreshold": 1,
+    }
+
+
+def spread(cluster: Cluster) -> list[Object]:
+    """Over zones and nodes as evenly as can be; a pod that cannot be is placed all the same."""
+    return [
+        {
+            "maxSkew": 1,
+            "topologyKey": key,
+            "whenUnsatisfiable": "ScheduleAnyway",
+            "labelSelector": {"matchLabels": names.selector(cluster.metadata.name)},
+        }
+        for key in (cluster.spec.zone_label, "kubernetes.io/hostname")
+    ]
+
+
+def apart(cluster: Cluster) -> Object:
+    term = {
+        "labelSelector": {"matchLabels": names.selector(cluster.metadata.name)},
+        "topologyKey": "kubernetes.io/hostname",
+    }
+    preferred = [{"weight": 100, "podAffinityTerm": term}]
+    return {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}

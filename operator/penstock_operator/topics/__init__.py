@@ -1,0 +1,1 @@
+"""The controller of `Topic`: observes many at once, plans each with `reconcile.topic`, carries out in few requests."""

@@ -1,0 +1,148 @@
+"""Looks at topics, many at a time: by cluster one observation, a plan for each, few requests, and statuses where they
+differ. Made by `main`, run by `engine.runner`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+
+import structlog
+
+from penstock_operator.engine.ports import Connections, Objects, Queue, Verdict
+from penstock_operator.model.common import Key
+from penstock_operator.model.parse import InvalidResource, parse
+from penstock_operator.model.topic import Topic
+from penstock_operator.ports.kube import TOPICS, Kube, Object
+from penstock_operator.topics.batch import Batch, Look
+from penstock_operator.topics.health import Health
+from penstock_operator.topics.leftovers import Leftovers
+from penstock_operator.topics.looking import Wishes, cluster_of, name_of, topic_name_of, wishes
+from penstock_operator.topics.telling import Teller
+from penstock_operator.topics.troubles import ClusterKey, Troubles
+
+BATCH = 500
+RESYNC_TOPICS = 2000
+"""How many topics each resync looks at: what nobody told (a setting that somebody changed) is found in turns."""
+RIVAL_DELAY_S = 0.5
+
+log = structlog.get_logger("penstock.operator.topics")
+
+
+class TopicController:
+    """`now` is a monotonic clock and `wall` the wall clock, both in seconds."""
+
+    batch = BATCH
+
+    def __init__(
+        self,
+        kube: Kube,
+        objects: Objects,
+        connections: Connections,
+        queue: Queue,
+        *,
+        now: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._kube, self._objects, self._connections, self._queue = kube, objects, connections, queue
+        self._troubles = Troubles(now)
+        self._absences: dict[str, int] = {}
+        """By owner UID: complete lists in a row that lacked it."""
+        self._teller = Teller(kube, now, lambda: _rfc3339(wall()))
+        self.health = Health(objects, connections, self._troubles, self._put)
+        self._leftovers = Leftovers(kube, objects, connections, self._absences, self._put)
+        self._next = 0
+
+    async def reconcile(self, keys: Sequence[Key]) -> Mapping[Key, Verdict]:
+        by_cluster: dict[ClusterKey, list[Look]] = {}
+        verdicts: dict[Key, Verdict] = {}
+        for key in keys:
+            verdict = self._sort(key, by_cluster)
+            if verdict is not None:
+                verdicts[key] = verdict
+        for answers in await asyncio.gather(*(self._look(cluster, looks) for cluster, looks in by_cluster.items())):
+            verdicts.update(answers)
+        return verdicts
+
+    async def resync(self) -> None:
+        """Topics whose object went while nobody looked; and some of all topics, in turns."""
+        topics = self._objects.of(TOPICS)
+        if topics:
+            part = min(RESYNC_TOPICS, len(topics))
+            for index in range(self._next, self._next + part):
+                self._put(key_of(topics[index % len(topics)]))
+            self._next = (self._next + part) % len(topics)
+        await self._leftovers.sweep()
+
+    async def watch(self) -> None:
+        """Runs while this operator acts, until cancelled: sees what changes at the brokers without anybody's telling,
+        and has those topics looked at."""
+        await self.health.watch()
+
+    def _sort(self, key: Key, by_cluster: dict[ClusterKey, list[Look]]) -> Verdict | None:
+        """Puts a key to its cluster; or answers at once, where there is nothing to look at."""
+        body = self._objects.get(TOPICS, key.namespace, key.name)
+        if body is None:
+            last = self._objects.deleted(TOPICS, key.namespace, key.name)
+            if last is not None:
+                by_cluster.setdefault(cluster_of(last), []).append(Look(key, topic_name_of(last), None, last))
+            return None if last is not None else Verdict()
+        try:
+            desired = parse("Topic", body)
+        except InvalidResource as e:
+            log.warning("topic.invalid", namespace=key.namespace, name=key.name, error=str(e))
+            return Verdict()  # until it is changed
+        echo = self._teller.echo(key, desired)
+        if echo is not None:
+            return echo
+        by_cluster.setdefault(cluster_of(body), []).append(Look(key, desired.topic_name, desired, body))
+        return None
+
+    async def _look(self, cluster: ClusterKey, looks: list[Look]) -> dict[Key, Verdict]:
+        known = wishes(self._objects, cluster)
+        batch = Batch(
+            cluster,
+            self._connections.of(*cluster),
+            self._kube,
+            self._objects,
+            known,
+            self._troubles,
+            self._absences,
+            self.health.loads(cluster),
+            self.health.moving(cluster),
+        )
+        await batch.run(looks)
+        self._call_rivals(known, looks)
+        ends = await asyncio.gather(*(self._teller.tell(look) for look in looks))
+        return dict(zip([look.key for look in looks], ends, strict=True))
+
+    def _call_rivals(self, known: Wishes, looks: list[Look]) -> None:
+        """Other objects for a topic are looked at where what they say of it is not what it should be now."""
+        for look in looks:
+            others = known.by_topic.get(look.name, ())
+            if look.desired is None:
+                for body in others:
+                    self._put(key_of(body))
+            elif len(others) > 1:
+                self._call_each(look.desired, known.rivals(look.desired))
+
+    def _call_each(self, desired: Topic, rivals: Sequence[Topic]) -> None:
+        first = min((desired, *rivals), key=lambda t: (t.metadata.creation_timestamp, t.metadata.uid))
+        for rival in rivals:
+            says_conflict = any(c.reason == "Conflict" for c in rival.status.conditions)
+            if rival.status.conditions and says_conflict == (rival is first):
+                self._put(Key("Topic", rival.metadata.namespace, rival.metadata.name), RIVAL_DELAY_S)
+
+    def _put(self, key: Key, delay_s: float = 0.0) -> None:
+        self._teller.forget(key)
+        self._queue.put(key, delay_s)
+
+
+def key_of(body: Object) -> Key:
+    return Key("Topic", *name_of(body))
+
+
+def _rfc3339(wall_s: float) -> str:
+    return datetime.fromtimestamp(wall_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

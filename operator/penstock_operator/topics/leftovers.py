@@ -1,0 +1,132 @@
+"""Topics whose object went while nobody looked: what is stored with them decides. Used by `controller`.
+
+An event that came is dealt with by its key. Here is what no event told: an owner that is missing from two complete
+lists in a row, which are asked for only where there is a topic whose owner is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import structlog
+
+from penstock_operator.engine.ports import Connections, Objects
+from penstock_operator.model.common import Key
+from penstock_operator.ports.brokers import DELETION_POLICY, OWNER, Brokers, BrokersError, TopicState
+from penstock_operator.ports.kube import CLUSTERS, TOPICS, Kube, KubeError, Object
+from penstock_operator.reconcile.topic import reconcile
+from penstock_operator.reconcile.topic_deletion import LISTS_WITHOUT, fate
+from penstock_operator.reconcile.topic_types import Observed, TopicAction
+from penstock_operator.topics.carrying import carry_out
+from penstock_operator.topics.looking import Wishes, gone, live_uids, may_delete, name_of, wishes
+from penstock_operator.topics.troubles import ClusterKey
+
+log = structlog.get_logger("penstock.operator.topics")
+
+
+class Leftovers:
+    """`absences` has, by owner, how many complete lists in a row lacked it; kept here, read by all."""
+
+    def __init__(
+        self,
+        kube: Kube,
+        objects: Objects,
+        connections: Connections,
+        absences: dict[str, int],
+        put: Callable[[Key], None],
+    ) -> None:
+        self._kube, self._objects, self._connections = kube, objects, connections
+        self._absences, self._put = absences, put
+
+    async def sweep(self) -> None:
+        """One look at each cluster. Never raises for one of them."""
+        if not self._objects.is_listed(TOPICS):
+            return  # absence means nothing yet
+        suspects: dict[ClusterKey, dict[str, TopicState]] = {}
+        clusters = {name_of(body): body for body in self._objects.of(CLUSTERS)}
+        for cluster in clusters:
+            found = await self._suspects(cluster)
+            if found:
+                suspects[cluster] = found
+        await self._count(suspects)
+        for cluster, topics in suspects.items():
+            try:
+                await self._settle(cluster, clusters[cluster], topics)
+            except (BrokersError, KubeError) as e:
+                log.warning("topics.leftovers", namespace=cluster[0], cluster=cluster[1], error=str(e))
+
+    async def _suspects(self, cluster: ClusterKey) -> dict[str, TopicState]:
+        """Topics to be deleted with their object, and no such object is known, nor one that wants the topic."""
+        brokers = self._connections.of(*cluster)
+        if brokers is None:
+            return {}
+        try:
+            topics = await brokers.topics(settings=(OWNER, DELETION_POLICY))
+        except BrokersError as e:
+            log.warning("topics.leftovers", namespace=cluster[0], cluster=cluster[1], error=str(e))
+            return {}
+        known = wishes(self._objects, cluster)
+        found: dict[str, TopicState] = {}
+        for name, topic in topics.items():
+            owner = topic.settings.get(OWNER)
+            if not owner or topic.settings.get(DELETION_POLICY) != "Delete" or known.wants(name, owner):
+                continue
+            last = self._objects.deleted_of_uid(TOPICS, owner)
+            if last is not None:
+                self._put(Key("Topic", cluster[0], str(last["metadata"]["name"])))
+            elif not known.by_topic.get(name):
+                found[name] = topic
+        return found
+
+    async def _count(self, suspects: Mapping[ClusterKey, Mapping[str, TopicState]]) -> None:
+        """Asks the API server for a complete list of each namespace in question."""
+        owners: dict[str, set[str]] = {}
+        for (namespace, _), topics in sorted(suspects.items()):
+            owners.setdefault(namespace, set()).update(topic.settings[OWNER] for topic in topics.values())
+        for known in self._absences.keys() - set().union(*owners.values()):
+            del self._absences[known]
+        for namespace, of_namespace in owners.items():
+            try:
+                there = await live_uids(self._kube, namespace)
+            except KubeError as e:  # not a complete list: nothing is counted
+                log.warning("topics.leftovers", namespace=namespace, error=str(e))
+                continue
+            for owner in of_namespace:
+                if owner in there:
+                    self._absences.pop(owner, None)
+                else:
+                    self._absences[owner] = self._absences.get(owner, 0) + 1
+
+    async def _settle(self, cluster: ClusterKey, body: Object, topics: Mapping[str, TopicState]) -> None:
+        brokers = self._connections.of(*cluster)
+        due = {n: t for n, t in topics.items() if self._absences.get(t.settings[OWNER], 0) >= LISTS_WITHOUT}
+        if brokers is None or not due:
+            return
+        may = await may_delete(self._kube, *cluster)
+        known = wishes(self._objects, cluster)
+        wanted: dict[str, tuple[TopicAction, ...]] = {}
+        for name, topic in due.items():
+            observed = self._observed(name, topic, known, may)
+            if fate(observed) in ("delete", "protect"):
+                wanted[name] = reconcile(None, observed).actions
+        await self._carry_out(brokers, cluster, body, wanted)
+
+    def _observed(self, name: str, topic: TopicState, known: Wishes, may: bool) -> Observed:
+        evidence = gone(topic, None, known, self._objects, self._absences)
+        return Observed(
+            name,
+            topic,
+            owner_is_there=bool(known.by_topic.get(name)),
+            gone=None if evidence is None else replace(evidence, may_delete=may),
+        )
+
+    async def _carry_out(
+        self, brokers: Brokers, cluster: ClusterKey, body: Object, wanted: Mapping[str, tuple[TopicAction, ...]]
+    ) -> None:
+        outcome = await carry_out(brokers, wanted)
+        for name, error in outcome.failures.items():
+            log.warning("topics.leftover.kept", namespace=cluster[0], topic=name, error=str(error))
+        told = [happening for happenings in outcome.happenings.values() for happening in happenings]
+        if told:
+            await self._kube.tell(body, told)

@@ -1,0 +1,107 @@
+"""Finds out what `reconcile.topic` has to know of many topics of one cluster. Used by `controller` and `leftovers`."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from penstock_operator.engine.ports import Objects
+from penstock_operator.model.common import API_VERSION, DeletionPolicy
+from penstock_operator.model.parse import InvalidResource, parse
+from penstock_operator.model.topic import Topic
+from penstock_operator.ports.brokers import OWNER, TopicState
+from penstock_operator.ports.kube import CLUSTERS, TOPICS, Kube, KubeError, Object
+from penstock_operator.reconcile.topic_types import Gone
+from penstock_operator.topics.troubles import ClusterKey
+
+CHECK_NAME = "penstock-deletion-check"
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """The objects of a cluster by the topic that they want."""
+
+    by_topic: Mapping[str, tuple[Object, ...]]
+
+    def wants(self, name: str, uid: str) -> bool:
+        return any(o["metadata"].get("uid") == uid for o in self.by_topic.get(name, ()))
+
+    def rivals(self, of: Topic) -> tuple[Topic, ...]:
+        found = []
+        for other in self.by_topic.get(of.topic_name, ()):
+            if other["metadata"].get("uid") != of.metadata.uid:
+                try:
+                    found.append(parse("Topic", other))
+                except InvalidResource:
+                    continue
+        return tuple(found)
+
+
+def wishes(objects: Objects, cluster: ClusterKey) -> Wishes:
+    found: defaultdict[str, list[Object]] = defaultdict(list)
+    for body in objects.in_cluster(TOPICS, *cluster):
+        found[topic_name_of(body)].append(body)
+    return Wishes({name: tuple(bodies) for name, bodies in found.items()})
+
+
+def topic_name_of(body: Mapping[str, Any]) -> str:
+    return str(body.get("spec", {}).get("topicName") or body["metadata"]["name"])
+
+
+def name_of(body: Mapping[str, Any]) -> tuple[str, str]:
+    """Namespace and name."""
+    return str(body["metadata"].get("namespace") or ""), str(body["metadata"]["name"])
+
+
+def cluster_of(body: Mapping[str, Any]) -> ClusterKey:
+    name = body.get("spec", {}).get("clusterRef", {}).get("name") or ""
+    return str(body["metadata"].get("namespace") or ""), str(name)
+
+
+def may_move(objects: Objects, cluster: ClusterKey) -> bool:
+    """Whether the `Cluster` lets replicas be moved without being asked."""
+    body = objects.get(CLUSTERS, *cluster)
+    spec = body.get("spec", {}) if body is not None else {}
+    return not spec.get("paused") and spec.get("moving", {}).get("automatic", True) is not False
+
+
+def gone(
+    topic: TopicState | None, desired: Topic | None, known: Wishes, objects: Objects, absences: Mapping[str, int]
+) -> Gone | None:
+    """What is known of the object that a topic belongs to; None where it is there, or where the topic is nobody's."""
+    owner = topic.settings.get(OWNER) if topic is not None else None
+    if topic is None or not owner or known.wants(topic.name, owner):
+        return None
+    last = objects.deleted_of_uid(TOPICS, owner)
+    if last is None:
+        return Gone(lists_without=absences.get(owner, 0))
+    policy: DeletionPolicy = "Delete" if last.get("spec", {}).get("deletionPolicy") == "Delete" else "Retain"
+    same_name = desired is not None and last["metadata"]["name"] == desired.metadata.name
+    return Gone(True, policy, absences.get(owner, 0), same_name)
+
+
+async def may_delete(kube: Kube, namespace: str, cluster: str) -> bool:
+    """Whether objects can be created in a namespace, tried without doing it: False where the namespace or the resource
+    definition is going or has gone, so that what is deleted with them is kept. Raises `KubeError` where that cannot be
+    told, also for want of the right to create Topics."""
+    body = {
+        "apiVersion": API_VERSION,
+        "kind": "Topic",
+        "metadata": {"name": CHECK_NAME, "namespace": namespace},
+        "spec": {"clusterRef": {"name": cluster}},
+    }
+    try:
+        await kube.create(TOPICS, namespace, body, dry_run=True)
+    except KubeError as e:
+        if e.status in (404, 405) or (e.status == 403 and "being terminated" in str(e)):
+            return False
+        if e.status not in (409, 422):
+            raise
+    return True
+
+
+async def live_uids(kube: Kube, namespace: str) -> Collection[str]:
+    """Of all Topics of a namespace, by a complete list of the API server's own. Raises `KubeError`."""
+    return {str(body["metadata"].get("uid")) for body in await kube.list(TOPICS, namespace)}

@@ -1,0 +1,42 @@
+"""Three real brokers and their etcd for this folder, and a gateway to them."""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from penstock_operator.brokers.gateway import Gateway
+from penstock_operator.brokers.line import Line
+
+BROKER_TESTS = Path(__file__).parents[3] / "broker" / "tests"
+sys.path[:0] = [str(BROKER_TESTS / "node"), str(BROKER_TESTS / "state")]
+
+if TYPE_CHECKING:
+    from cluster_processes import Cluster
+
+
+@pytest.fixture(scope="module")
+def trio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Brokers 1 to 3, which serve."""
+    from cluster_processes import Cluster, running
+
+    with running(Cluster(tmp_path_factory.mktemp("trio"))) as made:
+        yield made
+
+
+@pytest.fixture
+async def gateway(trio: Cluster) -> AsyncIterator[Gateway]:
+    made = Gateway(Line(trio.bootstrap))
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+def name() -> str:
+    """A name that nothing else has."""
+    return f"t-{uuid.uuid4().hex[:12]}"

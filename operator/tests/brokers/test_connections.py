@@ -1,0 +1,58 @@
+"""Which brokers belong to which Cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock_operator.brokers.connections import Connections, parse_override
+
+
+def bodies(**more: Any) -> dict[tuple[str, str], dict[str, Any]]:
+    return {("ns", "c"): {"metadata": {"name": "c", "namespace": "ns", "uid": "1"}, "spec": more}}
+
+
+async def test_a_clusters_brokers_are_behind_its_service() -> None:
+    there = bodies()
+    connections = Connections(lambda ns, name: there.get((ns, name)))
+    found = connections.of("ns", "c")
+    assert found is not None
+    assert found._line.bootstrap == "c.ns.svc:9092"
+    assert connections.of("ns", "c") is found
+    assert connections.of("ns", "other") is None
+    await connections.close()
+
+
+async def test_a_cluster_made_anew_or_at_another_port_is_connected_anew() -> None:
+    there = bodies()
+    connections = Connections(lambda ns, name: there.get((ns, name)))
+    first = connections.of("ns", "c")
+    there["ns", "c"]["metadata"]["uid"] = "2"
+    second = connections.of("ns", "c")
+    assert second is not first
+    there["ns", "c"]["spec"]["port"] = 9192
+    third = connections.of("ns", "c")
+    assert third is not None
+    assert third is not second
+    assert third._line.bootstrap == "c.ns.svc:9192"
+    there.clear()
+    assert connections.of("ns", "c") is None
+    await connections.close()
+
+
+async def test_an_address_may_be_given_instead() -> None:
+    there = bodies()
+    connections = Connections(lambda ns, name: there.get((ns, name)), override="ns/c=127.0.0.1:1;127.0.0.1:2")
+    found = connections.of("ns", "c")
+    assert found is not None
+    assert found._line.bootstrap == "127.0.0.1:1"
+    await connections.close()
+
+
+def test_overrides_are_read_or_refused() -> None:
+    assert parse_override("") == {}
+    assert parse_override("h:1,g:2") == {None: "h:1,g:2"}
+    assert parse_override("a/b=h:1; c/d=g:2") == {("a", "b"): "h:1", ("c", "d"): "g:2"}
+    with pytest.raises(ValueError, match="neither"):
+        parse_override("b=h:1")

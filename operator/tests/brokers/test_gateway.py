@@ -1,0 +1,255 @@
+"""The gateway against three real brokers."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from uuid import uuid4
+
+import pytest
+
+from penstock.client import Consumer, Producer, TopicPartition
+from penstock_operator.brokers.gateway import DOMAIN, DRAINING, Gateway
+from penstock_operator.brokers.line import Line
+from penstock_operator.ports.brokers import (
+    DELETION_POLICY,
+    OWNER,
+    RESET_ID,
+    BrokersError,
+    NewTopic,
+    SettingsChange,
+    TopicState,
+)
+
+DEADLINE_S = 40.0
+
+
+async def until(condition: Callable[[], Awaitable[object]], what: str) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not await condition():
+        assert time.monotonic() < deadline, f"not within {DEADLINE_S} s: {what}"
+        await asyncio.sleep(0.05)
+
+
+async def seen(gateway: Gateway, name: str, holds: Callable[[TopicState], object] = bool) -> TopicState:
+    """The topic, once the broker that is asked has heard of it, and of what is to hold."""
+    found: list[TopicState] = []
+
+    async def is_there() -> bool:
+        found[:] = (await gateway.topics([name])).values()
+        return bool(found) and bool(holds(found[0]))
+
+    await until(is_there, f"topic {name}")
+    return found[0]
+
+
+async def created(gateway: Gateway, name: str, partitions: int | None = 1, replicas: int | None = 1) -> TopicState:
+    settings = {OWNER: "uid-1", DELETION_POLICY: "Delete", "retention.ms": "1000"}
+    assert await gateway.create_topics([NewTopic(name, partitions, replicas, settings)]) == {name: None}
+    return await seen(gateway, name, lambda t: all(p.leader >= 0 for p in t.partitions))
+
+
+async def test_who_is_there(gateway: Gateway) -> None:
+    picture = await gateway.picture()
+    assert [broker.broker_id for broker in picture.brokers] == [1, 2, 3]
+    assert picture.controller_id in (1, 2, 3)
+    assert picture.cluster_id
+    assert all(broker.version and not broker.is_draining for broker in picture.brokers)
+
+
+async def test_topics_are_created_with_their_settings_and_told_of_with_what_is_set_for_them(
+    gateway: Gateway, name: str
+) -> None:
+    topic = await created(gateway, name, 3, 2)
+    assert [len(p.replicas) for p in topic.partitions] == [2, 2, 2]
+    assert topic.settings == {OWNER: "uid-1", DELETION_POLICY: "Delete", "retention.ms": "1000"}
+    everything = await gateway.topics(settings=(OWNER,))
+    assert everything[name].settings == {OWNER: "uid-1"}
+    assert everything[name].topic_id == topic.topic_id
+    assert (await gateway.topics([name, "nothing"], settings=False))[name].settings == {}
+    assert "nothing" not in await gateway.topics([name, "nothing"])
+
+
+async def test_what_is_left_out_is_the_brokers_default(gateway: Gateway, name: str) -> None:
+    # Not -1 partitions: an operator of another system asked for those.
+    topic = await created(gateway, name, None, None)
+    assert len(topic.partitions) >= 1
+    assert len(topic.partitions[0].replicas) == 3
+
+
+async def test_each_of_many_has_its_own_answer(gateway: Gateway, name: str) -> None:
+    await created(gateway, name)
+    answers = await gateway.create_topics(
+        [
+            NewTopic(name, 1, 1, {}),
+            NewTopic(f"{name}-wide", 1, 9, {}),
+            NewTopic(f"{name}-odd", 1, 1, {"no.such.setting": "1"}),
+            NewTopic(f"{name}-good", 1, 1, {}),
+        ]
+    )
+    codes = [error.code if error else None for error in answers.values()]
+    assert codes == ["TOPIC_ALREADY_EXISTS", "INVALID_REPLICATION_FACTOR", "INVALID_CONFIG", None]
+    assert not any(error.is_passing for error in answers.values() if error)
+
+
+async def test_partitions_are_added_and_settings_changed(gateway: Gateway, name: str) -> None:
+    await created(gateway, name)
+    assert await gateway.grow_topics({name: 4}) == {name: None}
+    change = SettingsChange(name, {"retention.ms": None, "segment.ms": "7000"})
+    assert await gateway.change_topics([change]) == {name: None}
+    topic = await seen(gateway, name, lambda t: "segment.ms" in t.settings and len(t.partitions) == 4)
+    assert topic.settings == {OWNER: "uid-1", DELETION_POLICY: "Delete", "segment.ms": "7000"}
+    refused = (await gateway.change_topics([SettingsChange(name, {"segment.ms": "soon"})]))[name]
+    assert refused is not None
+    assert (refused.code, refused.is_passing) == ("INVALID_CONFIG", False)
+
+
+async def test_a_topic_is_deleted_only_by_its_id(gateway: Gateway, name: str) -> None:
+    topic = await created(gateway, name)
+    error = (await gateway.delete_topics({name: uuid4()}))[name]
+    assert error is not None
+    assert error.code == "UNKNOWN_TOPIC_ID"
+    assert await gateway.delete_topics({name: topic.topic_id}) == {name: None}
+
+    async def is_gone() -> bool:
+        return name not in await gateway.topics([name])
+
+    await until(is_gone, "it is gone")
+
+
+async def test_replicas_move_and_the_move_is_seen(gateway: Gateway, name: str) -> None:
+    topic = await created(gateway, name, 2, 1)
+    targets = {(name, i): (1, 2, 3) for i in range(2)}
+    assert await gateway.reassign(targets) == dict.fromkeys(targets)
+
+    def is_done(t: TopicState) -> bool:
+        return all(sorted(p.isr) == [1, 2, 3] and not p.adding and not p.removing for p in t.partitions)
+
+    await seen(gateway, name, is_done)
+    await gateway.elect_preferred([(name, 0), (name, 1)])
+    await seen(gateway, name, lambda t: all(p.leader == 1 for p in t.partitions))
+    error = (await gateway.reassign({(name, 0): (1, 77)}))[name, 0]
+    assert error is not None
+    assert not error.is_passing
+    assert topic.topic_id == (await gateway.topics([name]))[name].topic_id
+
+
+async def test_a_broker_is_drained_and_tells_when_it_can_go(gateway: Gateway, name: str) -> None:
+    await created(gateway, name, 3, 2)
+    drain = SettingsChange("3", {DRAINING: "true"})
+    assert await gateway.change_brokers([drain]) == {"3": None}
+
+    async def is_removable() -> bool:
+        return (await gateway.picture()).brokers[2].is_removable
+
+    try:
+        # What other tests left with three replicas cannot go anywhere.
+        for other, state in (await gateway.topics(settings=False)).items():
+            if any(len(p.replicas) > 2 for p in state.partitions):
+                await gateway.delete_topics({other: state.topic_id})
+        await until(is_removable, "broker 3 is empty")
+        assert (await gateway.broker_settings([3]))[3][DRAINING] == "true"
+        assert not any(3 in p.replicas for p in (await gateway.topics([name]))[name].partitions)
+    finally:
+        await gateway.change_brokers([SettingsChange("3", {DRAINING: None})])
+    error = (await gateway.change_brokers([SettingsChange("9", {DRAINING: "true"})]))["9"]
+    assert error is not None
+
+
+async def test_a_failure_domain_is_set_and_seen(gateway: Gateway) -> None:
+    assert await gateway.change_brokers([SettingsChange("2", {DOMAIN: "zone-b/node-2"})]) == {"2": None}
+
+    async def is_seen() -> bool:
+        return (await gateway.picture()).brokers[1].failure_domain == "zone-b/node-2"
+
+    await until(is_seen, "the failure domain")
+    assert await gateway.change_brokers([SettingsChange("2", {DOMAIN: None})]) == {"2": None}
+
+
+async def test_groups_are_told_of_with_lag_and_settings(gateway: Gateway, trio: object, name: str) -> None:
+    await created(gateway, name, 1, 1)
+    bootstrap = trio.bootstrap  # type: ignore[attr-defined]
+    async with Producer(bootstrap) as producer:
+        for number in range(5):
+            await producer.send(name, str(number).encode())
+        await producer.flush()
+    group = f"g-{name}"
+    await gateway.commit(group, {(name, 0): 2})
+    assert await gateway.change_groups([SettingsChange(group, {RESET_ID: "r1", OWNER: "uid-2"})]) == {group: None}
+
+    async def is_told() -> bool:
+        found = (await gateway.groups([group])).get(group)
+        return found is not None and bool(found.settings) and bool(found.offsets)
+
+    await until(is_told, "the group with its settings")
+    state = (await gateway.groups([group, "nobody"]))[group]
+    assert (state.state, state.members) == ("Empty", 0)
+    assert state.settings == {RESET_ID: "r1", OWNER: "uid-2"}
+    (offset,) = state.offsets
+    assert (offset.committed, offset.start, offset.end) == (2, 0, 5)
+    assert offset.lag_ms is not None
+    assert group in await gateway.group_ids()
+    assert "nobody" not in await gateway.groups(["nobody"])
+    assert await gateway.offsets_at({(name, 0): -2}) == {(name, 0): 0}
+    assert await gateway.offsets_at({(name, 0): 1 << 50}) == {(name, 0): 5}
+    answers = await gateway.delete_groups([group, "nobody"])
+    assert answers[group] is None
+    assert answers["nobody"] is not None
+
+
+async def test_offsets_of_a_group_with_members_are_refused(gateway: Gateway, trio: object, name: str) -> None:
+    await created(gateway, name, 1, 1)
+    async with Consumer(trio.bootstrap, group_id=f"g-{name}") as consumer:  # type: ignore[attr-defined]
+        consumer.subscribe([name])
+        while set(consumer.assignment) != {TopicPartition(name, 0)}:
+            await consumer.getmany(timeout_ms=100)
+        with pytest.raises(BrokersError) as raised:
+            await gateway.commit(f"g-{name}", {(name, 0): 0})
+        assert not raised.value.is_passing
+        assert (await gateway.groups([f"g-{name}"]))[f"g-{name}"].members == 1
+
+
+async def test_nobody_answering_is_an_error_that_passes_and_ends() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    gateway = Gateway(Line(f"127.0.0.1:{port}"))
+    with pytest.raises(BrokersError, match=str(port)) as raised:
+        await gateway.topics()
+    assert raised.value.is_passing
+    await gateway.close()
+
+
+async def test_a_listener_that_says_nothing_does_not_hold_anybody_up_for_ever() -> None:
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(silent, "127.0.0.1", 0) as server:
+        gateway = Gateway(Line(f"127.0.0.1:{server.sockets[0].getsockname()[1]}", request_timeout_ms=300))
+        with pytest.raises(BrokersError) as raised:
+            await gateway.picture()
+        assert raised.value.is_passing
+        await gateway.close()
+
+
+async def test_it_goes_on_when_the_controller_dies(gateway: Gateway, trio: object, name: str) -> None:
+    await created(gateway, name, 1, 3)
+    controller = (await gateway.picture()).controller_id
+    trio.brokers[controller].kill()  # type: ignore[attr-defined]
+
+    async def can_change() -> bool:
+        try:
+            answers = await gateway.change_topics([SettingsChange(name, {"segment.ms": "9000"})])
+        except BrokersError as e:
+            if not e.is_passing:
+                raise
+            return False
+        return answers == {name: None}
+
+    await until(can_change, "another controller")
+    await seen(gateway, name, lambda t: t.settings.get("segment.ms") == "9000")
+    assert (await gateway.picture()).controller_id != controller
+    trio.begin(controller).ready()  # type: ignore[attr-defined]
+    await seen(gateway, name, lambda t: len(t.partitions[0].isr) == 3)

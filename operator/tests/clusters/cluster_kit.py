@@ -1,0 +1,223 @@
+"""A cluster's world: an API server whose StatefulSets have pods that start, and brokers that are there while those run.
+
+Time goes on by hand. Pods are ready `START_S` after they were made, unless their image is called bad or their node is
+gone; what holds of brokers' replicas is what `InMemoryBrokers` does.
+"""
+
+from __future__ import annotations
+
+import copy
+from datetime import UTC, datetime
+from typing import Any
+
+from doubles.brokers import InMemoryBrokers
+from doubles.kube import FakeKube
+
+from penstock_operator.clusters.controller import ClusterController
+from penstock_operator.engine.routing import Routing
+from penstock_operator.model.cluster import Cluster
+from penstock_operator.model.common import Key
+from penstock_operator.model.parse import parse
+from penstock_operator.ports.brokers import Brokers
+from penstock_operator.ports.kube import CLAIMS, CLUSTERS, NODES, PODS, SERVICES, STATEFUL_SETS, Object
+from penstock_operator.specs import names
+
+NS, NAME, UID = "ns", "c", "cluster-uid"
+EPOCH = datetime(2026, 3, 1, tzinfo=UTC).timestamp()
+START_S = 2.0
+ZONES = ("a", "b", "c")
+
+
+class Connected:
+    """`engine.ports.Connections` to these brokers."""
+
+    def __init__(self, brokers: Brokers | None) -> None:
+        self.brokers = brokers
+
+    def of(self, namespace: str, cluster: str) -> Brokers | None:
+        return self.brokers
+
+
+class HandQueue:
+    """Keys by the time when they are due."""
+
+    def __init__(self, world: World) -> None:
+        self.world, self.due = world, dict[Key, float]()
+
+    def put(self, key: Key, delay_s: float = 0.0) -> None:
+        at = self.world.time + delay_s
+        self.due[key] = min(at, self.due.get(key, at))
+
+
+class World:
+    """`turn` lets pods and the controller do what is due now, `run` lets time go on."""
+
+    def __init__(self, *, seed: int = 1) -> None:
+        self.time = 1000.0
+        self.kube = FakeKube(now=lambda: self.time)
+        self.brokers = InMemoryBrokers((), seed=seed)
+        self.brokers.cluster_id = "kafka-id"
+        self.connections = Connected(self.brokers)
+        self.queue = HandQueue(self)
+        Routing(self.kube.objects, self.queue)
+        self.looks = 0
+        self.moves_a_turn = 1000
+        self.pods_made = 0
+        self.most_away = 0
+        """The most brokers that were away at the same time."""
+        self.restarted: list[int] = []
+        """Brokers in the order in which their pods went."""
+        self.start()
+        for number in range(6):
+            labels = {"topology.kubernetes.io/zone": ZONES[number % 3]}
+            self.kube.put(NODES, {"metadata": {"name": f"node-{number}", "labels": labels}})
+
+    def start(self) -> None:
+        """Another operator, which knows nothing but what is stored."""
+        self.controller = ClusterController(
+            self.kube, self.kube.objects, self.connections, self.queue, image="penstock:1",
+            now=lambda: self.time, wall=lambda: EPOCH + self.time,
+        )  # fmt: skip
+
+    def stamp(self) -> str:
+        return datetime.fromtimestamp(EPOCH + self.time, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+    # What users do
+
+    def apply(self, **spec: Any) -> Object:
+        """The Cluster with this spec, external etcd unless it says otherwise."""
+        spec = {"etcd": {"endpoints": ["http://etcd:2379"]}, **spec}
+        meta = {"name": NAME, "namespace": NS, "uid": UID}
+        return self.kube.put(CLUSTERS, {"metadata": meta, "spec": spec})
+
+    # What happens
+
+    async def turn(self) -> None:
+        self.pods()
+        self.brokers.progress(self.moves_a_turn)
+        due = [key for key, at in self.queue.due.items() if key.kind == "Cluster" and at <= self.time]
+        for key in due:
+            del self.queue.due[key]
+            self.looks += 1
+            verdict = (await self.controller.reconcile([key]))[key]
+            if verdict.error is not None:
+                self.queue.put(key, 5.0)
+            elif verdict.look_again_s is not None:
+                self.queue.put(key, verdict.look_again_s)
+
+    async def run(self, seconds: float = 60.0) -> None:
+        until = self.time + seconds
+        while self.time < until:
+            await self.turn()
+            self.time += 0.5
+        await self.turn()
+
+    def pods(self) -> None:
+        """What Kubernetes' own controllers and kubelets do."""
+        for body in self.kube.objects.of(STATEFUL_SETS, NS):
+            for ordinal in range(body["spec"]["replicas"]):
+                if self.kube.read(PODS, NS, names.pod(NAME, ordinal)) is None:
+                    self._make(body, ordinal)
+            for ordinal in range(body["spec"]["replicas"], 20):
+                if self.kube.read(PODS, NS, names.pod(NAME, ordinal)) is not None:
+                    self.kube.remove(PODS, NS, names.pod(NAME, ordinal))
+        for service in self.kube.objects.of(SERVICES, NS):
+            self._give_address(service)
+        there = {}
+        for pod in self.kube.objects.of(PODS, NS):
+            there[int(pod["metadata"]["name"].rpartition("-")[2])] = self._start(pod)
+        for number in list(self.brokers.registered):
+            if not there.get(number):
+                self.brokers.forget(number)
+                self.restarted.append(number)
+        self.most_away = max(self.most_away, sum(not ready for ready in there.values()))
+
+    def _make(self, body: Object, ordinal: int) -> None:
+        template = copy.deepcopy(body["spec"]["template"])
+        for claim in body["spec"]["volumeClaimTemplates"]:
+            name = names.claim(claim["metadata"]["name"], NAME, ordinal)
+            if self.kube.read(CLAIMS, NS, name) is None:
+                meta = {"name": name, "namespace": NS, "labels": claim["metadata"]["labels"]}
+                size = claim["spec"]["resources"]["requests"]["storage"]
+                status = {"phase": "Bound", "capacity": {"storage": size}}
+                self.kube.put(CLAIMS, {"metadata": meta, "spec": claim["spec"], "status": status})
+        meta = template["metadata"] | {"name": names.pod(NAME, ordinal), "namespace": NS}
+        spec = template["spec"] | {"nodeName": f"node-{ordinal % 6}"}
+        self.pods_made += 1
+        self.kube.put(PODS, {"metadata": meta, "spec": spec, "status": {"madeAt": self.time}})
+
+    def _start(self, pod: Object) -> bool:
+        """Whether it is ready now."""
+        ordinal = int(pod["metadata"]["name"].rpartition("-")[2])
+        made_at = pod["status"]["madeAt"]
+        if "bad" in pod["spec"]["containers"][0]["image"]:
+            waiting = {"name": "broker", "state": {"waiting": {"reason": "ImagePullBackOff"}}}
+            if "containerStatuses" not in pod["status"]:
+                self.kube.put(PODS, pod | {"status": {"madeAt": made_at, "containerStatuses": [waiting]}})
+            return False
+        if self.time - made_at < START_S:
+            return False
+        if "conditions" not in pod["status"]:
+            running = {"name": "broker", "state": {"running": {"startedAt": self.stamp()}}}
+            etcd = {"name": "etcd", "ready": True}
+            ready = {"type": "Ready", "status": "True", "lastTransitionTime": self.stamp()}
+            status = {
+                "madeAt": made_at, "containerStatuses": [running], "initContainerStatuses": [etcd],
+                "conditions": [ready],
+            }  # fmt: skip
+            self.kube.put(PODS, pod | {"status": status})
+        if ordinal not in self.brokers.registered:
+            self.brokers.add_broker(ordinal)
+            self.brokers.restart(ordinal)
+        return True
+
+    def _give_address(self, service: Object) -> None:
+        spec = service["spec"]
+        if spec.get("type") == "NodePort" and "nodePort" not in spec["ports"][0]:
+            number = 30000 + int(service["metadata"]["labels"][names.ORDINAL_LABEL])
+            spec = spec | {"ports": [spec["ports"][0] | {"nodePort": number}]}
+            self.kube.put(SERVICES, copy.deepcopy(service) | {"spec": spec})
+
+    # What is seen
+
+    @property
+    def cluster(self) -> Cluster:
+        body = self.kube.read(CLUSTERS, NS, NAME)
+        assert body is not None, "the Cluster is there"
+        return parse("Cluster", body)
+
+    def condition(self, kind: str) -> tuple[str, str]:
+        found = {c.type: c for c in self.cluster.status.conditions}[kind]
+        return found.status, found.reason
+
+    def message(self, kind: str) -> str:
+        return {c.type: c for c in self.cluster.status.conditions}[kind].message
+
+    @property
+    def replicas(self) -> int:
+        return int(self.stateful_set["spec"]["replicas"])
+
+    @property
+    def stateful_set(self) -> Object:
+        body = self.kube.read(STATEFUL_SETS, NS, names.stateful_set(NAME))
+        assert body is not None, "the StatefulSet is there"
+        return body
+
+    def setting(self, broker: int | str, name: str) -> str | None:
+        return self.brokers.settings_of_brokers.get(str(broker), {}).get(name)
+
+    @property
+    def told(self) -> list[str]:
+        return [happening.reason for _, happening in self.kube.told]
+
+    def images(self) -> set[str]:
+        return {pod["spec"]["containers"][0]["image"] for pod in self.kube.objects.of(PODS, NS)}
+
+
+async def formed(**spec: Any) -> World:
+    """A world with a Cluster that is ready."""
+    world = World()
+    world.apply(**spec)
+    await world.run(30)
+    assert world.condition("Ready") == ("True", "Serving"), world.message("Ready")
+    return world

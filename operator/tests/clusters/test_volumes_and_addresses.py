@@ -1,0 +1,125 @@
+"""Volumes that grow, and the addresses by which clients outside reach brokers."""
+
+from __future__ import annotations
+
+from clusters.cluster_kit import NAME, NS, formed
+
+from penstock_operator.ports.kube import CLAIMS, CONFIG_MAPS, SERVICES, STATEFUL_SETS, KubeError
+from penstock_operator.specs import names
+
+
+def brokers(size: str) -> dict[str, object]:
+    return {"replicas": 3, "storage": {"size": size}}
+
+
+async def test_volumes_grow_and_the_template_follows_without_a_restart() -> None:
+    world = await formed(brokers=brokers("10Gi"))
+    uid = world.stateful_set["metadata"]["uid"]
+    world.apply(brokers=brokers("20Gi"))
+    await world.run(30)
+    claims = world.kube.objects.of(CLAIMS, NS)
+    assert [c["spec"]["resources"]["requests"]["storage"] for c in claims] == ["20Gi"] * 3
+    template = world.stateful_set["spec"]["volumeClaimTemplates"][0]
+    assert template["spec"]["resources"]["requests"]["storage"] == "20Gi"
+    assert world.stateful_set["metadata"]["uid"] != uid
+    assert world.pods_made == 3
+    assert world.restarted == []
+
+
+async def test_no_pod_goes_while_there_is_no_stateful_set_to_make_it_again() -> None:
+    world = await formed(brokers=brokers("10Gi"))
+    real, without = world.kube.delete, []
+
+    async def delete(resource, namespace, name, uid="", *, orphan=False):  # type: ignore[no-untyped-def]
+        without.append((resource.plural, world.kube.read(STATEFUL_SETS, NS, "c-broker") is None))
+        return await real(resource, namespace, name, uid, orphan=orphan)
+
+    world.kube.delete = delete  # type: ignore[method-assign]
+    world.apply(brokers=brokers("20Gi"), image="penstock:2")
+    await world.run(120)
+    assert without == [("statefulsets", False)] + [("pods", False)] * 3
+    assert world.images() == {"penstock:2"}
+
+
+async def test_another_way_to_write_the_same_size_changes_nothing() -> None:
+    world = await formed(brokers=brokers("10Gi"))
+    writes = world.kube.calls["patch"] + world.kube.calls["delete"]
+    world.apply(brokers=brokers("10240Mi"))
+    await world.run(30)
+    assert world.kube.calls["patch"] + world.kube.calls["delete"] == writes
+
+
+async def test_a_class_that_cannot_expand_is_told_and_not_asked_again_and_again() -> None:
+    world = await formed(brokers=brokers("10Gi"))
+    refusal = KubeError(403, "Forbidden", "only dynamically provisioned pvc can be resized")
+    world.kube.fail("patch", refusal, times=100, resource=CLAIMS)
+    world.apply(brokers=brokers("20Gi"))
+    await world.run(120)
+    assert world.condition("Storage") == ("False", "NotExpandable")
+    assert "only dynamically provisioned pvc can be resized" in world.message("Storage")
+    assert world.kube.calls["patch"] == 3
+    assert world.condition("Ready") == ("True", "Serving")
+    world.apply(brokers=brokers("10Gi"))
+    await world.run(10)
+    assert "Storage" not in {c.type for c in world.cluster.status.conditions}
+
+
+async def test_smaller_volumes_are_refused() -> None:
+    world = await formed(brokers=brokers("10Gi"))
+    world.apply(brokers=brokers("5Gi"))
+    await world.run(10)
+    assert world.condition("Storage") == ("False", "SmallerRefused")
+    assert world.kube.calls["patch"] == 0
+
+
+async def test_a_volume_that_is_gone_is_told_with_what_to_do() -> None:
+    world = await formed()
+    claim = dict(world.kube.read(CLAIMS, NS, "data-c-broker-1") or {})
+    world.kube.put(CLAIMS, claim | {"status": {"phase": "Lost"}})
+    await world.run(10)
+    assert world.condition("Storage") == ("False", "VolumeLost")
+    assert "delete the claim and the pod c-broker-1" in world.message("Storage")
+
+
+async def test_brokers_start_when_their_node_ports_are_known_and_need_no_restart() -> None:
+    world = await formed(external={"type": "NodePort", "host": "example.org"})
+    config = world.kube.read(CONFIG_MAPS, NS, "c-broker")
+    assert config is not None
+    assert {k: v for k, v in config["data"].items() if k.startswith("external-")} == {
+        f"external-{n}": f"example.org:{30000 + n}\n" for n in range(3)
+    }
+    assert world.pods_made == 3
+    assert world.restarted == []
+    world.apply(external={"type": "NodePort", "host": "example.org"}, brokers={"replicas": 4})
+    await world.run(60)
+    assert world.pods_made == 4
+    assert world.restarted == []
+
+
+async def test_a_broker_whose_load_balancer_got_an_address_later_is_restarted_alone() -> None:
+    world = await formed(external={"type": "LoadBalancer"})
+    name = names.external_service(NAME, 1)
+    service = dict(world.kube.read(SERVICES, NS, name) or {})
+    world.kube.put(SERVICES, service | {"status": {"loadBalancer": {"ingress": [{"ip": "10.0.0.7"}]}}})
+    await world.run(60)
+    config = world.kube.read(CONFIG_MAPS, NS, "c-broker")
+    assert config is not None
+    assert config["data"]["external-1"] == "10.0.0.7:9094\n"
+    assert world.restarted == [1]
+    service = dict(world.kube.read(SERVICES, NS, name) or {})
+    world.kube.put(SERVICES, service | {"status": {"loadBalancer": {"ingress": [{"hostname": "b1.example"}]}}})
+    await world.run(60)
+    assert world.restarted == [1, 1], "another address"
+
+
+async def test_services_of_brokers_that_are_gone_and_of_listeners_that_are_gone_go_too() -> None:
+    external = {"type": "NodePort"}
+    world = await formed(brokers={"replicas": 4}, external=external)
+    world.apply(brokers={"replicas": 3}, external=external)
+    await world.run(60)
+    there = {s["metadata"]["name"] for s in world.kube.objects.of(SERVICES, NS)}
+    assert there == {"c", "c-brokers", *(names.external_service(NAME, n) for n in range(3))}
+    world.apply(brokers={"replicas": 3})
+    await world.run(90)
+    assert {s["metadata"]["name"] for s in world.kube.objects.of(SERVICES, NS)} == {"c", "c-brokers"}
+    assert world.condition("Rolled") == ("True", "AsWanted")

@@ -1,0 +1,160 @@
+"""Random resources that are as they should be, made from the models' own types."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from hypothesis import strategies as st
+from msgspec import inspect
+
+from penstock_operator.model.cluster import Cluster, ClusterSpec
+from penstock_operator.model.common import Meta
+from penstock_operator.model.fields import unwrapped
+from penstock_operator.model.group import ConsumerGroup, ConsumerGroupSpec
+from penstock_operator.model.parse import Resource
+from penstock_operator.model.topic import Topic, TopicSpec
+
+Strategy = st.SearchStrategy[Any]
+
+LABELS = st.dictionaries(st.from_regex(r"[a-z]{1,20}", fullmatch=True), st.from_regex(r"[a-z]{0,20}", fullmatch=True))
+AMOUNTS = st.dictionaries(st.sampled_from(["cpu", "memory"]), st.sampled_from([1, "500m", "4Gi"]))
+
+# What rules and Kubernetes say beyond the types.
+FIELDS: dict[str, Strategy] = {
+    "affinity": st.just({"nodeAffinity": {"anything": [1]}}),
+    "annotations": LABELS,
+    "class_name": st.from_regex(r"[a-z]{1,20}", fullmatch=True),
+    "endpoints": st.lists(st.sampled_from(["http://a:2379", "http://b.c:1/", "http://[::1]"]), unique=True, min_size=1),
+    "host": st.from_regex(r"[A-Za-z0-9.:-]{1,50}", fullmatch=True),
+    "image_pull_secrets": st.lists(st.just({"name": "a"}), max_size=2),
+    "name": st.from_regex(r"[a-z][a-z0-9]{5,20}", fullmatch=True).filter(lambda n: n not in ("plaintext", "internal")),
+    "node_selector": LABELS,
+    "pod_annotations": LABELS,
+    "pod_labels": LABELS,
+    "port": st.integers(10_000, 20_000),
+    "resources": st.fixed_dictionaries({}, optional={"requests": AMOUNTS, "limits": AMOUNTS}),
+    "size": st.from_regex(r"[1-9][0-9]{0,5}(Mi|Gi|G|k)?", fullmatch=True),
+    "tolerations": st.lists(st.fixed_dictionaries({}, optional={"key": st.just("a"), "operator": st.just("Exists")})),
+    "topic_name": st.from_regex(r"[a-zA-Z0-9._-]{3,249}", fullmatch=True),
+    "topology_spread_constraints": st.just(
+        ({"maxSkew": 2, "topologyKey": "a", "whenUnsatisfiable": "ScheduleAnyway", "matchLabelKeys": ["b"]},)
+    ),
+    "topics": st.lists(st.from_regex(r"[a-zA-Z0-9._-]{3,40}", fullmatch=True), unique=True, min_size=1, max_size=5),
+    "partitions": st.integers(1, 10_000),
+}
+CONFIGS: dict[type, Strategy] = {
+    TopicSpec: st.fixed_dictionaries(
+        {},
+        optional={
+            "retention.ms": st.integers(-1, 2**63 - 1).map(str),
+            "cleanup.policy": st.sampled_from(["compact", "delete", "delete,compact"]),
+            "min.cleanable.dirty.ratio": st.sampled_from(["0", "0.25", "1", ".5"]),
+        },
+    ),
+    ClusterSpec: st.fixed_dictionaries(
+        {}, optional={"num.partitions": st.integers(1, 1000).map(str), "log.cleanup.policy": st.just("compact")}
+    ),
+}
+TEXT = st.characters(codec="utf-8", exclude_categories=("Cs", "Cc"))
+
+
+def value_of(type_: inspect.Type) -> Strategy:
+    inner, _, _ = unwrapped(type_)
+    match inner:
+        case inspect.BoolType():
+            return st.booleans()
+        case inspect.IntType(ge=low, le=high):
+            return st.integers(0 if low is None else low, 2**40 if high is None else high)
+        case inspect.LiteralType(values=values):
+            return st.sampled_from(values)
+        case inspect.StrType(min_length=low, max_length=high):
+            return st.text(TEXT, min_size=low or 0, max_size=min(high or 30, 30))
+        case inspect.StructType(cls=cls):
+            return struct_of(cls)
+    raise TypeError(f"{inner} needs a strategy in FIELDS")
+
+
+def struct_of(cls: type[msgspec.Struct]) -> Strategy:
+    info = inspect.type_info(cls)
+    assert isinstance(info, inspect.StructType)
+    required: dict[str, Strategy] = {}
+    optional: dict[str, Strategy] = {}
+    for field in info.fields:
+        if field.name == "config":
+            strategy = CONFIGS[cls]
+        else:
+            strategy = FIELDS[field.name] if field.name in FIELDS else value_of(field.type)
+        (required if field.required else optional)[field.encode_name] = strategy
+    return st.fixed_dictionaries(required, optional=optional).map(SETTLED.get(cls.__name__, lambda made: made))
+
+
+def settled_etcd(made: dict[str, Any]) -> dict[str, Any]:
+    if "sidecar" in made:
+        return {"sidecar": made["sidecar"]}
+    return {"endpoints": ["http://etcd:2379"]} | made
+
+
+def settled_cluster(made: dict[str, Any]) -> dict[str, Any]:
+    if "sidecar" in made["etcd"] and made.get("brokers", {}).get("replicas") == 2:
+        made["brokers"]["replicas"] = 3
+    if "external" in made:
+        made["external"]["port"] = 9999
+    return made
+
+
+def settled_external(made: dict[str, Any]) -> dict[str, Any]:
+    return made if made["type"] == "NodePort" else {k: v for k, v in made.items() if k != "host"}
+
+
+def settled_reset(made: dict[str, Any]) -> dict[str, Any]:
+    """One target, and partitions of one topic."""
+    targets = {"timestamp": "2026-02-28T23:59:59.123Z", "offset": 7}
+    made = {k: v for k, v in made.items() if k not in (*targets, "partitions")}
+    if made["to"] in targets:
+        made[made["to"]] = targets[made["to"]]
+    return made | ({"partitions": [0, 3]} if len(made.get("topics", ())) == 1 else {})
+
+
+SETTLED: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "Etcd": settled_etcd,
+    "ClusterSpec": settled_cluster,
+    "ExternalListener": settled_external,
+    "OffsetReset": settled_reset,
+}
+
+SPECS: dict[type[Resource], type[msgspec.Struct]] = {
+    Cluster: ClusterSpec,
+    Topic: TopicSpec,
+    ConsumerGroup: ConsumerGroupSpec,
+}
+
+
+def resources() -> st.SearchStrategy[Resource]:
+    return st.sampled_from(list(SPECS)).flatmap(
+        lambda kind: struct_of(SPECS[kind]).map(lambda spec: made_of(kind, spec))
+    )
+
+
+def made_of(kind: type[Resource], spec: dict[str, Any]) -> Resource:
+    meta = Meta(name="a", namespace="b", uid="c")
+    return kind(metadata=meta, spec=msgspec.convert(spec, SPECS[kind]))  # type: ignore[arg-type]
+
+
+def examples(seed: int, count: int) -> list[Resource]:
+    """Random ones that a seed makes again."""
+    from hypothesis import HealthCheck, Phase, given, settings
+    from hypothesis import seed as seeded
+
+    found: list[Resource] = []
+
+    @seeded(seed)
+    @settings(max_examples=count, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+    @given(resources())
+    def collect(value: Resource) -> None:
+        found.append(value)
+
+    collect()
+    return random.Random(seed).sample(found, min(count, len(found)))

@@ -1,0 +1,288 @@
+"""What is right is taken, what is fixed stays, and kubectl shows and scales as the definitions say."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from crds.kubectl_kit import ROOT, Kubectl, Object, manifest
+from crds.random_specs import examples
+
+from penstock_operator.model.cluster import Cluster
+from penstock_operator.model.common import PLURALS
+from penstock_operator.model.group import ConsumerGroup
+from penstock_operator.model.parse import as_object, parse
+from penstock_operator.model.topic import Topic
+
+EXAMPLES = sorted((ROOT / "docs" / "reference" / "examples").glob("*.yaml"))
+
+VALID: dict[str, tuple[str, dict[str, Any]]] = {
+    "the smallest topic": ("Topic", {}),
+    "a topic of Kafka's names": ("Topic", {"topicName": "Orders_EU.v1", "partitions": 10_000, "replicas": 64}),
+    "settings as numbers and texts": (
+        "Topic",
+        {"config/retention.ms": -1, "config/segment.bytes": "1048576", "config/min.cleanable.dirty.ratio": ".25"},
+    ),
+    "every word of a list": (
+        "Topic",
+        {"config/cleanup.policy": "compact, delete", "config/unclean.leader.election.enable": "true"},
+    ),
+    "numbers at their ends": (
+        "Topic",
+        {"config/retention.bytes": 9223372036854775807, "config/min.cleanable.dirty.ratio": 1},
+    ),
+    "the smallest cluster": ("Cluster", {}),
+    "a cluster with etcd beside it": ("Cluster", {"etcd": {"sidecar": {"image": "etcd:3.5"}}, "brokers.replicas": 1}),
+    "a cluster with TLS to etcd": (
+        "Cluster",
+        {"etcd": {"endpoints": ["https://[::1]:2379", "https://b.example.org"], "tlsSecret": "etcd", "managed": True}},
+    ),
+    "a cluster with all of a pod's fields": (
+        "Cluster",
+        {
+            "brokers": {
+                "resources": {"requests": {"cpu": 2, "memory": "4Gi"}, "limits": {"ephemeral-storage": "500M"}},
+                "nodeSelector": {"disk": "fast"},
+                "tolerations": [{"key": "a", "operator": "Equal", "value": "b", "effect": "NoExecute"}],
+                "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
+                    {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"a": "b"}}}]}},
+                "topologySpreadConstraints": [
+                    {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {}}],
+                "imagePullSecrets": [{"name": "registry"}],
+                "podLabels": {"team": "data"},
+                "podAnnotations": {"example.org/a": "b"},
+            },
+            "external": {"type": "NodePort", "host": "10.0.0.1", "annotations": {"a": "b"}},
+        },
+    ),
+    "broker settings": ("Cluster", {"config/log.retention.hours": 168, "config/auto.create.topics.enable": "false"}),
+    "the smallest group": ("ConsumerGroup", {}),
+    "a group of any id": ("ConsumerGroup", {"groupId": "Billing / Österreich 2"}),
+    "a reset to a time": (
+        "ConsumerGroup",
+        {"reset": {"id": "a", "to": "timestamp", "timestamp": "2026-11-21T08:00:00.5+01:00", "dryRun": True}},
+    ),
+    "a reset of partitions": (
+        "ConsumerGroup",
+        {"reset": {"id": "a", "to": "offset", "offset": 0, "topics": ["orders"], "partitions": [0, 7]}},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "changes"), VALID.values(), ids=VALID)
+def test_what_is_right_is_taken_whole(kubectl: Kubectl, name: str, kind: str, changes: dict[str, Any]) -> None:
+    wanted = manifest(kind, name, changes)
+    stored = kubectl.apply(wanted)
+    assert covers(stored["spec"], wanted["spec"])
+
+
+def covers(stored: Any, wanted: Any) -> bool:
+    """Whether nothing that was wanted was pruned."""
+    if isinstance(wanted, dict):
+        return all(key in stored and covers(stored[key], value) for key, value in wanted.items())
+    return bool(stored == wanted)
+
+
+@pytest.mark.parametrize("kind", ["Cluster", "Topic", "ConsumerGroup"])
+def test_defaults_of_the_api_server_are_those_of_the_models(kubectl: Kubectl, name: str, kind: Any) -> None:
+    stored = kubectl.apply(manifest(kind, name, {}))
+    parsed = parse(kind, stored)
+    bare = parse(kind, {**manifest(kind, name, {}), "metadata": stored["metadata"]})
+    assert parsed.spec == bare.spec
+
+
+def test_partitions_and_replicas_that_are_left_out_stay_left_out(kubectl: Kubectl, name: str) -> None:
+    stored = kubectl.apply(manifest("Topic", name, {}))
+    assert "partitions" not in stored["spec"]
+    assert "replicas" not in stored["spec"]
+    topic = parse("Topic", stored)
+    assert (topic.spec.partitions, topic.spec.replicas) == (None, None)
+
+
+SIDECAR = {"etcd": {"sidecar": {"image": "etcd:3.5"}}}
+RESET = {"reset": {"id": "first", "to": "latest"}}
+
+CHANGES: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
+    "a topic's name": ("Topic", {"topicName": "a"}, {"topicName": "b"}, "topicName cannot be changed"),
+    "a topic's name taken away": ("Topic", {"topicName": "a"}, {}, "topicName cannot be changed"),
+    "a topic's cluster": ("Topic", {}, {"clusterRef.name": "other"}, "clusterRef cannot be changed"),
+    "a group's id": ("ConsumerGroup", {}, {"groupId": "other"}, "groupId cannot be changed"),
+    "a group's cluster": ("ConsumerGroup", {}, {"clusterRef.name": "other"}, "clusterRef cannot be changed"),
+    "a reset under its old id": (
+        "ConsumerGroup",
+        RESET,
+        {"reset": {"id": "first", "to": "earliest"}},
+        "give the changed one a new id",
+    ),
+    "a reset's topics under its old id": (
+        "ConsumerGroup",
+        RESET,
+        {"reset": RESET["reset"] | {"topics": ["a"]}},
+        "give the changed one a new id",
+    ),
+    "where etcd is": ("Cluster", {}, SIDECAR, "cannot change between etcd.endpoints and etcd.sidecar"),
+    "a volume's class": (
+        "Cluster",
+        {"brokers.storage.className": "fast"},
+        {"brokers.storage.className": "slow"},
+        "className cannot be changed",
+    ),
+    "a volume's class given later": (
+        "Cluster",
+        {},
+        {"brokers.storage.className": "fast"},
+        "className cannot be changed",
+    ),
+    "a smaller volume": (
+        "Cluster",
+        {"brokers.storage.size": "1Ti"},
+        {"brokers.storage.size": "1000G"},
+        "size may only grow, as a volume cannot shrink",
+    ),
+    "a smaller volume of etcd": (
+        "Cluster",
+        SIDECAR,
+        {"etcd": {"sidecar": {"image": "etcd:3.5", "storage": {"size": "1Gi"}}}},
+        "size may only grow, as a volume cannot shrink",
+    ),
+    "fewer brokers than members of etcd": (
+        "Cluster",
+        SIDECAR | {"brokers.replicas": 3},
+        SIDECAR | {"brokers.replicas": 1},
+        "the first three have etcd's members",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CHANGES.values(), ids=CHANGES)
+def test_what_is_fixed_cannot_be_changed(kubectl: Kubectl, name: str, case: Any) -> None:
+    kind, before, after, words = case
+    kubectl.apply(manifest(kind, name, before))
+    assert words in kubectl.refusal(manifest(kind, name, after))
+
+
+ALLOWED: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "a topic's own name said aloud": ("Topic", {}, {"topicName": "NAME"}),
+    "fewer partitions, which the status refuses": ("Topic", {"partitions": 4}, {"partitions": 2}),
+    "a larger volume in another unit": (
+        "Cluster",
+        {"brokers.storage.size": "1Gi"},
+        {"brokers.storage.size": "1.5G"},
+    ),
+    "other endpoints": ("Cluster", {}, {"etcd.endpoints": ["https://new:2379"]}),
+    "a dry run that becomes real": ("ConsumerGroup", {"reset": RESET["reset"] | {"dryRun": True}}, RESET),
+    "another reset": ("ConsumerGroup", RESET, {"reset": {"id": "second", "to": "earliest"}}),
+    "more brokers beside one member of etcd": ("Cluster", SIDECAR | {"brokers.replicas": 1}, SIDECAR),
+    "four brokers beside three members": ("Cluster", SIDECAR, SIDECAR | {"brokers.replicas": 4}),
+}
+
+
+@pytest.mark.parametrize("case", ALLOWED.values(), ids=ALLOWED)
+def test_what_is_not_fixed_can_be_changed(kubectl: Kubectl, name: str, case: Any) -> None:
+    kind, before, after = case
+    kubectl.apply(manifest(kind, name, before))
+    kubectl.apply(manifest(kind, name, {k: name if v == "NAME" else v for k, v in after.items()}))
+
+
+def test_kubectl_scale_sets_the_number_of_brokers_within_the_rules(kubectl: Kubectl, name: str) -> None:
+    kubectl.apply(manifest("Cluster", name, {}))
+    kubectl.must("scale", "pcl", name, "--replicas=5")
+    assert get(kubectl, "pcl", name)["spec"]["brokers"]["replicas"] == 5
+    refused = kubectl.run("scale", "pcl", name, "--replicas=0")
+    assert "brokers.replicas must be 1 to 1000" in refused.stderr
+
+
+def test_the_scale_subresource_shows_what_the_status_says(kubectl: Kubectl, name: str) -> None:
+    kubectl.apply(manifest("Cluster", name, {"brokers.replicas": 2}))
+    set_status(kubectl, "clusters", name, {"replicas": 1, "selector": "penstock.io/cluster=a"})
+    path = f"/apis/penstock.io/v1beta1/namespaces/{kubectl.namespace}/clusters/{name}/scale"
+    scale = json.loads(kubectl.must("get", "--raw", path))
+    assert scale["spec"]["replicas"] == 2
+    assert scale["status"] == {"replicas": 1, "selector": "penstock.io/cluster=a"}
+
+
+READY = {"type": "Ready", "status": "True", "reason": "Ready", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+
+SHOWN: dict[str, tuple[dict[str, Any], dict[str, Any], list[str], list[str]]] = {
+    "Cluster": (
+        {"brokers.replicas": 5},
+        {"readyReplicas": 4, "version": "0.1.0", "bootstrap": "main:9092",
+         "conditions": [READY, READY | {"type": "Healthy", "status": "False"}]},
+        ["NAME", "BROKERS", "AVAILABLE", "READY", "HEALTHY", "VERSION", "BOOTSTRAP", "AGE"],
+        ["5", "4", "True", "False", "0.1.0", "main:9092"],
+    ),
+    "Topic": (
+        {},
+        {"partitions": 12, "replicas": 3, "inSync": 11, "conditions": [READY]},
+        ["NAME", "CLUSTER", "PARTITIONS", "REPLICAS", "IN-SYNC", "READY", "AGE"],
+        ["main", "12", "3", "11", "True"],
+    ),
+    "ConsumerGroup": (
+        {},
+        {"state": "Stable", "members": 2, "lag": 0, "lagSeconds": 0, "topicNames": "a,b", "conditions": [READY]},
+        ["NAME", "CLUSTER", "STATE", "MEMBERS", "LAG", "LAG-SECONDS", "TOPICS", "AGE"],
+        ["main", "Stable", "2", "0", "0", "a,b"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", SHOWN)
+def test_kubectl_get_prints_the_columns(kubectl: Kubectl, name: str, kind: Any) -> None:
+    changes, status, head, cells = SHOWN[kind]
+    kubectl.apply(manifest(kind, name, changes))
+    set_status(kubectl, PLURALS[kind], name, status)
+    short = {"Cluster": Cluster, "Topic": Topic, "ConsumerGroup": ConsumerGroup}[kind].named.short
+    lines = [line.split() for line in kubectl.must("get", short, name).splitlines()]
+    assert lines[0] == head
+    assert lines[1][1:-1] == cells
+
+
+@pytest.mark.parametrize("kind", SHOWN)
+def test_kubectl_wait_sees_the_condition(kubectl: Kubectl, name: str, kind: Any) -> None:
+    kubectl.apply(manifest(kind, name, {}))
+    set_status(kubectl, PLURALS[kind], name, {"conditions": [READY]})
+    kubectl.must("wait", "--for=condition=Ready", "--timeout=10s", f"{PLURALS[kind]}.penstock.io/{name}")
+
+
+def test_all_kinds_are_shown_by_their_category(kubectl: Kubectl, name: str) -> None:
+    for kind in SHOWN:
+        kubectl.apply(manifest(kind, name, {}))
+    shown = kubectl.must("get", "penstock", "-o", "name")
+    assert {f"{kind.lower()}.penstock.io/{name}" for kind in SHOWN} <= set(shown.split())
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=[path.stem for path in EXAMPLES])
+def test_the_example_of_the_reference_page_is_taken(kubectl: Kubectl, path: Path) -> None:
+    assert path.read_text() in (ROOT / "docs" / "reference" / "resources.md").read_text()
+    example: Object = yaml.safe_load(path.read_text())
+    assert covers(kubectl.apply(example)["spec"], example["spec"])
+
+
+def test_random_specs_are_taken(kubectl: Kubectl) -> None:
+    seed = secrets.randbits(32)
+    items = [{**as_object(value), "metadata": {"name": f"r{i}"}} for i, value in enumerate(examples(seed, 25))]
+    given = json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
+    taken = kubectl.run("apply", "--dry-run=server", "-f", "-", given=given)
+    assert taken.returncode == 0, f"seed {seed}: {taken.stderr}"
+
+
+@pytest.mark.parametrize("plural", PLURALS.values())
+def test_the_definitions_are_established_and_structural(kubectl: Kubectl, plural: str) -> None:
+    found = json.loads(kubectl.must("get", "crd", f"{plural}.penstock.io", "-o", "json"))
+    conditions = {c["type"]: c["status"] for c in found["status"]["conditions"]}
+    assert conditions["Established"] == conditions["NamesAccepted"] == "True"
+    assert conditions.get("NonStructuralSchema", "False") == "False"
+
+
+def get(kubectl: Kubectl, plural: str, name: str) -> Object:
+    found: Object = json.loads(kubectl.must("get", plural, name, "-o", "json"))
+    return found
+
+
+def set_status(kubectl: Kubectl, plural: str, name: str, status: dict[str, Any]) -> None:
+    patch = json.dumps({"status": status})
+    kubectl.must("patch", f"{plural}.penstock.io", name, "--subresource=status", "--type=merge", "-p", patch)

@@ -1,0 +1,181 @@
+"""What is known to be wrong is refused when it is applied, in words that name the cure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+from crds.kubectl_kit import ROOT, Kubectl, manifest
+
+INVALID = sorted((ROOT / "tests" / "e2e" / "kubernetes" / "invalid").glob("*.yaml"))
+MARK = "# refused with: "
+
+SIDECAR = {"etcd": {"sidecar": {"image": "etcd:3.5"}}}
+RESET = {"reset.id": "a"}
+
+Case = tuple[str, dict[str, Any], str]
+
+CASES: dict[str, Case] = {
+    "more partitions than there can be": ("Topic", {"partitions": 10_001}, "partitions must be 1 to 10000"),
+    "fewer than no partitions": ("Topic", {"partitions": -1}, "leave it out for the brokers' default"),
+    "no replicas": ("Topic", {"replicas": 0}, "replicas must be 1 to 64, and not more than brokers"),
+    "a topic of no cluster": ("Topic", {"clusterRef": None}, "spec.clusterRef: Required value"),
+    "an unknown deletion policy": ("Topic", {"deletionPolicy": "Keep"}, 'supported values: "Delete", "Retain"'),
+    "an unknown field": ("Topic", {"partition": 3}, 'unknown field "spec.partition"'),
+    "a topic named ..": ("Topic", {"topicName": ".."}, "cannot be '.' or '..'"),
+    "a topic's name too long": ("Topic", {"topicName": "a" * 250}, "may not be more than 249"),
+    "a setting that is no number": (
+        "Topic",
+        {"config/retention.ms": "7d"},
+        "retention.ms must be a whole number from -1 to 9223372036854775807",
+    ),
+    "a number with a fraction": ("Topic", {"config/segment.ms": "1.5"}, "segment.ms must be a whole number"),
+    "a number out of range": (
+        "Topic",
+        {"config/max.message.bytes": "2000000000"},
+        "max.message.bytes must be a whole number from 0 to 1073741824",
+    ),
+    "a ratio above one": (
+        "Topic",
+        {"config/min.cleanable.dirty.ratio": "1.5"},
+        "min.cleanable.dirty.ratio must be a number from 0 to 1",
+    ),
+    "an unknown word": (
+        "Topic",
+        {"config/cleanup.policy": "compact,keep"},
+        "cleanup.policy must be a comma-separated list of delete and compact",
+    ),
+    "a truth in other words": (
+        "Topic",
+        {"config/unclean.leader.election.enable": "yes"},
+        "unclean.leader.election.enable must be true or false",
+    ),
+    "a setting of moves": (
+        "Topic",
+        {"config/leader.replication.throttled.replicas": "*"},
+        "use spec.moving.throttleBytesPerSecond of the Cluster",
+    ),
+    "a truth without quotes": (
+        "Topic",
+        {"config/preallocate": False},
+        'Invalid value: "boolean": spec.config.preallocate in body must be of type integer,string: "boolean"',
+    ),
+    "a cluster without etcd": ("Cluster", {"etcd": {}}, "give exactly one of etcd.endpoints"),
+    "an endpoint without a scheme": (
+        "Cluster",
+        {"etcd.endpoints": ["etcd:2379"]},
+        "an endpoint of etcd must be http://host:port or https://host:port",
+    ),
+    "endpoints with and without TLS": (
+        "Cluster",
+        {"etcd.endpoints": ["http://a:2379", "https://b:2379"]},
+        "etcd.endpoints must be all http:// or all https://",
+    ),
+    "TLS to a sidecar": ("Cluster", {"etcd": SIDECAR["etcd"] | {"tlsSecret": "a"}}, "leave it out with etcd.sidecar"),
+    "no brokers": ("Cluster", {"brokers.replicas": 0}, "brokers.replicas must be 1 to 1000"),
+    "a volume of no size": ("Cluster", {"brokers.storage.size": "0"}, "size must be a quantity above 0"),
+    "an amount that is none": (
+        "Cluster",
+        {"brokers.resources.requests": {"memory": "1 GB"}},
+        "an amount must be a quantity, such as 500m, 2 or 4Gi",
+    ),
+    "the port of health": ("Cluster", {"port": 8080}, "port must be 1024 to 65535, and none of 8080"),
+    "an external port of etcd": (
+        "Cluster",
+        {"external": {"type": "NodePort", "port": 2379}},
+        "external.port must be 1024 to 65535",
+    ),
+    "a host of load balancers": (
+        "Cluster",
+        {"external": {"type": "LoadBalancer", "host": "example.org"}},
+        "host is for type NodePort",
+    ),
+    "an external listener's type": ("Cluster", {"external": {"type": "Ingress"}}, '"LoadBalancer", "NodePort"'),
+    "an unknown broker setting": (
+        "Cluster",
+        {"config/log.retention": "1"},
+        "unknown broker setting log.retention; docs/reference/settings.md has those that are known",
+    ),
+    "listeners as a setting": (
+        "Cluster",
+        {"config/advertised.listeners": "A://b:1"},
+        "listeners follow from spec.port and spec.external",
+    ),
+    "a broker's id": ("Cluster", {"config/node.id": 7}, "a broker's id is its pod's ordinal"),
+    "draining by setting": (
+        "Cluster",
+        {"config/broker.draining": "true"},
+        "brokers are drained by lowering spec.brokers.replicas",
+    ),
+    "a standstill": ("Cluster", {"moving.throttleBytesPerSecond": 0}, "there is moving.automatic: false"),
+    "labels of the operator": (
+        "Cluster",
+        {"brokers.podLabels": {"penstock.io/cluster": "other"}},
+        "podLabels cannot have labels of penstock.io/",
+    ),
+    "too little time to stop": (
+        "Cluster",
+        {"brokers.terminationGracePeriodSeconds": 0},
+        "a broker needs time to hand over and to flush",
+    ),
+    "a reset to nowhere": ("ConsumerGroup", RESET | {"reset.to": "yesterday"}, '"earliest", "latest", "offset"'),
+    "a reset without a name": ("ConsumerGroup", {"reset.to": "latest"}, "spec.reset.id: Required value"),
+    "a time without a zone": (
+        "ConsumerGroup",
+        RESET | {"reset.to": "timestamp", "reset.timestamp": "2026-11-21T08:00:00"},
+        "in RFC 3339 with its zone, such as 2026-11-21T08:00:00Z",
+    ),
+    "a time where none belongs": (
+        "ConsumerGroup",
+        RESET | {"reset.to": "latest", "reset.timestamp": "2026-11-21T08:00:00Z"},
+        "timestamp goes with `to: timestamp`, and only with it",
+    ),
+    "an offset below zero": (
+        "ConsumerGroup",
+        RESET | {"reset.to": "offset", "reset.offset": -1},
+        "for the first and the end there are earliest and latest",
+    ),
+    "partitions of several topics": (
+        "ConsumerGroup",
+        RESET | {"reset.to": "latest", "reset.topics": ["a", "b"], "reset.partitions": [0]},
+        "partitions are those of one topic: name exactly one in topics",
+    ),
+    "starting offsets of nothing": (
+        "ConsumerGroup",
+        {"startingOffsets": {"topics": []}},
+        "should have at least 1 items",
+    ),
+    "a group's id too long": ("ConsumerGroup", {"groupId": "g" * 1025}, "may not be more than 1024"),
+    "a group's id of nothing": ("ConsumerGroup", {"groupId": ""}, "spec.groupId in body should be at least 1 chars"),
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_what_is_wrong_is_refused_with_the_cure(kubectl: Kubectl, name: str, case: Case) -> None:
+    kind, changes, words = case
+    assert words in kubectl.refusal(manifest(kind, name, changes))
+
+
+@pytest.mark.parametrize("path", INVALID, ids=[path.stem for path in INVALID])
+def test_each_example_of_a_mistake_is_refused_with_the_words_that_it_announces(kubectl: Kubectl, path: Any) -> None:
+    text = path.read_text()
+    assert text.startswith(MARK)
+    words = text.partition("\n")[0].removeprefix(MARK)
+    assert words in kubectl.refusal(yaml.safe_load(text))
+
+
+def test_there_are_twelve_examples_of_mistakes() -> None:
+    assert len(INVALID) == 12
+
+
+def test_a_clusters_name_leaves_room_for_the_names_made_from_it(kubectl: Kubectl) -> None:
+    assert "a Cluster's name must have at most 40" in kubectl.refusal(manifest("Cluster", "c" * 41, {}))
+    assert "begin with a letter" in kubectl.refusal(manifest("Cluster", "1st", {}))
+
+
+def test_an_objects_name_too_long_for_a_topic_asks_for_a_topic_name(kubectl: Kubectl) -> None:
+    long = ".".join(["a" * 62] * 4)
+    assert len(long) == 251
+    assert "give spec.topicName" in kubectl.refusal(manifest("Topic", long, {}))
+    kubectl.apply(manifest("Topic", long, {"topicName": "short"}))

@@ -1,0 +1,139 @@
+"""The part of `doubles.brokers` that concerns groups: who is in them, what they committed, and where the logs are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from doubles.broker_failures import Failures, refused
+
+from penstock_operator.ports.brokers import BrokersError, GroupState, OffsetState, SettingsChange
+
+EARLIEST, LATEST = -2, -1
+
+
+@dataclass
+class Log:
+    """A partition's log. `times` has, by offset, when a record was written (ms since 1970); others are unknown."""
+
+    start: int = 0
+    end: int = 0
+    times: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass
+class Group:
+    """`members` above 0 make it Stable unless `state` says otherwise."""
+
+    members: int = 0
+    state: str | None = None
+    offsets: dict[tuple[str, int], int] = field(default_factory=dict)
+
+    @property
+    def shown_state(self) -> str:
+        return self.state or ("Stable" if self.members else "Empty")
+
+
+class Groups(Failures):
+    """`groups_by_id`, `logs` and `group_settings` are for tests to fill; settings alone make no group visible."""
+
+    calls: Counter[str]
+    items: Counter[str]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.groups_by_id: dict[str, Group] = {}
+        self.group_settings: dict[str, dict[str, str]] = {}
+        self.logs: dict[tuple[str, int], Log] = {}
+        self.now_ms = 1_000_000
+
+    def _called(self, call: str, items: int = 0) -> None:
+        raise NotImplementedError  # `InMemoryBrokers` has it
+
+    def add_group(
+        self, group_id: str, offsets: Mapping[tuple[str, int], int] | None = None, *, members: int = 0
+    ) -> Group:
+        made = self.groups_by_id[group_id] = Group(members, None, dict(offsets or {}))
+        return made
+
+    def log(self, topic: str, partition: int = 0) -> Log:
+        """The log of a partition, to be changed."""
+        return self.logs.setdefault((topic, partition), Log())
+
+    async def group_ids(self) -> dict[str, str]:
+        self._called("group_ids")
+        return {group_id: group.shown_state for group_id, group in self.groups_by_id.items()}
+
+    async def groups(self, group_ids: Sequence[str]) -> dict[str, GroupState]:
+        """Of a group that has nothing but settings: state Dead."""
+        self._called("groups", len(group_ids))
+        return {
+            group_id: self._state(group_id)
+            for group_id in group_ids
+            if group_id in self.groups_by_id or self.group_settings.get(group_id)
+        }
+
+    def _state(self, group_id: str) -> GroupState:
+        group = self.groups_by_id.get(group_id, Group(0, "Dead"))
+        offsets = []
+        for (topic, partition), committed in sorted(group.offsets.items()):
+            log = self.logs.get((topic, partition), Log())
+            written = log.times.get(committed)
+            behind = None if written is None else max(self.now_ms - written, 0)
+            lag_ms = 0 if committed >= log.end else behind
+            offsets.append(OffsetState(topic, partition, committed, log.start, log.end, lag_ms))
+        settings = dict(self.group_settings.get(group_id, {}))
+        return GroupState(group_id, group.shown_state, group.members, tuple(offsets), settings)
+
+    async def change_groups(self, changes: Sequence[SettingsChange]) -> dict[str, BrokersError | None]:
+        self._called("change_groups", len(changes))
+        return {c.name: self._outcome("change_groups", c.name, self._change_group, c) for c in changes}
+
+    def _change_group(self, change: SettingsChange) -> None:
+        settings = self.group_settings.setdefault(change.name, {})
+        for name, value in change.settings.items():
+            if value is None:
+                settings.pop(name, None)
+            else:
+                settings[name] = value
+        if not settings:
+            del self.group_settings[change.name]
+
+    async def offsets_at(self, wanted: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], int]:
+        self._called("offsets_at", len(wanted))
+        return {at: self._offset_at(self.logs.get(at, Log()), time_ms) for at, time_ms in wanted.items()}
+
+    @staticmethod
+    def _offset_at(log: Log, time_ms: int) -> int:
+        if time_ms == EARLIEST:
+            return log.start
+        if time_ms == LATEST:
+            return log.end
+        return min((offset for offset, at in log.times.items() if at >= time_ms), default=log.end)
+
+    async def commit(self, group_id: str, offsets: Mapping[tuple[str, int], int]) -> None:
+        self._called("commit", len(offsets))
+        error = self._outcome("commit", group_id, self._commit, group_id, offsets)
+        if error is not None:
+            raise error
+
+    def _commit(self, group_id: str, offsets: Mapping[tuple[str, int], int]) -> None:
+        group = self.groups_by_id.get(group_id) or Group()
+        if group.members:
+            raise refused("UNKNOWN_MEMBER_ID", f"group {group_id!r} has members")
+        group.offsets.update(offsets)
+        self.groups_by_id[group_id] = group
+
+    async def delete_groups(self, group_ids: Sequence[str]) -> dict[str, BrokersError | None]:
+        self._called("delete_groups", len(group_ids))
+        return {name: self._outcome("delete_groups", name, self._delete_group, name) for name in group_ids}
+
+    def _delete_group(self, group_id: str) -> None:
+        group = self.groups_by_id.get(group_id)
+        if group is None and group_id not in self.group_settings:
+            raise refused("GROUP_ID_NOT_FOUND", f"group {group_id!r}")
+        if group is not None and group.members:
+            raise refused("NON_EMPTY_GROUP", f"group {group_id!r} has members")
+        self.groups_by_id.pop(group_id, None)
+        self.group_settings.pop(group_id, None)

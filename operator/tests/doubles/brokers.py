@@ -1,0 +1,388 @@
+"""The brokers of one cluster in memory, as `ports.brokers.Brokers`: what controllers are tested against.
+
+It refuses what brokers refuse, with their error codes, moves replicas only when told to (`progress`), fails on demand,
+and counts calls. `doubles.broker_groups` has the part that concerns groups.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from uuid import UUID
+
+from doubles.broker_failures import refused
+from doubles.broker_groups import Groups
+
+from penstock.config.topic import TOPIC_SETTINGS
+from penstock.placement.model import Broker, PartitionKey, PlacementError
+from penstock.placement.place import place
+from penstock.placement.plan import plan_what_can_be
+from penstock_operator.ports.brokers import (
+    BrokersError,
+    BrokerState,
+    NewTopic,
+    PartitionState,
+    Picture,
+    SettingsChange,
+    TopicState,
+)
+
+DRAINING, DOMAIN, RACK = "broker.draining", "broker.failure.domain", "broker.rack"
+Answers = dict[str, BrokersError | None]
+
+
+class InMemoryBrokers(Groups):
+    """`brokers` are ids, or ids with failure domains ("zone/node"). What is down is still registered until `forget`.
+
+    Tests look at and change `topics_by_name`, `registered`, `settings_of_brokers` and what `Groups` has directly.
+    """
+
+    def __init__(
+        self,
+        brokers: Iterable[int] | Mapping[int, str] = (0, 1, 2),
+        *,
+        default_partitions: int = 1,
+        default_replicas: int | None = None,
+        seed: int = 1,
+        cluster_id: str = "in-memory",
+    ) -> None:
+        domains = dict(brokers) if isinstance(brokers, Mapping) else dict.fromkeys(brokers, "")
+        super().__init__()
+        self.registered = {number: made_broker(number, domain) for number, domain in domains.items()}
+        self.settings_of_brokers: dict[str, dict[str, str]] = {}
+        """By broker id as text; "" is all."""
+        self.topics_by_name: dict[str, TopicState] = {}
+        self.down: set[int] = set()
+        self.calls: Counter[str] = Counter()
+        """How often each method was called."""
+        self.items: Counter[str] = Counter()
+        """And for how many things in sum."""
+        self.is_closed = False
+        self.default_partitions = default_partitions
+        self.default_replicas = default_replicas
+        self.cluster_id = cluster_id
+        self.moves_at_once = False
+        """Whether replicas move without `progress`."""
+        self._random = random.Random(seed)
+        self._stale: dict[str, TopicState] | None = None
+
+    # What tests do
+
+    def add_topic(
+        self,
+        name: str,
+        partitions: int | Sequence[Sequence[int]] = 1,
+        replicas: int | None = None,
+        settings: Mapping[str, str] | None = None,
+    ) -> TopicState:
+        """A topic that is there already; `partitions` may name the replicas of each."""
+        if isinstance(partitions, int):
+            wanted = replicas if replicas is not None else min(3, len(self.registered))
+            placed: Sequence[Sequence[int]] = place(self._placement(), self._existing(), partitions, wanted)
+        else:
+            placed = partitions
+        made = TopicState(name, self._new_id(), tuple(self._fresh(p) for p in placed), dict(settings or {}))
+        self.topics_by_name[name] = made
+        return made
+
+    def recreate(self, name: str) -> TopicState:
+        """As if somebody had deleted the topic and created it again: another identity, no settings."""
+        made = replace(self.topics_by_name[name], topic_id=self._new_id(), settings={})
+        self.topics_by_name[name] = made
+        return made
+
+    def stop(self, broker_id: int) -> None:
+        """The broker falls silent: out of every ISR that has others, partitions are led by who is left."""
+        self.down.add(broker_id)
+        self._see_to_leaders()
+
+    def restart(self, broker_id: int) -> None:
+        """It is back, and in sync where it has replicas."""
+        self.down.discard(broker_id)
+        self._see_to_leaders()
+
+    def add_broker(self, broker_id: int, domain: str = "") -> None:
+        self.registered[broker_id] = made_broker(broker_id, domain)
+
+    def forget(self, broker_id: int) -> None:
+        """The registration ends: the broker was taken away."""
+        del self.registered[broker_id]
+        self.down.add(broker_id)
+        self._see_to_leaders()
+
+    def progress(self, partitions: int | None = None) -> int:
+        """Lets so many moves end (None: all), those of draining brokers included. Returns how many did."""
+        self._begin_drains()
+        ended = 0
+        for name, topic in list(self.topics_by_name.items()):
+            parts = list(topic.partitions)
+            for index, part in enumerate(parts):
+                if (part.adding or part.removing) and (partitions is None or ended < partitions):
+                    parts[index] = self._settled(part)
+                    ended += 1
+            if parts != list(topic.partitions):
+                self.topics_by_name[name] = replace(topic, partitions=tuple(parts))
+        return ended
+
+    def answer_as_of_now(self) -> None:
+        """From now on `topics` tells what is there now, as a broker that is behind would; `catch_up` ends it."""
+        self._stale = dict(self.topics_by_name)
+
+    def catch_up(self) -> None:
+        self._stale = None
+
+    @property
+    def moving(self) -> int:
+        return sum(bool(p.adding or p.removing) for t in self.topics_by_name.values() for p in t.partitions)
+
+    # The port
+
+    async def picture(self) -> Picture:
+        self._called("picture")
+        alive = [number for number in sorted(self.registered) if number not in self.down]
+        return Picture(
+            self.cluster_id, alive[0] if alive else -1, tuple(self._broker(n) for n in sorted(self.registered))
+        )
+
+    async def topics(
+        self, names: Sequence[str] | None = None, *, settings: bool | Collection[str] = True
+    ) -> dict[str, TopicState]:
+        there = self.topics_by_name if self._stale is None else self._stale
+        wanted = sorted(there) if names is None else [name for name in names if name in there]
+        self._called("topics", len(wanted))
+
+        def shown(topic: TopicState) -> dict[str, str]:
+            if isinstance(settings, bool):
+                return dict(topic.settings) if settings else {}
+            return {name: value for name, value in topic.settings.items() if name in settings}
+
+        return {name: replace(there[name], settings=shown(there[name])) for name in wanted}
+
+    async def create_topics(self, topics: Sequence[NewTopic]) -> Answers:
+        self._called("create_topics", len(topics))
+        return {topic.name: self._outcome("create_topics", topic.name, self._create, topic) for topic in topics}
+
+    async def grow_topics(self, partitions: Mapping[str, int]) -> Answers:
+        self._called("grow_topics", len(partitions))
+        return {name: self._outcome("grow_topics", name, self._grow, name, n) for name, n in partitions.items()}
+
+    async def delete_topics(self, topics: Mapping[str, UUID]) -> Answers:
+        self._called("delete_topics", len(topics))
+        return {name: self._outcome("delete_topics", name, self._delete, name, of) for name, of in topics.items()}
+
+    async def change_topics(self, changes: Sequence[SettingsChange]) -> Answers:
+        self._called("change_topics", len(changes))
+        return {c.name: self._outcome("change_topics", c.name, self._change, c) for c in changes}
+
+    async def change_brokers(self, changes: Sequence[SettingsChange]) -> Answers:
+        self._called("change_brokers", len(changes))
+        return {c.name: self._outcome("change_brokers", c.name, self._change_broker, c) for c in changes}
+
+    async def broker_settings(self, broker_ids: Sequence[int]) -> dict[int, dict[str, str]]:
+        self._called("broker_settings", len(broker_ids))
+        return {
+            n: {**self.settings_of_brokers.get("", {}), **self.settings_of_brokers.get(str(n), {})}
+            for n in broker_ids
+            if n in self.registered and n not in self.down
+        }
+
+    async def reassign(
+        self, targets: Mapping[tuple[str, int], tuple[int, ...] | None]
+    ) -> dict[tuple[str, int], BrokersError | None]:
+        self._called("reassign", len(targets))
+        return {
+            at: self._outcome("reassign", f"{at[0]}-{at[1]}", self._reassign, at, wanted)
+            for at, wanted in targets.items()
+        }
+
+    async def elect_preferred(self, partitions: Sequence[tuple[str, int]] | None = None) -> None:
+        self._called("elect_preferred", 0 if partitions is None else len(partitions))
+        chosen = None if partitions is None else set(partitions)
+        for name, topic in list(self.topics_by_name.items()):
+            parts = [
+                replace(p, leader=p.replicas[0])
+                if (chosen is None or (name, i) in chosen) and p.replicas[0] in p.isr and p.replicas[0] not in self.down
+                else p
+                for i, p in enumerate(topic.partitions)
+            ]
+            self.topics_by_name[name] = replace(topic, partitions=tuple(parts))
+
+    async def close(self) -> None:
+        self.is_closed = True
+
+    # How it comes about
+
+    def _called(self, call: str, items: int = 0) -> None:
+        self.calls[call] += 1
+        self.items[call] += items
+        self._fail_if_told(call)
+        if not self.registered.keys() - self.down:
+            raise BrokersError("no broker can be reached", code="NoBrokerAvailable")
+
+    def _create(self, topic: NewTopic) -> None:
+        if topic.name in self.topics_by_name:
+            raise refused("TOPIC_ALREADY_EXISTS", f"topic {topic.name!r} exists")
+        self._check_settings(topic.settings)
+        count = topic.partitions if topic.partitions is not None else self.default_partitions
+        usual = self.default_replicas if self.default_replicas is not None else min(3, len(self._usable()))
+        factor = topic.replicas if topic.replicas is not None else usual
+        if count < 1:
+            raise refused("INVALID_PARTITIONS", f"{count} partitions")
+        try:
+            placed = place(self._placement(), self._existing(), count, factor)
+        except PlacementError as e:
+            raise refused("INVALID_REPLICATION_FACTOR", str(e)) from None
+        parts = tuple(self._fresh(p) for p in placed)
+        self.topics_by_name[topic.name] = TopicState(topic.name, self._new_id(), parts, dict(topic.settings))
+
+    def _grow(self, name: str, count: int) -> None:
+        topic = self._topic(name)
+        more = count - len(topic.partitions)
+        if more <= 0:
+            raise refused("INVALID_PARTITIONS", f"topic {name!r} has {len(topic.partitions)} partitions")
+        try:
+            placed = place(self._placement(), self._existing(), more, len(topic.partitions[0].replicas), topic=name)
+        except PlacementError as e:
+            raise refused("INVALID_REPLICATION_FACTOR", str(e)) from None
+        parts = topic.partitions + tuple(self._fresh(p) for p in placed)
+        self.topics_by_name[name] = replace(topic, partitions=parts)
+
+    def _delete(self, name: str, topic_id: UUID) -> None:
+        found = self.topics_by_name.get(name)
+        if found is None or found.topic_id != topic_id:
+            raise refused("UNKNOWN_TOPIC_ID", f"topic {name!r} of id {topic_id}")
+        del self.topics_by_name[name]
+
+    def _change(self, change: SettingsChange) -> None:
+        topic = self._topic(change.name)
+        self._check_settings({k: v for k, v in change.settings.items() if v is not None})
+        self.topics_by_name[change.name] = replace(topic, settings=changed(topic.settings, change.settings))
+
+    def _change_broker(self, change: SettingsChange) -> None:
+        if change.name and (int(change.name) not in self.registered or int(change.name) in self.down):
+            raise BrokersError(f"broker {change.name} does not answer", code="NoBrokerAvailable")
+        before = self.settings_of_brokers.get(change.name, {})
+        self.settings_of_brokers[change.name] = changed(before, change.settings)
+
+    def _reassign(self, at: tuple[str, int], wanted: tuple[int, ...] | None) -> None:
+        topic = self._topic(at[0])
+        if at[1] >= len(topic.partitions):
+            raise refused("UNKNOWN_TOPIC_OR_PARTITION", f"{at[0]}-{at[1]}")
+        part = topic.partitions[at[1]]
+        original = tuple(b for b in part.replicas if b not in part.adding)
+        if wanted is None:
+            if not (part.adding or part.removing):
+                raise refused("NO_REASSIGNMENT_IN_PROGRESS", f"{at[0]}-{at[1]}")
+            now = replace(part, replicas=original, adding=(), removing=())
+        else:
+            if not wanted or len(set(wanted)) < len(wanted) or not set(wanted) <= self.registered.keys():
+                raise refused("INVALID_REPLICA_ASSIGNMENT", f"{list(wanted)}")
+            adding = tuple(b for b in wanted if b not in original)
+            removing = tuple(b for b in original if b not in wanted)
+            now = replace(part, replicas=(*wanted, *removing), adding=adding, removing=removing)
+            if self.moves_at_once or not adding:
+                now = self._settled(now)
+        parts = (*topic.partitions[: at[1]], now, *topic.partitions[at[1] + 1 :])
+        self.topics_by_name[at[0]] = replace(topic, partitions=parts)
+
+    def _settled(self, part: PartitionState) -> PartitionState:
+        wanted = tuple(b for b in part.replicas if b not in part.removing)
+        return self._led(PartitionState(part.leader, wanted, wanted))
+
+    def _fresh(self, replicas: Sequence[int]) -> PartitionState:
+        return self._led(PartitionState(-1, tuple(replicas), tuple(replicas)))
+
+    def _led(self, part: PartitionState) -> PartitionState:
+        """With who is up in sync, led as before or by the first that is in sync."""
+        up = tuple(b for b in part.replicas if b not in self.down and (b not in part.adding))
+        isr = up or part.isr[:1]
+        leader = part.leader if part.leader in up else (up[0] if up else -1)
+        return replace(part, leader=leader, isr=isr)
+
+    def _see_to_leaders(self) -> None:
+        for name, topic in list(self.topics_by_name.items()):
+            self.topics_by_name[name] = replace(topic, partitions=tuple(self._led(p) for p in topic.partitions))
+
+    def _begin_drains(self) -> None:
+        if not any(self._broker(n).is_draining for n in self.registered):
+            return
+        existing = {
+            PartitionKey(name, i): tuple(b for b in p.replicas if b not in p.removing)
+            for name, topic in self.topics_by_name.items()
+            for i, p in enumerate(topic.partitions)
+        }
+        moves, _ = plan_what_can_be(self._placement(), existing)
+        draining = {n for n in self.registered if self._broker(n).is_draining}
+        for move in moves:
+            if draining & set(move.before):
+                self._reassign((move.key.topic, move.key.partition), move.after)
+
+    def _broker(self, number: int) -> BrokerState:
+        broker = self.registered[number]
+        settings = {**self.settings_of_brokers.get("", {}), **self.settings_of_brokers.get(str(number), {})}
+        is_draining = settings.get(DRAINING) == "true"
+        holds = any(number in p.replicas for t in self.topics_by_name.values() for p in t.partitions)
+        rack = settings.get(RACK) or broker.rack
+        return replace(
+            broker,
+            rack=rack,
+            failure_domain=settings.get(DOMAIN) or broker.failure_domain or rack or "",
+            is_draining=is_draining,
+            is_removable=is_draining and not holds,
+        )
+
+    def _usable(self) -> list[int]:
+        return [n for n in sorted(self.registered) if n not in self.down and not self._broker(n).is_draining]
+
+    def _placement(self) -> list[Broker]:
+        usable = set(self._usable())
+        return [
+            Broker(n, tuple(part for part in self._broker(n).failure_domain.split("/") if part), n not in usable)
+            for n in sorted(self.registered)
+        ]
+
+    def _existing(self) -> dict[PartitionKey, tuple[int, ...]]:
+        return {
+            PartitionKey(topic.name, index): tuple(b for b in part.replicas if b not in part.removing)
+            for topic in self._counted()
+            for index, part in enumerate(topic.partitions)
+        }
+
+    def _counted(self) -> Iterable[TopicState]:
+        """Those that new replicas are balanced with: the newest, or thousands of topics would take minutes."""
+        there = self.topics_by_name
+        return there.values() if len(there) <= 100 else (there[n] for n in list(islice(reversed(there), 5)))
+
+    def _topic(self, name: str) -> TopicState:
+        found = self.topics_by_name.get(name)
+        if found is None:
+            message = f"topic {name!r} does not exist"
+            raise BrokersError(message, code="UNKNOWN_TOPIC_OR_PARTITION")  # the protocol's: it may be on its way
+        return found
+
+    def _check_settings(self, settings: Mapping[str, str]) -> None:
+        for name in settings:
+            if name not in TOPIC_SETTINGS and not name.startswith("penstock."):
+                raise refused("INVALID_CONFIG", f"there is no setting {name!r}")
+
+    def _new_id(self) -> UUID:
+        return UUID(int=self._random.getrandbits(128), version=4)
+
+
+def made_broker(number: int, domain: str) -> BrokerState:
+    parts: Collection[str] = domain.split("/")
+    rack = next(iter(parts)) or None
+    return BrokerState(number, f"broker-{number}", 9092, rack, domain, False, False, "0.1.0")
+
+
+def changed(before: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str]:
+    after = dict(before)
+    for name, value in changes.items():
+        if value is None:
+            after.pop(name, None)
+        else:
+            after[name] = value
+    return after

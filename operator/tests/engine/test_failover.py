@@ -1,0 +1,95 @@
+"""Two replicas as processes: the one that acts is killed, and the other goes on within 20 seconds."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from doubles.api_server import ApiServer
+
+from penstock_operator.ports.kube import CONSUMER_GROUPS, LEASES
+
+REPLICA = Path(__file__).parent / "replica.py"
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[ApiServer]:
+    running = await ApiServer().start()
+    running.kubeconfig(tmp_path)
+    yield running
+    await running.stop()
+
+
+class Replicas:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.processes: dict[str, asyncio.subprocess.Process] = {}
+
+    async def start(self, name: str) -> None:
+        env = {**os.environ, "KUBECONFIG": str(self.folder / "kubeconfig"), "WATCH_NAMESPACES": "ns"}
+        log = (self.folder / f"{name}.log").open("wb")
+        self.processes[name] = await asyncio.create_subprocess_exec(
+            sys.executable, str(REPLICA), name, "0", env=env, stderr=log, stdout=log
+        )
+
+    async def end(self) -> None:
+        for process in self.processes.values():
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+
+
+@pytest.fixture
+async def replicas(tmp_path: Path) -> AsyncIterator[Replicas]:
+    made = Replicas(tmp_path)
+    yield made
+    await made.end()
+
+
+def holder(server: ApiServer) -> str:
+    lease = server.kube.read(LEASES, "ns", "test-operator")
+    return lease["spec"].get("holderIdentity", "") if lease else ""
+
+
+async def signed_by(server: ApiServer, name: str, by: str, within_s: float) -> float:
+    """Puts an object there, and waits until `by` has written its status. How long that took."""
+    body = {"metadata": {"name": name, "namespace": "ns"}, "spec": {"clusterRef": {"name": "c"}}}
+    server.kube.put(CONSUMER_GROUPS, body)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+
+    def state() -> Any:
+        return (server.kube.read(CONSUMER_GROUPS, "ns", name) or {}).get("status", {}).get("state")
+
+    async with asyncio.timeout(within_s):
+        while state() != by:
+            assert state() in (None, by), f"signed by {state()}"
+            await asyncio.sleep(0.05)
+    return loop.time() - began
+
+
+async def test_kill_9_of_the_leader_costs_less_than_20_s_and_sigterm_less_than_the_lease(
+    server: ApiServer, replicas: Replicas
+) -> None:
+    await replicas.start("a")
+    await signed_by(server, "first", "a", 60)
+    await replicas.start("b")
+    await asyncio.sleep(6)  # The standby lists, and waits.
+    assert holder(server) == "a"
+    replicas.processes["a"].send_signal(signal.SIGKILL)
+    # 15 s until the lease is free, 2 s until the other looks: the rest is this machine's.
+    took = await signed_by(server, "second", "b", 40)
+    assert took > 5, "a lease that somebody holds is not taken"
+    await replicas.start("a")
+    await asyncio.sleep(6)
+    replicas.processes["b"].send_signal(signal.SIGTERM)
+    assert await asyncio.wait_for(replicas.processes["b"].wait(), 15) == 0
+    took = await signed_by(server, "third", "a", 30)
+    print("after SIGTERM", took)  # noqa: T201
+    assert server.kube.read(LEASES, "ns", "test-operator")["spec"]["leaseTransitions"] == 2

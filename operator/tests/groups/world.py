@@ -1,0 +1,104 @@
+"""A namespace with a Cluster, its brokers, and the parts that look after ConsumerGroups, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from doubles.brokers import InMemoryBrokers
+from doubles.kube import FakeKube
+from doubles.virtual import LoopClock, run_virtually
+
+from penstock_operator.engine.metrics import Metrics
+from penstock_operator.engine.queue import WorkQueue
+from penstock_operator.engine.routing import Routing
+from penstock_operator.engine.runner import Runner
+from penstock_operator.groups.controller import GroupController
+from penstock_operator.groups.discovery import Discovery
+from penstock_operator.groups.pacing import Pacing
+from penstock_operator.groups.views import Views
+from penstock_operator.ports.kube import CLUSTERS, CONSUMER_GROUPS, Object
+
+
+class World:
+    """`start` runs the poll and the runner as the engine does; `restart` is a new process with the same world."""
+
+    def __init__(self, max_discovered: int = 1_000) -> None:
+        self.kube = FakeKube(lambda: asyncio.get_running_loop().time())
+        self.brokers: dict[tuple[str, str], InMemoryBrokers] = {}
+        self.max_discovered = max_discovered
+        self.tasks: list[asyncio.Task[None]] = []
+        self.cluster("c")
+        self._make()
+
+    def cluster(self, name: str, namespace: str = "ns") -> InMemoryBrokers:
+        made = self.brokers[namespace, name] = InMemoryBrokers()
+        self.kube.put(CLUSTERS, {"metadata": {"name": name, "namespace": namespace}, "spec": {}})
+        return made
+
+    def of(self, namespace: str, cluster: str) -> InMemoryBrokers | None:
+        """`Connections`."""
+        return self.brokers.get((namespace, cluster))
+
+    @property
+    def c(self) -> InMemoryBrokers:
+        return self.brokers["ns", "c"]
+
+    def _make(self) -> None:
+        copies, clock = self.kube.objects, LoopClock()
+        queue = WorkQueue(lambda: 0.5, lambda key: (key.namespace, ""))
+        views = Views(copies)
+        pacing = Pacing(clock, lambda: 0.5)
+        copies._listeners.clear()
+        self.routing = Routing(copies, queue)
+        self.controller = GroupController(self.kube, copies, self, clock, views, pacing)
+        self.discovery = Discovery(self.kube, copies, self, queue, clock, views, self.max_discovered)
+        self.runner = Runner("ConsumerGroup", self.controller, queue, Metrics(), lambda: True)
+
+    async def start(self) -> None:
+        self.routing.put_all()
+        self.tasks = [asyncio.create_task(self.runner.run()), asyncio.create_task(self.discovery.run())]
+
+    async def stop(self) -> None:
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+
+    async def restart(self) -> None:
+        await self.stop()
+        self._make()
+        await self.start()
+
+    def apply(self, name: str, cluster: str = "c", **spec: Any) -> Object:
+        metadata = {"name": name, "namespace": "ns"}
+        body = {"metadata": metadata, "spec": {"clusterRef": {"name": cluster}, **spec}}
+        return self.kube.put(CONSUMER_GROUPS, body)
+
+    def shown(self, name: str) -> Object | None:
+        return self.kube.read(CONSUMER_GROUPS, "ns", name)
+
+    def status(self, name: str) -> Object:
+        return (self.shown(name) or {}).get("status") or {}
+
+    def names(self) -> list[str]:
+        return sorted(place[2] for place in self.kube.stored if place[0] == CONSUMER_GROUPS)
+
+    def reasons(self) -> list[str]:
+        return [happening.reason for _, happening in self.kube.told]
+
+
+def in_a_world(test: Callable[[World], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    """Runs a test in virtual time, with a world that is started."""
+
+    async def play() -> None:
+        world = World()
+        await world.start()
+        await test(world)
+        await world.stop()
+
+    def run() -> None:
+        run_virtually(play())
+
+    run.__name__, run.__doc__ = test.__name__, test.__doc__
+    return run

@@ -1,0 +1,92 @@
+"""What tables of desired × observed are made of: clusters, pods and brokers in a few words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+from penstock_operator.model.cluster import Cluster
+from penstock_operator.model.parse import parse
+from penstock_operator.ports.brokers import BrokerState, PartitionState, Picture, TopicState
+from penstock_operator.ports.kube import STATEFUL_SETS
+from penstock_operator.reconcile.cluster_observed import Observed, Pod, Said
+from penstock_operator.reconcile.cluster_partitions import summary
+
+NOW = "2026-03-01T12:00:00Z"
+LONG_AGO = "2026-03-01T11:00:00Z"
+NEW, OLD = "new", "old"
+
+
+def cluster(replicas: int = 3, *, status: Mapping[str, Any] | None = None, **spec: Any) -> Cluster:
+    return parse(
+        "Cluster",
+        {
+            "metadata": {"name": "c", "namespace": "ns", "uid": "u", "generation": 1},
+            "spec": {"etcd": {"endpoints": ["e"]}, "brokers": {"replicas": replicas}, **spec},
+            "status": {"clusterId": "id", **(status or {})},
+        },
+    )
+
+
+def pod(ordinal: int, restart: str = NEW, **more: Any) -> Pod:
+    """One that serves."""
+    made = Pod(
+        ordinal, f"c-broker-{ordinal}", f"uid-{ordinal}", restart, is_ready=True, ready_since=LONG_AGO,
+        is_running=True, started_at=LONG_AGO, is_etcd_ready=True, node=f"node-{ordinal}",
+    )  # fmt: skip
+    return replace(made, **more)
+
+
+def away(ordinal: int, restart: str = NEW, **more: Any) -> Pod:
+    """One that runs and does not serve."""
+    return pod(ordinal, restart, is_ready=False, ready_since=NOW, **more)
+
+
+def broken(ordinal: int, restart: str = NEW, **more: Any) -> Pod:
+    """One whose container does not run."""
+    return away(ordinal, restart, is_running=False, is_etcd_ready=False, problem="ImagePullBackOff", **more)
+
+
+def part(replicas: Sequence[int], isr: Sequence[int] | None = None, **more: Any) -> PartitionState:
+    in_sync = tuple(replicas if isr is None else isr)
+    return PartitionState(in_sync[0] if in_sync else -1, tuple(replicas), in_sync, **more)
+
+
+def topics(**parts: PartitionState | Iterable[PartitionState]) -> dict[str, TopicState]:
+    return {
+        name: TopicState(name, UUID(int=1), (found,) if isinstance(found, PartitionState) else tuple(found))
+        for name, found in parts.items()
+    }
+
+
+def said(
+    brokers: Iterable[int],
+    there: Mapping[str, TopicState] | None = None,
+    *,
+    controller: int = 0,
+    draining: Iterable[int] = (),
+    removable: Iterable[int] = (),
+    settings: Mapping[int, Mapping[str, str]] | None = None,
+) -> Said:
+    there = there or {}
+    numbers = list(brokers)
+    states = tuple(
+        BrokerState(n, f"b{n}", 9092, None, "", n in set(draining), n in set(removable), "0.1.0") for n in numbers
+    )
+    return Said(Picture("id", controller, states), settings or {n: {} for n in numbers}, there, summary(there))
+
+
+def observed(
+    pods: Iterable[Pod] = (), said: Said | None = None, *, replicas: int | None = None, **more: Any
+) -> Observed:
+    """`replicas` of the StatefulSet; there is none where it is None."""
+    live = dict(more.pop("live", {}))
+    if replicas is not None:
+        live[STATEFUL_SETS, "c-broker"] = {
+            "metadata": {"name": "c-broker", "uid": "sts"},
+            "spec": {"replicas": replicas},
+        }
+    error = "" if said is not None else "no answer"
+    return Observed(now=NOW, live=live, pods=tuple(pods), said=said, brokers_error=error, **more)

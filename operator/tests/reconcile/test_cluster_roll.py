@@ -1,0 +1,142 @@
+"""Which pod is restarted, and why none is: desired × observed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from reconcile.cluster_tables import LONG_AGO, NEW, NOW, OLD, away, broken, cluster, observed, part, pod, said, topics
+
+from penstock_operator.reconcile.cluster_observed import Observed
+from penstock_operator.reconcile.cluster_roll import plan_roll
+from penstock_operator.specs.notes import Notes
+
+THREE = [0, 1, 2]
+IN_SYNC = topics(t=[part([0, 1, 2]), part([1, 2, 0])])
+SIDECAR = {"etcd": {"sidecar": {"image": "e"}}}
+
+TABLE: dict[str, tuple[Observed, int | None, str]] = {
+    # observed, the pod that goes, why none does
+    "all are as wanted": (observed(map(pod, THREE), said(THREE)), None, ""),
+    "all are old and in sync: the first that is not the controller": (
+        observed([pod(n, OLD) for n in THREE], said(THREE, IN_SYNC)),
+        1,
+        "",
+    ),
+    "the controller is another": (observed([pod(n, OLD) for n in THREE], said(THREE, IN_SYNC, controller=1)), 0, ""),
+    "only the controller is left": (
+        observed([pod(0, OLD), pod(1), pod(2)], said(THREE, IN_SYNC)),
+        0,
+        "",
+    ),
+    "one broker alone": (observed([pod(0, OLD)], said([0], topics(t=part([0])))), 0, ""),
+    "the one that went before has just come back": (
+        observed([pod(0, OLD), pod(1, ready_since=NOW), pod(2, OLD)], said(THREE, IN_SYNC)),
+        None,
+        "broker 1 has just become ready",
+    ),
+    "the one that went before is away": (
+        observed([pod(0, OLD), away(1), pod(2, OLD)], said([0, 2], IN_SYNC)),
+        None,
+        "broker 1 is not ready",
+    ),
+    "the one that went before has no pod yet": (
+        observed([pod(0, OLD), pod(2, OLD)], said([0, 2], IN_SYNC)),
+        None,
+        "broker 1 has no pod yet",
+    ),
+    "the one that went before is ending": (
+        observed([pod(0, OLD), pod(1, OLD, is_terminating=True), pod(2, OLD)], said(THREE, IN_SYNC)),
+        None,
+        "broker 1 is ending",
+    ),
+    "it is ready and not registered": (
+        observed([pod(0, OLD), pod(1), pod(2, OLD)], said([0, 2], IN_SYNC)),
+        None,
+        "broker 1 is not registered",
+    ),
+    "it lacks what it missed": (
+        observed([pod(0, OLD), pod(1), pod(2, OLD)], said(THREE, topics(t=part([0, 1, 2], [0, 2])))),
+        None,
+        "1 replicas of broker 1 are not in sync",
+    ),
+    "who goes lacks something itself, which is no reason to wait": (
+        observed([pod(0), pod(1), pod(2, OLD)], said(THREE, topics(t=part([0, 1, 2], [0, 1])))),
+        2,
+        "",
+    ),
+    "a replica that is being added is not missed yet": (
+        observed([pod(0), pod(1), pod(2, OLD)], said(THREE, topics(t=part([0, 1, 2], [0, 1], adding=(2,))))),
+        2,
+        "",
+    ),
+    "a partition has no leader": (
+        observed([pod(0), pod(1), pod(2, OLD)], said(THREE, topics(t=part([2], [])))),
+        None,
+        "1 partitions have no leader",
+    ),
+    "a partition of one replica does not hold it up for ever": (
+        observed([pod(0), pod(1), pod(2, OLD)], said(THREE, topics(t=part([2])))),
+        2,
+        "",
+    ),
+    "brokers do not answer": (observed([pod(n, OLD) for n in THREE]), None, "the brokers cannot be asked: no answer"),
+    "a bad change: the one that had it goes again": (
+        observed([pod(0, OLD), broken(1, "bad"), pod(2, OLD)], said([0, 2], topics(t=part([0, 1, 2], [0, 2])))),
+        1,
+        "",
+    ),
+    "a bad change that runs and is not registered": (
+        observed([pod(0, OLD), away(1, "bad"), pod(2, OLD)], said([0, 2], topics(t=part([0, 1, 2], [0, 2])))),
+        1,
+        "",
+    ),
+    "a bad change that is registered and needed": (
+        observed([pod(0), away(1, "bad"), pod(2)], said(THREE, topics(t=part([0, 1, 2], [0, 1])))),
+        None,
+        "broker 1 is not ready",
+    ),
+    "all of them are bad": (observed([broken(n, "bad") for n in THREE]), 0, ""),
+    "all of them run and none serves": (observed([away(n, "bad") for n in THREE]), 0, ""),
+    "some serve, none answers, one runs and is bad": (
+        observed([pod(0, OLD), away(1, "bad"), pod(2, OLD)]),
+        None,
+        "broker 1 is not ready",
+    ),
+    "a pod beyond those that are to stay": (
+        observed([pod(0), pod(1), pod(2), pod(3, OLD)], said([0, 1, 2, 3])),
+        None,
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_who_is_restarted(name: str) -> None:
+    seen, goes, why = TABLE[name]
+    pods = 1 if name == "one broker alone" else 3
+    roll = plan_roll(cluster(pods), seen, NEW, pods, 0, Notes())
+    assert (roll.action.ordinal if roll.action is not None else None) == goes
+    assert why in roll.waits
+    assert bool(roll.waits) == bool(why)
+    if roll.action is not None:
+        assert roll.action.uid == f"uid-{goes}", "only the pod that was seen"
+
+
+@pytest.mark.parametrize(
+    ("others", "goes"), [([pod(0), pod(2)], 1), ([pod(0), away(2, is_etcd_ready=False)], None), ([pod(0)], None)]
+)
+def test_a_pod_that_is_no_loss_still_goes_only_if_etcd_keeps_its_majority(others: list[Any], goes: int | None) -> None:
+    bad = away(1, "bad")
+    seen = observed(sorted([*others, bad], key=lambda p: p.ordinal), said([0, 2]))
+    roll = plan_roll(cluster(**SIDECAR), seen, NEW, 3, 3, Notes())
+    assert (roll.action.ordinal if roll.action is not None else None) == goes
+
+
+@pytest.mark.parametrize(("started", "since", "goes"), [(LONG_AGO, NOW, 1), (NOW, LONG_AGO, None), (NOW, NOW, None)])
+def test_who_started_before_its_external_address_was_known_is_restarted(
+    started: str, since: str, goes: int | None
+) -> None:
+    seen = observed([pod(0), pod(1, started_at=started), pod(2)], said(THREE))
+    roll = plan_roll(cluster(), seen, NEW, 3, 0, Notes(external_since={1: since}))
+    assert (roll.action.ordinal if roll.action is not None else None) == goes

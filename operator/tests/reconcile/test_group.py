@@ -1,0 +1,341 @@
+"""ConsumerGroup: wanted × observed → what is done, what is said."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock_operator.model.common import ClusterRef, Meta
+from penstock_operator.model.group import (
+    ConsumerGroup,
+    ConsumerGroupSpec,
+    ConsumerGroupStatus,
+    OffsetReset,
+    ResetStatus,
+    StartingOffsets,
+)
+from penstock_operator.ports.brokers import DELETION_POLICY, OWNER, RESET_ID, GroupState, OffsetState
+from penstock_operator.reconcile.group import coarse_seconds, reconcile
+from penstock_operator.reconcile.group_names import (
+    discovered,
+    hashed_name,
+    is_discovered,
+    is_taken_over,
+    plain_name,
+    winners,
+)
+from penstock_operator.reconcile.group_reset import questions, ranges_asked, topics_asked
+from penstock_operator.reconcile.group_types import Commit, Observed, Settings
+
+AT, LATER = "2026-11-21T08:00:00Z", "2026-11-21T09:00:00Z"
+
+
+def wanted(status: ConsumerGroupStatus | None = None, **spec: Any) -> ConsumerGroup:
+    return ConsumerGroup(
+        metadata=Meta(name="billing", namespace="ns", uid="u1", generation=3),
+        spec=ConsumerGroupSpec(cluster_ref=ClusterRef(name="c"), **spec),
+        status=status or ConsumerGroupStatus(),
+    )
+
+
+def state(*offsets: OffsetState, members: int = 0, said: str | None = None, **settings: str) -> GroupState:
+    names = {"owner": OWNER, "policy": DELETION_POLICY, "reset": RESET_ID}
+    shown = said or ("Stable" if members else "Empty")
+    return GroupState("billing", shown, members, offsets, {names[key]: value for key, value in settings.items()})
+
+
+def at(topic: str, partition: int, committed: int, end: int, lag_ms: int | None = None, start: int = 0) -> OffsetState:
+    return OffsetState(topic, partition, committed, start, end, lag_ms)
+
+
+HERE = (at("orders", 0, 10, 15, 4_000), at("orders", 1, 5, 5, 0), at("bills", 0, 0, 2, None))
+RESET, ANOTHER = OffsetReset(id="one", to="earliest"), OffsetReset(id="two", to="earliest")
+LATEST_ORDERS = OffsetReset(id="r", to="latest", topics=("orders",))
+PLAN = ResetStatus(id="one", phase="Planned", changes=("orders-0: 10 → 0",), total_changes=3)
+PLANNED = ConsumerGroupStatus(reset=PLAN)
+IDLE, BUSY = GroupState("billing", "Empty", 0, HERE), GroupState("billing", "Stable", 2, HERE)
+EARLY = {("orders", 0): 0, ("orders", 1): 0, ("bills", 0): 0}
+
+
+def conditions(status: ConsumerGroupStatus) -> dict[str, tuple[str, str]]:
+    return {c.type: (c.status, c.reason) for c in status.conditions}
+
+
+@pytest.mark.parametrize(
+    ("seen", "ready", "healthy"),
+    [
+        (Observed(state(*HERE, members=2)), ("True", "Known"), ("True", "Consuming")),
+        (Observed(state(*HERE)), ("True", "Known"), ("False", "NotConsuming")),
+        (Observed(state(at("orders", 0, 5, 5))), ("True", "Known"), ("True", "CaughtUp")),
+        (Observed(state(members=1, said="PreparingRebalance")), ("True", "Known"), ("True", "Consuming")),
+        (Observed(None), ("True", "Absent"), ("Unknown", "Absent")),
+        (Observed(state(said="Dead", owner="u1")), ("True", "Absent"), ("Unknown", "Absent")),
+        (Observed(error="no broker answers"), ("Unknown", "BrokersUnreachable"), ("Unknown", "BrokersUnreachable")),
+        (Observed(is_cluster_known=False), ("False", "ClusterNotFound"), ("Unknown", "ClusterNotFound")),
+        (Observed(state(*HERE), winner="older"), ("False", "Conflict"), ("False", "NotConsuming")),
+    ],
+)
+def test_conditions_say_what_is_seen(seen: Observed, ready: tuple[str, str], healthy: tuple[str, str]) -> None:
+    plan = reconcile(wanted(), seen, AT)
+    assert conditions(plan.status) == {"Ready": ready, "Healthy": healthy}
+    assert plan.actions == ()
+    assert {c.observed_generation for c in plan.status.conditions} == {3}
+    assert plan.status.observed_generation == 3
+
+
+def test_columns_are_sums_over_what_was_committed() -> None:
+    status = reconcile(wanted(), Observed(state(*HERE, members=2)), AT).status
+    assert (status.state, status.members, status.lag, status.lag_seconds) == ("Stable", 2, 7, 4)
+    assert status.topic_names == "bills,orders"
+    assert [(t.topic, t.partitions, t.lag, t.lag_seconds) for t in status.topics] == [
+        ("bills", 1, 2, None),
+        ("orders", 2, 5, 4),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("offset", "lag"),
+    [(at("t", 0, 3, 10, start=6), 4), (at("t", 0, -1, 10), 0), (at("t", 0, 12, 10), 0), (at("t", 0, 10, 10), 0)],
+)
+def test_lag_counts_records_that_can_be_read(offset: OffsetState, lag: int) -> None:
+    assert reconcile(wanted(), Observed(state(offset)), AT).status.lag == lag
+
+
+def test_what_cannot_be_seen_keeps_its_numbers_and_says_so() -> None:
+    before = reconcile(wanted(), Observed(state(*HERE)), AT).status
+    after = reconcile(wanted(before), Observed(error="no broker answers"), LATER).status
+    assert (after.lag, after.state) == (7, "Empty")
+    assert conditions(after)["Ready"] == ("Unknown", "BrokersUnreachable")
+
+
+def test_nothing_new_is_the_same_status_to_the_last_field() -> None:
+    seen = Observed(state(*HERE, members=1))
+    first = reconcile(wanted(), seen, AT).status
+    assert reconcile(wanted(first), seen, LATER).status == first
+
+
+def test_an_absent_group_stays_and_says_absent() -> None:
+    status = reconcile(wanted(), Observed(None), AT).status
+    assert (status.state, status.members, status.lag) == ("Absent", 0, None)
+
+
+def test_ages_that_merely_grow_change_seldom() -> None:
+    assert len({coarse_seconds(ms) for ms in range(0, 3_600_000, 1_000)}) < 140
+    assert coarse_seconds(12_345) == 12
+
+
+# Resets
+
+
+def go(desired: ConsumerGroup, seen: Observed) -> Any:
+    return reconcile(desired, seen, AT)
+
+
+@pytest.mark.parametrize(
+    ("desired", "seen", "phase", "says", "commits"),
+    [
+        # first it is shown, then done
+        (wanted(reset=RESET), Observed(IDLE, offsets=EARLY), "Planned", "", False),
+        (wanted(PLANNED, reset=RESET), Observed(IDLE, offsets=EARLY), "Planned", "", True),
+        # members
+        (wanted(reset=RESET), Observed(BUSY, offsets=EARLY), "Refused", "members (2)", False),
+        (wanted(PLANNED, reset=RESET), Observed(BUSY, offsets=EARLY), "Refused", "as soon as", False),
+        (
+            wanted(PLANNED, reset=RESET),
+            Observed(state(*HERE, said="PreparingRebalance"), offsets=EARLY),
+            "Refused",
+            "members",
+            False,
+        ),
+        # somebody wants to see it only
+        (
+            wanted(PLANNED, reset=OffsetReset(id="one", to="earliest", dry_run=True)),
+            Observed(IDLE, offsets=EARLY),
+            "Planned",
+            "dryRun",
+            False,
+        ),
+        (wanted(PLANNED, reset=RESET, paused=True), Observed(IDLE, offsets=EARLY), "Planned", "paused", False),
+        # done, by what the brokers keep, or by the status
+        (wanted(PLANNED, reset=RESET), Observed(state(*HERE, reset="one")), "Done", "", False),
+        (wanted(reset=RESET), Observed(state(*HERE, reset="one")), "Done", "done before", False),
+        (
+            wanted(ConsumerGroupStatus(reset=ResetStatus(id="one", phase="Done")), reset=RESET),
+            Observed(state(*HERE)),
+            "Done",
+            "",
+            False,
+        ),
+        # another id is another wish
+        (wanted(PLANNED, reset=ANOTHER), Observed(IDLE, offsets=EARLY), "Planned", "", False),
+        # nothing to set
+        (wanted(reset=RESET), Observed(None), "Failed", "no offsets", False),
+        (
+            wanted(reset=OffsetReset(id="one", to="earliest", topics=("nope",))),
+            Observed(state(*HERE)),
+            "Failed",
+            "no topic nope",
+            False,
+        ),
+        # a group that does not exist yet, with topics named
+        (
+            wanted(PLANNED, reset=OffsetReset(id="one", to="latest", topics=("orders",))),
+            Observed(None, partitions={"orders": 1}, offsets={("orders", 0): 9}),
+            "Planned",
+            "",
+            True,
+        ),
+    ],
+)  # fmt: skip
+def test_a_reset_goes_through_its_phases(
+    desired: ConsumerGroup, seen: Observed, phase: str, says: str, commits: bool
+) -> None:
+    plan = go(desired, seen)
+    assert plan.status.reset.phase == phase
+    assert says in plan.status.reset.message
+    if commits:
+        commit, settings = plan.actions
+        assert isinstance(commit, Commit)
+        assert commit.offsets == seen.offsets
+        assert settings == Settings({RESET_ID: desired.spec.reset.id}), "the id is written after the offsets"
+    else:
+        assert plan.actions == ()
+
+
+def test_a_reset_is_done_to_its_end_when_it_broke_off_anywhere() -> None:
+    """Planned, then offsets, then the id: at each place the next look goes on, and after the end nothing is done."""
+    desired, group = wanted(reset=RESET), state(*HERE)
+    steps = []
+    for _ in range(6):
+        plan = go(desired, Observed(group, offsets=EARLY))
+        steps.append((plan.status.reset.phase, len(plan.actions)))
+        desired = wanted(plan.status, reset=RESET)
+        if plan.actions and len(steps) >= 4:  # Twice the operator died between the commit and the id.
+            group = state(*HERE, reset="one")
+    assert steps == [("Planned", 0), ("Planned", 2), ("Planned", 2), ("Planned", 2), ("Done", 0), ("Done", 0)]
+
+
+def test_the_plan_names_each_change_and_the_first_hundred_only() -> None:
+    many = tuple(at("t", partition, 7, 9) for partition in range(150))
+    plan = go(wanted(reset=RESET), Observed(state(*many), offsets={("t", p): 0 for p in range(150)}))
+    assert plan.status.reset.changes[0] == "t-0: 7 → 0"
+    assert (len(plan.status.reset.changes), plan.status.reset.total_changes) == (100, 150)
+    assert [h.reason for h in plan.happenings] == ["ResetPlanned"]
+
+
+@pytest.mark.parametrize(
+    ("reset", "asked"),
+    [
+        (OffsetReset(id="r", to="earliest"), {("orders", 0): -2, ("orders", 1): -2, ("bills", 0): -2}),
+        (LATEST_ORDERS, {("orders", 0): -1, ("orders", 1): -1, ("orders", 2): -1}),
+        (OffsetReset(id="r", to="latest", topics=("orders",), partitions=(2, 9)), {("orders", 2): -1}),
+        (
+            OffsetReset(id="r", to="timestamp", timestamp="2026-11-21T08:00:00Z", topics=("bills",)),
+            {("bills", 0): 1_795_248_000_000},
+        ),
+    ],
+)
+def test_what_has_to_be_known_for_a_reset_is_asked(reset: OffsetReset, asked: dict[tuple[str, int], int]) -> None:
+    partitions = {"orders": 3, "bills": 1}
+    assert questions(wanted(reset=reset), state(*HERE), partitions) == asked
+    assert topics_asked(wanted(reset=reset), None) == set(reset.topics)
+
+
+def test_an_offset_by_number_is_kept_inside_of_the_log() -> None:
+    reset = OffsetReset(id="one", to="offset", offset=50, topics=("orders",))
+    desired = wanted(PLANNED, reset=reset)
+    assert ranges_asked(desired, None, {"orders": 2}) == (("orders", 0), ("orders", 1))
+    seen = Observed(
+        state(*HERE), partitions={"orders": 2}, ranges={("orders", 0): (60, 90), ("orders", 1): (0, 20)}
+    )  # fmt: skip
+    assert go(desired, seen).actions[0].offsets == {("orders", 0): 60, ("orders", 1): 20}
+
+
+def test_done_is_told_once() -> None:
+    plan = go(wanted(PLANNED, reset=RESET), Observed(state(*HERE, reset="one")))
+    assert [h.reason for h in plan.happenings] == ["ResetDone"]
+    assert go(wanted(plan.status, reset=RESET), Observed(state(*HERE, reset="one"))).happenings == ()
+
+
+# Starting offsets, ownership
+
+
+START = StartingOffsets(topics=("orders",), at="latest")
+
+
+@pytest.mark.parametrize(
+    ("group", "paused", "commits"),
+    [
+        (None, False, True),
+        (state(said="Empty"), False, True),
+        (state(*HERE), False, False),
+        (state(members=1), False, False),
+        (state(said="PreparingRebalance"), False, False),
+        (None, True, False),
+    ],
+)
+def test_starting_offsets_are_for_a_group_that_has_none(group: GroupState | None, paused: bool, commits: bool) -> None:
+    desired = wanted(starting_offsets=START, paused=paused)
+    offsets = questions(desired, group, {"orders": 2})
+    plan = reconcile(desired, Observed(group, partitions={"orders": 2}, offsets=offsets), AT)
+    assert [type(action) for action in plan.actions] == ([Commit] if commits else [])
+
+
+@pytest.mark.parametrize(
+    ("policy", "group", "settings"),
+    [
+        ("Delete", state(*HERE), {OWNER: "u1", DELETION_POLICY: "Delete"}),
+        ("Delete", state(*HERE, owner="other", policy="Delete"), {OWNER: "u1", DELETION_POLICY: "Delete"}),
+        ("Delete", state(*HERE, owner="u1", policy="Delete"), None),
+        ("Delete", None, None),
+        ("Retain", state(*HERE), None),
+        ("Retain", state(*HERE, owner="u1", policy="Delete"), {OWNER: None, DELETION_POLICY: None}),
+        ("Retain", state(*HERE, owner="before-the-restore", policy="Delete"), {OWNER: None, DELETION_POLICY: None}),
+    ],
+)
+def test_the_group_knows_whose_end_is_its_own(policy: Any, group: GroupState | None, settings: Any) -> None:
+    plan = reconcile(wanted(deletion_policy=policy), Observed(group), AT)
+    assert plan.actions == ((Settings(settings),) if settings else ())
+
+
+# Names
+
+
+def test_ids_that_are_names_keep_them_and_others_get_readable_ones() -> None:
+    assert plain_name("billing-v2.eu") == "billing-v2.eu"
+    for odd in ("Billing", "a_b", "", "-a", "a..b", "x" * 254, "grüße", "a/b", "a\n"):
+        assert plain_name(odd) is None
+        name = hashed_name("c", odd)
+        assert plain_name(name) == name, odd
+        assert name != hashed_name("c2", odd)
+    assert hashed_name("c", "My_App (EU)").startswith("my-app-eu-")
+    assert hashed_name("c", "a_b") != hashed_name("c", "a-b")
+
+
+CLUSTER = {"metadata": {"name": "c", "namespace": "ns", "uid": "cu"}}
+
+
+def test_a_discovered_object_is_taken_over_by_whoever_applies_a_manifest_over_it() -> None:
+    body = discovered(CLUSTER, "billing", "billing")
+    assert is_discovered(body)
+    assert "groupId" not in body["spec"]
+    assert body["metadata"]["ownerReferences"][0]["uid"] == "cu"
+    defaulted = {**body, "spec": {**body["spec"], "deletionPolicy": "Retain", "paused": False}}
+    assert is_discovered(defaulted)
+    for spec in ({"deletionPolicy": "Delete"}, {"reset": {"id": "a", "to": "latest"}}, {"paused": True}):
+        assert is_taken_over({**body, "spec": {**body["spec"], **spec}})
+    mine = {**body["metadata"], "managedFields": [{"manager": "penstock-operator"}]}
+    assert is_discovered({**body, "metadata": mine})
+    theirs = {**mine, "managedFields": [*mine["managedFields"], {"manager": "kubectl"}]}
+    assert not is_discovered({**body, "metadata": theirs})
+
+
+def test_of_two_objects_for_a_group_the_applied_and_then_the_older_one_has_it() -> None:
+    def one(uid: str, created: str) -> ConsumerGroup:
+        meta = Meta(name=uid, namespace="ns", uid=uid, creation_timestamp=created)
+        return ConsumerGroup(metadata=meta, spec=ConsumerGroupSpec(cluster_ref=ClusterRef(name="c"), group_id="g"))
+
+    found, old, new = one("found", "2020"), one("old", "2021"), one("new", "2022")
+    assert winners([(found, True), (new, False), (old, False)])["g"] is old
+    assert winners([(found, True)])["g"] is found

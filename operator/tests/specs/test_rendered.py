@@ -1,0 +1,224 @@
+"""The objects of a cluster: as they were looked at once (golden files), and what must hold of each variant."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from penstock_operator.model.cluster import Cluster
+from penstock_operator.model.parse import parse
+from penstock_operator.ports.kube import Object
+from penstock_operator.specs import compare, etcd, names, objects
+from penstock_operator.specs.notes import Notes, read, written
+
+GOLDEN = Path(__file__).parent / "golden"
+EXTERNAL = {"endpoints": ["http://etcd-0:2379", "http://etcd-1:2379"]}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "smallest": {"etcd": {"endpoints": ["http://etcd:2379"]}},
+    "managed-etcd-with-tls": {
+        "etcd": {"endpoints": ["https://etcd:2379"], "managed": True, "tlsSecret": "etcd-client"},
+        "brokers": {"replicas": 1},
+    },
+    "sidecar-of-three": {"etcd": {"sidecar": {"image": "etcd:3.5", "storage": {"size": "1Gi", "className": "fast"}}}},
+    "sidecar-of-one": {"etcd": {"sidecar": {"image": "etcd:3.5"}}, "brokers": {"replicas": 1}},
+    "node-ports": {"etcd": EXTERNAL, "external": {"type": "NodePort", "host": "example.org", "port": 9095}},
+    "load-balancers": {
+        "etcd": EXTERNAL,
+        "external": {"type": "LoadBalancer", "name": "outside", "annotations": {"cloud.example/internal": "true"}},
+        "brokers": {"replicas": 2},
+    },
+    "all-of-a-pod": {
+        "etcd": EXTERNAL,
+        "image": "registry.example/penstock:2",
+        "port": 19092,
+        "zoneLabel": "example.org/rack",
+        "config": {"log.retention.hours": 48, "num.partitions": 6, "log.max.open.files": 64},
+        "brokers": {
+            "replicas": 5,
+            "storage": {"size": "100Gi", "className": "fast"},
+            "resources": {"requests": {"cpu": "500m", "memory": "512Mi"}, "limits": {"memory": "1Gi"}},
+            "nodeSelector": {"disk": "ssd"},
+            "tolerations": [{"key": "dedicated", "operator": "Exists"}],
+            "affinity": {"nodeAffinity": {}},
+            "topologySpreadConstraints": [],
+            "priorityClassName": "high",
+            "serviceAccountName": "brokers",
+            "imagePullSecrets": [{"name": "pull"}],
+            "podLabels": {"team": "data"},
+            "podAnnotations": {"sidecar.istio.io/inject": "false"},
+            "terminationGracePeriodSeconds": 60,
+        },
+    },
+}
+
+
+def cluster_of(spec: dict[str, Any], **annotations: str) -> Cluster:
+    meta = {"name": "events", "namespace": "prod", "uid": "0b1c", "annotations": annotations}
+    return parse("Cluster", {"metadata": meta, "spec": spec})
+
+
+def rendered(spec: dict[str, Any], **more: Any) -> list[Object]:
+    cluster = cluster_of(spec)
+    members = 3 if cluster.spec.brokers.replicas >= 3 else 1
+    addresses = {} if cluster.spec.external is None else {0: "example.org:30001"}
+    facts = objects.Facts("penstock:1", cluster.spec.brokers.replicas, etcd_members=members, external=addresses, **more)
+    return [body for _, body in objects.render(cluster, facts)]
+
+
+class Plain(yaml.SafeDumper):
+    """Without references from one place to another."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def shown(bodies: list[Object]) -> list[Object]:
+    """With the script's name in the place of its text, and without the hash in which that is."""
+    for body in bodies:
+        if etcd.PREPARE in body.get("data", {}):
+            assert "def join_again(" in body["data"][etcd.PREPARE]
+            body["data"][etcd.PREPARE] = "(the script)"
+            body["metadata"]["annotations"][names.RENDERED] = "(of the script too)"
+    return bodies
+
+
+def stateful_set(spec: dict[str, Any], **more: Any) -> Object:
+    return next(body for body in rendered(spec, **more) if body["kind"] == "StatefulSet")
+
+
+def containers(body: Object) -> list[Object]:
+    pod = body["spec"]["template"]["spec"]
+    return [*pod.get("initContainers", []), *pod["containers"]]
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_variant_is_rendered_as_its_golden_file_says(name: str, request: pytest.FixtureRequest) -> None:
+    text = yaml.dump_all(shown(rendered(VARIANTS[name], is_founded=True)), Dumper=Plain, sort_keys=False, width=120)
+    path = GOLDEN / f"{name}.yaml"
+    if request.config.getoption("--update", default=False):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8"), "pytest operator/tests/specs --update, and look at the difference"
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_rendering_twice_gives_the_same(name: str) -> None:
+    assert rendered(VARIANTS[name]) == rendered(VARIANTS[name])
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_pods_hold_to_the_restricted_security_standard(name: str) -> None:
+    body = stateful_set(VARIANTS[name])
+    pod = body["spec"]["template"]["spec"]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["runAsUser"] > 0
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert not pod.get("hostNetwork")
+    assert {next(iter(volume.keys() - {"name"})) for volume in pod["volumes"]} <= {"configMap", "emptyDir", "secret"}
+    for container in containers(body):
+        security = container["securityContext"]
+        assert security["allowPrivilegeEscalation"] is False
+        assert security["capabilities"] == {"drop": ["ALL"]}
+        assert security["readOnlyRootFilesystem"] is True
+        assert "hostPort" not in str(container)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_all_that_is_owned_goes_with_the_cluster_but_the_claims(name: str) -> None:
+    for body in rendered(VARIANTS[name]):
+        assert [owner["uid"] for owner in body["metadata"]["ownerReferences"]] == ["0b1c"]
+        assert body["metadata"]["labels"]["penstock.io/cluster"] == "events"
+    body = stateful_set(VARIANTS[name])
+    assert body["spec"]["persistentVolumeClaimRetentionPolicy"] == {"whenDeleted": "Retain", "whenScaled": "Retain"}
+    for claim in body["spec"]["volumeClaimTemplates"]:
+        assert "ownerReferences" not in claim["metadata"]
+        assert claim["metadata"]["labels"]["penstock.io/cluster"] == "events"
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_selectors_find_the_pods_and_mounts_find_their_volumes(name: str) -> None:
+    body = stateful_set(VARIANTS[name])
+    template = body["spec"]["template"]
+    for other in rendered(VARIANTS[name]):
+        selector = other["spec"].get("selector", {}) if "spec" in other else {}
+        wanted = dict(selector.get("matchLabels", selector))
+        wanted.pop("statefulset.kubernetes.io/pod-name", None)
+        assert wanted.items() <= template["metadata"]["labels"].items()
+    volumes = {volume["name"] for volume in template["spec"]["volumes"]}
+    volumes |= {claim["metadata"]["name"] for claim in body["spec"]["volumeClaimTemplates"]}
+    for container in containers(body):
+        assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
+        ports = {port["name"] for port in container.get("ports", [])}
+        probes = [container[kind] for kind in container if kind.endswith("Probe")]
+        assert {probe["httpGet"]["port"] for probe in probes} <= ports
+
+
+def test_the_settings_file_is_toml_that_the_broker_reads() -> None:
+    config = {"log.retention.hours": "48", "log.max.open.files": 64, "replica.selector.class": 'a "b" \\ ü'}
+    spec = {"etcd": {"endpoints": ["e"], "managed": True}, "config": config}
+    made = next(body for body in rendered(spec) if body["kind"] == "ConfigMap")
+    assert tomllib.loads(made["data"]["penstock.toml"]) == {
+        "etcd.managed": "true",
+        "log.max.open.files": "64",
+        "replica.selector.class": 'a "b" \\ ü',
+    }, "what changes while brokers run is not in it"
+
+
+@pytest.mark.parametrize(
+    ("change", "restarts"),
+    [
+        ({"image": "penstock:2"}, True),
+        ({"config": {"log.max.open.files": "99"}}, True),
+        ({"config": {"log.retention.hours": "1"}}, False),
+        ({"brokers": {"resources": {"limits": {"memory": "1Gi"}}}}, True),
+        ({"brokers": {"replicas": 7}}, False),
+        ({"brokers": {"storage": {"size": "99Gi"}}}, False),
+        ({"moving": {"throttleBytesPerSecond": 5000}}, False),
+        ({"external": {"type": "NodePort"}}, True),
+    ],
+)
+def test_brokers_are_restarted_for_what_they_read_at_their_start_alone(change: dict[str, Any], restarts: bool) -> None:
+    def of(spec: dict[str, Any]) -> str:
+        made = stateful_set(spec, notes=Notes(draining=frozenset({4})))
+        return str(made["spec"]["template"]["metadata"]["annotations"][names.RESTART])
+
+    before = stateful_set(VARIANTS["smallest"])["spec"]["template"]["metadata"]["annotations"][names.RESTART]
+    assert (of({**VARIANTS["smallest"], **change}) != before) is restarts
+
+
+def test_notes_come_back_as_they_were_written() -> None:
+    notes = Notes(frozenset({3, 4}), "why", frozenset({"a.b"}), 3, {0: "2026-01-01T00:00:00Z"})
+    assert read(written(notes)) == notes
+    assert read({}) == Notes()
+    assert read(
+        {"penstock.io/draining": "x,1", "penstock.io/external-since": "{", "penstock.io/etcd-members": "-"}
+    ) == (Notes(frozenset({1})))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "live", "path"),
+    [
+        ({"a": 1}, {"a": 1, "b": 2}, None),
+        ({"a": 1}, {"a": 2}, ".a"),
+        ({"a": {}}, {}, None),
+        ({"a": []}, {}, None),
+        ({"a": "x"}, {}, ".a"),
+        ({"env": [{"name": "A", "value": "1"}]}, {"env": [{"name": "B"}, {"name": "A", "value": "1"}]}, None),
+        ({"env": [{"name": "A", "value": "1"}]}, {"env": [{"name": "A", "value": "2"}]}, ".env[A].value"),
+        ({"args": ["a", "b"]}, {"args": ["a"]}, ".args"),
+        ({"args": ["a", "b"]}, {"args": ["b", "a"]}, ".args[0]"),
+        ({"resources": {"requests": {"cpu": "0.5"}}}, {"resources": {"requests": {"cpu": "500m"}}}, None),
+        (
+            {"resources": {"requests": {"memory": "1024Mi"}}},
+            {"resources": {"requests": {"memory": "1025Mi"}}},
+            ".resources.requests.memory",
+        ),
+        ({"spec": None}, {}, None),
+    ],
+)
+def test_what_is_wanted_is_compared_and_what_others_add_is_not(wanted: Any, live: Any, path: str | None) -> None:
+    assert compare.difference(wanted, live) == path

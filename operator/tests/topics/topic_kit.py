@@ -1,0 +1,133 @@
+"""An operator's world for topics, without an engine: an API server, brokers, a queue that tests turn by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from doubles.brokers import InMemoryBrokers
+from doubles.kube import FakeKube
+
+from penstock_operator.engine.routing import Routing
+from penstock_operator.model.common import Key
+from penstock_operator.model.parse import parse
+from penstock_operator.model.topic import Topic
+from penstock_operator.ports.brokers import Brokers
+from penstock_operator.ports.kube import CLUSTERS, TOPICS, Object
+from penstock_operator.topics.controller import TopicController
+
+NS, CLUSTER = "ns", "c"
+MAX_TURNS = 200
+
+
+class Connected:
+    """`engine.ports.Connections` with what a test put there."""
+
+    def __init__(self) -> None:
+        self.by_cluster: dict[tuple[str, str], Brokers] = {}
+
+    def of(self, namespace: str, cluster: str) -> Brokers | None:
+        return self.by_cluster.get((namespace, cluster))
+
+
+class HandQueue:
+    """Keys by the time when they are due."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.due: dict[Key, float] = {}
+
+    def put(self, key: Key, delay_s: float = 0.0) -> None:
+        at = self.world.time + delay_s
+        self.due[key] = min(at, self.due.get(key, at))
+
+
+class World:
+    def __init__(self, brokers: InMemoryBrokers | None = None) -> None:
+        self.time = 1000.0
+        self.kube = FakeKube(now=lambda: self.time)
+        self.brokers = brokers or InMemoryBrokers()
+        self.connections = Connected()
+        self.queue = HandQueue(self)
+        Routing(self.kube.objects, self.queue)
+        self.controller = self.started()
+        self.errors: list[str] = []
+        self.kube.put(CLUSTERS, {"metadata": {"name": CLUSTER, "namespace": NS}, "spec": {}})
+        self.connections.by_cluster[NS, CLUSTER] = self.brokers
+
+    def started(self) -> TopicController:
+        """Another operator, which knows nothing but what is stored."""
+        self.controller = TopicController(
+            self.kube, self.kube.objects, self.connections, self.queue, now=lambda: self.time, wall=lambda: self.time
+        )
+        return self.controller
+
+    # What users do
+
+    def apply(self, name: str, **spec: Any) -> Object:
+        return self.kube.put(TOPICS, manifest(name, **spec))
+
+    def delete(self, name: str) -> Object:
+        return self.kube.remove(TOPICS, NS, name)
+
+    def vanish(self, name: str) -> None:
+        """The object is deleted, and no DELETED event tells it: it is missing from the next list of the watch."""
+        del self.kube.stored[TOPICS, NS, name]
+        there = {(namespace, name) for resource, namespace, name in self.kube.stored if resource == TOPICS}
+        self.kube.objects.complete(TOPICS, None, there, "1000000")
+
+    # What happens then
+
+    async def settle(self, within_s: float = 3.0) -> None:
+        """Looks at keys until none is due within so many seconds, time going on from one to the next."""
+        until = self.time + within_s
+        for _ in range(MAX_TURNS):
+            topics = {key: at for key, at in self.queue.due.items() if key.kind == "Topic" and at <= until}
+            if not topics:
+                return
+            self.time = max(self.time, min(topics.values()))
+            keys = sorted(key for key, at in topics.items() if at <= self.time)[: self.controller.batch]
+            for key in keys:
+                del self.queue.due[key]
+            verdicts = await self.controller.reconcile(keys)
+            assert verdicts.keys() == set(keys), "each key has a verdict"
+            for key, verdict in verdicts.items():
+                if verdict.error is not None:
+                    self.errors.append(verdict.error)
+                    self.queue.put(key, 1.0)
+                elif verdict.look_again_s is not None:
+                    self.queue.put(key, verdict.look_again_s)
+        raise AssertionError(f"it does not settle: {sorted(self.queue.due)[:5]}")
+
+    async def resync(self) -> None:
+        await self.controller.resync()
+        await self.settle()
+        self.time += 60
+
+    def key(self, name: str) -> Key:
+        return Key("Topic", NS, name)
+
+    def topic(self, name: str) -> Topic:
+        body = self.kube.read(TOPICS, NS, name)
+        assert body is not None, f"Topic {name} is there"
+        return parse("Topic", body)
+
+    def condition(self, name: str, kind: str) -> tuple[str, str]:
+        """Status and reason."""
+        found = {c.type: c for c in self.topic(name).status.conditions}[kind]
+        assert found.observed_generation == self.topic(name).metadata.generation
+        return found.status, found.reason
+
+    def message(self, name: str, kind: str = "Ready") -> str:
+        return {c.type: c for c in self.topic(name).status.conditions}[kind].message
+
+    @property
+    def told(self) -> list[tuple[str, str]]:
+        """Events: whose, and the reason."""
+        return [(about.rpartition("/")[2], happening.reason) for about, happening in self.kube.told]
+
+
+def manifest(name: str, **spec: Any) -> Object:
+    return {
+        "metadata": {"name": name, "namespace": NS},
+        "spec": {"clusterRef": {"name": CLUSTER}, **spec},
+    }

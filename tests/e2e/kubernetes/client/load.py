@@ -1,0 +1,216 @@
+"""Produces until it is told to stop, and verifies what was acknowledged: run where the brokers' names resolve.
+
+load.py produce BOOTSTRAP TOPIC RATE RUN    until standard input ends; then one JSON line: what was acknowledged
+load.py verify BOOTSTRAP TOPIC              takes that line on standard input; exit code 1 where something is lost
+load.py once BOOTSTRAP TOPIC                a message there and back, as soon as that works: one JSON line
+
+A message is RUN:NUMBER, so that several may write to one topic, one after the other.
+Needs confluent-kafka alone, so that it runs in a client's pod as well.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+PATIENCE_S = 180.0
+
+
+def ranges(numbers: set[int]) -> list[list[int]]:
+    """First and last of each run of numbers."""
+    found: list[list[int]] = []
+    for number in sorted(numbers):
+        if found and found[-1][1] == number - 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    return found
+
+
+class Watch(threading.Thread):
+    """Looks at the topic's metadata twice a second, and counts partitions without a leader."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        super().__init__(daemon=True)
+        self._admin = AdminClient({"bootstrap.servers": bootstrap})
+        self._topic = topic
+        self._ended = threading.Event()
+        self.looks = 0
+        self.leaderless: list[str] = []
+
+    def run(self) -> None:
+        while not self._ended.wait(0.5):
+            try:
+                topic = self._admin.list_topics(self._topic, timeout=5).topics[self._topic]
+            except Exception:  # nobody answered: the next look
+                continue
+            self.looks += 1
+            for partition in topic.partitions.values():
+                if partition.leader < 0:
+                    self.leaderless.append(f"{self._topic}-{partition.id} at {time.strftime('%H:%M:%S')}")
+
+    def end(self) -> None:
+        self._ended.set()
+        self.join(10)
+
+
+def produce(bootstrap: str, topic: str, rate: float, run: str) -> int:
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "enable.idempotence": True,
+            "linger.ms": 5,
+            "message.timeout.ms": int(PATIENCE_S * 1_000),
+            "topic.metadata.refresh.interval.ms": 1_000,
+        }
+    )
+    acknowledged: set[int] = set()
+    failures: list[str] = []
+    last_ack: dict[int, float] = {}
+    longest_pause_s: dict[int, float] = {}
+
+    def answered(error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            failures.append(str(error))
+            return
+        acknowledged.add(int((message.value() or b"").split(b":")[1]))
+        partition, now = message.partition() or 0, time.monotonic()
+        pause = now - last_ack.get(partition, now)
+        longest_pause_s[partition] = max(longest_pause_s.get(partition, 0.0), pause)
+        last_ack[partition] = now
+
+    stopped = threading.Event()
+
+    def wait_for_the_end() -> None:
+        sys.stdin.read()
+        stopped.set()
+
+    threading.Thread(target=wait_for_the_end, daemon=True).start()
+    watch = Watch(bootstrap, topic)
+    watch.start()
+    sent, began = 0, time.monotonic()
+    while not stopped.is_set():
+        due = int((time.monotonic() - began) * rate)
+        # A producer whose queue is full waits for answers; it never skips a number.
+        while sent < due and not stopped.is_set():
+            try:
+                producer.produce(topic, f"{run}:{sent}".encode(), key=str(sent % 997).encode(), on_delivery=answered)
+            except BufferError:
+                break
+            sent += 1
+        producer.poll(0.02)
+    left = producer.flush(PATIENCE_S)
+    watch.end()
+    summary = {
+        "run": run,
+        "sent": sent,
+        "acknowledged": ranges(acknowledged),
+        "count": len(acknowledged),
+        "unanswered": left,
+        "failures": failures[:20],
+        "longest_pause_s": round(max(longest_pause_s.values(), default=0.0), 2),
+        "looks": watch.looks,
+        "leaderless": watch.leaderless[:20],
+    }
+    print(json.dumps(summary), flush=True)
+    return 0
+
+
+def read_all(bootstrap: str, topic: str, run: str) -> dict[int, list[int]]:
+    """Every partition from its beginning to the end that it had when this began: the run's numbers in their order."""
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "e2e-verify", "enable.auto.commit": False, "check.crcs": True}
+    )
+    until = time.monotonic() + PATIENCE_S
+    ends: dict[int, int] = {}
+    while not ends:
+        partitions = consumer.list_topics(topic, timeout=20).topics[topic].partitions
+        try:
+            ends = {p: consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=20)[1] for p in partitions}
+        except Exception:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.5)
+    consumer.assign([TopicPartition(topic, p, 0) for p in ends])
+    read: dict[int, list[int]] = {p: [] for p in ends}
+    position = dict.fromkeys(ends, 0)
+    while any(position[p] < end for p, end in ends.items()):
+        if time.monotonic() > until:
+            raise TimeoutError(f"read up to {position}, wanted {ends}")
+        for message in consumer.consume(10_000, timeout=1.0):
+            if message.error():
+                continue
+            partition = message.partition() or 0
+            whose, _, number = (message.value() or b"").decode().partition(":")
+            if whose == run:
+                read[partition].append(int(number))
+            position[partition] = (message.offset() or 0) + 1
+    consumer.close()
+    return read
+
+
+def verify(bootstrap: str, topic: str) -> int:
+    expected: dict[str, Any] = json.load(sys.stdin)
+    read = read_all(bootstrap, topic, expected["run"])
+    every = [number for numbers in read.values() for number in numbers]
+    wanted = {number for first, last in expected["acknowledged"] for number in range(first, last + 1)}
+    findings = []
+    if lost := wanted - set(every):
+        findings.append(f"{len(lost)} acknowledged messages are lost: {ranges(lost)[:10]}")
+    if len(every) != len(set(every)):
+        findings.append(f"{len(every) - len(set(every))} messages are there twice")
+    disordered = [p for p, numbers in read.items() if numbers != sorted(numbers)]
+    if disordered:
+        findings.append(f"out of order in partitions {disordered}")
+    print(json.dumps({"read": len(every), "acknowledged": len(wanted), "findings": findings}), flush=True)
+    return 1 if findings else 0
+
+
+def once(bootstrap: str, topic: str) -> int:
+    began = time.monotonic()
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    until = began + PATIENCE_S
+    while time.monotonic() < until:
+        try:
+            admin.create_topics([NewTopic(topic, 1)], request_timeout=5)[topic].result(10)
+            break
+        except Exception as error:
+            if "exists" in str(error).lower():
+                break
+            time.sleep(0.2)
+    errors: list[str] = []
+
+    def answered(error: KafkaError | None, message: Message) -> None:
+        del message
+        if error is not None:
+            errors.append(str(error))
+
+    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "log_level": 0})
+    producer.produce(topic, b"first:0", on_delivery=answered)
+    left = producer.flush(PATIENCE_S)
+    took = time.monotonic() - began
+    read = read_all(bootstrap, topic, "first") if not errors and not left else {}
+    print(json.dumps({"took_s": round(took, 2), "errors": errors, "left": left, "read": read}), flush=True)
+    return 0 if any(read.values()) else 1
+
+
+def main(arguments: list[str]) -> int:
+    match arguments:
+        case ["produce", bootstrap, topic, rate, run]:
+            return produce(bootstrap, topic, float(rate), run)
+        case ["verify", bootstrap, topic]:
+            return verify(bootstrap, topic)
+        case ["once", bootstrap, topic]:
+            return once(bootstrap, topic)
+    sys.stderr.write(f"{__doc__}\n")
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

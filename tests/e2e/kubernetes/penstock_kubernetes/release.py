@@ -1,0 +1,177 @@
+"""A release of the chart in a namespace of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from pathlib import Path
+from typing import Any, Protocol
+
+from penstock_kubernetes.clients import Clients
+from penstock_kubernetes.kubectl import Kubectl, Object, Refused, eventually, run
+
+CHART = Path(__file__).resolve().parents[4] / "charts" / "penstock"
+NAME = "penstock"
+CLUSTERS, TOPICS, GROUPS = "clusters.penstock.io", "topics.penstock.io", "consumergroups.penstock.io"
+API = "penstock.io/v1beta1"
+
+
+def images() -> list[str]:
+    """The values that name the images under test (`E2E_*`, set by run.sh)."""
+    tag = os.environ["E2E_IMAGE_TAG"]
+    prefix = os.environ.get("E2E_IMAGE_PREFIX", "localhost/")
+    chosen = [
+        f"operator.image.repository={prefix}penstock-operator",
+        f"operator.image.tag={tag}",
+        f"broker.image.repository={prefix}penstock-broker",
+        f"broker.image.tag={tag}",
+    ]
+    if etcd := os.environ.get("E2E_ETCD_IMAGE"):
+        repository, _, etcd_tag = etcd.rpartition(":")
+        chosen += [f"etcd.image.repository={repository}", f"etcd.image.tag={etcd_tag}"]
+    return chosen
+
+
+def small(brokers: int, etcd: int) -> list[str]:
+    """Values for a machine of two cores, on which the rest of the test runs as well."""
+    return [
+        f"cluster.brokers.replicas={brokers}",
+        f"etcd.companion.replicas={etcd}",
+        "cluster.brokers.storage.size=1Gi",
+        "cluster.brokers.resources.requests.cpu=20m",
+        "etcd.companion.resources.requests.cpu=20m",
+        "operator.resources.requests.cpu=20m",
+    ]
+
+
+class Release:
+    """Installed by `install`; `brokers` and `etcd` are how many of each."""
+
+    def __init__(self, purpose: str, *, brokers: int = 1, etcd: int = 1, values: tuple[str, ...] = ()) -> None:
+        self.namespace = f"e2e-{purpose}-{secrets.token_hex(2)}"
+        self.kubectl = Kubectl(self.namespace)
+        self.clients = Clients(self.kubectl)
+        self.cluster = NAME
+        self.bootstrap = f"{NAME}.{self.namespace}.svc:9092"
+        self.notes = ""
+        self._values = [*small(brokers, etcd), *images(), *values]
+        self._brokers = brokers
+
+    def set_up(self) -> None:
+        """The namespace, which refuses what is not restricted."""
+        run("kubectl", "create", "namespace", self.namespace)
+        run("kubectl", "label", "namespace", self.namespace, "pod-security.kubernetes.io/enforce=restricted")
+        self.clients.set_up()
+
+    def install(self, *, wait: bool = True) -> None:
+        self.notes = self.helm("upgrade", "--install", NAME, str(CHART), *self._options(), "--timeout", "5m")
+        if wait:
+            self.kubectl.wait(CLUSTERS, self.cluster, patience_s=300)
+
+    def upgrade(self, *values: str, chart: Path = CHART) -> None:
+        self._values += values
+        self.helm("upgrade", NAME, str(chart), *self._options(), "--timeout", "5m")
+
+    def uninstall(self) -> None:
+        self.helm("uninstall", NAME, "--wait", "--timeout", "3m")
+
+    def helm(self, *arguments: str) -> str:
+        return run("helm", "--namespace", self.namespace, *arguments, timeout_s=400)
+
+    def tear_down(self) -> None:
+        """The namespace goes, with everything in it, while the operator goes as well: nothing may hold it up."""
+        run("kubectl", "delete", "namespace", self.namespace, "--wait=false")
+        gone = lambda: not run("kubectl", "get", "namespace", self.namespace, "--ignore-not-found").strip()  # noqa: E731
+        eventually(f"namespace {self.namespace} is gone", gone, 180)
+        mine = [line for line in run("kubectl", "get", "pv", "--no-headers").splitlines() if self.namespace in line]
+        for line in mine:
+            run("kubectl", "delete", "pv", line.split()[0], "--wait=false")
+
+    def _options(self) -> list[str]:
+        options = []
+        for value in self._values:
+            options += ["--set", value]
+        return options
+
+    # --- what tests do with it ---
+
+    def topic(self, name: str, **spec: Any) -> Object:
+        """A manifest; names of fields as they are in it."""
+        whole = {"clusterRef": {"name": self.cluster}, **spec}
+        return {"apiVersion": API, "kind": "Topic", "metadata": {"name": name}, "spec": whole}
+
+    def group(self, name: str, **spec: Any) -> Object:
+        whole = {"clusterRef": {"name": self.cluster}, **spec}
+        return {"apiVersion": API, "kind": "ConsumerGroup", "metadata": {"name": name}, "spec": whole}
+
+    def penstock(self, *arguments: str, stdin: str | None = None, timeout_s: float = 120) -> str:
+        """The command line, in the first broker's pod."""
+        return self.penstock_of(0, *arguments, stdin=stdin, timeout_s=timeout_s)
+
+    def penstock_of(self, broker: int, *arguments: str, stdin: str | None = None, timeout_s: float = 120) -> str:
+        pod = f"{self.cluster}-broker-{broker}"
+        return self.kubectl(
+            "exec", "-i", pod, "-c", "broker", "--", "penstock", *arguments, stdin=stdin, timeout_s=timeout_s
+        )
+
+    def operators(self) -> list[str]:
+        return [p["metadata"]["name"] for p in self.kubectl.list("pods", "app.kubernetes.io/component=operator")]
+
+    def leader(self) -> str:
+        """The pod of the operator that works."""
+        for lease in self.kubectl.list("leases"):
+            holder = str((lease.get("spec") or {}).get("holderIdentity") or "")
+            for pod in self.operators():
+                if holder and holder.startswith(pod):
+                    return pod
+        return ""
+
+    def brokers(self) -> dict[str, Object]:
+        """Pods by name."""
+        pods = self.kubectl.list("pods", f"penstock.io/cluster={self.cluster},app.kubernetes.io/component=broker")
+        return {pod["metadata"]["name"]: pod for pod in pods}
+
+    def scale(self, brokers: int, *, patience_s: float = 300) -> None:
+        """By kubectl scale; until all of them are ready, no move is under way, and the rest is gone."""
+        self.kubectl("scale", f"{CLUSTERS}/{self.cluster}", f"--replicas={brokers}")
+        self.until_scaled(brokers, patience_s=patience_s)
+
+    def until_scaled(self, brokers: int, *, patience_s: float = 300) -> None:
+        def look() -> bool:
+            status = self.kubectl.status(CLUSTERS, self.cluster)
+            settled = self.kubectl.condition(CLUSTERS, self.cluster, "Progressing").get("status") == "False"
+            return settled and status.get("readyReplicas") == brokers == len(self.brokers())
+
+        eventually(f"{self.cluster} has {brokers} brokers and nothing moves", look, patience_s, 1)
+        self.kubectl.until(CLUSTERS, self.cluster, "Ready", "True")
+
+    def story(self) -> str:
+        """What there is to see when something went wrong."""
+        parts = []
+        for what, arguments in {
+            "objects": ("get", f"pods,pvc,statefulsets,{CLUSTERS},{TOPICS},{GROUPS}", "--output", "wide"),
+            "cluster": ("get", CLUSTERS, "--output", "yaml"),
+            "events": ("get", "events", "--sort-by", ".lastTimestamp"),
+            "operators": ("logs", "--selector", "app.kubernetes.io/component=operator", "--tail", "60", "--prefix"),
+            "etcd": ("logs", "--selector", "app.kubernetes.io/component=etcd", "--tail", "15", "--prefix"),
+            "brokers": ("logs", "--selector", "penstock.io/cluster", "--tail", "30", "--prefix", "--all-containers"),
+        }.items():
+            try:
+                text = self.kubectl(*arguments)
+            except (Refused, OSError) as error:
+                text = str(error)
+            parts.append(f"----- {what}\n{text[-12_000:]}")
+        return "\n".join(parts)
+
+
+class Make(Protocol):
+    """Makes a release of that purpose; the options are those of `Release`."""
+
+    def __call__(self, purpose: str, *, brokers: int = 1, etcd: int = 1, values: tuple[str, ...] = ()) -> Release: ...
+
+
+def commands(notes: str) -> list[str]:
+    """The commands of the chart's notes, as printed."""
+    body = notes.partition("NOTES:")[2]
+    return [line.strip() for line in re.findall(r"^  (\S.*)$", body, flags=re.MULTILINE)]

@@ -1,0 +1,102 @@
+"""Consumer groups in kubectl: shown by themselves, with their lag, and reset once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from penstock_kubernetes.kubectl import eventually
+from penstock_kubernetes.release import GROUPS, Make, Release
+
+# A group's lag is to be seen within this time of a commit.
+SHOWN_S = 10
+
+
+@pytest.fixture(scope="module")
+def release(make_release: Make) -> Release:
+    release: Release = make_release("groups")
+    release.install()
+    lines = "".join(f"{number}\n" for number in range(100))
+    release.penstock("topic", "create", "numbers", "--partitions", "2")
+    release.penstock("produce", "numbers", stdin=lines)
+    return release
+
+
+def lag(release: Release, name: str) -> int | None:
+    found = release.kubectl.status(GROUPS, name).get("lag")
+    return None if found is None else int(found)
+
+
+def test_a_group_appears_by_itself_with_its_lag_in_time(release: Release) -> None:
+    release.penstock("consume", "numbers", "--group", "readers", "--count", "40")
+    eventually("the lag is shown", lambda: lag(release, "readers") == 60, SHOWN_S)
+    print(release.kubectl("get", GROUPS))
+    found = release.kubectl.get(GROUPS, "readers") or {}
+    assert found["status"]["state"] == "Empty"
+    assert found["metadata"]["ownerReferences"][0]["kind"] == "Cluster"
+    assert [t["topic"] for t in found["status"]["topics"]] == ["numbers"]
+
+
+def test_its_lag_follows_what_it_reads_and_what_comes(release: Release) -> None:
+    release.penstock("consume", "numbers", "--group", "readers")
+    eventually("all is read", lambda: lag(release, "readers") == 0, SHOWN_S)
+    release.penstock("produce", "numbers", stdin="100\n101\n")
+    eventually("two more came", lambda: lag(release, "readers") == 2, 2 * SHOWN_S)
+
+
+def happens(look: Callable[[], bool]) -> bool:
+    """Whether it comes to be true within some rounds of the operator's looking."""
+    try:
+        eventually("it happens", look, 2 * SHOWN_S)
+    except AssertionError:
+        return False
+    return True
+
+
+def test_a_steady_state_writes_nothing(release: Release) -> None:
+    def version() -> str:
+        return str((release.kubectl.get(GROUPS, "readers") or {})["metadata"]["resourceVersion"])
+
+    before = version()
+    assert not happens(lambda: version() != before)
+
+
+def test_a_reset_is_planned_done_once_and_never_again(release: Release) -> None:
+    reset = {"id": "one", "to": "earliest"}
+    release.kubectl.apply(release.group("readers", reset=reset))
+    eventually("the reset is done", lambda: done(release, "readers") == ("one", "Done"), 60)
+    eventually("the lag is all", lambda: lag(release, "readers") == 102, 2 * SHOWN_S)
+    release.penstock("consume", "numbers", "--group", "readers")
+    eventually("all is read again", lambda: lag(release, "readers") == 0, 2 * SHOWN_S)
+    release.kubectl("delete", GROUPS, "readers")
+    release.kubectl.apply(release.group("readers", reset=reset))
+    release.kubectl.wait(GROUPS, "readers")
+    assert not happens(lambda: lag(release, "readers") not in (None, 0))
+
+
+def done(release: Release, name: str) -> tuple[str, str]:
+    reset = release.kubectl.status(GROUPS, name).get("reset") or {}
+    return reset.get("id", ""), reset.get("phase", "")
+
+
+def test_a_group_that_nobody_made_yet_is_absent_and_stays(release: Release) -> None:
+    release.kubectl.apply(release.group("later"))
+    release.kubectl.wait(GROUPS, "later")
+    assert release.kubectl.status(GROUPS, "later")["state"] == "Absent"
+
+
+def test_a_group_of_any_name_is_shown_under_one_that_kubernetes_allows(release: Release) -> None:
+    release.penstock("consume", "numbers", "--group", "Team A/readers!", "--count", "1")
+
+    def look() -> list[str]:
+        shown = release.kubectl.list(GROUPS)
+        return [g["metadata"]["name"] for g in shown if g["spec"].get("groupId") == "Team A/readers!"]
+
+    assert eventually("it is shown", look, 2 * SHOWN_S)
+
+
+def test_a_discovered_group_goes_when_the_group_goes(release: Release) -> None:
+    release.penstock("consume", "numbers", "--group", "passing", "--count", "1")
+    eventually("it is shown", lambda: release.kubectl.get(GROUPS, "passing"), 2 * SHOWN_S)
+    release.penstock("group", "delete", "passing", "--yes")
+    eventually("it is gone", lambda: not release.kubectl.get(GROUPS, "passing"), 90)

@@ -1,0 +1,83 @@
+"""Scaling and rolling while messages are written: nothing that was acknowledged is lost."""
+
+from __future__ import annotations
+
+import pytest
+from penstock_kubernetes.kubectl import eventually
+from penstock_kubernetes.release import CLUSTERS, TOPICS, Make, Release
+
+
+@pytest.fixture(scope="module")
+def release(make_release: Make) -> Release:
+    release: Release = make_release("scaling")
+    release.install()
+    release.kubectl.apply(release.topic("load", partitions=6))
+    release.kubectl.wait(TOPICS, "load")
+    return release
+
+
+def hosts(release: Release, topic: str) -> set[int]:
+    """Brokers that have replicas of the topic, as a client sees them."""
+    script = (
+        "import sys, json; from confluent_kafka.admin import AdminClient as A; "
+        "t = A({'bootstrap.servers': sys.argv[1]}).list_topics(sys.argv[2], timeout=20).topics[sys.argv[2]]; "
+        "print(*sorted({r for p in t.partitions.values() for r in p.replicas}))"
+    )
+    return {int(b) for b in release.clients.run("python", "-c", script, release.bootstrap, topic).split()}
+
+
+def test_one_to_three_to_five_to_three_brokers_under_load_loses_nothing(release: Release) -> None:
+    with release.clients.load(release.bootstrap, "load") as load:
+        release.scale(3)
+        release.kubectl.patch(TOPICS, "load", {"spec": {"replicas": 3}})
+        eventually("three replicas", lambda: release.kubectl.status(TOPICS, "load").get("replicas") == 3, 180)
+        release.scale(5)
+        eventually("new brokers have replicas", lambda: {3, 4} <= hosts(release, "load"), 180, 2)
+        release.scale(3)
+    assert hosts(release, "load") == {0, 1, 2}
+    load.verify()
+    release.kubectl.wait(TOPICS, "load")
+
+
+def test_fewer_brokers_than_replicas_are_refused_with_a_condition(release: Release) -> None:
+    release.kubectl("scale", f"{CLUSTERS}/{release.cluster}", "--replicas=2")
+    condition = release.kubectl.until(CLUSTERS, release.cluster, "Scaled", "False", patience_s=60)
+    assert "load" in condition["message"], condition
+    assert len(release.brokers()) == 3
+    release.scale(3)
+
+
+def test_a_rolling_restart_under_load_leaves_no_partition_without_a_leader(release: Release) -> None:
+    before = {name: pod["metadata"]["uid"] for name, pod in release.brokers().items()}
+    with release.clients.load(release.bootstrap, "load") as load:
+        # Another amount of memory is another pod template.
+        resources = {"requests": {"cpu": "20m", "memory": "192Mi"}, "limits": {"memory": "1Gi"}}
+        release.kubectl.patch(CLUSTERS, release.cluster, {"spec": {"brokers": {"resources": resources}}})
+
+        def rolled() -> bool:
+            now = {name: pod["metadata"]["uid"] for name, pod in release.brokers().items()}
+            return len(now) == 3 and not set(now.values()) & set(before.values())
+
+        eventually("every broker was replaced", rolled, 300, 1)
+        release.until_scaled(3)
+    assert load.summary["looks"] > 10
+    assert load.summary["leaderless"] == []
+    load.verify()
+
+
+def test_an_operator_killed_in_the_middle_of_a_scale_down_is_followed_by_one_that_finishes(release: Release) -> None:
+    with release.clients.load(release.bootstrap, "load") as load:
+        release.scale(4)
+        release.kubectl("scale", f"{CLUSTERS}/{release.cluster}", "--replicas=3")
+        eventually(
+            "the drain has begun",
+            lambda: "Draining" in str(release.kubectl.status(CLUSTERS, release.cluster).get("brokers")),
+            60,
+            0.2,
+        )
+        leader = release.leader()
+        assert leader
+        release.kubectl("delete", "pod", leader, "--grace-period=0", "--force")
+        release.until_scaled(3)
+    load.verify()
+    assert release.leader() != leader

@@ -1,0 +1,81 @@
+"""Three nodes in three zones. Needs the local cluster's `node`, which takes a node's power or cuts it off."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+
+import pytest
+from penstock_kubernetes.kubectl import eventually, run
+from penstock_kubernetes.release import TOPICS, Make, Release
+
+pytestmark = pytest.mark.full
+
+
+def node(what: str, number: int) -> None:
+    subprocess.run([os.environ["LOCAL_CLUSTER"] + "/node", what, str(number)], check=True, timeout=120)
+
+
+def zones() -> dict[str, str]:
+    found = json.loads(run("kubectl", "get", "nodes", "--output", "json"))["items"]
+    label = "topology.kubernetes.io/zone"
+    return {n["metadata"]["name"]: n["metadata"]["labels"][label] for n in found if label in n["metadata"]["labels"]}
+
+
+@pytest.fixture(scope="module")
+def release(make_release: Make) -> Release:
+    if len(set(zones().values())) < 3 or "LOCAL_CLUSTER" not in os.environ:
+        pytest.fail("needs three nodes in three zones: NODES=3 make e2e-full CLUSTER=local")
+    release: Release = make_release("zones", brokers=6, etcd=3, values=("cluster.brokers.storage.className=standard",))
+    release.install()
+    release.kubectl.apply(release.topic("spread", partitions=12, replicas=3))
+    release.kubectl.wait(TOPICS, "spread")
+    return release
+
+
+def replicas(release: Release) -> list[list[int]]:
+    script = (
+        "import sys, json; from confluent_kafka.admin import AdminClient as A; "
+        "t = A({'bootstrap.servers': sys.argv[1]}).list_topics('spread', timeout=20).topics['spread']; "
+        "print(json.dumps([p.replicas for p in t.partitions.values()]))"
+    )
+    return list(json.loads(release.clients.run("python", "-c", script, release.bootstrap)))
+
+
+def zone_of_brokers(release: Release) -> dict[int, str]:
+    found = zones()
+    return {int(n.rsplit("-", 1)[1]): found[p["spec"]["nodeName"]] for n, p in release.brokers().items()}
+
+
+def test_replicas_of_every_partition_are_in_three_zones(release: Release) -> None:
+    assert set(zone_of_brokers(release).values()) == {"a", "b", "c"}
+    release.kubectl.apply(release.topic("spread", partitions=12, replicas=3))
+    eventually("each partition is in each zone", lambda: not crowded(release), 120, 2)
+
+
+def crowded(release: Release) -> list[list[int]]:
+    zone = zone_of_brokers(release)
+    return [brokers for brokers in replicas(release) if len({zone[b] for b in brokers}) < 3]
+
+
+@pytest.mark.parametrize(("harm", "mend"), [("kill", "start"), ("cut", "mend")])
+def test_a_node_that_goes_takes_nothing_with_it(release: Release, harm: str, mend: str) -> None:
+    with release.clients.load(release.bootstrap, "spread") as load:
+        node(harm, 3)
+        try:
+            led = lambda: not [p for p in leaders(release) if p < 0]  # noqa: E731
+            eventually("every partition is led again", led, 120, 1)
+        finally:
+            node(mend, 3)
+        release.until_scaled(6, patience_s=400)
+    load.verify()
+
+
+def leaders(release: Release) -> list[int]:
+    script = (
+        "import sys, json; from confluent_kafka.admin import AdminClient as A; "
+        "t = A({'bootstrap.servers': sys.argv[1]}).list_topics('spread', timeout=20).topics['spread']; "
+        "print(json.dumps([p.leader for p in t.partitions.values()]))"
+    )
+    return list(json.loads(release.clients.run("python", "-c", script, release.bootstrap)))
