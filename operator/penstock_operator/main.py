@@ -31,7 +31,7 @@ from penstock_operator.groups.views import Views
 from penstock_operator.kube.client import KubeClient
 from penstock_operator.kube.events import Events
 from penstock_operator.kube.http import Requests, configuration
-from penstock_operator.ports.kube import CLUSTERS, Kube, KubeError
+from penstock_operator.ports.kube import CLUSTERS, SERVICES, Kube, KubeError
 from penstock_operator.topics.controller import TopicController
 
 LEASE_NAME = "penstock-operator"
@@ -128,7 +128,11 @@ async def operate(who: Who, wishes: Wishes) -> int:
     clock = SystemClock()
     ends: list[Requests] = []
     made = hull(clock, lambda freshness: _connect(clock, who.identity, freshness, ends))
-    connections = Connections(partial(made.copies.get, CLUSTERS), override=os.environ.get(OVERRIDE, ""))
+    connections = Connections(
+        partial(made.copies.get, CLUSTERS),
+        partial(made.copies.get, SERVICES),
+        override=os.environ.get(OVERRIDE, ""),
+    )
     operator = assembled(who, made, crew(made, connections, wishes))
     log.info("starting", version=__version__, identity=who.identity, namespaces=who.namespaces or "all")
     try:

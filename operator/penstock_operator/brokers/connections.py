@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
 
 from penstock_operator.brokers.gateway import Gateway
 from penstock_operator.brokers.line import Line
@@ -20,11 +19,17 @@ DEFAULT_PORT = 9092
 
 
 class Connections:
-    """`find` looks a `Cluster` up by namespace and name; it returns None where none is known. Raises ValueError where
-    `override` cannot be read."""
+    """`find` looks a `Cluster` up by namespace and name, `find_service` its bootstrap Service, which has the same name;
+    they return None where none is known. Raises ValueError where `override` cannot be read."""
 
-    def __init__(self, find: Callable[[str, str], Object | None], *, override: str = "") -> None:
-        self._find = find
+    def __init__(
+        self,
+        find: Callable[[str, str], Object | None],
+        find_service: Callable[[str, str], Object | None],
+        *,
+        override: str = "",
+    ) -> None:
+        self._find, self._find_service = find, find_service
         self._override = parse_override(override)
         self._gateways: dict[tuple[str, str], tuple[tuple[str, str], Gateway]] = {}
         """With the UID and the address that they were made for."""
@@ -37,12 +42,18 @@ class Connections:
         if body is None:
             self._drop(key)
             return None
-        identity = (str(body["metadata"].get("uid") or ""), self._address(namespace, cluster, body))
+        override = self._override.get(key) or self._override.get(None)
+        port = (body.get("spec") or {}).get("port") or DEFAULT_PORT
+        identity = (str(body["metadata"].get("uid") or ""), override or f"{cluster}.{namespace}.svc:{port}")
         known = self._gateways.get(key)
         if known is not None and known[0] == identity:
             return known[1]
         self._drop(key)
-        made = Gateway(Line(identity[1]))
+
+        def is_there() -> bool:
+            return bool(override) or self._find_service(namespace, cluster) is not None
+
+        made = Gateway(Line(identity[1], is_there=is_there))
         self._gateways[key] = (identity, made)
         return made
 
@@ -51,11 +62,6 @@ class Connections:
         for key in list(self._gateways):
             self._drop(key)
         await asyncio.gather(*self._closing, return_exceptions=True)
-
-    def _address(self, namespace: str, cluster: str, body: Object) -> str:
-        override = self._override.get((namespace, cluster)) or self._override.get(None)
-        spec: dict[str, Any] = body.get("spec") or {}
-        return override or f"{cluster}.{namespace}.svc:{spec.get('port') or DEFAULT_PORT}"
 
     def _drop(self, key: tuple[str, str]) -> None:
         known = self._gateways.pop(key, None)

@@ -22,10 +22,17 @@ CALL_TIMEOUT_S = 120.0
 
 
 class Line:
-    """`bootstrap` is as `penstock.client` takes it."""
+    """`bootstrap` is as `penstock.client` takes it. Before `is_there` its name is not looked up: for one that is asked
+    for a moment too early, name servers go on saying for a while that there is none."""
 
-    def __init__(self, bootstrap: str, *, request_timeout_ms: float = REQUEST_TIMEOUT_MS) -> None:
-        self.bootstrap, self._request_timeout_ms = bootstrap, request_timeout_ms
+    def __init__(
+        self,
+        bootstrap: str,
+        *,
+        is_there: Callable[[], bool] = lambda: True,
+        request_timeout_ms: float = REQUEST_TIMEOUT_MS,
+    ) -> None:
+        self.bootstrap, self._is_there, self._request_timeout_ms = bootstrap, is_there, request_timeout_ms
         self._admin: Admin | None = None
         self._starting = asyncio.Lock()
         self._is_closed = False
@@ -56,6 +63,8 @@ class Line:
             if self._is_closed:
                 raise BrokersError(f"the connection to {self.bootstrap} is closed", code="Closed")
             if self._admin is None:
+                if not self._is_there():
+                    raise BrokersError(f"there is no Service for {self.bootstrap} yet", code="NoService")
                 admin = Admin(
                     self.bootstrap,
                     client_id="penstock-operator",

@@ -83,8 +83,6 @@ class Watching:
         self._is_draining = False
         self._stop = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._listed: set[str] = set()
-        """UIDs of what kopf told and did not take back."""
         self.newest: dict[Resource, int] = {}
         """The highest resource version that a watch brought."""
 
@@ -98,6 +96,7 @@ class Watching:
         try:
             await asyncio.shield(ended)
         finally:
+            ended.add_done_callback(_retrieved)
             self._stop.set()
             await asyncio.to_thread(thread.join, STOP_TIMEOUT_S)
         raise WatchingEnded("kopf ended without a reason")
@@ -108,13 +107,9 @@ class Watching:
         version = str(metadata.get("resourceVersion") or "")
         if version.isdigit():
             self.newest[resource] = max(self.newest.get(resource, 0), int(version))
-        uid = str(metadata.get("uid") or "")
-        if kind is None and uid in self._listed:
+        # Also at the start, where the sweep listed before kopf did: what went in between, no watch tells.
+        if kind is None and self._copies.get(resource, metadata.get("namespace") or "", metadata["name"]) is not None:
             self._relisted(resource)
-        if kind == "DELETED":
-            self._listed.discard(uid)
-        else:
-            self._listed.add(uid)
         self._copies.saw(resource, body, is_deleted=kind == "DELETED")
 
     def _main(self, resources: Sequence[Resource], ended: asyncio.Future[None]) -> None:
@@ -179,6 +174,12 @@ async def _login(**_kwargs: Any) -> kopf.ConnectionInfo:
 def _end(ended: asyncio.Future[None], why: BaseException) -> None:
     if not ended.done():
         ended.set_exception(why)
+
+
+def _retrieved(ended: asyncio.Future[None]) -> None:
+    """Its reason was told, or was this process's own stop."""
+    if not ended.cancelled():
+        ended.exception()
 
 
 def quiet_kopf() -> None:

@@ -57,9 +57,7 @@ def path_of(resource: Resource, namespace: str | None, name: str = "", subresour
 class Requests:
     """Bounded in threads and in time. Raises `KubeError` alone."""
 
-    def __init__(
-        self, where: Configuration, *, timeout_s: float = REQUEST_TIMEOUT_S, threads: int = THREADS
-    ) -> None:
+    def __init__(self, where: Configuration, *, timeout_s: float = REQUEST_TIMEOUT_S, threads: int = THREADS) -> None:
         self._api = ApiClient(where)
         self._timeout_s = timeout_s
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="kube")

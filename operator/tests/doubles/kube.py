@@ -145,9 +145,7 @@ class FakeKube:
         items = [
             copy.deepcopy(body)
             for (kind, inside, _), body in sorted(self.stored.items(), key=lambda item: item[0][1:])
-            if kind == resource
-            and namespace in (None, inside)
-            and _has_labels(body, labels or {})
+            if kind == resource and namespace in (None, inside) and _has_labels(body, labels or {})
         ]
         version = str(self._version)
         for start in range(0, max(1, len(items)), self.page):
@@ -209,7 +207,8 @@ class FakeKube:
         known = self.stored.get((resource, namespace, name))
         if known is None:
             return False
-        self._count("patch_status", (resource, namespace, name), known, {**known, "status": json.loads(json.dumps(status))})
+        as_json = json.loads(json.dumps(status))
+        self._count("patch_status", (resource, namespace, name), known, {**known, "status": as_json})
         return True
 
     async def delete(

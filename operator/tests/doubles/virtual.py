@@ -1,7 +1,7 @@
 """Virtual time: a loop whose timers come as soon as nothing else is to be done, and a clock that goes by it.
 
-    def test_something() -> None:
-        run_virtually(the_test_as_a_coroutine())
+def test_something() -> None:
+    run_virtually(the_test_as_a_coroutine())
 """
 
 from __future__ import annotations

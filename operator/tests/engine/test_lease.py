@@ -89,6 +89,17 @@ async def test_of_two_that_start_together_one_leads() -> None:
 
 
 @virtually
+async def test_of_three_that_see_a_free_lease_at_the_same_moment_one_gets_it() -> None:
+    kube = FakeKube()
+    await kube.create(LEASES, "ns", {"metadata": {"name": "penstock-operator"}, "spec": {"holderIdentity": ""}})
+    replicas = [Replica(kube, name).start() for name in ("a", "b", "c")]
+    for _ in range(100):
+        await asyncio.sleep(0.1)
+        assert sum(replica.leads for replica in replicas) <= 1
+    assert sum(len(replica.changes) for replica in replicas) == 1
+
+
+@virtually
 async def test_after_a_kill_the_other_leads_within_20_s() -> None:
     kube = FakeKube()
     a = Replica(kube, "a").start()

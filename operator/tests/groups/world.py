@@ -47,7 +47,7 @@ class World:
 
     def _make(self) -> None:
         copies, clock = self.kube.objects, LoopClock()
-        queue = WorkQueue(lambda: 0.5, lambda key: (key.namespace, ""))
+        queue = self.queue = WorkQueue(lambda: 0.5, lambda key: (key.namespace, ""))
         views = Views(copies)
         pacing = Pacing(clock, lambda: 0.5)
         copies._listeners.clear()

@@ -37,9 +37,7 @@ def state(*partitions: PartitionState, settings: Mapping[str, str] | None = None
 
 
 def brokers(*domains: str, draining: tuple[int, ...] = ()) -> tuple[BrokerState, ...]:
-    return tuple(
-        BrokerState(n, "h", 9092, None, domain, n in draining, False, "") for n, domain in enumerate(domains)
-    )
+    return tuple(BrokerState(n, "h", 9092, None, domain, n in draining, False, "") for n, domain in enumerate(domains))
 
 
 def topic(*, name: str = "t", uid: str = "me", born: str = "2026-01-01", status: TopicStatus | None = None,

@@ -19,7 +19,7 @@ def release(make_release: Make) -> Release:
 def described(release: Release, topic: str) -> dict[str, object] | None:
     """The topic as the brokers have it; None where they have none."""
     try:
-        return dict(json.loads(release.penstock("topic", "describe", topic, "--output", "json")))
+        return dict(json.loads(release.penstock("topic", "describe", topic, "--output", "json"))[0])
     except Refused:
         return None
 
