@@ -143,5 +143,5 @@ def test_a_surge_finds_every_acknowledged_message(broker: Broker, topic: str) ->
 
 
 def test_a_surge_catches_a_broker_that_forgets(broker: Broker, topic: str) -> None:
-    metrics = _surge(broker, topic, size_bytes=900_000, seconds=0.5)  # the mock keeps five megabytes of a partition
+    metrics = _surge(broker, topic, size_bytes=900_000, seconds=3)  # the mock keeps five megabytes of a partition
     assert 0 < metrics["lost"] < metrics["acknowledged"]

@@ -19,6 +19,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -94,7 +95,17 @@ class EtcdMember:
         """Stops the process without ending it: connections stay open, and nothing answers."""
         assert self.process is not None
         self.process.send_signal(signal.SIGSTOP)
+        while not self._has_stopped():
+            time.sleep(0.001)  # each of its threads stops when it is its turn to run
         self.is_paused = True
+
+    def _has_stopped(self) -> bool:
+        assert self.process is not None
+        for thread in Path(f"/proc/{self.process.pid}/task").glob("*/stat"):
+            with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+                if thread.read_text().rpartition(")")[2].split()[0] != "T":
+                    return False
+        return True
 
     def resume(self) -> None:
         assert self.process is not None
