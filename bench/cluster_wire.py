@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from bench import wire
 from bench.wire import Reader, WireError, compact, frame, string, uvarint
 
-METADATA, FIND_COORDINATOR, ELECT_LEADERS, DESCRIBE_QUORUM = 3, 10, 43, 55
+METADATA, FIND_COORDINATOR, ELECT_LEADERS, DESCRIBE_QUORUM, DESCRIBE_CLUSTER = 3, 10, 43, 55, 60
 METADATA_VERSION, FIND_COORDINATOR_VERSION, ELECT_LEADERS_VERSION, DESCRIBE_QUORUM_VERSION = 7, 4, 2, 0
+DESCRIBE_CLUSTER_VERSION = 0
 ELECTION_TIMEOUT_MS = 60_000
 _PARTITION = struct.Struct(">hiiii")  # error, index, leader, leader epoch, number of replicas
 _COUNT = struct.Struct(">i")
@@ -104,6 +105,31 @@ def quorum_response(frame_body: bytes) -> int:
         return -1
     reader.skip(4)
     return -1 if reader.unpack("h") else reader.unpack("i")
+
+
+def members_request() -> bytes:
+    """Which brokers are registered: metadata may go on naming one that died."""
+    return frame(DESCRIBE_CLUSTER, DESCRIBE_CLUSTER_VERSION, 0, b"\0\0", flexible=True)
+
+
+def members_response(frame_body: bytes) -> set[int]:
+    """The ids of the brokers; none where the answer is an error."""
+    reader = Reader(frame_body, 4)
+    reader.skip_tags()
+    reader.skip(4)
+    if reader.unpack("h"):
+        return set()
+    reader.skip_compact()
+    reader.skip_compact()
+    reader.skip(4)
+    found = set()
+    for _ in range(reader.uvarint() - 1):
+        found.add(reader.unpack("i"))
+        reader.skip_compact()
+        reader.skip(4)
+        reader.skip_compact()
+        reader.skip_tags()
+    return found
 
 
 def coordinators_request(groups: Sequence[str]) -> bytes:

@@ -128,8 +128,8 @@ def _asked(address: str, request: bytes) -> bytes | None:
 
 
 def _knows_all(address: str) -> bool:
-    answer = _asked(address, cluster_wire.metadata_request([]))
-    return answer is not None and len(cluster_wire.metadata_response(answer).brokers) == BROKERS
+    answer = _asked(address, cluster_wire.members_request())
+    return answer is not None and len(cluster_wire.members_response(answer)) == BROKERS
 
 
 def _controller_of(address: str) -> int | None:

@@ -20,6 +20,7 @@ def schema(name: str, version: int, kind: str) -> Any:
 
 
 METADATA = schema("metadata", 7, "response")
+MEMBERS = schema("describe_cluster", 0, "response")
 QUORUM = schema("describe_quorum", 0, "response")
 COORDINATORS = schema("find_coordinator", 4, "response")
 ELECTION = schema("elect_leaders", 2, "response")
@@ -112,6 +113,28 @@ def test_the_controller_is_who_leads_the_quorum() -> None:
     assert cluster_wire.quorum_response(written(response(good, good))) == 3
     assert cluster_wire.quorum_response(written(response(good, bad))) == -1
     assert cluster_wire.quorum_response(written(response(bad, good))) == -1
+
+
+def test_members_are_who_is_registered() -> None:
+    read(cluster_wire.members_request(), schema("describe_cluster", 0, "request").DescribeClusterRequest, flexible=True)
+
+    def response(error: ErrorCode) -> Any:
+        brokers = (
+            MEMBERS.DescribeClusterBroker(broker_id=1, host="one", port=9, rack=None),
+            MEMBERS.DescribeClusterBroker(broker_id=3, host="three", port=9, rack="r"),
+        )
+        return MEMBERS.DescribeClusterResponse(
+            throttle_time=timedelta(),
+            error_code=error,
+            error_message=None,
+            cluster_id="c",
+            controller_id=1,
+            brokers=brokers,
+            cluster_authorized_operations=0,
+        )
+
+    assert cluster_wire.members_response(written(response(ErrorCode.none))) == {1, 3}
+    assert cluster_wire.members_response(written(response(ErrorCode.not_controller))) == set()
 
 
 def test_coordinators_are_told_for_many_groups_at_once() -> None:

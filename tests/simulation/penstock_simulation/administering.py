@@ -9,6 +9,7 @@ from collections.abc import Callable
 from penstock.client import Admin, AlterConfig, BrokerError, ClientError, Consumer, ErrorCode, NewTopic, Producer
 from penstock.client.cluster import Cluster
 from penstock.client.types import TopicPartition
+from penstock.runtime.clock import Clock
 from penstock.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -22,20 +23,20 @@ CHURN_S = 60.0
 """What the life of a topic may take in all; then the next one begins."""
 
 
-async def churn(plan: Plan, rng: random.Random) -> None:
+async def churn(plan: Plan, clock: Clock, rng: random.Random) -> None:
     """Topics are made, written to, read and deleted, one after the other; each has a name of its own."""
     while True:
         plan.lives["churn"] += 1
         topic = f"passing-{plan.lives['churn']}"
         try:
             async with asyncio.timeout(CHURN_S):
-                await live(plan, topic, rng)
+                await live(plan, topic, clock, rng)
         except (ClientError, TimeoutError):
             pass
         await asyncio.sleep(rng.expovariate(1 / 2.0))
 
 
-async def live(plan: Plan, topic: str, rng: random.Random) -> None:
+async def live(plan: Plan, topic: str, clock: Clock, rng: random.Random) -> None:
     """The life of one topic."""
     partition = TopicPartition(topic, 0)
     async with Admin(plan.bootstrap, request_timeout_ms=3000) as admin:
@@ -44,13 +45,13 @@ async def live(plan: Plan, topic: str, rng: random.Random) -> None:
         except BrokerError as e:
             if e.code != ErrorCode.TOPIC_ALREADY_EXISTS:  # an earlier try may have made it
                 raise
-        await write_some(plan, partition, rng.randrange(1, 20))
+        await write_some(plan, partition, clock, rng.randrange(1, 20))
         await read_all(plan, partition)
         await admin.delete_topics([topic])
 
 
-async def write_some(plan: Plan, partition: TopicPartition, count: int) -> None:
-    async with Producer(plan.bootstrap, request_timeout_ms=3000, auto_create_topics=False) as producer:
+async def write_some(plan: Plan, partition: TopicPartition, clock: Clock, count: int) -> None:
+    async with Producer(plan.bootstrap, request_timeout_ms=3000, clock=clock, auto_create_topics=False) as producer:
         for number in range(count):
             value = f"{partition.topic}/{number}".encode()
             write = Write(partition.topic, (partition.topic, 0), number, value, plan.world.now)

@@ -95,7 +95,8 @@ class Cluster(Scenario):
             reader = partial(workload.read_alone, plan, "rc", streams["rc"], ledger, "read_committed")
             self.start_client("rc", reader)
         if "churn" in self.features:
-            self.start_client("churn", partial(administering.churn, plan, streams["churn"]))
+            clock = Machine(self.world, self.network, "churn").clock
+            self.start_client("churn", partial(administering.churn, plan, clock, streams["churn"]))
         if "reassignment" in self.features:
             self.start_client("mover", partial(administering.move, plan, self.broker_ids, streams["mover"]))
         if "scaling" in self.features:

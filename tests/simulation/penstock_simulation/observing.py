@@ -44,7 +44,9 @@ class Observer:
         )
 
     def moved(self, role: Role) -> None:
-        """The high watermark may be another now."""
+        """The high watermark may be another now. A role that has ended stands where it stood: the log has another."""
+        if role.ended:
+            return
         log = role.log
         known = self.logs.get(id(log))
         if known is None:
