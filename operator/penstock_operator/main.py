@@ -9,7 +9,7 @@ import secrets
 import signal
 import socket
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated
 
@@ -23,6 +23,8 @@ from penstock_operator.brokers.connections import OVERRIDE, Connections
 from penstock_operator.clusters.controller import ClusterController
 from penstock_operator.engine.assembly import Crew, Hull, Who, assembled, hull
 from penstock_operator.engine.freshness import Freshness
+from penstock_operator.engine.lease import ATTEMPT_TIMEOUT_S
+from penstock_operator.engine.reach import until_one_is_back, within_reach
 from penstock_operator.engine.watching import quiet_kopf
 from penstock_operator.groups.controller import GroupController
 from penstock_operator.groups.discovery import MAX_DISCOVERED, Discovery
@@ -133,19 +135,30 @@ async def operate(who: Who, wishes: Wishes) -> int:
         partial(made.copies.get, SERVICES),
         override=os.environ.get(OVERRIDE, ""),
     )
-    operator = assembled(who, made, crew(made, connections, wishes))
-    log.info("starting", version=__version__, identity=who.identity, namespaces=who.namespaces or "all")
+    reached = replace(who, namespaces=await within_reach(made.kube, who.namespaces))
+    operator = assembled(reached, made, crew(made, connections, wishes))
+    log.info("starting", version=__version__, identity=who.identity, namespaces=reached.namespaces or "all")
+    left_out = [name for name in who.namespaces if name not in reached.namespaces]
+    back = asyncio.create_task(_stop_when_back(made.kube, left_out, stop), name="namespaces") if left_out else None
     try:
         await operator.run(stop, wishes.host, wishes.port)
     except Exception as error:
         log.exception("the operator ends", why=f"{type(error).__name__}: {error}")
         return EXIT_FAILED
     finally:
+        if back is not None:
+            back.cancel()
         await connections.close()
         for requests in ends:
             requests.close()
     log.info("stopped")
     return 0
+
+
+async def _stop_when_back(kube: Kube, left_out: list[str], stop: asyncio.Event) -> None:
+    """Ends the process, which is started again then, with all that may be watched."""
+    log.info("a namespace may be read now: starts again", namespace=await until_one_is_back(kube, left_out))
+    stop.set()
 
 
 def crew(made: Hull, connections: Connections, wishes: Wishes) -> Crew:
@@ -165,7 +178,7 @@ def crew(made: Hull, connections: Connections, wishes: Wishes) -> Crew:
 
 def _connect(clock: Clock, identity: str, freshness: Freshness, ends: list[Requests]) -> tuple[Kube, Kube]:
     where = configuration()
-    requests, for_lease = Requests(where), Requests(where, threads=2)
+    requests, for_lease = Requests(where), Requests(where, timeout_s=ATTEMPT_TIMEOUT_S, threads=2)
     ends.extend((requests, for_lease))
     events = Events(requests, clock, identity, _event_failed)
     return KubeClient(requests, events, freshness.written), KubeClient(for_lease, events)

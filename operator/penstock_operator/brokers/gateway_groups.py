@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from penstock.client import Admin, ClientError, TopicPartition
+from penstock.client import Admin, ClientError, OffsetAndMetadata, TopicPartition
 from penstock.client.admin_types import ConfigEntry, GroupDescription, GroupLag
 from penstock_operator.brokers.errors import outcomes
 from penstock_operator.brokers.line import Line
@@ -13,6 +13,7 @@ from penstock_operator.brokers.settings import alterations
 from penstock_operator.ports.brokers import BrokersError, GroupState, OffsetState, SettingsChange
 
 LATEST = -1
+UNKNOWN = -1
 NOBODY = "Dead"
 """The state of a group that there is not."""
 
@@ -33,7 +34,11 @@ class GroupGateway:
             described, lags, configs = await asyncio.gather(
                 admin.describe_groups(group_ids), admin.lag(group_ids), admin.group_configs(group_ids)
             )
-            found = {g: group_state(g, described[g], lags[g], configs[g]) for g in dict.fromkeys(group_ids)}
+            lost = [g for g, lag in lags.items() if isinstance(lag, GroupLag) and lag.errors]
+            committed = await admin.committed_many(lost) if lost else {}
+            found = {
+                g: group_state(g, described[g], lags[g], configs[g], committed.get(g)) for g in dict.fromkeys(group_ids)
+            }
             return {g: state for g, state in found.items() if state is not None}
 
         return await self._line.call("groups", ask) if group_ids else {}
@@ -68,22 +73,27 @@ def group_state(
     described: GroupDescription | ClientError,
     lag: GroupLag | ClientError,
     configs: Mapping[str, ConfigEntry] | ClientError,
+    committed: Mapping[TopicPartition, OffsetAndMetadata] | ClientError | None = None,
 ) -> GroupState | None:
-    """None where there is none. Raises `ClientError`."""
-    for part in (described, lag, configs):
+    """None where there is none. `committed` is what the group has committed, where the lag of some partitions cannot be
+    told: one partition without a leader must not hide the group, nor look as if nothing was committed of it. Raises
+    `ClientError`."""
+    for part in (described, lag, configs, committed):
         if isinstance(part, ClientError):
             raise part
     assert not isinstance(described, ClientError), "it was raised"
     assert not isinstance(lag, ClientError), "it was raised"
     assert not isinstance(configs, ClientError), "it was raised"
-    for error in lag.errors.values():
-        raise error
+    assert not isinstance(committed, ClientError), "it was raised"
     settings = {name: entry.value for name, entry in configs.items() if entry.source == "group" and entry.value}
     offsets = tuple(
         OffsetState(tp.topic, tp.partition, found.committed.offset, found.start_offset, found.end_offset, found.lag_ms)
         for tp, found in lag.partitions.items()
         if found.committed is not None
     )
+    for tp in sorted(lag.errors):
+        if committed is not None and tp in committed:
+            offsets += (OffsetState(tp.topic, tp.partition, committed[tp].offset, UNKNOWN, UNKNOWN),)
     if described.state == NOBODY and not settings and not offsets:
         return None
     return GroupState(group_id, described.state, len(described.members), offsets, settings)

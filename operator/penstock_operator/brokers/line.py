@@ -72,5 +72,8 @@ class Line:
                     connect_timeout_ms=CONNECT_TIMEOUT_MS,
                 )
                 await admin.start()
+                if self._is_closed:  # meanwhile: nobody would close this one
+                    await admin.close()
+                    raise BrokersError(f"the connection to {self.bootstrap} is closed", code="Closed")
                 self._admin = admin
             return self._admin

@@ -14,13 +14,14 @@ from penstock_operator.reconcile.cluster_actions import (
     ChangeBrokers,
     ClusterAction,
     GrowClaim,
+    NoteClaim,
     Reassign,
     Remove,
     ResizeSet,
     RestartPod,
 )
 from penstock_operator.reconcile.cluster_scale import words
-from penstock_operator.specs import compare
+from penstock_operator.specs import compare, names, notes
 
 REFUSED_FOR_S = 600.0
 """After which what the API server would not do is tried again."""
@@ -51,16 +52,21 @@ class Acting:
     ) -> str:
         namespace = cluster.metadata.namespace
         match action:
-            case Apply(resource, body, why):
+            case Apply(resource, body, why, is_new):
+                if is_new and (problem := await self._why_not_ours(cluster, resource, body["metadata"]["name"])):
+                    return problem
                 log.info("applies", resource=resource.plural, name=body["metadata"]["name"], why=why)
                 await self._apply(resource, namespace, body, memory)
-            case ResizeSet(body, removed):
-                await self._apply(STATEFUL_SETS, namespace, body, memory)
+            case ResizeSet(body, removed, version):
+                await self._apply(STATEFUL_SETS, namespace, body, memory, version)
                 told.append(Happening("Normal", "BrokersRemoved", f"broker {words(removed)} held nothing and goes"))
             case Remove(resource, name, uid, orphan):
                 await self._kube.delete(resource, namespace, name, uid, orphan=orphan)
             case GrowClaim():
                 await self._grow(namespace, action, memory, now)
+            case NoteClaim(name, members):
+                patch = {"metadata": {"annotations": notes.written(notes.Notes(etcd_members=members))}}
+                await self._kube.patch(CLAIMS, namespace, name, patch)
             case RestartPod(name, uid, ordinal):
                 if await self._kube.delete(PODS, namespace, name, uid):
                     why = "it was started with something else than what is wanted now"
@@ -69,8 +75,25 @@ class Acting:
                 return await self._tell_brokers(cluster, action, memory)
         return ""
 
-    async def _apply(self, resource: Resource, namespace: str, body: Object, memory: Memory) -> None:
-        made = await self._kube.apply(resource, namespace, body)
+    async def _why_not_ours(self, cluster: Cluster, resource: Resource, name: str) -> str:
+        """Why an object that is about to be made cannot be: one of the name is there, and is somebody else's."""
+        meta = cluster.metadata
+        there = await self._kube.get(resource, meta.namespace, name)
+        if there is None or there["metadata"].get("labels", {}).get(names.CLUSTER_LABEL) == meta.name:
+            return ""
+        owners = there["metadata"].get("ownerReferences") or ()
+        if any(owner.get("uid") == meta.uid for owner in owners):
+            return ""
+        whose = next((f", of {owner.get('kind')} {owner.get('name')}" for owner in owners), "")
+        return (
+            f"{there.get('kind', resource.plural)} {name} is there already and is not this Cluster's{whose}:"
+            " delete it, or make the Cluster under another name"
+        )
+
+    async def _apply(self, resource: Resource, namespace: str, body: Object, memory: Memory, version: str = "") -> None:
+        """With `version` only where the object is still of that."""
+        meta = body["metadata"] | ({"resourceVersion": version} if version else {})
+        made = await self._kube.apply(resource, namespace, body | {"metadata": meta})
         place = (resource, body["metadata"]["name"])
         different = compare.difference(wanted_of(body), made)
         if different is None:

@@ -101,4 +101,5 @@ class ClusterController:
         """Where it differs from what is there."""
         wanted = as_json(status)
         if wanted != (body.get("status") or {}):
-            await self._kube.patch_status(CLUSTERS, cluster.metadata.namespace, cluster.metadata.name, wanted)
+            meta = cluster.metadata
+            await self._kube.patch_status(CLUSTERS, meta.namespace, meta.name, wanted, meta.uid)

@@ -66,6 +66,7 @@ class Observing:
             (resource, body["metadata"]["name"]): body
             for resource in OWNED
             for body in self._objects.in_cluster(resource, namespace, name)
+            if resource == SERVICES or body["metadata"]["name"] == names.stateful_set(name)  # labels are anybody's
         }
         if fresh:
             stateful_set = await self._kube.get(STATEFUL_SETS, namespace, names.stateful_set(name))

@@ -77,7 +77,6 @@ def assembled(who: Who, made: Hull, crew: Crew, *, resync_s: float = RESYNC_S) -
     sweep = Sweep(made.kube, made.copies, made.metrics, who.namespaces, selectors)
     watching = Watching(made.copies, sweep.relisted, dict.fromkeys(OWNED, CLUSTER_LABEL), who.namespaces)
     made.freshness.watching = watching
-    made.metrics.watch_queue(made.queue.depth, made.queue.failing)
     made.metrics.watch_groups(lambda: made.copies.of(CONSUMER_GROUPS))
     leases: list[Lease] = []
 
@@ -87,8 +86,13 @@ def assembled(who: Who, made: Hull, crew: Crew, *, resync_s: float = RESYNC_S) -
         return lease
 
     def may_act() -> bool:
-        return leases[0].is_held()
+        return bool(leases) and leases[0].is_held()
 
+    def if_acting(count: Callable[[Kind], int]) -> Callable[[Kind], int]:
+        # Keys that nobody here looks at any more stay as they were: that is no news of the objects.
+        return lambda kind: count(kind) if may_act() else 0
+
+    made.metrics.watch_queue(if_acting(made.queue.depth), if_acting(made.queue.failing))
     runners = [Runner(kind, one, made.queue, made.metrics, may_act) for kind, one in crew.controllers.items()]
     return Operator(
         Parts(

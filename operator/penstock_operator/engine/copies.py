@@ -18,6 +18,7 @@ from penstock_operator.ports.kube import CONSUMER_GROUPS, NODES, TOPICS, Object,
 CLUSTER_LABEL = "penstock.io/cluster"
 Change = Literal["changed", "deleted"]
 Listener = Callable[[Resource, Change, Object], None]
+_Gone = tuple[float, bool, Object, int]
 Name = tuple[str, str]
 """Namespace ("" where there is none) and name."""
 
@@ -31,8 +32,8 @@ class _Kind:
     by_name: dict[Name, Object] = field(default_factory=dict)
     by_namespace: dict[str, dict[str, Object]] = field(default_factory=dict)
     by_cluster: dict[Name, dict[str, Object]] = field(default_factory=dict)
-    gone: OrderedDict[Name, tuple[float, bool, Object]] = field(default_factory=OrderedDict)
-    """When, whether a DELETED event told it, and what it was."""
+    gone: OrderedDict[Name, _Gone] = field(default_factory=OrderedDict)
+    """When, whether a DELETED event told it, what it was, and as of which version it was not there."""
     told_gone: OrderedDict[str, tuple[float, Object]] = field(default_factory=OrderedDict)
     """By UID, those of `gone` that a DELETED event told; also where another of the name has come since."""
     lists_to_come: set[str | None] | None = None
@@ -83,6 +84,11 @@ class Copies:
         found = kind.told_gone.get(uid) if kind else None
         return None if found is None or found[0] + REMEMBER_DELETED_S < self._now() else found[1]
 
+    def deleted_names(self, resource: Resource) -> Sequence[Name]:
+        """Of all that `deleted` remembers."""
+        kind = self._kinds.get(resource)
+        return [name for name in kind.gone if self.deleted(resource, *name) is not None] if kind else ()
+
     def expect(self, resource: Resource, namespaces: Iterable[str | None]) -> None:
         """Says of which namespaces lists will come: until then `is_listed` is False."""
         self._kind(resource).lists_to_come = set(namespaces)
@@ -94,14 +100,13 @@ class Copies:
         known = kind.by_name.get(name)
         if known is not None and (_is_older(body, known) or (not is_deleted and _is_same_version(body, known))):
             return False
-        if is_deleted:
-            self._forget(kind, name, body, is_told=True)
-            self._tell(resource, "deleted", body)
-            return True
-        lost = kind.gone.get(name)
-        if lost is not None and (_uid(lost[2]) == _uid(body) or _is_older(body, lost[2])):
-            return False
         slim = slimmed(resource, body)
+        if is_deleted:
+            self._forget(kind, name, slim, _version(body), is_told=True)
+            self._tell(resource, "deleted", slim)
+            return True
+        if _is_from_before(kind.gone.get(name), body):
+            return False
         if known is not None and resource == NODES and _is_same(known, slim):
             known["metadata"]["resourceVersion"] = slim["metadata"].get("resourceVersion", "")
             return False
@@ -125,7 +130,7 @@ class Copies:
             if name not in there and _number(body["metadata"].get("resourceVersion")) <= _number(version)
         ]
         for name, body in gone:
-            self._forget(kind, name, body, is_told=False)
+            self._forget(kind, name, body, _number(version), is_told=False)
             self._tell(resource, "deleted", body)
         if kind.lists_to_come is not None:
             kind.lists_to_come.discard(namespace)
@@ -158,13 +163,13 @@ class Copies:
                 if not members:
                     del kind.by_cluster[name[0], cluster or ""]
 
-    def _forget(self, kind: _Kind, name: Name, body: Object, *, is_told: bool) -> None:
+    def _forget(self, kind: _Kind, name: Name, body: Object, version: int, *, is_told: bool) -> None:
         known = kind.by_name.get(name)
         if known is not None:
             self._drop(kind, name, known)
         now = self._now()
         kind.gone.pop(name, None)
-        kind.gone[name] = (now, is_told, body)
+        kind.gone[name] = (now, is_told, body, version)
         if is_told:
             kind.told_gone[_uid(body)] = (now, body)
             if len(kind.told_gone) > MAX_DELETED or next(iter(kind.told_gone.values()))[0] + REMEMBER_DELETED_S < now:
@@ -236,8 +241,20 @@ def _number(version: str | None) -> int:
     return int(version) if version and version.isdigit() else 0
 
 
+def _is_from_before(lost: _Gone | None, body: Object) -> bool:
+    """Whether it tells of a time before it was gone. The same object may be back: one that is watched by its labels has
+    gone when it lost them, and is there again when it has them."""
+    if lost is None:
+        return False
+    return _version(body) <= lost[3] if _uid(lost[2]) == _uid(body) else _is_older(body, lost[2])
+
+
+def _version(body: Object) -> int:
+    return _number(body["metadata"].get("resourceVersion"))
+
+
 def _is_older(body: Object, than: Object) -> bool:
-    return _number(body["metadata"].get("resourceVersion")) < _number(than["metadata"].get("resourceVersion"))
+    return _version(body) < _version(than)
 
 
 def _is_same_version(body: Object, known: Object) -> bool:

@@ -71,6 +71,7 @@ class Operator:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
+        parts.routing.acts = False
         self._lease = parts.make_lease(self._leadership_changed)
         self._leading: asyncio.Task[None] | None = None
         self._failed: asyncio.Future[None] | None = None
@@ -117,6 +118,7 @@ class Operator:
 
     def _leadership_changed(self, is_leader: bool) -> None:
         self._parts.metrics.leads(is_leader)
+        self._parts.routing.acts = is_leader
         before = self._leading
         if is_leader:
             self._leading = asyncio.create_task(self._lead(before), name="leading")

@@ -20,6 +20,9 @@ class Routing:
 
     def __init__(self, copies: Copies, queue: Queue) -> None:
         self._copies, self._queue = copies, queue
+        self.acts = True
+        """Whether anybody takes keys out. Otherwise those of what came and went would stay there for ever: `put_all`
+        puts what is to be looked at when it becomes so."""
         self._known: dict[tuple[str, str], tuple[str, str]] = {}
         """Of each Cluster its uid and whether it is ready, as they were when its children were called last."""
         copies.listen(self.changed)
@@ -29,20 +32,22 @@ class Routing:
         namespace, name = str(metadata.get("namespace") or ""), str(metadata["name"])
         kind = KINDS.get(resource)
         if kind is not None:
-            self._queue.put(Key(kind, namespace, name))
+            self._put(Key(kind, namespace, name))
             if kind == "Cluster":
                 self._cluster_changed(change, body, namespace, name)
         elif resource == NODES:
             for cluster in self._copies.of(CLUSTERS):
-                self._queue.put(_key("Cluster", cluster))
+                self._put(_key("Cluster", cluster))
         elif owner := cluster_of(resource, body):
-            self._queue.put(Key("Cluster", namespace, owner))
+            self._put(Key("Cluster", namespace, owner))
 
     def put_all(self) -> None:
-        """Everything is to be looked at: this operator has begun to act."""
+        """Everything is to be looked at, what was deleted lately too: this operator has begun to act."""
         for resource, kind in KINDS.items():
             for body in self._copies.of(resource):
                 self._queue.put(_key(kind, body))
+            for namespace, name in self._copies.deleted_names(resource):
+                self._queue.put(Key(kind, namespace, name))
 
     def _cluster_changed(self, change: Change, body: Object, namespace: str, name: str) -> None:
         place, now = (namespace, name), (str(body["metadata"].get("uid")), _readiness(body))
@@ -54,7 +59,11 @@ class Routing:
             self._known[place] = now
         for resource in (TOPICS, CONSUMER_GROUPS):
             for child in self._copies.in_cluster(resource, namespace, name):
-                self._queue.put(_key(KINDS[resource], child))
+                self._put(_key(KINDS[resource], child))
+
+    def _put(self, key: Key) -> None:
+        if self.acts:
+            self._queue.put(key)
 
 
 def lane_of(copies: Copies, key: Key) -> Lane:

@@ -66,18 +66,30 @@ class Sweep:
 
     async def list_once(self, resource: Resource) -> None:
         """Lists one resource everywhere. Raises `KubeError`."""
-        for namespace in self._places[resource]:
-            there: set[Name] = set()
-            version, repaired = "", 0
-            async for page in self._kube.pages(resource, namespace, self._resources[resource]):
-                version = version or page.version
-                there.update(map(name_of, page.items))
-                repaired += sum(self.copies.saw(resource, body) for body in page.items)
-                await asyncio.sleep(0)
-            repaired += self.copies.complete(resource, namespace, there, version)
+        places = self._places[resource]
+        for namespace in places:
+            try:
+                repaired = await self._list_place(resource, namespace)
+            except KubeError as error:
+                # Afterwards a namespace that goes, and its Role with it, keeps no other from being listed.
+                if error.status != 403 or not self.is_complete or len(places) == 1:
+                    raise
+                log.warning("cannot list: left as it is", namespace=namespace, why=_cure(resource, error))
+                continue
             if repaired and self.is_complete:
                 self._metrics.repaired(resource.plural, repaired)
                 log.info("a list put copies right", resource=resource.plural, copies=repaired)
+
+    async def _list_place(self, resource: Resource, namespace: str | None) -> int:
+        """Returns how many copies were not right."""
+        there: set[Name] = set()
+        version, repaired = "", 0
+        async for page in self._kube.pages(resource, namespace, self._resources[resource]):
+            version = version or page.version
+            there.update(map(name_of, page.items))
+            repaired += sum(self.copies.saw(resource, body) for body in page.items)
+            await asyncio.sleep(0)
+        return repaired + self.copies.complete(resource, namespace, there, version)
 
     async def _persistently(self, resource: Resource) -> None:
         while True:

@@ -62,9 +62,13 @@ class GroupController:
             else:
                 verdicts[key] = Verdict()
         await asyncio.gather(*(self._look_at(place, looks, verdicts) for place, looks in by_cluster.items()))
-        for key in gone:
-            verdicts[key] = await self._endings.gone(key)
+        ends = await asyncio.gather(*(self._gone(key) for key in gone))
+        verdicts.update(zip(gone, ends, strict=True))
         return verdicts
+
+    async def _gone(self, key: Key) -> Verdict:
+        async with self._slots:
+            return await self._endings.gone(key)
 
     async def resync(self) -> None:
         await self._endings.resync()
@@ -171,7 +175,8 @@ class GroupController:
         wait_s = self._pacing.wait_s(key, cluster, is_urgent=_stripped(status) != _stripped(before))
         if wait_s > 0:
             return wait_s
-        await self._kube.patch_status(CONSUMER_GROUPS, key.namespace, key.name, msgspec.to_builtins(status))
+        body, uid = msgspec.to_builtins(status), group.metadata.uid
+        await self._kube.patch_status(CONSUMER_GROUPS, key.namespace, key.name, body, uid)
         self._pacing.written(key)
         return None
 

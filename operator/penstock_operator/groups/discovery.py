@@ -28,6 +28,8 @@ MAX_DISCOVERED = 1_000
 CREATED_A_POLL = 100
 LISTS_NEEDED = 2
 POLL_TIMEOUT_S = 60.0
+REFUSED_MS = 300_000
+"""After which an object that the API server refused is tried again."""
 
 log = get_logger("operator")
 
@@ -109,12 +111,14 @@ class Discovery:
         if brokers is None or cluster["metadata"].get("deletionTimestamp"):
             return
         view = self._views.of(place)
-        ids = await brokers.group_ids()
+        # Who commits without a member may do so for a group without a name, which nobody can ask for.
+        ids = {group_id: state for group_id, state in (await brokers.group_ids()).items() if group_id}
         winners = self._views.winners(*place)
+        # First: what is shown stays true, whatever becomes of what is not shown yet.
+        await self._notice(place, brokers, view, winners)
         if not (cluster.get("spec") or {}).get("paused"):
             await self._show_new(cluster, brokers, view, sorted(ids.keys() - winners.keys()))
             await self._take_away(place, brokers, view, ids)
-        await self._notice(place, brokers, view, winners)
 
     async def _notice(
         self, place: tuple[str, str], brokers: Brokers, view: View, winners: Mapping[str, ConsumerGroup]
@@ -134,11 +138,21 @@ class Discovery:
         namespace, name = metadata["namespace"], metadata["name"]
         states = await brokers.groups(new[: self._max]) if new else {}
         view.orphans = {g: uid for g, state in states.items() if (uid := owner_of_ended(state))}
-        wanted = [g for g in new if g in states and is_there(states[g]) and g not in view.orphans]
+        now_ms = self._clock.boot_ms()
+        view.refused_ms = {g: at for g, at in view.refused_ms.items() if now_ms - at < REFUSED_MS}
+        hidden = view.orphans.keys() | view.refused_ms.keys()
+        wanted = [g for g in new if g in states and is_there(states[g]) and g not in hidden]
         room = self._max - sum(one.is_discovered for one in self._views.objects_of(namespace, name))
         await self._tell_of_cap(cluster, view, len(new) - max(room, 0))
         for group_id in wanted[: max(0, min(room, CREATED_A_POLL))]:
-            await self._create(cluster, group_id)
+            try:
+                await self._create(cluster, group_id)
+            except KubeError as error:
+                if error.is_passing:
+                    raise
+                # One that the API server does not take (its rules, a quota) keeps no other from being shown.
+                view.refused_ms[group_id] = now_ms
+                log.warning("a group is not shown", cluster=f"{namespace}/{name}", group=group_id[:100], why=str(error))
 
     async def _tell_of_cap(self, cluster: Object, view: View, too_many: int) -> None:
         if too_many > 0 and not view.is_capped:

@@ -3,7 +3,9 @@
 There are no finalizers, so an object may go while nobody looks. The group keeps who owned it and what was wanted
 (`penstock.owner`, `penstock.deletion.policy`). It is deleted when the object's DELETED event came, or when two complete
 lists in a row, fresh from the API server, lack the owner's UID; never while the namespace or the definition of
-ConsumerGroups is going away with everything in it, which a dry-run create tells.
+ConsumerGroups is going away with everything in it, which a dry-run create tells. A group that is kept although what is
+stored says Delete (its object's last word had not reached the brokers, or all is going) loses that note: it must not be
+deleted later for the same absence.
 """
 
 from __future__ import annotations
@@ -14,11 +16,20 @@ from penstock.runtime.logging import get_logger
 from penstock_operator.engine.ports import Connections, Objects, Verdict
 from penstock_operator.groups.views import Place, View, Views, parsed
 from penstock_operator.model.common import API_VERSION, Key
-from penstock_operator.ports.brokers import DELETION_POLICY, OWNER, Brokers, BrokersError, GroupState
-from penstock_operator.ports.kube import CONSUMER_GROUPS, Kube, KubeError
+from penstock_operator.model.group import ConsumerGroup
+from penstock_operator.ports.brokers import (
+    DELETION_POLICY,
+    OWNER,
+    Brokers,
+    BrokersError,
+    GroupState,
+    SettingsChange,
+)
+from penstock_operator.ports.kube import CONSUMER_GROUPS, Kube, KubeError, Object
 from penstock_operator.reconcile.group_names import is_discovered
 
 LISTS_NEEDED = 2
+MAX_RETAINED = 20_000
 
 log = get_logger("operator")
 
@@ -28,6 +39,9 @@ class Endings:
         self._kube, self._objects, self._connections, self._views = kube, objects, connections, views
         self._lacked: dict[tuple[Place, str, str], int] = {}
         """By cluster, group and owner's UID, in how many lists in a row it was missing."""
+        self._retained: dict[str, None] = {}
+        """UIDs of deleted objects whose groups stay, the oldest first: brokers that are away for longer than DELETED
+        events are remembered may still have Delete stored."""
 
     async def gone(self, key: Key) -> Verdict:
         """An object that the watches no longer have."""
@@ -38,39 +52,62 @@ class Endings:
             group = parsed(last)
         except msgspec.ValidationError:
             return Verdict()
+        if not _is_to_go(group):
+            self._retained[group.metadata.uid] = None
+            if len(self._retained) > MAX_RETAINED:
+                del self._retained[next(iter(self._retained))]
         place = (key.namespace, group.spec.cluster_ref.name)
         brokers = self._connections.of(*place)
-        if group.spec.deletion_policy != "Delete" or group.spec.paused or brokers is None:
-            return Verdict()
-        if group.group_id in self._views.winners(*place):
-            return Verdict()  # Another object stands for it: that one decides.
+        if brokers is None or group.group_id in self._views.winners(*place):
+            return Verdict()  # Nobody to ask, or another object stands for it: that one decides.
+        if self._views.of(place).is_blind:
+            return Verdict(error=f"no broker of Cluster {place[1]} answers")  # Many at once are not to wait for that.
         try:
-            state = (await brokers.groups([group.group_id])).get(group.group_id)
-            if state is None or state.settings.get(OWNER, group.metadata.uid) != group.metadata.uid:
-                return Verdict()
-            if await self._is_all_going(key.namespace):
-                return Verdict()
-            await self._delete(place, brokers, group.group_id)
+            await self._finish(place, brokers, group)
         except (BrokersError, KubeError) as error:
             return Verdict(error=str(error))
         return Verdict()
 
+    async def _finish(self, place: Place, brokers: Brokers, group: ConsumerGroup) -> None:
+        """The end of a group whose object was deleted, by the last word of that."""
+        uid = group.metadata.uid
+        state = (await brokers.groups([group.group_id])).get(group.group_id)
+        if state is None or state.settings.get(OWNER, uid) != uid:
+            return
+        if _is_to_go(group) and not await self._is_all_going(place[0]):
+            await self._delete(place, brokers, group.group_id)
+        elif owner_of_ended(state) == uid:
+            await self._keep(place, brokers, group.group_id)
+
     async def resync(self) -> None:
-        """Groups whose owner is gone, found by `groups.discovery`. Raises `KubeError`, `BrokersError`."""
+        """Groups whose owner is gone, found by `groups.discovery`. What fails of one keeps no other waiting."""
         candidates: dict[tuple[Place, str, str], None] = {}
         for place, view in self._views.all().items():
             candidates.update({(place, group_id, uid): None for group_id, uid in view.orphans.items()})
         self._lacked = {candidate: times for candidate, times in self._lacked.items() if candidate in candidates}
         for namespace in sorted({place[0] for place, _, _ in candidates}):
-            bodies = await self._kube.list(CONSUMER_GROUPS, namespace)
+            try:
+                bodies = await self._kube.list(CONSUMER_GROUPS, namespace)
+            except KubeError as error:  # not a complete list: nothing is counted
+                log.warning("groups without their object", namespace=namespace, why=str(error))
+                continue
             uids = {body["metadata"]["uid"] for body in bodies}
+            wanted = {_group_of(body) for body in bodies}
             for candidate in [c for c in candidates if c[0][0] == namespace]:
-                if candidate[2] in uids:
+                (_, cluster), group_id, uid = candidate
+                if uid in uids or (cluster, group_id) in wanted:  # also by one that no watch has told of
                     self._lacked.pop(candidate, None)
                     continue
                 self._lacked[candidate] = self._lacked.get(candidate, 0) + 1
-                if self._lacked[candidate] >= LISTS_NEEDED and not await self._is_all_going(namespace):
-                    await self._end(candidate)
+                if self._lacked[candidate] >= LISTS_NEEDED:
+                    await self._end_safely(candidate)
+
+    async def _end_safely(self, candidate: tuple[Place, str, str]) -> None:
+        try:
+            await self._end(candidate)
+        except (BrokersError, KubeError) as error:
+            (namespace, cluster), group_id, _ = candidate
+            log.warning("a group stays", namespace=namespace, cluster=cluster, group=group_id, why=str(error))
 
     async def _end(self, candidate: tuple[Place, str, str]) -> None:
         place, group_id, uid = candidate
@@ -79,8 +116,30 @@ class Endings:
             return
         state = (await brokers.groups([group_id])).get(group_id)
         if state is not None and owner_of_ended(state) == uid:
-            await self._delete(place, brokers, group_id)
-        del self._lacked[candidate]
+            if self._was_to_stay(uid) or await self._is_all_going(place[0]):
+                await self._keep(place, brokers, group_id)
+            else:
+                await self._delete(place, brokers, group_id)
+        self._lacked.pop(candidate, None)
+
+    def _was_to_stay(self, uid: str) -> bool:
+        """By its object's last word, where its DELETED event brought it."""
+        if uid in self._retained:
+            return True
+        last = self._objects.deleted_of_uid(CONSUMER_GROUPS, uid)
+        try:
+            return last is not None and not _is_to_go(parsed(last))
+        except msgspec.ValidationError:
+            return True
+
+    async def _keep(self, place: Place, brokers: Brokers, group_id: str) -> None:
+        change = SettingsChange(group_id, {OWNER: None, DELETION_POLICY: None})
+        refused = (await brokers.change_groups([change])).get(group_id)
+        if refused is not None:
+            raise refused
+        self._views.forget(place, group_id)
+        self._views.of(place).orphans.pop(group_id, None)
+        log.info("group kept without its object", namespace=place[0], cluster=place[1], group=group_id)
 
     async def _delete(self, place: Place, brokers: Brokers, group_id: str) -> None:
         refused = (await brokers.delete_groups([group_id])).get(group_id)
@@ -102,10 +161,21 @@ class Endings:
         try:
             await self._kube.create(CONSUMER_GROUPS, namespace, probe, dry_run=True)
         except KubeError as error:
-            if error.status in (403, 404, 405):
+            # Any other 403 is for want of a right, and tells nothing.
+            if error.status in (404, 405) or (error.status == 403 and "being terminated" in str(error)):
                 return True
             raise
         return False
+
+
+def _is_to_go(group: ConsumerGroup) -> bool:
+    return group.spec.deletion_policy == "Delete" and not group.spec.paused
+
+
+def _group_of(body: Object) -> tuple[str, str]:
+    """The cluster and the id of the group that an object stands for."""
+    spec = body.get("spec") or {}
+    return str((spec.get("clusterRef") or {}).get("name") or ""), str(spec.get("groupId") or body["metadata"]["name"])
 
 
 def owner_of_ended(state: GroupState) -> str:

@@ -28,6 +28,8 @@ class View:
     states: dict[str, GroupState] = field(default_factory=dict)
     missing: dict[str, int] = field(default_factory=dict)
     orphans: dict[str, str] = field(default_factory=dict)
+    refused_ms: dict[str, int] = field(default_factory=dict)
+    """By group for which the API server takes no object, when that was."""
     is_capped: bool = False
     is_blind: bool = False
     """Whether the brokers have not answered for longer than `FRESH_MS`, and the objects were called to say so."""
@@ -97,8 +99,12 @@ class Parsed:
 
 
 def parsed(body: Object) -> ConsumerGroup:
-    """Raises `msgspec.ValidationError`."""
-    return msgspec.convert(body, ConsumerGroup)
+    """A status that cannot be read, such as one of a newer operator, counts as none: it is written anew. Raises
+    `msgspec.ValidationError`."""
+    try:
+        return msgspec.convert(body, ConsumerGroup)
+    except msgspec.ValidationError:
+        return msgspec.convert({key: value for key, value in body.items() if key != "status"}, ConsumerGroup)
 
 
 _UNREADABLE = ConsumerGroup(

@@ -84,12 +84,22 @@ class KubeClient:
         self._written("patch", resource, made)
         return made
 
-    async def patch_status(self, resource: Resource, namespace: str, name: str, status: Object) -> bool:
+    async def patch_status(self, resource: Resource, namespace: str, name: str, status: Object, uid: str = "") -> bool:
         # A JSON patch replaces the whole, whatever is there, in one request; a merge patch would have to know what
         # is there to take it away.
         path = path_of(resource, namespace, name, "status")
-        change = [{"op": "add", "path": "/status", "value": status}]
-        made = await self._or_none("PATCH", path, body=change, content_type=JSON_PATCH)
+        change: list[Object] = [{"op": "test", "path": "/metadata/uid", "value": uid}] if uid else []
+        change.append({"op": "add", "path": "/status", "value": status})
+        try:
+            made = await self._or_none("PATCH", path, body=change, content_type=JSON_PATCH)
+        except KubeError as error:
+            # A test that fails is answered with 422, as a status is that the schema refuses.
+            if not uid or error.status != 422:
+                raise
+            there = await self.get(resource, namespace, name)
+            if there is not None and there["metadata"]["uid"] == uid:
+                raise
+            return False
         self._written("patch_status", resource, made)
         return made is not None
 

@@ -66,7 +66,8 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class OffsetState:
-    """Of one partition that a group has committed: where it is and where the log ends."""
+    """Of one partition that a group has committed: where it is and where the log ends. `start` and `end` are -1 where
+    nobody tells now, such as of a partition without a leader."""
 
     topic: str
     partition: int

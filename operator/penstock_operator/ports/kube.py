@@ -85,8 +85,9 @@ class Kube(Protocol):
     async def patch(self, resource: Resource, namespace: str, name: str, patch: Object) -> Object | None:
         """JSON merge patch; None where the object has gone."""
 
-    async def patch_status(self, resource: Resource, namespace: str, name: str, status: Object) -> bool:
-        """Replaces the whole status (merge patch with nulls for what is gone); False where the object has gone."""
+    async def patch_status(self, resource: Resource, namespace: str, name: str, status: Object, uid: str = "") -> bool:
+        """Replaces the whole status; False where the object has gone. With `uid`, only that object's: another of the
+        name may have been made meanwhile."""
 
     async def delete(
         self, resource: Resource, namespace: str, name: str, uid: str = "", *, orphan: bool = False

@@ -17,6 +17,7 @@ from penstock_operator.reconcile.cluster_actions import (
     Apply,
     ChangeBrokers,
     ClusterAction,
+    NoteClaim,
     Reassign,
     Remove,
     ResizeSet,
@@ -53,9 +54,12 @@ def reconcile(cluster: Cluster, observed: Observed, *, image: str, planned: Plan
     has_sidecar = cluster.spec.etcd.sidecar is not None
     scale = plan_scale(cluster, observed, noted, members if has_sidecar else 0)
     storage = plan_storage(cluster, observed)
-    external = plan_external(cluster, observed, scale.pods, dict(noted.external_since))
+    external = plan_external(cluster, observed, scale.pods, noted.external_unknown_to)
     noted = replace(
-        noted, draining=scale.draining, etcd_members=members if has_sidecar else 0, external_since=external.since
+        noted,
+        draining=scale.draining,
+        etcd_members=members if has_sidecar else 0,
+        external_unknown_to=external.unknown_to,
     )
     running, noted = running_changes(cluster, observed, noted)
     told = (*running, *domain_changes(cluster, observed))
@@ -77,13 +81,15 @@ def reconcile(cluster: Cluster, observed: Observed, *, image: str, planned: Plan
         external=external.addresses,
         data_size=storage.sizes.get(names.DATA_CLAIM),
         etcd_size=storage.sizes.get(names.ETCD_CLAIM),
-        is_founded=cluster.status.cluster_id is not None or observed.said is not None,
+        is_founded=is_founded(cluster, observed),
     )
     is_remade = any(isinstance(action, Remove) for action in storage.actions)
     skipped = {STATEFUL_SETS} if is_remade or (holds and not facts.replicas) else set()
     applied = plan_applies(cluster, observed, facts, scale, skipped)
 
     actions: list[ClusterAction] = [*applied, *external.unwanted, *storage.actions]
+    if has_sidecar and facts.is_founded:
+        actions += note_claims(observed, members)
     if told or scale.changes:
         actions.append(ChangeBrokers((*told, *scale.changes)))
     if scale.cancels:
@@ -113,7 +119,31 @@ def etcd_members(cluster: Cluster, observed: Observed, noted: notes.Notes) -> in
         for variable in container.get("env") or ():
             if variable.get("name") == "ETCD_NAMES" and variable.get("value"):
                 return len(variable["value"].split(","))
-    return etcd.members_for(cluster.spec.brokers.replicas)
+    return members_of_claims(observed) or etcd.members_for(cluster.spec.brokers.replicas)
+
+
+def members_of_claims(observed: Observed) -> int:
+    """How many members the etcd has whose data are there, maybe an earlier Cluster's of this name; 0: not known."""
+    return max((claim.members for claim in observed.claims if not claim.is_terminating), default=0)
+
+
+def note_claims(observed: Observed, members: int) -> list[NoteClaim]:
+    return [
+        NoteClaim(claim.name, members)
+        for claim in observed.claims
+        if claim.template == names.ETCD_CLAIM and claim.ordinal < members and not claim.members
+        if not claim.is_terminating
+    ]
+
+
+def is_founded(cluster: Cluster, observed: Observed) -> bool:
+    """Whether brokers have formed the cluster, ever. The ConfigMap outlives a status that was lost; that of an earlier
+    Cluster of this name, whose claims may be gone, does not count, but what is noted at claims does."""
+    if cluster.status.cluster_id is not None or observed.said is not None or members_of_claims(observed):
+        return True
+    body = observed.config_map or {"metadata": {}}
+    owners = {owner.get("uid") for owner in body["metadata"].get("ownerReferences") or ()}
+    return cluster.metadata.uid in owners and etcd.FOUNDED in (body.get("data") or {})
 
 
 def plan_moves(
@@ -172,9 +202,10 @@ def plan_applies(
         if not why or resource in skipped:
             continue
         if resource == STATEFUL_SETS and scale.shrinks and live is not None:
-            found.append(ResizeSet(body, tuple(sorted(scale.leaving))))
+            version = str(live["metadata"].get("resourceVersion") or "")
+            found.append(ResizeSet(body, tuple(sorted(scale.leaving)), version))
         else:
-            found.append(Apply(resource, body, why))
+            found.append(Apply(resource, body, why, is_new=live is None))
     return found
 
 

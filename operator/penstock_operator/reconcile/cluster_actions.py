@@ -17,6 +17,8 @@ class Apply:
     body: Object
     why: str
     """For the log: what was missing or different."""
+    is_new: bool = False
+    """Whether none was seen. One that is not this cluster's may be there, as watches choose by labels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,15 @@ class GrowClaim:
 
 
 @dataclass(frozen=True, slots=True)
+class NoteClaim:
+    """Notes at a claim of etcd's how many members there are: claims outlive the Cluster, and one of the same name that
+    is made later has to begin with as many."""
+
+    name: str
+    members: int
+
+
+@dataclass(frozen=True, slots=True)
 class RestartPod:
     """Deletes a pod, for the StatefulSet to make it anew. Looked at once more, freshly, before it is done."""
 
@@ -54,6 +65,8 @@ class ResizeSet:
 
     body: Object
     removed: tuple[int, ...]
+    version: str = ""
+    """The resource version that was looked at: another one is not resized."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,4 +81,4 @@ class Reassign:
     targets: Mapping[tuple[str, int], tuple[int, ...] | None]
 
 
-ClusterAction = Apply | Remove | GrowClaim | RestartPod | ResizeSet | ChangeBrokers | Reassign
+ClusterAction = Apply | Remove | GrowClaim | NoteClaim | RestartPod | ResizeSet | ChangeBrokers | Reassign

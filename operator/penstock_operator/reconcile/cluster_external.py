@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,14 +17,15 @@ from penstock_operator.specs import names
 class External:
     addresses: dict[int, str]
     """HOST:PORT by broker, :PORT where the host is the node's. Those of load balancers come with time."""
-    since: dict[int, str]
+    unknown_to: dict[int, str]
+    """For the notes."""
     missing: tuple[int, ...] = ()
     unwanted: tuple[Remove, ...] = ()
     """Services of brokers that are not there any more."""
 
 
-def plan_external(cluster: Cluster, observed: Observed, pods: int, since: dict[int, str]) -> External:
-    """`pods`: how many brokers there are to be. `since` is what was noted."""
+def plan_external(cluster: Cluster, observed: Observed, pods: int, noted: Mapping[int, str]) -> External:
+    """`pods`: how many brokers there are to be. `noted`: to which pods addresses were unknown."""
     name, external = cluster.metadata.name, cluster.spec.external
     count = pods if external is not None else 0
     kept = {names.external_service(name, ordinal) for ordinal in range(count)}
@@ -38,13 +40,13 @@ def plan_external(cluster: Cluster, observed: Observed, pods: int, since: dict[i
         address = address_of(cluster, services.get(names.external_service(name, ordinal)))
         if address is not None:
             addresses[ordinal] = address
-    told = told_addresses(observed)
-    times = {
-        ordinal: since[ordinal] if told.get(ordinal) == address and ordinal in since else observed.now
+    told, there = told_addresses(observed), {pod.ordinal: pod.uid for pod in observed.pods}
+    unknown_to = {
+        ordinal: noted.get(ordinal, "") if told.get(ordinal) == address else there.get(ordinal, "")
         for ordinal, address in addresses.items()
     }
     missing = tuple(ordinal for ordinal in range(count) if ordinal not in addresses)
-    return External(addresses, times, missing, unwanted)
+    return External(addresses, unknown_to, missing, unwanted)
 
 
 def told_addresses(observed: Observed) -> dict[int, str]:

@@ -11,7 +11,7 @@ from typing import Any
 from penstock_operator.ports.brokers import Picture, TopicState
 from penstock_operator.ports.kube import CONFIG_MAPS, STATEFUL_SETS, Object, Resource
 from penstock_operator.reconcile.cluster_partitions import Partitions
-from penstock_operator.specs import names
+from penstock_operator.specs import names, notes
 
 ETCD_CONTAINER, BROKER_CONTAINER = "etcd", "broker"
 
@@ -30,8 +30,6 @@ class Pod:
     is_terminating: bool = False
     is_running: bool = False
     """Whether the broker's container runs."""
-    started_at: str = ""
-    """Since when (RFC 3339)."""
     is_etcd_ready: bool = False
     node: str | None = None
     problem: str = ""
@@ -49,6 +47,8 @@ class Claim:
     requested: str
     capacity: str = ""
     is_terminating: bool = False
+    members: int = 0
+    """How many members the etcd has whose data it holds, as the operator noted; 0: not noted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,6 @@ def read_pod(cluster: str, body: Object) -> Pod | None:
         ready_since=ready.get("lastTransitionTime") or "",
         is_terminating=meta.get("deletionTimestamp") is not None,
         is_running=running is not None,
-        started_at=(running or {}).get("startedAt") or "",
         is_etcd_ready=bool(beside.get(ETCD_CONTAINER, {}).get("ready")),
         node=spec.get("nodeName"),
         problem=_problem(status, [*beside.values(), *containers.values()]),
@@ -149,6 +148,7 @@ def read_claim(cluster: str, body: Object) -> Claim | None:
         requested=storage_of(body.get("spec") or {}) or "0",
         capacity=(status.get("capacity") or {}).get("storage", ""),
         is_terminating=meta.get("deletionTimestamp") is not None,
+        members=notes.read(meta.get("annotations") or {}).etcd_members,
     )
 
 

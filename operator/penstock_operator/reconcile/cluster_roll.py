@@ -71,10 +71,7 @@ def restarted(pod: Pod) -> RestartPod:
 def is_outdated(pod: Pod, restart: str, notes: Notes) -> bool:
     if pod.restart != restart:
         return True
-    since = notes.external_since.get(pod.ordinal)
-    if since is None or not pod.started_at:
-        return False
-    return (seconds_between(pod.started_at, since) or 0.0) > 0
+    return bool(pod.uid) and notes.external_unknown_to.get(pod.ordinal) == pod.uid
 
 
 def is_no_loss(pod: Pod, observed: Observed, members: int) -> bool:

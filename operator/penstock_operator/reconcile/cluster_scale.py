@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from penstock_operator.model.cluster import Cluster
+from penstock_operator.model.cluster import MAX_BROKERS, Cluster
 from penstock_operator.ports.brokers import SettingsChange
 from penstock_operator.reconcile.cluster_observed import Observed, Said
 from penstock_operator.specs.notes import Notes
@@ -39,24 +39,29 @@ class Scale:
 
 
 def pods_there(cluster: Cluster, observed: Observed) -> int | None:
-    """How many pods the StatefulSet has, or had where it is gone and its pods are not; None for a new cluster."""
+    """How many pods the StatefulSet has, or had where it is gone: its pods and the status tell. None for a new cluster,
+    whose first pods are not there yet."""
     live = observed.stateful_set
     if live is not None:
         replicas = live.get("spec", {}).get("replicas")
         return 1 if replicas is None else int(replicas)
-    if observed.pods:
-        return max(max(pod.ordinal for pod in observed.pods) + 1, cluster.spec.brokers.replicas)
-    return None
+    known = [pod.ordinal for pod in observed.pods]
+    if cluster.status.cluster_id is not None:  # brokers that hold replicas are not forgotten with their pods
+        known += [broker.id for broker in cluster.status.brokers if broker.id < MAX_BROKERS]
+    return max(max(known) + 1, cluster.spec.brokers.replicas) if known else None
 
 
 def plan_scale(cluster: Cluster, observed: Observed, notes: Notes, members: int) -> Scale:
     """`members`: of the sidecar etcd, 0 where there is none."""
     wanted, there = cluster.spec.brokers.replicas, pods_there(cluster, observed)
+    if there is None and wanted < members:  # of an earlier Cluster of this name, whose volumes were kept
+        reason, message = why_below_members(members)
+        return Scale(members, False, notes.draining, ok=False, reason=reason, message=message)
     if there is None:
         return Scale(wanted, draining=notes.draining)
     if wanted >= there:
         return _grow(cluster, observed, notes, there)
-    if refusal := why_not_fewer(observed, wanted, members):
+    if refusal := why_not_fewer(observed, notes, wanted, members):
         reason, message = refusal
         return _taken_back(cluster, observed, notes, there, kept=there, reason=reason, message=message)
     return _drain(cluster, observed, notes, there)
@@ -81,20 +86,14 @@ def _taken_back(
 ) -> Scale:
     """No broker below `kept` is drained by the operator any more."""
     said = observed.said
-    draining, back = set(notes.draining), []
-    for broker in said.picture.brokers if said is not None else ():
-        if broker.broker_id in draining and broker.broker_id < kept:
-            if broker.is_draining:
-                back.append(broker.broker_id)
-            else:
-                draining.discard(broker.broker_id)
+    draining, back = kept_again(said, notes, kept)
     moving = None
     if back and not notes.moving:
         moving = f"the removal of brokers {words(back)} taken back" if len(back) > 1 else f"broker {back[0]} kept"
     return Scale(
         pods,
-        draining=frozenset(draining),
-        changes=tuple(SettingsChange(str(n), {DRAINING: None}) for n in back),
+        draining=draining,
+        changes=undrained(back),
         cancels=leaving_moves(said, frozenset(back)) if said is not None and back else (),
         moving=moving,
         ok=not reason,
@@ -104,21 +103,42 @@ def _taken_back(
     )
 
 
+def kept_again(said: Said | None, notes: Notes, kept: int) -> tuple[frozenset[int], list[int]]:
+    """What is to be noted of drains, and which brokers below `kept` the operator drains and is not to any more."""
+    draining, back = set(notes.draining), []
+    for broker in said.picture.brokers if said is not None else ():
+        if broker.broker_id in draining and broker.broker_id < kept:
+            if broker.is_draining:
+                back.append(broker.broker_id)
+            else:
+                draining.discard(broker.broker_id)
+    return frozenset(draining), back
+
+
+def undrained(brokers: list[int]) -> tuple[SettingsChange, ...]:
+    return tuple(SettingsChange(str(n), {DRAINING: None}) for n in brokers)
+
+
 def _as_wanted(observed: Observed, pods: int) -> str:
     return f"{pods} broker{'s' * (pods != 1)}"
 
 
-def why_not_fewer(observed: Observed, wanted: int, members: int) -> tuple[str, str] | None:
+def why_below_members(members: int) -> tuple[str, str]:
+    return (
+        "BelowEtcdMembers",
+        f"brokers 0 to {members - 1} carry the {members} members of etcd, so there must be at least {members}:"
+        f" set brokers.replicas to {members} or more",
+    )
+
+
+def why_not_fewer(observed: Observed, notes: Notes, wanted: int, members: int) -> tuple[str, str] | None:
     """Reason and message, where so few brokers cannot be."""
     if wanted < members:
-        return (
-            "BelowEtcdMembers",
-            f"brokers 0 to {members - 1} carry the {members} members of etcd, so there must be at least {members}:"
-            f" set brokers.replicas to {members} or more",
-        )
+        return why_below_members(members)
     if observed.said is None:
         return None
-    by_hand = [b.broker_id for b in observed.said.picture.brokers if b.is_draining and b.broker_id < wanted]
+    draining = [b.broker_id for b in observed.said.picture.brokers if b.is_draining and b.broker_id < wanted]
+    by_hand = [n for n in draining if n not in notes.draining]
     usable = wanted - len(by_hand)
     if topics := observed.said.partitions.wanting_more_than(usable):
         drained = f" (and broker {words(by_hand)} is being drained by somebody)" if by_hand else ""
@@ -141,7 +161,8 @@ def _drain(cluster: Cluster, observed: Observed, notes: Notes, there: int) -> Sc
         return Scale(there, False, notes.draining, (), (), None, False, "Waiting", message, 5.0, None, leaving)
     registered = {broker.broker_id: broker for broker in said.picture.brokers}
     away = [n for n in range(wanted) if n not in registered]
-    draining = notes.draining | leaving
+    noted, back = kept_again(said, notes, wanted)  # where fewer still were wanted before
+    draining = noted | leaving
     full = sorted(n for n in leaving if not is_empty(n, said))
     if not full:
         return Scale(
@@ -160,7 +181,7 @@ def _drain(cluster: Cluster, observed: Observed, notes: Notes, there: int) -> Sc
     missing = [n for n in full if n not in registered]
     waits = f"; broker {words(missing)} is away and holds replicas" if missing else ""
     return Scale(
-        there, False, draining, begun, (), "", False, "Draining",
+        there, False, draining, (*undrained(back), *begun), leaving_moves(said, frozenset(back)), "", False, "Draining",
         f"broker {words(full)} {'is' if len(full) == 1 else 'are'} being emptied: {left:,} replicas left{waits}",
         3.0, left, leaving,
     )  # fmt: skip

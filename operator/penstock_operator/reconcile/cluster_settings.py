@@ -48,8 +48,10 @@ def running_changes(cluster: Cluster, observed: Observed, notes: Notes) -> tuple
             noted = noted if name in wanted else noted - {name}
             continue
         everywhere[name] = text
-        if len(others) < len(said.settings):
-            for broker_id in others:
+        for broker_id in others:
+            # Even where all differ: whether that is one value for all or one for each cannot be seen, and the latter
+            # would win for ever.
+            if len(others) < len(said.settings) or said.settings[broker_id].get(name) is not None:
                 alone.setdefault(broker_id, {})[name] = None
     changes = [SettingsChange("", everywhere)] if everywhere else []
     changes += [SettingsChange(str(broker_id), settings) for broker_id, settings in sorted(alone.items())]
@@ -57,4 +59,4 @@ def running_changes(cluster: Cluster, observed: Observed, notes: Notes) -> tuple
 
 
 def _noted(notes: Notes, names: frozenset[str] | set[str]) -> Notes:
-    return Notes(notes.draining, notes.moving, frozenset(names), notes.etcd_members, notes.external_since)
+    return Notes(notes.draining, notes.moving, frozenset(names), notes.etcd_members, notes.external_unknown_to)

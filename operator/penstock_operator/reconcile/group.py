@@ -20,6 +20,8 @@ ABSENT = "Absent"
 SHOWN_TOPICS = 100
 SHOWN_NAMES = 120
 SOON_S = 0.5
+TOPIC_LOOK_S = 15.0
+"""When a topic is missing that offsets are to be set of."""
 Truth = Literal["True", "False", "Unknown"]
 
 
@@ -37,7 +39,7 @@ def reconcile(desired: ConsumerGroup, seen: Observed, at: str) -> GroupPlan:
         return Plan(_with(desired, shown, (ready, _health(desired, seen.group)), at))
     actions, happenings, reset, look_again_s = _offsets(desired, seen)
     actions = (*_ownership(desired, seen.group, bool(actions)), *actions)
-    status = _with(desired, shown, (_readiness(desired, seen.group), _health(desired, seen.group)), at)
+    status = _with(desired, shown, (_readiness(desired, seen), _health(desired, seen.group)), at)
     status = msgspec.structs.replace(status, reset=reset)
     return Plan(status, () if desired.spec.paused else actions, happenings, look_again_s)
 
@@ -48,7 +50,9 @@ def _offsets(
     reset = desired.spec.reset
     if reset is None:
         begin = _beginning(desired, seen)
-        return begin, (), None, SOON_S if begin and not desired.spec.paused else None
+        if desired.spec.paused:
+            return begin, (), None, None
+        return begin, (), None, SOON_S if begin else TOPIC_LOOK_S if group_reset.missing_topics(desired, seen) else None
     told = desired.status.reset
     if group_reset.is_done(reset, desired, seen.group):
         now = group_reset.done(desired)
@@ -61,6 +65,8 @@ def _offsets(
     actions: tuple[Action, ...] = ()
     if offsets:
         actions = (Commit(offsets, f"reset {reset.id}"), Settings({RESET_ID: reset.id}))
+    if any(topic not in seen.partitions for topic in reset.topics):
+        return actions, happenings, now, TOPIC_LOOK_S
     return actions, happenings, now, SOON_S if now.phase == "Planned" and not now.message else None
 
 
@@ -121,7 +127,7 @@ def _names(topics: Sequence[str]) -> str:
 
 
 def _beginning(desired: ConsumerGroup, seen: Observed) -> tuple[Action, ...]:
-    if not group_reset.begins(desired, seen.group) or not seen.offsets:
+    if not group_reset.begins(desired, seen.group) or not seen.offsets or group_reset.missing_topics(desired, seen):
         return ()
     return (Commit(dict(seen.offsets), "starting offsets"),)
 
@@ -139,8 +145,12 @@ def _ownership(desired: ConsumerGroup, group: GroupState | None, is_made_now: bo
     return ()
 
 
-def _readiness(desired: ConsumerGroup, group: GroupState | None) -> Condition:
-    if is_there(group):
+def _readiness(desired: ConsumerGroup, seen: Observed) -> Condition:
+    missing = group_reset.missing_topics(desired, seen)
+    if missing:
+        why = f"starting offsets are set as soon as there is a topic {', '.join(missing[:5])}"
+        return _condition(READY, "True", "Known" if is_there(seen.group) else ABSENT, why, desired)
+    if is_there(seen.group):
         return _condition(READY, "True", "Known", "the brokers know the group", desired)
     return _condition(READY, "True", ABSENT, "the brokers do not know the group; the object stays", desired)
 
@@ -148,6 +158,10 @@ def _readiness(desired: ConsumerGroup, group: GroupState | None) -> Condition:
 def _health(desired: ConsumerGroup, group: GroupState | None) -> Condition:
     if group is None or not is_there(group):
         return _condition(HEALTHY, "Unknown", ABSENT, "there is no such group now", desired)
+    unknown = sum(offset.end < 0 for offset in group.offsets)
+    if unknown:
+        why = f"{unknown} partitions do not tell where they end, such as those without a leader: their lag is not known"
+        return _condition(HEALTHY, "Unknown", "LagUnknown", why, desired)
     if group.members:
         return _condition(HEALTHY, "True", "Consuming", "the group has members", desired)
     if any(map(lag_of, group.offsets)):
@@ -156,12 +170,21 @@ def _health(desired: ConsumerGroup, group: GroupState | None) -> Condition:
 
 
 def _blind(desired: ConsumerGroup, truth: Truth, reason: str, why: str, at: str) -> GroupPlan:
-    """The numbers stay as they were seen last; the condition says that they are old."""
+    """The numbers stay as they were seen last; the condition says that they are old. Why is said once: the words of
+    one failure after another differ, and are no news."""
+    known = next((c for c in desired.status.conditions if c.type == READY), None)
+    if known is not None and (known.status, known.reason) == (truth, reason) and _what(known.message) == _what(why):
+        why = known.message
     conditions = (
         _condition(READY, truth, reason, why, desired),
         _condition(HEALTHY, "Unknown", reason, "the group cannot be seen", desired),
     )
     return Plan(_with(desired, desired.status, conditions, at))
+
+
+def _what(message: str) -> str:
+    """What was wanted of the brokers when it failed."""
+    return message.partition(":")[0]
 
 
 def _with(

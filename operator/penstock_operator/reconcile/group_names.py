@@ -47,8 +47,9 @@ def is_taken_over(body: Object) -> bool:
         return False
     if any(entry.get("manager") != FIELD_MANAGER for entry in metadata.get("managedFields") or ()):
         return True
-    is_default = {"deletionPolicy": "Retain", "paused": False, "clusterRef": spec.get("clusterRef")}
-    return any(spec[key] != is_default.get(key) for key in spec if key != "groupId")
+    # Fields that are not known here say nothing: a newer schema may fill them in by itself.
+    defaults = {"deletionPolicy": "Retain", "paused": False, "reset": None, "startingOffsets": None}
+    return any(spec.get(key, default) != default for key, default in defaults.items())
 
 
 def discovered(cluster: Object, name: str, group_id: str) -> Object:

@@ -48,8 +48,8 @@ def questions(desired: ConsumerGroup, group: GroupState | None, partitions: Mapp
         if reset.to == "offset":
             return {}
         time = {"earliest": EARLIEST, "latest": LATEST}.get(reset.to)
-        at = reset.timestamp_ms if time is None else time
-        return dict.fromkeys(_places(reset, group, partitions), LATEST if at is None else at)
+        at = max(reset.timestamp_ms or 0, 0) if time is None else time  # below 0 are the protocol's words for others
+        return dict.fromkeys(_places(reset, group, partitions), at)
     start = desired.spec.starting_offsets
     if start is not None and begins(desired, group):
         at = EARLIEST if start.at == "earliest" else LATEST
@@ -68,6 +68,14 @@ def ranges_asked(desired: ConsumerGroup, group: GroupState | None, partitions: M
 def begins(desired: ConsumerGroup, group: GroupState | None) -> bool:
     """Whether starting offsets are to be set."""
     return desired.spec.starting_offsets is not None and is_idle(group) and (group is None or not group.offsets)
+
+
+def missing_topics(desired: ConsumerGroup, seen: Observed) -> list[str]:
+    """Topics that starting offsets wait for: set for some only, a group has offsets, and is left alone."""
+    start = desired.spec.starting_offsets
+    if start is None or desired.spec.reset is not None or not begins(desired, seen.group):
+        return []
+    return sorted(topic for topic in start.topics if topic not in seen.partitions)
 
 
 def targets(desired: ConsumerGroup, seen: Observed) -> dict[At, int]:

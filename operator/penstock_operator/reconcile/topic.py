@@ -134,7 +134,9 @@ def _deleted_first(desired: Topic, observed: Observed) -> TopicPlan:
         " then another is created"
     )
     waiting = status.absent(desired, "Replacing", message, is_coming=True)
-    if deletion.fate(observed) == "check" or desired.spec.paused:
+    if desired.spec.paused:
+        return Plan(status.absent(desired, "Paused", f"{message}, once this object is not paused"))
+    if deletion.fate(observed) == "check":
         return Plan(waiting, look_again_s=SOON_S)
     if observed.failure is not None:
         refused = status.refusal(desired, observed.failure)
@@ -210,7 +212,7 @@ def _reassignment(desired: Topic, observed: Observed, topic: TopicState) -> tupl
         targets = placement.factor_targets(topic.partitions, wanted, domains, observed.loads, observed.room)
         message = f"replicas of {len(targets)} partitions move: {wanted} are wanted of each"
         return (Reassign(targets, Happening("Normal", "ReplicasChanging", message)) if targets else None), None
-    if not observed.may_move:
+    if not observed.may_move or not placement.are_places_known(observed.brokers):
         return None, None
     targets = placement.spread_targets(topic.partitions, domains, observed.brokers, observed.loads, observed.room)
     message = f"replicas of {len(targets)} partitions move: they were not spread over the failure domains"

@@ -37,6 +37,15 @@ def usable(brokers: Sequence[BrokerState]) -> int:
     return sum(not broker.is_draining for broker in brokers)
 
 
+def are_places_known(brokers: Sequence[BrokerState]) -> bool:
+    """Whether it is known of all who may take replicas where they are, or of none of them.
+
+    One that came just now, or is silent, has no failure domain yet, or its rack for one: beside two zones it would look
+    like a third, and every partition would have to have a replica there for as long as that lasts.
+    """
+    return len({broker.failure_domain in ("", broker.rack) for broker in brokers if not broker.is_draining}) <= 1
+
+
 def wanted_replicas(partition: PartitionState) -> tuple[int, ...]:
     """Those that it has or will have: what is under way counts as done."""
     return tuple(broker for broker in partition.replicas if broker not in partition.removing)
@@ -118,11 +127,12 @@ def _replicas(
     of_topic: Counter[int],
     of_all: Counter[int],
 ) -> tuple[int, ...]:
-    """Keeps what the spread permits: the preferred leader first, who is in sync before who is not, the less loaded
-    before the more; then adds the least loaded of those that are allowed."""
+    """Keeps what the spread permits: who is in sync before who is not (nobody goes before those that stay are in sync,
+    and one that is gone for good never is), the preferred leader first, the less loaded before the more; then adds the
+    least loaded of those that are allowed."""
 
     def worth_keeping(broker: int) -> tuple[bool, bool, int, int]:
-        return broker != before[0], broker not in partition.isr, of_topic[broker], of_all[broker]
+        return broker not in partition.isr, broker != before[0], of_topic[broker], of_all[broker]
 
     held = 0
     kept = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock_operator.model.cluster import Cluster
+from penstock_operator.model.cluster import MAX_BROKERS, Cluster
 from penstock_operator.model.common import API_VERSION
 from penstock_operator.ports.kube import Object
 
@@ -54,7 +54,8 @@ def claim(template: str, cluster: str, ordinal: int) -> str:
 def ordinal_of(cluster: str, pod_name: str) -> int | None:
     """Which broker a pod, or the end of a claim's name, is; None where it is none of this cluster's."""
     prefix, _, number = pod_name.rpartition("-")
-    return int(number) if prefix == stateful_set(cluster) and number.isdecimal() else None
+    is_number = number.isdecimal() and len(number) <= len(str(MAX_BROKERS)) and number == str(int(number))
+    return int(number) if prefix == stateful_set(cluster) and is_number else None
 
 
 def pod_host(cluster: Cluster, pod_name: str) -> str:

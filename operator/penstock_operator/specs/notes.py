@@ -15,7 +15,7 @@ DRAINING = "penstock.io/draining"
 MOVING = "penstock.io/moving"
 SETTINGS = "penstock.io/settings"
 MEMBERS = "penstock.io/etcd-members"
-EXTERNAL = "penstock.io/external-since"
+EXTERNAL = "penstock.io/external-unknown-to"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +28,9 @@ class Notes:
     """Names of settings that were set for all brokers."""
     etcd_members: int = 0
     """Of the sidecar etcd; fixed when the cluster is made. 0: not known."""
-    external_since: Mapping[int, str] = field(default_factory=dict)
-    """Since when (RFC 3339) each broker's external address has been as it is: who started before does not know it."""
+    external_unknown_to: Mapping[int, str] = field(default_factory=dict)
+    """By broker the UID of the pod that was there when its external address became what it is, and does not know it;
+    empty where there was none. (No times: those of the operator and of a node may be far apart.)"""
 
 
 def read(annotations: Mapping[str, str]) -> Notes:
@@ -40,7 +41,7 @@ def read(annotations: Mapping[str, str]) -> Notes:
         moving=annotations.get(MOVING, ""),
         settings=frozenset(_words(annotations, SETTINGS)),
         etcd_members=int(members) if members.isdecimal() else 0,
-        external_since=_times(annotations.get(EXTERNAL, "")),
+        external_unknown_to=_by_number(annotations.get(EXTERNAL, "")),
     )
 
 
@@ -51,8 +52,8 @@ def written(notes: Notes) -> dict[str, str]:
         MOVING: notes.moving,
         SETTINGS: ",".join(sorted(notes.settings)),
         MEMBERS: str(notes.etcd_members or ""),
-        EXTERNAL: json.dumps({str(n): at for n, at in sorted(notes.external_since.items())})
-        if notes.external_since
+        EXTERNAL: json.dumps({str(n): uid for n, uid in sorted(notes.external_unknown_to.items())})
+        if notes.external_unknown_to
         else "",
     }
     return {name: text for name, text in texts.items() if text}
@@ -62,11 +63,11 @@ def _words(annotations: Mapping[str, str], name: str) -> list[str]:
     return [word for word in annotations.get(name, "").split(",") if word]
 
 
-def _times(text: str) -> dict[int, str]:
+def _by_number(text: str) -> dict[int, str]:
     try:
         found = json.loads(text or "{}")
     except ValueError:
         return {}
     if not isinstance(found, dict):
         return {}
-    return {int(n): str(at) for n, at in found.items() if n.isdecimal()}
+    return {int(n): str(value) for n, value in found.items() if n.isdecimal()}

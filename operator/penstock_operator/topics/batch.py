@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from penstock_operator.engine.ports import Objects
@@ -68,11 +68,14 @@ class Batch:
         absences: Mapping[str, int],
         loads: Mapping[int, int] | None,
         moving: int,
+        retained: Container[str] = (),
     ) -> None:
         self._cluster, self._brokers, self._kube, self._objects = cluster, brokers, kube, objects
-        self._known, self._troubles, self._absences = known, troubles, absences
+        self._known, self._troubles, self._absences, self._retained = known, troubles, absences, retained
         self._loads = Counter(loads) if loads is not None else None
         self._room = max(MAX_MOVING - moving, 0)
+        self.moved = 0
+        """Partitions that begin to move."""
         self._picture = Picture("", -1, ())
         self._may_delete: bool | None = None
         self._may_not_tell: str | None = None
@@ -92,7 +95,9 @@ class Batch:
 
     def _in_trouble(self, looks: list[Look]) -> None:
         lasting = self._troubles.is_lasting(self._cluster)
-        message = f"no broker of Cluster {self._cluster[1]} answers; what was last known of the topic is shown"
+        message = (
+            f"no broker of Cluster {self._cluster[1]} tells of its topics; what was last known of this one is shown"
+        )
         for look in looks:
             self._plan_one(look, None, message)
             look.is_short_trouble = not lasting and look.desired is not None and bool(look.desired.status.conditions)
@@ -104,10 +109,11 @@ class Batch:
             self._in_trouble(looks)
             return
         self._picture = await brokers.picture()
-        self._troubles.answered(self._cluster)
         left = looks
         for number in range(ROUNDS):
             there = await self._topics(brokers, left)
+            # Not before: brokers that say who they are and nothing of topics, for want of a controller, are a trouble.
+            self._troubles.answered(self._cluster)
             await self._plan_all(brokers, left, there)
             acting = {look.name: look for look in left if look.plan is not None and look.plan.actions}
             if not acting:
@@ -174,7 +180,7 @@ class Batch:
             look.look_again_s = None if look.failure.is_passing else REFUSED_LOOK_S
 
     def _observed(self, look: Look, found: TopicState | None, trouble: str | None = None) -> Observed:
-        evidence = gone(found, look.desired, self._known, self._objects, self._absences)
+        evidence = gone(found, look.desired, self._known, self._objects, self._absences, self._retained)
         return Observed(
             name=look.name,
             topic=found,
@@ -205,6 +211,7 @@ class Batch:
 
     def _take_note(self, action: Reassign, found: TopicState) -> None:
         """Of where replicas go: the next topic's go where there are fewer."""
+        self.moved += len(action.targets)
         self._room = max(self._room - len(action.targets), 0)
         if self._loads is None:
             return

@@ -27,6 +27,7 @@ BATCH = 500
 RESYNC_TOPICS = 2000
 """How many topics each resync looks at: what nobody told (a setting that somebody changed) is found in turns."""
 RIVAL_DELAY_S = 0.5
+MAX_RETAINED = 20_000
 
 log = structlog.get_logger("penstock.operator.topics")
 
@@ -50,9 +51,12 @@ class TopicController:
         self._troubles = Troubles(now)
         self._absences: dict[str, int] = {}
         """By owner UID: complete lists in a row that lacked it."""
+        self._retained: dict[str, None] = {}
+        """UIDs of deleted objects whose last word was Retain, the oldest first: brokers that are away for longer than
+        DELETED events are remembered may still have Delete stored."""
         self._teller = Teller(kube, now, lambda: _rfc3339(wall()))
         self.health = Health(objects, connections, self._troubles, self._put)
-        self._leftovers = Leftovers(kube, objects, connections, self._absences, self._put)
+        self._leftovers = Leftovers(kube, objects, connections, self._absences, self._put, self._retained)
         self._next = 0
 
     async def reconcile(self, keys: Sequence[Key]) -> Mapping[Key, Verdict]:
@@ -87,6 +91,7 @@ class TopicController:
         if body is None:
             last = self._objects.deleted(TOPICS, key.namespace, key.name)
             if last is not None:
+                self._note_last_word(last)
                 by_cluster.setdefault(cluster_of(last), []).append(Look(key, topic_name_of(last), None, last))
             return None if last is not None else Verdict()
         try:
@@ -100,6 +105,12 @@ class TopicController:
         by_cluster.setdefault(cluster_of(body), []).append(Look(key, desired.topic_name, desired, body))
         return None
 
+    def _note_last_word(self, last: Object) -> None:
+        if last.get("spec", {}).get("deletionPolicy") != "Delete":
+            self._retained[str(last["metadata"].get("uid") or "")] = None
+            if len(self._retained) > MAX_RETAINED:
+                del self._retained[next(iter(self._retained))]
+
     async def _look(self, cluster: ClusterKey, looks: list[Look]) -> dict[Key, Verdict]:
         known = wishes(self._objects, cluster)
         batch = Batch(
@@ -112,8 +123,10 @@ class TopicController:
             self._absences,
             self.health.loads(cluster),
             self.health.moving(cluster),
+            self._retained,
         )
         await batch.run(looks)
+        self.health.began_to_move(cluster, batch.moved)
         self._call_rivals(known, looks)
         ends = await asyncio.gather(*(self._teller.tell(look) for look in looks))
         return dict(zip([look.key for look in looks], ends, strict=True))

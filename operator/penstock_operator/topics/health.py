@@ -61,6 +61,12 @@ class Health:
         seen = self._seen.get(cluster)
         return 0 if seen is None else seen.moving
 
+    def began_to_move(self, cluster: ClusterKey, partitions: int) -> None:
+        """Counts them until the next look does: batches of one cluster share what may move at a time."""
+        seen = self._seen.get(cluster)
+        if seen is not None:
+            seen.moving += partitions
+
     async def watch(self) -> None:
         """Until cancelled."""
         loop = asyncio.get_running_loop()

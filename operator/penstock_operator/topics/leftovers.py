@@ -6,7 +6,7 @@ lists in a row, which are asked for only where there is a topic whose owner is n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import replace
 
 import structlog
@@ -19,7 +19,7 @@ from penstock_operator.reconcile.topic import reconcile
 from penstock_operator.reconcile.topic_deletion import LISTS_WITHOUT, fate
 from penstock_operator.reconcile.topic_types import Observed, TopicAction
 from penstock_operator.topics.carrying import carry_out
-from penstock_operator.topics.looking import Wishes, gone, live_uids, may_delete, name_of, wishes
+from penstock_operator.topics.looking import Wishes, cluster_of, gone, live, may_delete, name_of, topic_name_of, wishes
 from penstock_operator.topics.troubles import ClusterKey
 
 log = structlog.get_logger("penstock.operator.topics")
@@ -35,9 +35,10 @@ class Leftovers:
         connections: Connections,
         absences: dict[str, int],
         put: Callable[[Key], None],
+        retained: Container[str] = (),
     ) -> None:
         self._kube, self._objects, self._connections = kube, objects, connections
-        self._absences, self._put = absences, put
+        self._absences, self._put, self._retained = absences, put, retained
 
     async def sweep(self) -> None:
         """One look at each cluster. Never raises for one of them."""
@@ -49,10 +50,11 @@ class Leftovers:
             found = await self._suspects(cluster)
             if found:
                 suspects[cluster] = found
-        await self._count(suspects)
+        wanted = await self._count(suspects)
         for cluster, topics in suspects.items():
+            left = {name: topic for name, topic in topics.items() if (cluster, name) not in wanted}
             try:
-                await self._settle(cluster, clusters[cluster], topics)
+                await self._settle(cluster, clusters[cluster], left)
             except (BrokersError, KubeError) as e:
                 log.warning("topics.leftovers", namespace=cluster[0], cluster=cluster[1], error=str(e))
 
@@ -79,8 +81,10 @@ class Leftovers:
                 found[name] = topic
         return found
 
-    async def _count(self, suspects: Mapping[ClusterKey, Mapping[str, TopicState]]) -> None:
-        """Asks the API server for a complete list of each namespace in question."""
+    async def _count(self, suspects: Mapping[ClusterKey, Mapping[str, TopicState]]) -> set[tuple[ClusterKey, str]]:
+        """Asks the API server for a complete list of each namespace in question. Returns which topics of which clusters
+        an object wants there: also one that no watch has told of yet, such as one restored just now."""
+        wanted: set[tuple[ClusterKey, str]] = set()
         owners: dict[str, set[str]] = {}
         for (namespace, _), topics in sorted(suspects.items()):
             owners.setdefault(namespace, set()).update(topic.settings[OWNER] for topic in topics.values())
@@ -88,15 +92,19 @@ class Leftovers:
             del self._absences[known]
         for namespace, of_namespace in owners.items():
             try:
-                there = await live_uids(self._kube, namespace)
-            except KubeError as e:  # not a complete list: nothing is counted
+                bodies = await live(self._kube, namespace)
+            except KubeError as e:  # not a complete list: nothing is counted, and nothing settled
                 log.warning("topics.leftovers", namespace=namespace, error=str(e))
+                wanted.update((at, name) for at, topics in suspects.items() if at[0] == namespace for name in topics)
                 continue
+            there = {str(body["metadata"].get("uid")) for body in bodies}
+            wanted.update((cluster_of(body), topic_name_of(body)) for body in bodies)
             for owner in of_namespace:
                 if owner in there:
                     self._absences.pop(owner, None)
                 else:
                     self._absences[owner] = self._absences.get(owner, 0) + 1
+        return wanted
 
     async def _settle(self, cluster: ClusterKey, body: Object, topics: Mapping[str, TopicState]) -> None:
         brokers = self._connections.of(*cluster)
@@ -113,7 +121,7 @@ class Leftovers:
         await self._carry_out(brokers, cluster, body, wanted)
 
     def _observed(self, name: str, topic: TopicState, known: Wishes, may: bool) -> Observed:
-        evidence = gone(topic, None, known, self._objects, self._absences)
+        evidence = gone(topic, None, known, self._objects, self._absences, self._retained)
         return Observed(
             name,
             topic,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,13 +68,21 @@ def may_move(objects: Objects, cluster: ClusterKey) -> bool:
 
 
 def gone(
-    topic: TopicState | None, desired: Topic | None, known: Wishes, objects: Objects, absences: Mapping[str, int]
+    topic: TopicState | None,
+    desired: Topic | None,
+    known: Wishes,
+    objects: Objects,
+    absences: Mapping[str, int],
+    retained: Container[str] = (),
 ) -> Gone | None:
-    """What is known of the object that a topic belongs to; None where it is there, or where the topic is nobody's."""
+    """What is known of the object that a topic belongs to; None where it is there, or where the topic is nobody's.
+    `retained` has the UIDs of deleted objects whose last word was Retain, for longer than `objects` has them."""
     owner = topic.settings.get(OWNER) if topic is not None else None
     if topic is None or not owner or known.wants(topic.name, owner):
         return None
     last = objects.deleted_of_uid(TOPICS, owner)
+    if last is None and owner in retained:
+        return Gone(True, "Retain", absences.get(owner, 0))
     if last is None:
         return Gone(lists_without=absences.get(owner, 0))
     policy: DeletionPolicy = "Delete" if last.get("spec", {}).get("deletionPolicy") == "Delete" else "Retain"
@@ -102,6 +110,6 @@ async def may_delete(kube: Kube, namespace: str, cluster: str) -> bool:
     return True
 
 
-async def live_uids(kube: Kube, namespace: str) -> Collection[str]:
-    """Of all Topics of a namespace, by a complete list of the API server's own. Raises `KubeError`."""
-    return {str(body["metadata"].get("uid")) for body in await kube.list(TOPICS, namespace)}
+async def live(kube: Kube, namespace: str) -> Sequence[Object]:
+    """All Topics of a namespace, by a complete list of the API server's own. Raises `KubeError`."""
+    return await kube.list(TOPICS, namespace)

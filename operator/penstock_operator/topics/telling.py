@@ -80,7 +80,7 @@ class Teller:
             return None
         meta = look.desired.metadata
         try:
-            await self._kube.patch_status(TOPICS, meta.namespace, meta.name, msgspec.to_builtins(now))
+            await self._kube.patch_status(TOPICS, meta.namespace, meta.name, msgspec.to_builtins(now), meta.uid)
         except KubeError as e:
             return f"the status was not written: {e}"
         if look.error is None:

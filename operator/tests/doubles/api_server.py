@@ -148,8 +148,14 @@ class ApiServer:
             return await self.kube.apply(resource, namespace, body)
         if kind == "application/json-patch+json":
             assert is_status, f"a JSON patch of {resource.plural}, but not of a status"
-            assert [(step["op"], step["path"]) for step in body] == [("add", "/status")], body
-            if not await self.kube.patch_status(resource, namespace, name, body[0]["value"]):
+            *tests, change = body
+            assert (change["op"], change["path"]) == ("add", "/status"), body
+            assert [(step["op"], step["path"]) for step in tests] in ([], [("test", "/metadata/uid")]), body
+            known = self.kube.read(resource, namespace, name)
+            if known is not None and any(step["value"] != known["metadata"]["uid"] for step in tests):
+                message = "the server rejected our request due to an error in our request"
+                raise KubeError(422, "Invalid", message)
+            if not await self.kube.patch_status(resource, namespace, name, change["value"]):
                 return None
             return self.kube.read(resource, namespace, name)
         assert kind == "application/merge-patch+json", kind

@@ -179,6 +179,9 @@ class FakeKube:
             wanted["metadata"].setdefault("namespace", namespace)
         place = _place(resource, wanted)
         known = self.stored.get(place)
+        version = wanted["metadata"].pop("resourceVersion", None)
+        if version is not None and (known is None or known["metadata"]["resourceVersion"] != version):
+            raise KubeError(409, "Conflict", f"the object has been modified, or is gone: it is not of {version}")
         if resource in WITH_STATUS:
             wanted.pop("status", None)
         before, self._applied[place] = self._applied.get(place, {}), copy.deepcopy(wanted)
@@ -201,11 +204,11 @@ class FakeKube:
         new["metadata"]["resourceVersion"] = known["metadata"]["resourceVersion"]
         return self._count("patch", (resource, namespace, name), known, new)
 
-    async def patch_status(self, resource: Resource, namespace: str, name: str, status: Object) -> bool:
+    async def patch_status(self, resource: Resource, namespace: str, name: str, status: Object, uid: str = "") -> bool:
         await self._enter("patch_status", resource)
         assert resource in WITH_STATUS, f"{resource.plural} have no status subresource"
         known = self.stored.get((resource, namespace, name))
-        if known is None:
+        if known is None or (uid and known["metadata"]["uid"] != uid):
             return False
         as_json = json.loads(json.dumps(status))
         self._count("patch_status", (resource, namespace, name), known, {**known, "status": as_json})

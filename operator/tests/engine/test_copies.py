@@ -8,7 +8,9 @@ from typing import Any
 from penstock_operator.engine.copies import REMEMBER_DELETED_S, Copies, slimmed
 from penstock_operator.engine.freshness import STALE_S, Freshness
 from penstock_operator.engine.metrics import Metrics
+from penstock_operator.engine.routing import Routing
 from penstock_operator.engine.watching import Watching
+from penstock_operator.model.common import Key
 from penstock_operator.ports.kube import CONSUMER_GROUPS, NODES, TOPICS
 
 
@@ -69,6 +71,27 @@ def test_a_list_takes_away_what_it_lacks_and_leaves_what_is_newer_than_it() -> N
     assert copies.is_listed(TOPICS)
 
 
+def test_an_object_whose_label_was_taken_away_is_seen_again_when_it_has_it_back() -> None:
+    copies = Copies(Time())
+    copies.saw(TOPICS, topic(1))
+    copies.saw(TOPICS, topic(3), is_deleted=True)
+    assert not copies.saw(TOPICS, topic(2)), "late"
+    assert copies.saw(TOPICS, topic(4)), "a watch by labels says DELETED of what is there still"
+    assert copies.get(TOPICS, "ns", "t") is not None
+    copies.complete(TOPICS, "ns", set(), "7")
+    assert not copies.saw(TOPICS, topic(6)), "newer than its copy, older than the list that lacked it"
+    assert copies.saw(TOPICS, topic(8))
+
+
+def test_what_is_remembered_of_a_deleted_object_is_slim() -> None:
+    copies = Copies(Time())
+    body = topic(2)
+    body["metadata"]["managedFields"] = [{"manager": "kubectl", "fieldsV1": {"f:spec": {}}}]
+    copies.saw(TOPICS, body, is_deleted=True)
+    assert "managedFields" not in copies.deleted(TOPICS, "ns", "t")["metadata"]
+    assert copies.deleted_names(TOPICS) == [("ns", "t")]
+
+
 def test_copies_are_slim_and_say_who_had_a_say_in_a_group() -> None:
     fields = [
         {"manager": "penstock-operator", "fieldsV1": {"f:spec": {}}},
@@ -112,3 +135,27 @@ def test_a_write_that_the_watch_never_brings_makes_it_stale_and_one_that_it_brin
     fresh.written("patch_status", TOPICS, topic(2, partitions=2))
     time.now += STALE_S + 1
     assert fresh.why_stale() is None, "a write that changed nothing is not waited for"
+
+
+class Keys:
+    def __init__(self) -> None:
+        self.put_in: list[Key] = []
+
+    def put(self, key: Key, delay_s: float = 0.0) -> None:
+        self.put_in.append(key)
+
+
+def test_a_replica_that_does_not_act_collects_no_keys_and_looks_at_all_that_matters_when_it_does() -> None:
+    copies, keys = Copies(Time()), Keys()
+    routing = Routing(copies, keys)
+    routing.acts = False
+    for number in range(1, 1000, 2):
+        copies.saw(CONSUMER_GROUPS, topic(number, f"g{number}", f"u{number}"))
+        copies.complete(CONSUMER_GROUPS, "ns", set(), str(number + 1))
+    copies.saw(TOPICS, topic(1001, "stays", "1"))
+    copies.saw(TOPICS, topic(1002, "goes", "2"))
+    copies.saw(TOPICS, topic(1003, "goes", "2"), is_deleted=True)
+    assert keys.put_in == []
+    routing.acts = True
+    routing.put_all()
+    assert keys.put_in == [Key("Topic", "ns", "stays"), Key("Topic", "ns", "goes")]

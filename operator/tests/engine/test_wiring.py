@@ -133,13 +133,15 @@ async def test_what_went_while_a_watch_was_broken_is_found_out(
 async def test_events_of_what_a_cluster_owns_call_for_the_cluster(
     server: ApiServer, start: Callable[..., Going]
 ) -> None:
+    server.kube.put(CONSUMER_GROUPS, group("g"))
     going = start("ns")
-    await until(lambda: going.made.copies.is_listed(PODS), "lists came")
+    await until(lambda: going.status("g") == "a", "it acts")
     labels = {"penstock.io/cluster": "c"}
     server.kube.put(PODS, {"metadata": {"name": "c-broker-0", "namespace": "ns", "labels": labels}})
     server.kube.put(PODS, {"metadata": {"name": "other", "namespace": "ns"}})
     await until(lambda: going.made.copies.get(PODS, "ns", "c-broker-0") is not None, "the pod is seen")
     assert going.made.queue.depth("Cluster") == 1
+    assert 'penstock_operator_queue_depth{kind="Cluster"} 1.0' in (await going.get("/metrics"))[1]
     assert going.made.copies.get(PODS, "ns", "other") is None
 
 

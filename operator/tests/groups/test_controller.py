@@ -225,8 +225,95 @@ def test_nothing_is_deleted_while_all_is_being_taken_down(what: str) -> None:
         await asyncio.sleep(600)
         assert committed(world) == 7
         assert world.queue.failing("ConsumerGroup") == 0, "that is no failure, and is not tried for ever"
+        world.kube.terminating.clear()
+        world.kube.crds_terminating.clear()
+        world.kube.crds_gone.clear()
+        await asyncio.sleep(1_200)
+        assert committed(world) == 7, "nor is it deleted for that absence when all is there again"
 
     play()
+
+
+@pytest.mark.parametrize("away_s", [0, 1_500])
+@pytest.mark.parametrize("last", [{"deletionPolicy": "Retain"}, {"deletionPolicy": "Delete", "paused": True}])
+def test_the_last_word_counts_though_the_brokers_had_not_heard_it(last: dict[str, Any], away_s: int) -> None:
+    @in_a_world
+    async def play(world: World) -> None:
+        with_orders(world)
+        world.apply("billing", deletionPolicy="Delete")
+        await asyncio.sleep(5)
+        if away_s:
+            world.c.unreachable = BrokersError("no broker answers")
+        world.apply("billing", **last)
+        world.kube.remove(CONSUMER_GROUPS, "ns", "billing")
+        await asyncio.sleep(away_s)
+        world.c.mend()
+        await asyncio.sleep(600)
+        assert committed(world) == 7
+        assert OWNER not in world.c.group_settings.get("billing", {})
+
+    play()
+
+
+@in_a_world
+async def test_a_group_that_cannot_be_deleted_yet_keeps_no_other_waiting(world: World) -> None:
+    with_orders(world)
+    world.c.add_group("audit", {AT: 3}, members=1)
+    world.apply("audit", deletionPolicy="Delete")
+    world.apply("billing", deletionPolicy="Delete")
+    await asyncio.sleep(5)
+    await world.stop()
+    for name in ("audit", "billing"):
+        world.kube.remove(CONSUMER_GROUPS, "ns", name)
+    await asyncio.sleep(3_600)
+    await world.restart()
+    await asyncio.sleep(300)
+    assert world.c.groups_by_id.keys() == {"audit"}
+
+
+@in_a_world
+async def test_an_object_that_no_watch_has_told_of_yet_keeps_its_group(world: World) -> None:
+    with_orders(world)
+    world.apply("billing", deletionPolicy="Delete")
+    await asyncio.sleep(5)
+    await world.stop()
+    world.kube.remove(CONSUMER_GROUPS, "ns", "billing")
+    await asyncio.sleep(3_600)
+    await world.restart()
+    await asyncio.sleep(30)
+    world.kube.hold()
+    world.apply("billing", deletionPolicy="Delete")
+    await asyncio.sleep(600)
+    assert committed(world) == 7
+
+
+@in_a_world
+async def test_starting_offsets_wait_for_their_topics(world: World) -> None:
+    world.c.add_topic("orders", 1)
+    world.apply("fresh", startingOffsets={"topics": ["orders", "later"], "at": "latest"})
+    await asyncio.sleep(10)
+    assert "fresh" not in world.c.groups_by_id, "with offsets of one topic it would never get those of the other"
+    assert "later" in world.status("fresh")["conditions"][0]["message"]
+    world.c.add_topic("later", 1)
+    world.c.log("later").end = 9
+    await asyncio.sleep(30)
+    assert world.c.groups_by_id["fresh"].offsets == {AT: 0, ("later", 0): 9}
+
+
+@in_a_world
+async def test_a_status_that_cannot_be_read_is_written_anew(world: World) -> None:
+    """One of a newer operator, say: the group is still this object's, and gets no second one."""
+    with_orders(world)
+    world.apply("billing")
+    await asyncio.sleep(5)
+    body = world.shown("billing")
+    assert body is not None
+    body["status"]["reset"] = {"id": "x", "phase": "AwaitingApproval"}
+    world.kube.put(CONSUMER_GROUPS, body)
+    await asyncio.sleep(30)
+    assert world.names() == ["billing"]
+    assert "reset" not in world.status("billing")
+    assert world.status("billing")["lag"] == 13
 
 
 @in_a_world

@@ -9,7 +9,7 @@ from world import World, in_a_world
 
 from penstock_operator.groups.pacing import EVERY_S
 from penstock_operator.ports.brokers import BrokersError
-from penstock_operator.ports.kube import CLUSTERS, CONSUMER_GROUPS
+from penstock_operator.ports.kube import CLUSTERS, CONSUMER_GROUPS, KubeError
 from penstock_operator.reconcile.group_names import DISCOVERED, hashed_name
 
 SOON = 10
@@ -244,3 +244,39 @@ async def test_one_cluster_that_hangs_keeps_no_other_waiting(world: World) -> No
     world.c.add_group("second", {("orders", 0): 0})
     await asyncio.sleep(SOON)
     assert world.shown("second")
+
+
+@in_a_world
+async def test_a_group_that_the_api_server_does_not_take_keeps_no_other_from_being_shown(world: World) -> None:
+    world.kube.fail("create", KubeError(422, "Invalid", "spec.groupId: Too long"))
+    world.c.add_group("audit", {("orders", 0): 0})
+    world.c.add_group("billing", {("orders", 0): 0})
+    await asyncio.sleep(SOON)
+    assert world.names() == ["billing"]
+    creates = world.kube.calls["create"]
+    await asyncio.sleep(60)
+    assert world.kube.calls["create"] == creates, "and it is not tried every few seconds"
+    await asyncio.sleep(300)
+    assert world.names() == ["audit", "billing"]
+
+
+@in_a_world
+async def test_what_is_shown_stays_true_while_nothing_new_can_be_shown(world: World) -> None:
+    world.c.add_group("mine", {("orders", 0): 0})
+    world.apply("mine")
+    await asyncio.sleep(SOON)
+    world.kube.fail("create", KubeError(500, "InternalError", "etcd is full"), times=10_000)
+    world.c.add_group("another", {("orders", 0): 0})
+    await asyncio.sleep(30)
+    world.c.log("orders").end = 12
+    await asyncio.sleep(30)
+    assert world.status("mine")["lag"] == 12
+
+
+@in_a_world
+async def test_a_group_without_a_name_is_nobodys_business(world: World) -> None:
+    """Who commits without being a member may leave the name out; brokers refuse every question about such a group."""
+    world.c.add_group("", {("orders", 0): 0})
+    world.c.add_group("billing", {("orders", 0): 0})
+    await asyncio.sleep(SOON)
+    assert world.names() == ["billing"]

@@ -67,6 +67,16 @@ async def test_a_status_is_replaced_as_a_whole(client: Any) -> None:
     assert not await kube.patch_status(CONSUMER_GROUPS, ns, name, {})
 
 
+async def test_a_status_is_that_of_one_object_and_not_of_the_next_of_its_name(client: Any) -> None:
+    kube, ns, name = client.kube, client.namespace, name_of("status-of")
+    made = await kube.create(CONSUMER_GROUPS, ns, group(name))
+    assert await kube.patch_status(CONSUMER_GROUPS, ns, name, {"state": "Empty"}, made["metadata"]["uid"])
+    assert not await kube.patch_status(CONSUMER_GROUPS, ns, name, {"state": "Stable"}, "another")
+    assert (await kube.get(CONSUMER_GROUPS, ns, name))["status"] == {"state": "Empty"}
+    assert await kube.delete(CONSUMER_GROUPS, ns, name)
+    assert not await kube.patch_status(CONSUMER_GROUPS, ns, name, {}, made["metadata"]["uid"])
+
+
 async def test_apply_is_idempotent_and_removes_what_it_no_longer_says(client: Any) -> None:
     kube, ns, name = client.kube, client.namespace, name_of("apply")
     body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"a": "1", "b": "2"}}

@@ -34,7 +34,7 @@ def pod(ordinal: int, restart: str = NEW, **more: Any) -> Pod:
     """One that serves."""
     made = Pod(
         ordinal, f"c-broker-{ordinal}", f"uid-{ordinal}", restart, is_ready=True, ready_since=LONG_AGO,
-        is_running=True, started_at=LONG_AGO, is_etcd_ready=True, node=f"node-{ordinal}",
+        is_running=True, is_etcd_ready=True, node=f"node-{ordinal}",
     )  # fmt: skip
     return replace(made, **more)
 

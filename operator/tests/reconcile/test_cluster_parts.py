@@ -68,7 +68,11 @@ WANTED = {THROTTLE: "50000000", "log.retention.hours": "5"}
         ({"log.retention.hours": "5"}, [{}, {}], set(), {"": WANTED}, set(WANTED)),
         ({"log.retention.hours": "5"}, [WANTED, WANTED], set(WANTED), {}, set(WANTED)),
         ({"log.retention.hours": "+5 "}, [WANTED, WANTED], set(WANTED), {}, set(WANTED)),
-        ({}, [WANTED, WANTED], set(WANTED), {"": {"log.retention.hours": None}}, set(WANTED)),
+        ({}, [WANTED, WANTED], set(WANTED),
+         {number: {"log.retention.hours": None} for number in ("", "0", "1")}, set(WANTED)),
+        # Each broker has been given its own by hand: set for all alone, that would be set again at every look.
+        ({}, [{THROTTLE: "9"}] * 2, {THROTTLE},
+         {"": {THROTTLE: "50000000"}, "0": {THROTTLE: None}, "1": {THROTTLE: None}}, {THROTTLE}),
         ({}, [{THROTTLE: "50000000"}] * 2, set(WANTED), {}, {THROTTLE}),
         ({}, [{THROTTLE: "50000000", "x": "by hand"}] * 2, {THROTTLE}, {}, {THROTTLE}),
         ({}, [{THROTTLE: "50000000"}, {THROTTLE: "9"}], {THROTTLE},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from reconcile.cluster_tables import LONG_AGO, NEW, NOW, OLD, away, broken, cluster, observed, part, pod, said, topics
+from reconcile.cluster_tables import NEW, NOW, OLD, away, broken, cluster, observed, part, pod, said, topics
 
 from penstock_operator.reconcile.cluster_observed import Observed
 from penstock_operator.reconcile.cluster_roll import plan_roll
@@ -133,10 +133,8 @@ def test_a_pod_that_is_no_loss_still_goes_only_if_etcd_keeps_its_majority(others
     assert (roll.action.ordinal if roll.action is not None else None) == goes
 
 
-@pytest.mark.parametrize(("started", "since", "goes"), [(LONG_AGO, NOW, 1), (NOW, LONG_AGO, None), (NOW, NOW, None)])
-def test_who_started_before_its_external_address_was_known_is_restarted(
-    started: str, since: str, goes: int | None
-) -> None:
-    seen = observed([pod(0), pod(1, started_at=started), pod(2)], said(THREE))
-    roll = plan_roll(cluster(), seen, NEW, 3, 0, Notes(external_since={1: since}))
+@pytest.mark.parametrize(("unknown_to", "goes"), [("uid-1", 1), ("uid-of-the-one-before", None), ("", None)])
+def test_who_was_there_before_its_external_address_was_known_is_restarted(unknown_to: str, goes: int | None) -> None:
+    seen = observed([pod(0), pod(1), pod(2)], said(THREE))
+    roll = plan_roll(cluster(), seen, NEW, 3, 0, Notes(external_unknown_to={1: unknown_to}))
     assert (roll.action.ordinal if roll.action is not None else None) == goes

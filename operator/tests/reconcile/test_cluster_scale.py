@@ -37,6 +37,7 @@ class Row:
     notes: frozenset[int] = field(default_factory=frozenset)
     members: int = 0
     never_formed: bool = False
+    knew: int = 0
     says: str = ""
 
 
@@ -101,13 +102,28 @@ TABLE = {
         3, observed(map(pod, range(5)), said(FIVE, topics(t=part([0, 1, 4])))), 5, "Draining", drains=(3, 4),
         notes=frozenset({3, 4}),
     ),
+    "the StatefulSet is gone, and its pods too": Row(3, observed(), 5, "Waiting", knew=5),
+    "the StatefulSet is gone, and the pod that was to go last": Row(
+        3, observed(map(pod, range(4)), said(range(4), topics(t=part([0, 1, 4])))), 5, "Draining", drains=(3,),
+        notes=frozenset({3, 4}), knew=5, says="broker 4 is away and holds replicas",
+    ),
+    "volumes of an earlier cluster with more members of etcd": Row(1, observed(), 3, "BelowEtcdMembers", members=3),
+    "still fewer, of which one is taken back": Row(
+        3, seen(5, parts=topics(t=part([0, 1, 2])), draining=[2, 3, 4]), 5, "Draining", undrains=(2,),
+        noted=frozenset({2, 3, 4}), notes=frozenset({2, 3, 4}),
+    ),
+    "still fewer, of which one was taken back": Row(
+        3, seen(5, parts=topics(t=part([0, 1, 2])), draining=[3, 4]), 5, "Draining", noted=frozenset({2, 3, 4}),
+        notes=frozenset({3, 4}),
+    ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", TABLE)
 def test_how_many_pods_and_who_is_drained(name: str) -> None:
     row = TABLE[name]
-    desired = cluster(row.wanted, status={"clusterId": None} if row.never_formed else None)
+    status = {"brokers": [{"id": number, "state": "Ready"} for number in range(row.knew)]}
+    desired = cluster(row.wanted, status={"clusterId": None} if row.never_formed else status)
     scale = plan_scale(desired, row.observed, Notes(draining=row.noted), row.members)
     changes = {int(change.name): change.settings[DRAINING] for change in scale.changes}
     assert (scale.pods, scale.reason, scale.shrinks) == (row.pods, row.reason, row.shrinks)

@@ -339,3 +339,28 @@ def test_of_two_objects_for_a_group_the_applied_and_then_the_older_one_has_it() 
     found, old, new = one("found", "2020"), one("old", "2021"), one("new", "2022")
     assert winners([(found, True), (new, False), (old, False)])["g"] is old
     assert winners([(found, True)])["g"] is found
+
+
+def test_fields_that_a_newer_schema_fills_in_are_nobodys_say() -> None:
+    body = discovered(CLUSTER, "billing", "billing")
+    assert is_discovered({**body, "spec": {**body["spec"], "priority": "Normal"}})
+
+
+def test_a_time_before_1970_is_no_word_of_the_protocol() -> None:
+    reset = OffsetReset(id="r", to="timestamp", timestamp="1969-12-31T23:59:59.999Z")
+    assert set(questions(wanted(reset=reset), state(*HERE), {}).values()) == {0}
+
+
+def test_a_partition_that_does_not_tell_where_it_ends_hides_neither_the_group_nor_the_others() -> None:
+    offline = OffsetState("bills", 0, 7, -1, -1)
+    status = reconcile(wanted(), Observed(state(HERE[0], offline)), AT).status
+    assert (status.lag, status.topic_names) == (5, "bills,orders")
+    assert conditions(status)["Ready"] == ("True", "Known")
+    assert conditions(status)["Healthy"] == ("Unknown", "LagUnknown")
+
+
+def test_the_words_of_one_failure_after_another_are_no_news() -> None:
+    first = reconcile(wanted(), Observed(error="groups: broker 1 refused"), AT).status
+    assert reconcile(wanted(first), Observed(error="groups: broker 2 timed out"), LATER).status == first
+    other = reconcile(wanted(first), Observed(error="there is no Service yet"), LATER).status
+    assert other.conditions[0].message == "there is no Service yet"

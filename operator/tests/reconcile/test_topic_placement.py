@@ -51,6 +51,12 @@ def test_who_is_behind_goes_first_and_the_preferred_leader_last() -> None:
     assert factor_targets([behind], 1, tree("", "", ""), {}, 10) == {0: (0,)}
 
 
+def test_a_preferred_leader_that_is_gone_is_not_what_a_smaller_factor_leaves() -> None:
+    """Nobody goes before those that stay are in sync: one that is gone for good would keep it waiting for ever."""
+    gone = PartitionState(1, (0, 1, 2), (1, 2))
+    assert factor_targets([gone], 1, tree("", "", ""), {}, 10) == {0: (1,)}
+
+
 def test_a_smaller_factor_keeps_the_spread() -> None:
     domains = tree("a/1", "a/2", "b/3")
     assert factor_targets([at_rest(0, 1, 2)], 2, domains, {}, 10) == {0: (0, 2)}

@@ -122,6 +122,8 @@ ROWS = [
         FALSE_APPLYING, progressing="True"),
     Row("badly spread, and nothing moves by itself", topic(),
         seen(TWO, brokers=brokers("a/1", "a/2", "b/3"), may_move=False)),
+    Row("badly spread only as long as nobody knows where a new broker is", topic(),
+        seen(state(part(0, 2, 1)), brokers=brokers("a/1", "b/2", "a/3", "b/4", "")), ready=("True", "Ready")),
     Row("badly spread, and a replica is behind", topic(),
         seen(state(part(0, 1, isr=(0,))), brokers=brokers("a/1", "a/2", "b/3")), healthy="UnderReplicated"),
     Row("badly spread, and a broker is away", topic(),

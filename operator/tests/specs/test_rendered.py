@@ -191,11 +191,11 @@ def test_brokers_are_restarted_for_what_they_read_at_their_start_alone(change: d
 
 
 def test_notes_come_back_as_they_were_written() -> None:
-    notes = Notes(frozenset({3, 4}), "why", frozenset({"a.b"}), 3, {0: "2026-01-01T00:00:00Z"})
+    notes = Notes(frozenset({3, 4}), "why", frozenset({"a.b"}), 3, {0: "uid-of-a-pod", 1: ""})
     assert read(written(notes)) == notes
     assert read({}) == Notes()
     assert read(
-        {"penstock.io/draining": "x,1", "penstock.io/external-since": "{", "penstock.io/etcd-members": "-"}
+        {"penstock.io/draining": "x,1", "penstock.io/external-unknown-to": "{", "penstock.io/etcd-members": "-"}
     ) == (Notes(frozenset({1})))
 
 

@@ -214,6 +214,37 @@ async def test_the_last_word_counts_though_the_brokers_had_not_heard_it(stored: 
     assert ("orders" in world.brokers.topics_by_name) == is_kept
 
 
+async def test_the_last_word_counts_however_long_the_brokers_were_away() -> None:
+    world = World()
+    world.apply("orders", deletionPolicy="Delete")
+    await world.settle()
+    for broker in (0, 1, 2):
+        world.brokers.stop(broker)
+    world.apply("orders", deletionPolicy="Retain")
+    world.delete("orders")
+    await world.settle()
+    world.time += 3600  # the deletion itself is forgotten
+    for broker in (0, 1, 2):
+        world.brokers.restart(broker)
+    for _ in range(4):
+        await world.resync()
+    assert world.brokers.topics_by_name["orders"].settings[DELETION_POLICY] == "Retain"
+
+
+async def test_a_paused_object_waits_quietly_where_the_topic_of_its_deleted_namesake_has_to_go_first() -> None:
+    world = World()
+    world.apply("orders", deletionPolicy="Delete")
+    await world.settle()
+    world.delete("orders")
+    world.apply("orders", deletionPolicy="Delete", paused=True)
+    await world.settle()
+    assert world.condition("orders", "Synced") == ("False", "Paused")
+    asked = world.brokers.calls["topics"]
+    await world.settle(60)
+    assert world.brokers.calls["topics"] == asked
+    assert "orders" in world.brokers.topics_by_name
+
+
 async def test_an_object_deleted_and_made_again_gets_a_topic_of_another_identity() -> None:
     world = World()
     world.apply("orders", deletionPolicy="Delete")
@@ -260,6 +291,22 @@ async def test_a_topic_whose_object_went_while_nobody_looked_goes_after_two_list
     await world.resync()
     assert world.brokers.topics_by_name.keys() == {"kept"}
     assert world.told[-1] == ("c", "Deleted")
+
+
+async def test_an_object_that_no_watch_has_told_of_yet_keeps_its_topic() -> None:
+    world = World()
+    world.apply("orders", deletionPolicy="Delete")
+    await world.settle()
+    before = world.topic("orders").status.topic_id
+    await away(world, "orders")
+    await world.resync()
+    world.kube.hold()
+    world.apply("orders", deletionPolicy="Delete")  # restored from a backup
+    for _ in range(3):
+        await world.resync()
+    world.kube.release()
+    await world.settle()
+    assert world.topic("orders").status.topic_id == before
 
 
 async def test_a_list_that_failed_is_no_list() -> None:

@@ -7,6 +7,7 @@ from topics.topic_kit import CLUSTER, NS, World, manifest
 
 from penstock_operator.ports.brokers import DELETION_POLICY, OWNER, BrokersError
 from penstock_operator.ports.kube import CLUSTERS, TOPICS, KubeError
+from penstock_operator.topics.batch import MAX_MOVING
 
 READY = ("True", "Ready")
 
@@ -265,3 +266,28 @@ async def test_an_object_that_cannot_be_read_is_left_alone() -> None:
     await world.settle()
     assert world.condition("good", "Ready") == READY
     assert world.brokers.topics_by_name.keys() == {"good"}
+
+
+async def test_brokers_that_answer_and_tell_nothing_of_topics_are_a_trouble_that_lasts() -> None:
+    # As without a controller: who is there is told, and which replicas move is not.
+    world = World()
+    world.apply("orders")
+    await world.settle()
+    world.brokers.fail_next("topics", BrokersError("no controller"), times=1000)
+    world.apply("orders", partitions=2)
+    await world.settle(60)
+    assert world.condition("orders", "Ready") == ("Unknown", "Unreachable")
+    world.brokers.mend()
+    await world.settle(60)
+    assert world.condition("orders", "Ready") == READY
+
+
+async def test_batches_share_how_many_partitions_may_move_at_a_time() -> None:
+    world = World()
+    world.controller.batch = 1
+    for number, name in enumerate(("first", "second")):
+        world.brokers.add_topic(name, [[number]] * 150)
+        world.apply(name, replicas=2)
+    await world.controller.health.look()
+    await world.settle()
+    assert world.brokers.moving == MAX_MOVING

@@ -106,7 +106,8 @@ def main() -> None:
     ordinal = int(os.environ["POD_NAME"].rpartition("-")[2])
     hosts, names = os.environ["ETCD_HOSTS"].split(","), os.environ["ETCD_NAMES"].split(",")
     data_dir, run_dir = os.environ["ETCD_DATA_DIR"], Path(os.environ["ETCD_RUN_DIR"])
-    has_data = os.path.isdir(os.path.join(data_dir, "member"))
+    # Its log is what makes a member: the directory around it comes first, and may have been left without one.
+    has_data = os.path.isdir(os.path.join(data_dir, "member", "wal"))
     state = "new"
     if ordinal < len(hosts) and not has_data and os.path.exists(os.environ["ETCD_FOUNDED"]):
         state = join_again(hosts[ordinal], names[ordinal], [h for h in hosts if h != hosts[ordinal]], ask)
