@@ -144,16 +144,19 @@ class Creations:
         futures = dict(islice(self.waiting.items(), JOB_LOGS))
         for log in futures:
             del self.waiting[log]
-        wanted = [Wanted(log, Segment(log.directory, log.end_offset)) for log in futures]
+        # Who was appended to meanwhile has its files: another at its end would be taken for a segment by recovery.
+        wanted = [Wanted(log, Segment(log.directory, log.end_offset)) for log in futures if log.active is None]
         try:
             made = await self.in_thread(make_all, self.owner.files, wanted)
         except Exception as e:  # no thread can be started, say: nobody is to wait for good
             logger.exception("files of new partitions could not be made")
             made = [Made(False, e)] * len(wanted)
-        for (log, segment), done in zip(wanted, made, strict=True):
+        for log in futures:
             log.creation = None
+        for (log, segment), done in zip(wanted, made, strict=True):
             self.take_over(log, segment, done)
-            futures[log].set_result(None)
+        for future in futures.values():
+            future.set_result(None)
 
     async def in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
         if self.executor is None:

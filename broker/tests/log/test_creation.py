@@ -404,3 +404,16 @@ async def test_descriptions_wait_until_nothing_else_is_asked_for_and_are_written
         await settle(directory)
         assert not Path(log.directory, creation.DESCRIPTION_NAME).exists()
     assert Path(log.directory, creation.DESCRIPTION_NAME).exists()
+
+
+async def test_a_log_that_was_appended_to_before_its_turn_gets_no_second_segment(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    async with opened(files, str(tmp_path / "data")) as directory:
+        log = open_log(directory)
+        waiting = log.prepare()
+        append(log, batch_of(2))
+        append(log, batch_of(3))
+        assert waiting is not None
+        await waiting
+        await settle(directory)
+        assert [name for name in files.list(log.directory) if name.endswith(".log")] == ["00000000000000000000.log"]
