@@ -24,7 +24,6 @@ from penstock.control.config_describe import (
     describe_topic,
 )
 from penstock.control.drains import is_removable
-from penstock.control.group_settings import GroupSettings
 from penstock.control.naming import check_name
 from penstock.control.results import (
     ALL_BROKERS,
@@ -68,8 +67,8 @@ RELEASE = Setting("penstock.release", Kind.STRING, __version__, "The release tha
 class ConfigsApi:
     """What is set, and setting it."""
 
-    def __init__(self, view: ClusterView, admin: ConfigAdmin, groups: GroupSettings, config: BrokerConfig) -> None:
-        self.view, self.admin, self.groups, self.config = view, admin, groups, config
+    def __init__(self, view: ClusterView, admin: ConfigAdmin, config: BrokerConfig) -> None:
+        self.view, self.admin, self.config = view, admin, config
 
     def routes(self) -> list[Route]:
         return [
@@ -97,7 +96,7 @@ class ConfigsApi:
         self, request: wire.DescribeConfigsRequest, context: RequestContext
     ) -> wire.DescribeConfigsResponse:
         named = [r.resource_name for r in request.resources if r.resource_type == Resource.GROUP]
-        groups = await self.groups.describe(named) if named else {}
+        groups = await self.admin.groups.describe(named) if named else {}
         results = []
         for number, resource in enumerate(request.resources):
             if number % SLICE == SLICE - 1:
@@ -163,8 +162,6 @@ class ConfigsApi:
             settings = [(config.name, config.value) for config in r.configs]
             if (kind, name) in twice:
                 outcome = NAMED_TWICE
-            elif kind == Resource.GROUP:
-                outcome = await self.groups.replace(name, settings, validate_only)
             else:
                 outcome = await self.admin.replace(kind, name, settings, validate_only)
             return alter.AlterConfigsResourceResponse(
@@ -182,8 +179,6 @@ class ConfigsApi:
             changes = [ConfigChange(c.name, c.config_operation, c.value) for c in r.configs]
             if (kind, name) in twice:
                 outcome = NAMED_TWICE
-            elif kind == Resource.GROUP:
-                outcome = await self.groups.change(name, changes, validate_only)
             else:
                 outcome = await self.admin.change(kind, name, changes, validate_only)
             return incremental.AlterConfigsResourceResponse(
@@ -205,7 +200,7 @@ class ConfigsApi:
         names = {Resource.TOPIC: sorted(self.view.topics), Resource.BROKER: [str(i) for i in sorted(self.view.brokers)]}
         if Resource.GROUP in wanted:
             try:
-                names[Resource.GROUP] = await self.groups.group_ids()
+                names[Resource.GROUP] = await self.admin.groups.group_ids()
             except StoreError as e:
                 return listing.ListConfigResourcesResponse(error_code=store_error(e))
         return listing.ListConfigResourcesResponse(

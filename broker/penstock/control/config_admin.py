@@ -1,4 +1,4 @@
-"""Changes settings of topics and brokers at run time, each checked before it is stored. Called by `api`."""
+"""Changes settings of topics, brokers and groups at run time, each checked before it is stored. Called by `api`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from penstock.config.broker import BROKER_SETTINGS, TOPIC_SETTING_OF, BrokerConfig, broker_setting, parse_broker_setting
-from penstock.config.definition import InvalidSetting, Kind, Setting
+from penstock.config.definition import InvalidSetting
 from penstock.config.topic import TOPIC_SETTINGS, parse_topic_setting, resolve, topic_setting
+from penstock.control.config_changes import apply, check_changes, rewrite_value
+from penstock.control.group_settings import GroupSettings
 from penstock.control.results import (
     ALL_BROKERS,
     SEEN_S,
@@ -20,27 +22,24 @@ from penstock.control.results import (
     store_error,
     unknown_topic,
 )
+from penstock.runtime.clock import Clock
 from penstock.state import keys
 from penstock.state.records import BadRecord, BrokerConfigRecord, TopicRecord, decode, encode
-from penstock.state.store import Compare, Delete, Entry, Put, Store, StoreError
+from penstock.state.store import Entry, Store, StoreError
 from penstock.state.view import ClusterView
 from penstock.state.watcher import Watcher
 from penstock.wire.errors import ErrorCode
-
-ATTEMPTS = 10
-"""How often a change is tried again when somebody else's came between its reading and its writing."""
-MAX_CHANGES = 1000
-"""Settings that one resource of a request may change."""
 
 Change = Callable[[dict[str, str]], dict[str, str]]
 """From what is set to what is to be set."""
 
 
 class ConfigAdmin:
-    """Settings of topics and of brokers, one or all."""
+    """Settings of topics, of brokers, one or all, and of groups."""
 
-    def __init__(self, store: Store, view: ClusterView, watcher: Watcher, config: BrokerConfig) -> None:
+    def __init__(self, store: Store, view: ClusterView, watcher: Watcher, config: BrokerConfig, clock: Clock) -> None:
         self.store, self.view, self.watcher, self.config = store, view, watcher, config
+        self.groups = GroupSettings(store, clock)
 
     async def replace(
         self, kind: int, name: str, settings: Sequence[tuple[str, str | None]], validate_only: bool = False
@@ -64,6 +63,8 @@ class ConfigAdmin:
                 await self._alter_topic(name, changes, validate_only, from_nothing)
             elif kind == Resource.BROKER:
                 await self._alter_broker(name, changes, validate_only, from_nothing)
+            elif kind == Resource.GROUP:
+                await self.groups.alter(name, changes, validate_only, from_nothing)
             else:
                 raise AdminError(ErrorCode.INVALID_REQUEST, f"Resources of type {kind} have no settings here.")
         except AdminError as e:
@@ -150,70 +151,3 @@ class ConfigAdmin:
         revision = await rewrite_value(self.store, key, rewrite, validate_only)
         if revision:
             await self.watcher.applied(revision, SEEN_S)
-
-
-async def rewrite_value(
-    store: Store, key: str, rewrite: Callable[[Entry | None], bytes | None], validate_only: bool
-) -> int:
-    """Replaces a value by what `rewrite` makes of it, None where it is to be nothing, again where somebody else was
-    faster. Returns the revision of the change, 0 where there was nothing to change. Raises `AdminError`, `StoreError`.
-    """
-    for _ in range(ATTEMPTS):
-        entry = await store.get(key)
-        value = rewrite(entry)
-        if validate_only or value == (None if entry is None else entry.value):
-            return 0
-        condition = Compare.absent(key) if entry is None else Compare.unchanged(entry)
-        result = await store.txn([condition], [Delete(key) if value is None else Put(key, value)])
-        if result.succeeded:
-            return result.revision
-    raise AdminError(ErrorCode.REQUEST_TIMED_OUT, "The settings are being changed by others: try again.")
-
-
-def check_changes(changes: Sequence[ConfigChange]) -> None:
-    """Raises `AdminError` where a request is wrong whatever is set."""
-    if len(changes) > MAX_CHANGES:
-        raise AdminError(ErrorCode.INVALID_REQUEST, f"{len(changes)} changes of one resource: at most {MAX_CHANGES}.")
-    if len({change.name for change in changes}) < len(changes):
-        raise AdminError(ErrorCode.INVALID_REQUEST, "A setting is named twice.")
-    for change in changes:
-        if change.operation not in set(ConfigOperation):
-            raise AdminError(ErrorCode.INVALID_REQUEST, f"Unknown operation type {change.operation}.")
-        if change.value is None and change.operation != ConfigOperation.DELETE:
-            raise AdminError(ErrorCode.INVALID_REQUEST, f"The setting {change.name} has no value.")
-
-
-def apply(
-    changes: Sequence[ConfigChange],
-    present: Mapping[str, str],
-    definition: Callable[[str], Setting],
-    default: Callable[[str], str],
-) -> dict[str, str]:
-    """What is set after the changes; lists are appended to and subtracted from as they stand, defaults included.
-
-    Raises `InvalidSetting` for unknown names, `AdminError` where an operation does not fit.
-    """
-    new = dict(present)
-    for change in changes:
-        if change.operation == ConfigOperation.DELETE:
-            if change.name not in new:
-                definition(change.name)
-            new.pop(change.name, None)
-            continue
-        setting = definition(change.name)
-        assert change.value is not None, "checked before"
-        value = change.value.strip()
-        if change.operation != ConfigOperation.SET:
-            if setting.kind is not Kind.LIST:
-                raise AdminError(
-                    ErrorCode.INVALID_CONFIG, f"Cannot append to or subtract from {change.name}: it is not a list."
-                )
-            words = [word for word in new.get(change.name, default(change.name)).split(",") if word]
-            named = [word.strip() for word in value.split(",")]
-            if change.operation == ConfigOperation.APPEND:
-                words += [word for word in named if word not in words]
-            else:
-                words = [word for word in words if word not in named]
-            value = ",".join(words)
-        new[change.name] = value
-    return new

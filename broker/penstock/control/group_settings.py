@@ -10,11 +10,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 
-from penstock.config.definition import InvalidSetting
 from penstock.config.group import GROUP_SETTINGS, group_setting
-from penstock.control.config_admin import apply, check_changes, rewrite_value
+from penstock.control.config_changes import apply, rewrite_value
 from penstock.control.config_describe import Described, described_group
-from penstock.control.results import AdminError, ConfigChange, ConfigOperation, Outcome, store_error
+from penstock.control.results import AdminError, ConfigChange, store_error
 from penstock.runtime.clock import Clock
 from penstock.runtime.logging import get_logger
 from penstock.state import keys
@@ -79,20 +78,14 @@ class GroupSettings:
         """All groups for which something is set. Raises `StoreError`."""
         return sorted(keys.group_of_settings(e.key) for e in (await self._store.range(keys.GROUP_SETTINGS)).entries)
 
-    async def replace(
-        self, group_id: str, settings: Sequence[tuple[str, str | None]], validate_only: bool = False
-    ) -> Outcome:
-        """Makes `settings` all that is set for a group (AlterConfigs)."""
-        changes = [ConfigChange(name, ConfigOperation.SET, value) for name, value in settings]
-        return await self._alter(group_id, changes, validate_only, from_nothing=True)
+    async def alter(
+        self, group_id: str, changes: Sequence[ConfigChange], validate_only: bool = False, from_nothing: bool = False
+    ) -> None:
+        """Changes what is set for a group; `from_nothing` leaves nothing else set. The changes were checked.
 
-    async def change(self, group_id: str, changes: Sequence[ConfigChange], validate_only: bool = False) -> Outcome:
-        """Changes single settings of a group and leaves the others (IncrementalAlterConfigs)."""
-        return await self._alter(group_id, changes, validate_only, from_nothing=False)
+        Raises `AdminError`, `InvalidSetting`, `BadRecord`, `StoreError`.
+        """
 
-    async def _alter(
-        self, group_id: str, changes: Sequence[ConfigChange], validate_only: bool, from_nothing: bool
-    ) -> Outcome:
         def rewrite(entry: Entry | None) -> bytes | None:
             present: dict[str, str] = {}
             if entry is not None and not from_nothing:  # what cannot be read can be replaced
@@ -106,19 +99,10 @@ class GroupSettings:
                 return entry.value
             return encode(GroupSettingsRecord(settings=new, changed_ms=self._clock.wall_ms()))
 
-        try:
-            check_changes(changes)
-            refusal = check_group_id(group_id)
-            if refusal is not None:
-                raise refusal
-            await rewrite_value(self._store, keys.group_settings(group_id), rewrite, validate_only)
-        except AdminError as e:
-            return Outcome(e.error, e.message)
-        except (InvalidSetting, BadRecord) as e:
-            return Outcome(ErrorCode.INVALID_CONFIG, str(e))
-        except StoreError as e:
-            return Outcome(store_error(e), str(e))
-        return Outcome()
+        refusal = check_group_id(group_id)
+        if refusal is not None:
+            raise refusal
+        await rewrite_value(self._store, keys.group_settings(group_id), rewrite, validate_only)
 
 
 def check_group_id(group_id: str) -> AdminError | None:

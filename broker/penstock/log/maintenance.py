@@ -127,7 +127,7 @@ class Maintenance:
             if log.dirty_since_ms is None:
                 self.owner.note_dirty(log)
             raise LogFull(f"the checkpoint of {log.directory} cannot be written: {e}") from e
-        log.checkpointed_offset = captured.end_offset
+        log.checkpointed_offset, log.durable_start_offset = captured.end_offset, captured.start_offset
         for segment, _ in pending:
             if segment.sealed and segment.indexes is not None and segment is not log.active:
                 self.owner.indexes.keep(segment, segment.indexes)

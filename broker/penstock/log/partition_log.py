@@ -82,7 +82,8 @@ class Host(Protocol):
 
 class PartitionLog:
     """See the module. Offsets: `start_offset` is the first that readers may ask for, `end_offset` the next to be
-    assigned; all below `flushed_offset` is on disk."""
+    assigned; all below `flushed_offset` is on disk, and a crash does not bring back what is below
+    `durable_start_offset`."""
 
     __slots__ = (
         "active",
@@ -94,6 +95,7 @@ class PartitionLog:
         "creation",
         "directory",
         "dirty_since_ms",
+        "durable_start_offset",
         "end_offset",
         "epochs",
         "failed",
@@ -143,7 +145,7 @@ class PartitionLog:
         if checkpoint is None:
             checkpoint = Checkpoint(0, 0, 0, [], [], b"")
         self.sequence = checkpoint.sequence
-        self.start_offset = checkpoint.start_offset
+        self.start_offset = self.durable_start_offset = checkpoint.start_offset
         self.end_offset = self.flushed_offset = self.checkpointed_offset = checkpoint.end_offset
         rows = checkpoint.segments
         self.segments = [Segment.from_row(directory, row, sealed=row is not rows[-1]) for row in rows]
@@ -455,9 +457,9 @@ class PartitionLog:
         if offset > self.end_offset:
             raise OffsetOutOfRange(f"offset {offset} is past the end, {self.end_offset}, of {self.directory}")
         self.check_usable()
-        if offset <= self.start_offset:
+        if offset <= self.durable_start_offset:
             return
-        self.start_offset = offset
+        self.start_offset = max(self.start_offset, offset)  # retention, or somebody else's call, may be on its way here
         await self.host.advance_start(self)
 
     async def permit_gaps(self) -> None:

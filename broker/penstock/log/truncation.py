@@ -187,6 +187,7 @@ class Truncation:
         log.active = kept
         log.end_offset = log.flushed_offset = self.end_offset
         log.start_offset = min(log.start_offset, self.end_offset)
+        log.durable_start_offset = min(log.durable_start_offset, self.end_offset)
         log.size_bytes = sum(s.size for s in log.segments)
         log.latest_epoch = log.epochs.latest
         log.compacted_until = min(log.compacted_until, self.end_offset)

@@ -32,7 +32,6 @@ from penstock.config.broker import BrokerConfig
 from penstock.control.config_admin import ConfigAdmin
 from penstock.control.controller.wishes import Wishes
 from penstock.control.features import Features
-from penstock.control.group_settings import GroupSettings
 from penstock.control.membership import FEATURE_LEVEL
 from penstock.control.topic_admin import TopicAdmin
 from penstock.group.coordinator import GroupCoordinator
@@ -93,7 +92,7 @@ def make_apis(parts: Parts) -> list[Api]:
     return [
         MetadataApi(view, parts.topics, config),
         TopicsApi(view, parts.topics, config),
-        ConfigsApi(view, ConfigAdmin(store, view, watcher, config), GroupSettings(store, parts.clock), config),
+        ConfigsApi(view, ConfigAdmin(store, view, watcher, config, parts.clock), config),
         ClusterApi(view),
         ReassignmentsApi(view, Wishes(store, view, watcher)),
         QuorumApi(store, view, parts.clock),

@@ -24,7 +24,6 @@ from penstock.api.topics import TopicsApi
 from penstock.config.broker import BrokerConfig
 from penstock.control.config_admin import ConfigAdmin
 from penstock.control.controller.wishes import Wishes
-from penstock.control.group_settings import GroupSettings
 from penstock.control.membership import ensure_cluster, register_embedded
 from penstock.control.topic_admin import TopicAdmin
 from penstock.runtime.clock import SystemClock
@@ -116,12 +115,12 @@ async def broker(settings: dict[str, str]) -> AsyncIterator[Broker]:
     watcher = Watcher(store, view, config)
     await watcher.start()
     admin = TopicAdmin(store, view, watcher, SystemClock(), config)
-    configs = ConfigAdmin(store, view, watcher, config)
+    configs = ConfigAdmin(store, view, watcher, config, SystemClock())
     disk = Disk()
     apis = [
         MetadataApi(view, admin, config),
         TopicsApi(view, admin, config),
-        ConfigsApi(view, configs, GroupSettings(store, SystemClock()), config),
+        ConfigsApi(view, configs, config),
         ClusterApi(view),
         ReassignmentsApi(view, Wishes(store, view, watcher)),
         QuorumApi(store, view, FixedClock()),

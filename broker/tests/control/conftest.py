@@ -55,7 +55,7 @@ async def open_cluster(path: str, lagging: bool = False, **settings: str) -> Clu
     watcher = Watcher(store, view, config)
     await watcher.start()
     topics = TopicAdmin(store, view, watcher, SystemClock(), config)
-    return Cluster(store, view, watcher, config, topics, ConfigAdmin(store, view, watcher, config))
+    return Cluster(store, view, watcher, config, topics, ConfigAdmin(store, view, watcher, config, SystemClock()))
 
 
 @pytest.fixture

@@ -79,7 +79,7 @@ class Broker:
         await self.registration.register()
         await self.watcher.start()
         self.topics = TopicAdmin(self.store, self.view, self.watcher, SystemClock(), self.config, is_clustered=True)
-        self.configs = ConfigAdmin(self.store, self.view, self.watcher, self.config)
+        self.configs = ConfigAdmin(self.store, self.view, self.watcher, self.config, SystemClock())
         self.tasks.append(asyncio.ensure_future(self.registration.keep_alive().run()))
         given = Surroundings(
             self.store, self.view, self.watcher, self.config, SystemClock(), self.registration, Network(), Ends()

@@ -22,7 +22,7 @@ RETENTION = {"offsets_retention_minutes": 24 * 60}
 
 async def note(store, clock, group_id: str, owner: str = "uid") -> None:
     change = [ConfigChange(OWNER, ConfigOperation.SET, owner)]
-    assert not (await GroupSettings(store, clock).change(group_id, change)).error
+    await GroupSettings(store, clock).alter(group_id, change)
 
 
 async def noted(store) -> list[str]:

@@ -234,3 +234,17 @@ async def test_a_checkpoint_counts_on_a_rolled_segment_only_when_its_name_is_dur
             image = CrashImages(files.trace).image(step, random.Random(seed))
             async with opened(image, "/data", clean=False) as directory:
                 assert not directory.corrupt, f"after step {step}, seed {seed}"
+
+
+async def test_deleting_what_retention_just_dropped_waits_until_that_is_on_disk() -> None:
+    files = MemoryFiles()
+    async with opened(files, "/data", clean=False) as directory:
+        log = open_log(directory, replace(SMALL, retention_bytes=3000))
+        await fill(log, 8)
+        directory.retention.apply(log)
+        start = log.start_offset
+        assert start > 0, "retention dropped something"
+        await log.delete_records_before(start)
+        crashed = CrashImages(files.trace).image(len(files.trace), random.Random(1))
+        async with opened(crashed, "/data") as again:
+            assert open_log(again).start_offset == start

@@ -133,7 +133,7 @@ async def opened_data_path(
     replicas = ReplicaManager(view, log_dir, clock, config)
     topics = TopicAdmin(store, view, watcher, clock, config)
     topics.cleaners.append(replicas.forget_topic)
-    configs = ConfigAdmin(store, view, watcher, config)
+    configs = ConfigAdmin(store, view, watcher, config, clock)
     try:
         yield DataPath(files, clock, config, view, watcher, topics, configs, log_dir, replicas)
     finally:

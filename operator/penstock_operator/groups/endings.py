@@ -13,9 +13,10 @@ from __future__ import annotations
 import msgspec
 
 from penstock.runtime.logging import get_logger
+from penstock_operator.engine.absence import KeptOwners, is_taken_down
 from penstock_operator.engine.ports import Connections, Objects, Verdict
 from penstock_operator.groups.views import Place, View, Views, parsed
-from penstock_operator.model.common import API_VERSION, Key
+from penstock_operator.model.common import LISTS_WITHOUT, Key
 from penstock_operator.model.group import ConsumerGroup
 from penstock_operator.ports.brokers import (
     DELETION_POLICY,
@@ -28,9 +29,6 @@ from penstock_operator.ports.brokers import (
 from penstock_operator.ports.kube import CONSUMER_GROUPS, Kube, KubeError, Object
 from penstock_operator.reconcile.group_names import is_discovered
 
-LISTS_NEEDED = 2
-MAX_RETAINED = 20_000
-
 log = get_logger("operator")
 
 
@@ -39,9 +37,7 @@ class Endings:
         self._kube, self._objects, self._connections, self._views = kube, objects, connections, views
         self._lacked: dict[tuple[Place, str, str], int] = {}
         """By cluster, group and owner's UID, in how many lists in a row it was missing."""
-        self._retained: dict[str, None] = {}
-        """UIDs of deleted objects whose groups stay, the oldest first: brokers that are away for longer than DELETED
-        events are remembered may still have Delete stored."""
+        self._kept_owners = KeptOwners()
 
     async def gone(self, key: Key) -> Verdict:
         """An object that the watches no longer have."""
@@ -53,9 +49,7 @@ class Endings:
         except msgspec.ValidationError:
             return Verdict()
         if not _is_to_go(group):
-            self._retained[group.metadata.uid] = None
-            if len(self._retained) > MAX_RETAINED:
-                del self._retained[next(iter(self._retained))]
+            self._kept_owners.note(group.metadata.uid)
         place = (key.namespace, group.spec.cluster_ref.name)
         brokers = self._connections.of(*place)
         if brokers is None or group.group_id in self._views.winners(*place):
@@ -74,7 +68,7 @@ class Endings:
         state = (await brokers.groups([group.group_id])).get(group.group_id)
         if state is None or state.settings.get(OWNER, uid) != uid:
             return
-        if _is_to_go(group) and not await self._is_all_going(place[0]):
+        if _is_to_go(group) and not await is_taken_down(self._kube, "ConsumerGroup", *place):
             await self._delete(place, brokers, group.group_id)
         elif owner_of_ended(state) == uid:
             await self._keep(place, brokers, group.group_id)
@@ -99,7 +93,7 @@ class Endings:
                     self._lacked.pop(candidate, None)
                     continue
                 self._lacked[candidate] = self._lacked.get(candidate, 0) + 1
-                if self._lacked[candidate] >= LISTS_NEEDED:
+                if self._lacked[candidate] >= LISTS_WITHOUT:
                     await self._end_safely(candidate)
 
     async def _end_safely(self, candidate: tuple[Place, str, str]) -> None:
@@ -116,7 +110,7 @@ class Endings:
             return
         state = (await brokers.groups([group_id])).get(group_id)
         if state is not None and owner_of_ended(state) == uid:
-            if self._was_to_stay(uid) or await self._is_all_going(place[0]):
+            if self._was_to_stay(uid) or await is_taken_down(self._kube, "ConsumerGroup", *place):
                 await self._keep(place, brokers, group_id)
             else:
                 await self._delete(place, brokers, group_id)
@@ -124,7 +118,7 @@ class Endings:
 
     def _was_to_stay(self, uid: str) -> bool:
         """By its object's last word, where its DELETED event brought it."""
-        if uid in self._retained:
+        if uid in self._kept_owners:
             return True
         last = self._objects.deleted_of_uid(CONSUMER_GROUPS, uid)
         try:
@@ -149,23 +143,6 @@ class Endings:
         view.states.pop(group_id, None)
         view.orphans.pop(group_id, None)
         log.info("group deleted with its object", namespace=place[0], cluster=place[1], group=group_id)
-
-    async def _is_all_going(self, namespace: str) -> bool:
-        """Raises `KubeError` where the API server does not say."""
-        probe = {
-            "apiVersion": API_VERSION,
-            "kind": "ConsumerGroup",
-            "metadata": {"generateName": "probe-", "namespace": namespace},
-            "spec": {"clusterRef": {"name": "probe"}},
-        }
-        try:
-            await self._kube.create(CONSUMER_GROUPS, namespace, probe, dry_run=True)
-        except KubeError as error:
-            # Any other 403 is for want of a right, and tells nothing.
-            if error.status in (404, 405) or (error.status == 403 and "being terminated" in str(error)):
-                return True
-            raise
-        return False
 
 
 def _is_to_go(group: ConsumerGroup) -> bool:

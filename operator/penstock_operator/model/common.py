@@ -16,6 +16,8 @@ Kind = Literal["Cluster", "Topic", "ConsumerGroup"]
 PLURALS: dict[Kind, str] = {"Cluster": "clusters", "Topic": "topics", "ConsumerGroup": "consumergroups"}
 
 DeletionPolicy = Literal["Retain", "Delete"]
+LISTS_WITHOUT = 2
+"""Complete lists in a row that lack an owner, before it counts as deleted."""
 
 MAX_TOPIC_NAME = 249
 TOPIC_NAME = "^[a-zA-Z0-9._-]+$"

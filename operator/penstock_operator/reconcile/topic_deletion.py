@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from typing import Literal
 
+from penstock_operator.model.common import LISTS_WITHOUT
 from penstock_operator.model.topic import TopicStatus
 from penstock_operator.ports.brokers import DELETION_POLICY, OWNER
 from penstock_operator.ports.kube import Happening
 from penstock_operator.reconcile.plan import Plan
 from penstock_operator.reconcile.topic_types import ChangeSettings, Delete, Observed, TopicAction
 
-LISTS_WITHOUT = 2
-"""Complete lists in a row that lack an owner, before it counts as deleted."""
 Fate = Literal["keep", "check", "protect", "delete"]
 
 

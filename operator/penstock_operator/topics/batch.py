@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from penstock_operator.engine.absence import is_taken_down
 from penstock_operator.engine.ports import Objects
 from penstock_operator.model.common import Key
 from penstock_operator.model.topic import Topic, TopicStatus
@@ -21,7 +22,7 @@ from penstock_operator.reconcile.topic import reconcile
 from penstock_operator.reconcile.topic_placement import wanted_replicas
 from penstock_operator.reconcile.topic_types import Create, Observed, Reassign, TopicAction
 from penstock_operator.topics.carrying import Outcome, carry_out
-from penstock_operator.topics.looking import Wishes, gone, may_delete, may_move
+from penstock_operator.topics.looking import Wishes, gone, may_move
 from penstock_operator.topics.troubles import ClusterKey, Troubles
 
 ROUNDS = 3
@@ -68,10 +69,10 @@ class Batch:
         absences: Mapping[str, int],
         loads: Mapping[int, int] | None,
         moving: int,
-        retained: Container[str] = (),
+        kept_owners: Container[str] = (),
     ) -> None:
         self._cluster, self._brokers, self._kube, self._objects = cluster, brokers, kube, objects
-        self._known, self._troubles, self._absences, self._retained = known, troubles, absences, retained
+        self._known, self._troubles, self._absences, self._kept_owners = known, troubles, absences, kept_owners
         self._loads = Counter(loads) if loads is not None else None
         self._room = max(MAX_MOVING - moving, 0)
         self.moved = 0
@@ -180,7 +181,7 @@ class Batch:
             look.look_again_s = None if look.failure.is_passing else REFUSED_LOOK_S
 
     def _observed(self, look: Look, found: TopicState | None, trouble: str | None = None) -> Observed:
-        evidence = gone(found, look.desired, self._known, self._objects, self._absences, self._retained)
+        evidence = gone(found, look.desired, self._known, self._objects, self._absences, self._kept_owners)
         return Observed(
             name=look.name,
             topic=found,
@@ -200,7 +201,7 @@ class Batch:
         if self._may_delete is not None or self._may_not_tell is not None:
             return
         try:
-            self._may_delete = await may_delete(self._kube, *self._cluster)
+            self._may_delete = not await is_taken_down(self._kube, "Topic", *self._cluster)
         except KubeError as e:
             self._may_not_tell = f"cannot tell whether the namespace or the resource definition is going: {e}"
 

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 
 import structlog
 
+from penstock_operator.engine.absence import KeptOwners
 from penstock_operator.engine.ports import Connections, Objects, Queue, Verdict
 from penstock_operator.model.common import Key
 from penstock_operator.model.parse import InvalidResource, parse
@@ -27,7 +28,6 @@ BATCH = 500
 RESYNC_TOPICS = 2000
 """How many topics each resync looks at: what nobody told (a setting that somebody changed) is found in turns."""
 RIVAL_DELAY_S = 0.5
-MAX_RETAINED = 20_000
 
 log = structlog.get_logger("penstock.operator.topics")
 
@@ -51,12 +51,10 @@ class TopicController:
         self._troubles = Troubles(now)
         self._absences: dict[str, int] = {}
         """By owner UID: complete lists in a row that lacked it."""
-        self._retained: dict[str, None] = {}
-        """UIDs of deleted objects whose last word was Retain, the oldest first: brokers that are away for longer than
-        DELETED events are remembered may still have Delete stored."""
+        self._kept_owners = KeptOwners()
         self._teller = Teller(kube, now, lambda: _rfc3339(wall()))
         self.health = Health(objects, connections, self._troubles, self._put)
-        self._leftovers = Leftovers(kube, objects, connections, self._absences, self._put, self._retained)
+        self._leftovers = Leftovers(kube, objects, connections, self._absences, self._put, self._kept_owners)
         self._next = 0
 
     async def reconcile(self, keys: Sequence[Key]) -> Mapping[Key, Verdict]:
@@ -107,9 +105,7 @@ class TopicController:
 
     def _note_last_word(self, last: Object) -> None:
         if last.get("spec", {}).get("deletionPolicy") != "Delete":
-            self._retained[str(last["metadata"].get("uid") or "")] = None
-            if len(self._retained) > MAX_RETAINED:
-                del self._retained[next(iter(self._retained))]
+            self._kept_owners.note(str(last["metadata"].get("uid") or ""))
 
     async def _look(self, cluster: ClusterKey, looks: list[Look]) -> dict[Key, Verdict]:
         known = wishes(self._objects, cluster)
@@ -123,7 +119,7 @@ class TopicController:
             self._absences,
             self.health.loads(cluster),
             self.health.moving(cluster),
-            self._retained,
+            self._kept_owners,
         )
         await batch.run(looks)
         self.health.began_to_move(cluster, batch.moved)

@@ -11,15 +11,16 @@ from dataclasses import replace
 
 import structlog
 
+from penstock_operator.engine.absence import is_taken_down
 from penstock_operator.engine.ports import Connections, Objects
-from penstock_operator.model.common import Key
+from penstock_operator.model.common import LISTS_WITHOUT, Key
 from penstock_operator.ports.brokers import DELETION_POLICY, OWNER, Brokers, BrokersError, TopicState
 from penstock_operator.ports.kube import CLUSTERS, TOPICS, Kube, KubeError, Object
 from penstock_operator.reconcile.topic import reconcile
-from penstock_operator.reconcile.topic_deletion import LISTS_WITHOUT, fate
+from penstock_operator.reconcile.topic_deletion import fate
 from penstock_operator.reconcile.topic_types import Observed, TopicAction
 from penstock_operator.topics.carrying import carry_out
-from penstock_operator.topics.looking import Wishes, cluster_of, gone, live, may_delete, name_of, topic_name_of, wishes
+from penstock_operator.topics.looking import Wishes, cluster_of, gone, live, name_of, topic_name_of, wishes
 from penstock_operator.topics.troubles import ClusterKey
 
 log = structlog.get_logger("penstock.operator.topics")
@@ -35,10 +36,10 @@ class Leftovers:
         connections: Connections,
         absences: dict[str, int],
         put: Callable[[Key], None],
-        retained: Container[str] = (),
+        kept_owners: Container[str] = (),
     ) -> None:
         self._kube, self._objects, self._connections = kube, objects, connections
-        self._absences, self._put, self._retained = absences, put, retained
+        self._absences, self._put, self._kept_owners = absences, put, kept_owners
 
     async def sweep(self) -> None:
         """One look at each cluster. Never raises for one of them."""
@@ -111,7 +112,7 @@ class Leftovers:
         due = {n: t for n, t in topics.items() if self._absences.get(t.settings[OWNER], 0) >= LISTS_WITHOUT}
         if brokers is None or not due:
             return
-        may = await may_delete(self._kube, *cluster)
+        may = not await is_taken_down(self._kube, "Topic", *cluster)
         known = wishes(self._objects, cluster)
         wanted: dict[str, tuple[TopicAction, ...]] = {}
         for name, topic in due.items():
@@ -121,7 +122,7 @@ class Leftovers:
         await self._carry_out(brokers, cluster, body, wanted)
 
     def _observed(self, name: str, topic: TopicState, known: Wishes, may: bool) -> Observed:
-        evidence = gone(topic, None, known, self._objects, self._absences, self._retained)
+        evidence = gone(topic, None, known, self._objects, self._absences, self._kept_owners)
         return Observed(
             name,
             topic,

@@ -8,15 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock_operator.engine.ports import Objects
-from penstock_operator.model.common import API_VERSION, DeletionPolicy
+from penstock_operator.model.common import DeletionPolicy
 from penstock_operator.model.parse import InvalidResource, parse
 from penstock_operator.model.topic import Topic
 from penstock_operator.ports.brokers import OWNER, TopicState
-from penstock_operator.ports.kube import CLUSTERS, TOPICS, Kube, KubeError, Object
+from penstock_operator.ports.kube import CLUSTERS, TOPICS, Kube, Object
 from penstock_operator.reconcile.topic_types import Gone
 from penstock_operator.topics.troubles import ClusterKey
-
-CHECK_NAME = "penstock-deletion-check"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,41 +71,21 @@ def gone(
     known: Wishes,
     objects: Objects,
     absences: Mapping[str, int],
-    retained: Container[str] = (),
+    kept_owners: Container[str] = (),
 ) -> Gone | None:
     """What is known of the object that a topic belongs to; None where it is there, or where the topic is nobody's.
-    `retained` has the UIDs of deleted objects whose last word was Retain, for longer than `objects` has them."""
+    `kept_owners` has the UIDs of deleted objects whose last word was Retain, for longer than `objects` has them."""
     owner = topic.settings.get(OWNER) if topic is not None else None
     if topic is None or not owner or known.wants(topic.name, owner):
         return None
     last = objects.deleted_of_uid(TOPICS, owner)
-    if last is None and owner in retained:
+    if last is None and owner in kept_owners:
         return Gone(True, "Retain", absences.get(owner, 0))
     if last is None:
         return Gone(lists_without=absences.get(owner, 0))
     policy: DeletionPolicy = "Delete" if last.get("spec", {}).get("deletionPolicy") == "Delete" else "Retain"
     same_name = desired is not None and last["metadata"]["name"] == desired.metadata.name
     return Gone(True, policy, absences.get(owner, 0), same_name)
-
-
-async def may_delete(kube: Kube, namespace: str, cluster: str) -> bool:
-    """Whether objects can be created in a namespace, tried without doing it: False where the namespace or the resource
-    definition is going or has gone, so that what is deleted with them is kept. Raises `KubeError` where that cannot be
-    told, also for want of the right to create Topics."""
-    body = {
-        "apiVersion": API_VERSION,
-        "kind": "Topic",
-        "metadata": {"name": CHECK_NAME, "namespace": namespace},
-        "spec": {"clusterRef": {"name": cluster}},
-    }
-    try:
-        await kube.create(TOPICS, namespace, body, dry_run=True)
-    except KubeError as e:
-        if e.status in (404, 405) or (e.status == 403 and "being terminated" in str(e)):
-            return False
-        if e.status not in (409, 422):
-            raise
-    return True
 
 
 async def live(kube: Kube, namespace: str) -> Sequence[Object]:

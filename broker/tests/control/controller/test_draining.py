@@ -5,6 +5,7 @@ from __future__ import annotations
 from penstock.control.config_admin import ConfigAdmin
 from penstock.control.results import ConfigChange, ConfigOperation, Resource
 from penstock.control.showing import Shown
+from penstock.runtime.clock import SystemClock
 from penstock.state import keys
 from penstock.state.records import BrokerRecord, decode
 from penstock.wire.errors import ErrorCode
@@ -15,7 +16,7 @@ SETTING = "broker.draining"
 async def ask(world, broker: int, operation: ConfigOperation, value: str | None) -> None:
     """As IncrementalAlterConfigs does, on another broker than the one that is meant; nodes pass on what they see."""
     asked = world.brokers[1]
-    admin = ConfigAdmin(world.store, asked.view, asked.watcher, asked.config)
+    admin = ConfigAdmin(world.store, asked.view, asked.watcher, asked.config, SystemClock())
     change = [ConfigChange(SETTING, operation, value)]
     outcome = await world.finish(admin.change(Resource.BROKER, str(broker), change))
     assert outcome.error is ErrorCode.NONE, outcome
