@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +23,6 @@ from penstock.config.topic import TOPIC_SETTINGS
 from penstock.http.heartbeat import Heartbeat
 from penstock.http.metrics import SnapshotCollector, take_snapshot
 from penstock.http.sources import Sources
-from penstock.log.types import LogSlice
 from penstock.replica.health import ReplicaHealth
 from penstock.runtime.clock import SystemClock
 from penstock.runtime.stats import BUCKETS_S, Histogram, RequestStats
@@ -190,6 +189,9 @@ class SampleLog:
     end_offset: int = 0
     size_bytes: int = 0
 
+    def batch_times(self, offsets: Sequence[int]) -> list[int | None]:
+        return [None for _ in offsets]
+
 
 @dataclass
 class SamplePartition:
@@ -200,9 +202,6 @@ class SamplePartition:
     index: int = 0
     high_watermark: int = 0
     messages_in: int = 0
-
-    def read(self, offset: int, max_bytes: int, at_least_one: bool) -> LogSlice | None:
-        return None
 
 
 @dataclass

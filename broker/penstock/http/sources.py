@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from penstock.api.log_dirs import LogDirState
-from penstock.log.types import LogSlice
 from penstock.replica.health import ReplicaHealth
 from penstock.runtime.clock import Clock
 from penstock.runtime.stats import Histogram, RequestStats
@@ -23,6 +22,9 @@ class LogSource(Protocol):
     end_offset: int
     size_bytes: int
 
+    def batch_times(self, offsets: Sequence[int]) -> list[int | None]:
+        """When the batches at these offsets were written, in ms since 1970. In a thread."""
+
 
 class PartitionSource(Protocol):
     """`replica.Partition`, as far as metrics need it."""
@@ -34,9 +36,6 @@ class PartitionSource(Protocol):
 
     @property
     def log(self) -> LogSource: ...
-
-    def read(self, offset: int, max_bytes: int, at_least_one: bool) -> LogSlice | None:
-        """The batch at `offset`, if it is there; raises LogError."""
 
 
 class CommittedSource(Protocol):

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NoReturn, Protocol
 from uuid import UUID
 
 from penstock.config.values import FOREVER, TopicConfig
-from penstock.log import search
+from penstock.log.batch_times import batch_times
 from penstock.log.checkpoint import Checkpoint
 from penstock.log.epochs import EpochHistory
 from penstock.log.file_pool import FilePool
@@ -22,6 +22,7 @@ from penstock.log.flusher import FlushWork
 from penstock.log.index import Indexes
 from penstock.log.index_files import IndexCache, load_indexes
 from penstock.log.reading import LogReader
+from penstock.log.search import LogSearch
 from penstock.log.segment import WIDE_GAP, Segment
 from penstock.log.space import NO_SPACE, PASSING
 from penstock.log.types import (
@@ -248,11 +249,8 @@ class PartitionLog:
 
     def prepare(self) -> asyncio.Future[None] | None:
         """Has made, off the event loop, what a log without a segment needs for its first append; None where there is
-        nothing to wait for. When it is done, `append` goes on, or says why it cannot.
-
-        An append that was not prepared makes everything itself, on the event loop: right, but other files that are
-        being synced may hold it up. Wait with `asyncio.wait`, which does not cancel it for others.
-        """
+        nothing to wait for. An append that was not prepared makes everything itself: right, but other files that are
+        being synced may hold the loop up. Wait with `asyncio.wait`, which does not cancel it for others."""
         if self.active is not None or self.closed or self.failed is not None:
             return None
         if self.creation is None:
@@ -352,7 +350,6 @@ class PartitionLog:
     # Flushing
 
     def note_unflushed(self) -> None:
-        """Asks for a flush when the topic's settings want one."""
         config = self.config
         if self.unflushed_records >= config.flush_messages:
             self.host.request_flush(self)
@@ -429,16 +426,22 @@ class PartitionLog:
         except OSError as e:
             raise LogDirFailed(f"{self.directory} cannot be read: {e}") from e
 
-    def offset_for_timestamp(self, timestamp_ms: int, limit_offset: int) -> OffsetAndTimestamp | None:
-        """The first record below `limit_offset` whose timestamp is at least `timestamp_ms`. May wait for the disk.
+    # Searching: in any thread, as it may wait for the disk
 
-        May be called in any thread. Raises CorruptLog, LogError.
-        """
-        return search.LogSearch(self.host.files, self.segments, self.start_offset).first(timestamp_ms, limit_offset)
+    def offset_for_timestamp(self, timestamp_ms: int, limit_offset: int) -> OffsetAndTimestamp | None:
+        """The first record below `limit_offset` whose timestamp is at least that. Raises CorruptLog, LogError."""
+        return self.searched().first(timestamp_ms, limit_offset)
 
     def offset_of_max_timestamp(self, limit_offset: int) -> OffsetAndTimestamp | None:
         """The first record that has the largest timestamp below `limit_offset` (KIP-734). As above."""
-        return search.LogSearch(self.host.files, self.segments, self.start_offset).largest(limit_offset)
+        return self.searched().largest(limit_offset)
+
+    def batch_times(self, offsets: Sequence[int]) -> list[int | None]:
+        """By offset, the largest timestamp, in ms since 1970, of the batch that holds it; None where unknown."""
+        return batch_times(self.searched(), offsets)
+
+    def searched(self) -> LogSearch:
+        return LogSearch(self.host.files, self.segments, self.start_offset)
 
     # Epochs
 
@@ -463,10 +466,8 @@ class PartitionLog:
         await self.host.advance_start(self)
 
     async def permit_gaps(self) -> None:
-        """From now on batches may leave out offsets: for who follows a leader whose log was compacted.
-
-        Recovery otherwise takes a missing offset for damage. Returns when the permission is on disk.
-        """
+        """From now on batches may leave out offsets, which recovery else takes for damage: for who follows a leader
+        whose log was compacted. Returns when the permission is on disk."""
         if not self.gaps:
             if not self.created:
                 await self.prepared()

@@ -10,7 +10,8 @@ from log_kit import START_MS
 from replica_kit import accepted, batch_of
 from wire_in_memory import Wire, opened_wire
 
-from penstock.api.unread import MAX_OFFSETS, READ_TOGETHER, batch_times
+from penstock.api.unread import MAX_OFFSETS, READ_TOGETHER
+from penstock.log.batch_times import batch_times
 from penstock.log.search import LogSearch
 from penstock.replica.leader import Leader
 from penstock.wire.errors import ErrorCode
@@ -150,7 +151,7 @@ async def test_many_partitions_of_one_request_are_looked_up_together(wire: Wire,
         batches.append(len(offsets))
         return count(search, offsets)
 
-    monkeypatch.setattr("penstock.api.unread.batch_times", counted)
+    monkeypatch.setattr("penstock.log.partition_log.batch_times", counted)
     asked = ListOffsetsPartition(partition_index=0, timestamp=LATEST, committed_offsets=[0, 3, 5])
     request = ListOffsetsRequest(
         replica_id=-1, topics=[ListOffsetsTopic(name=name, partitions=[asked]) for name in [*names, "absent"]]
