@@ -36,11 +36,11 @@ class ConfigAdmin(TopicAdmin):
         return all_or_raise(await self._describe(TOPIC, [topic], documented=True))[topic]
 
     async def describe_topic_configs(
-        self, topics: Iterable[str], *, only_own: bool = False
+        self, topics: Iterable[str], names: Sequence[str] | None = None, *, only_own: bool = False
     ) -> dict[str, Configs | ClientError]:
-        """The settings of many topics: all, or (`only_own`) those that are set for the topic itself, which is much
-        faster; `UnknownTopic` for those that are not there."""
-        return await self._describe(TOPIC, topics, only_own=only_own)
+        """The settings of many topics: all, or those of `names`, or (`only_own`) those that are set for the topic
+        itself, which are much faster; `UnknownTopic` for those that are not there."""
+        return await self._describe(TOPIC, topics, names, only_own=only_own)
 
     async def group_configs(self, groups: Iterable[str]) -> dict[str, Configs | ClientError]:
         """The settings of groups, which may be set before there is a group; at a broker other than Penstock's its own
@@ -111,7 +111,9 @@ class ConfigAdmin(TopicAdmin):
                     found[r.resource_name] = {n: e for n, e in entries.items() if not only_own or e.source in OWN}
             return found
 
-        at_a_time = 1 if kind == BROKER else DESCRIBED_TOGETHER if only_own or kind == GROUP else DESCRIBED_WHOLLY
+        at_a_time = (
+            1 if kind == BROKER else DESCRIBED_TOGETHER if only_own or names or kind == GROUP else DESCRIBED_WHOLLY
+        )
         return await ask_each(self._cluster, resources, ask, at_a_time=at_a_time, again=again)
 
     async def alter_topic_configs(

@@ -39,6 +39,7 @@ from penstock_operator.ports.brokers import (
 
 DOMAIN, RACK, DRAINING, REMOVABLE = "broker.failure.domain", "broker.rack", "broker.draining", "broker.removable"
 RELEASE = "penstock.release"
+MIN_INSYNC = "min.insync.replicas"
 OF_BROKER = (DOMAIN, RACK, DRAINING, REMOVABLE, RELEASE)
 SILENT_S = 5.0
 """After which a broker that is registered and does not answer is taken for what it was last."""
@@ -153,6 +154,14 @@ class Gateway(GroupGateway):
             }
 
         return await self._line.call("topics", ask) if names is None or names else {}
+
+    async def min_insync(self, names: Collection[str]) -> dict[str, int]:
+        async def ask(admin: Admin) -> dict[str, int]:
+            found = told(await admin.describe_topic_configs(sorted(names), (MIN_INSYNC,)))
+            values = {name: entries[MIN_INSYNC].value or "" for name, entries in found.items() if MIN_INSYNC in entries}
+            return {name: int(value) for name, value in values.items() if value.isdecimal()}
+
+        return await self._line.call("settings of topics", ask) if names else {}
 
     async def create_topics(self, topics: Sequence[NewTopic]) -> dict[str, BrokersError | None]:
         wanted = [

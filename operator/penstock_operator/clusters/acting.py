@@ -19,6 +19,9 @@ from penstock_operator.reconcile.cluster_actions import (
     Remove,
     ResizeSet,
     RestartPod,
+    Step,
+    needs,
+    step_of,
 )
 from penstock_operator.reconcile.cluster_scale import words
 from penstock_operator.specs import compare, names, notes
@@ -29,6 +32,10 @@ REFUSED_FOR_S = 600.0
 log = get_logger("penstock.operator.clusters")
 
 
+class NotOursError(Exception):
+    """An object of a name that the cluster needs is somebody else's."""
+
+
 class Acting:
     def __init__(self, kube: Kube, connections: Connections) -> None:
         self._kube, self._connections = kube, connections
@@ -36,16 +43,24 @@ class Acting:
     async def act(
         self, cluster: Cluster, actions: tuple[ClusterAction, ...], memory: Memory, now: float
     ) -> tuple[list[Happening], str]:
-        """What people are to be told, and what went wrong; what comes after that is not begun."""
+        """What people are to be told, and what went wrong. What needs something that went wrong is not begun, and
+        nothing is where an object of the cluster's name is somebody else's: brokers are reached by these names."""
         told: list[Happening] = []
+        problems: list[str] = []
+        failed: set[Step] = set()
         for action in actions:
+            if needs(action) & failed:
+                continue
             try:
                 problem = await self._one(cluster, action, memory, now, told)
+            except NotOursError as e:
+                return told, str(e)
             except (KubeError, BrokersError) as e:
                 problem = str(e)
             if problem:
-                return told, problem
-        return told, ""
+                problems.append(problem)
+                failed.add(step_of(action))
+        return told, summed_up(problems)
 
     async def _one(
         self, cluster: Cluster, action: ClusterAction, memory: Memory, now: float, told: list[Happening]
@@ -54,7 +69,7 @@ class Acting:
         match action:
             case Apply(resource, body, why, is_new):
                 if is_new and (problem := await self._why_not_ours(cluster, resource, body["metadata"]["name"])):
-                    return problem
+                    raise NotOursError(problem)
                 log.info("applies", resource=resource.plural, name=body["metadata"]["name"], why=why)
                 await self._apply(resource, namespace, body, memory)
             case ResizeSet(body, removed, version):
@@ -129,6 +144,10 @@ class Acting:
                     problems[f"moving {topic}-{partition}"] = error
         if not problems:
             return ""
-        what, error = next(iter(problems.items()))
-        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        return f"{what}: {error}{more}"
+        return summed_up([f"{what}: {error}" for what, error in problems.items()])
+
+
+def summed_up(problems: list[str]) -> str:
+    """The first in full, and how many others there are."""
+    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    return problems[0] + more if problems else ""

@@ -11,12 +11,14 @@ from penstock.runtime.logging import get_logger
 from penstock_operator.clusters.acting import Acting
 from penstock_operator.clusters.observing import LARGE, Memory, Observing
 from penstock_operator.engine.ports import Connections, Objects, Queue, Verdict
+from penstock_operator.engine.refusals import tell_refused
 from penstock_operator.model.cluster import Cluster, ClusterStatus
 from penstock_operator.model.common import Key
 from penstock_operator.model.parse import InvalidResource, as_json, parse
-from penstock_operator.ports.kube import CLUSTERS, Happening, Kube, KubeError, Object
+from penstock_operator.ports.kube import CLUSTERS, Kube, KubeError, Object
 from penstock_operator.reconcile.cluster import Reconciled, reconcile
-from penstock_operator.reconcile.cluster_actions import ResizeSet, RestartPod
+from penstock_operator.reconcile.cluster_actions import ClusterAction, ResizeSet, RestartPod
+from penstock_operator.reconcile.plan import Plan
 
 log = get_logger("penstock.operator.clusters")
 
@@ -60,8 +62,7 @@ class ClusterController:
         try:
             cluster = parse("Cluster", body)
         except InvalidResource as e:
-            await self._kube.tell(body, [Happening("Warning", "Invalid", str(e))])
-            return Verdict()
+            return await tell_refused(self._kube, CLUSTERS, body, e, self._stamp())
         memory = self._memories.setdefault(cluster.metadata.uid, Memory())
         try:
             return await self._reconcile(cluster, body, memory)
@@ -78,12 +79,16 @@ class ClusterController:
             found = await self._decide(cluster, memory, fresh=True)
         memory.planned = found.planned
         plan = found.plan
+        restarts = any(isinstance(action, RestartPod) for action in plan.actions)
+        if restarts:  # What a restart means to clients is said before it happens.
+            await self._say(cluster, body, plan)
         told, problem = await self._acting.act(cluster, plan.actions, memory, self._now())
         is_news = problem != memory.failure
         memory.failure = problem
-        await self._write_status(cluster, body, plan.status)
-        if happenings := [*told, *plan.happenings]:
-            await self._kube.tell(body, happenings)
+        if told:
+            await self._kube.tell(body, told)
+        if not restarts:
+            await self._say(cluster, body, plan)
         if problem:
             if is_news:
                 log.warning("a cluster's plan failed", cluster=cluster.metadata.name, problem=problem)
@@ -91,15 +96,19 @@ class ClusterController:
         return Verdict(0.0 if is_news else plan.look_again_s)
 
     async def _decide(self, cluster: Cluster, memory: Memory, *, fresh: bool) -> Reconciled:
-        wall = datetime.fromtimestamp(self._wall(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        observed = await self._observing.look(cluster, memory, wall, self._now(), fresh=fresh)
+        observed = await self._observing.look(cluster, memory, self._stamp(), self._now(), fresh=fresh)
         if observed.said is not None and len(observed.said.topics) > LARGE:
             return await asyncio.to_thread(reconcile, cluster, observed, image=self._image, planned=memory.planned)
         return reconcile(cluster, observed, image=self._image, planned=memory.planned)
 
-    async def _write_status(self, cluster: Cluster, body: Object, status: ClusterStatus) -> None:
-        """Where it differs from what is there."""
-        wanted = as_json(status)
+    def _stamp(self) -> str:
+        return datetime.fromtimestamp(self._wall(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+    async def _say(self, cluster: Cluster, body: Object, plan: Plan[ClusterAction, ClusterStatus]) -> None:
+        """Writes the status where it differs from what is there, and Events."""
+        wanted = as_json(plan.status)
         if wanted != (body.get("status") or {}):
             meta = cluster.metadata
             await self._kube.patch_status(CLUSTERS, meta.namespace, meta.name, wanted, meta.uid)
+        if plan.happenings:
+            await self._kube.tell(body, plan.happenings)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from penstock_operator.engine.ports import Connections, Objects
 from penstock_operator.model.cluster import Cluster
-from penstock_operator.ports.brokers import Brokers, BrokersError
+from penstock_operator.ports.brokers import Brokers, BrokersError, TopicState
 from penstock_operator.ports.kube import (
     BUDGETS,
     CLAIMS,
@@ -22,8 +22,8 @@ from penstock_operator.ports.kube import (
     Resource,
 )
 from penstock_operator.reconcile.cluster_moves import Planned
-from penstock_operator.reconcile.cluster_observed import Observed, Pod, Said, read_claim, read_pod
-from penstock_operator.reconcile.cluster_partitions import summary
+from penstock_operator.reconcile.cluster_observed import Observed, Pod, Said, read_claim, read_pod, seconds_between
+from penstock_operator.reconcile.cluster_partitions import Partitions, summary
 from penstock_operator.specs import names
 
 OWNED = (STATEFUL_SETS, SERVICES, CONFIG_MAPS, BUDGETS)
@@ -46,6 +46,10 @@ class Memory:
     settled: dict[tuple[Resource, str], str] = field(default_factory=dict)
     said: Said | None = None
     said_at: float = 0.0
+    min_insync: Mapping[str, int] = field(default_factory=dict)
+    """By topic, as of the last look at which something depended on it: enough to go on telling of it."""
+    seen_ready: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """By UID, of pods that are ready since a time to come: since when, and when that was seen first."""
 
 
 class Observing:
@@ -61,7 +65,7 @@ class Observing:
             found: Sequence[Object] = await self._kube.list(PODS, namespace, {names.CLUSTER_LABEL: name})
         else:
             found = self._objects.in_cluster(PODS, namespace, name)
-        pods = tuple(sorted(self._pods(name, found), key=lambda pod: pod.ordinal))
+        pods = tuple(sorted(clamped(self._pods(name, found), memory, wall), key=lambda pod: pod.ordinal))
         live = {
             (resource, body["metadata"]["name"]): body
             for resource in OWNED
@@ -117,7 +121,10 @@ class Observing:
             return None, "the cluster is not known yet"
         try:
             async with asyncio.timeout(PATIENCE_S):
-                memory.said = await said_by(brokers)
+                if not fresh:
+                    memory.said = await said_by(brokers, memory.min_insync)
+                else:
+                    memory.said, memory.min_insync = await surely_said_by(brokers)
         except BrokersError as e:
             return None, str(e)
         except TimeoutError:
@@ -126,13 +133,47 @@ class Observing:
         return memory.said, ""
 
 
-async def said_by(brokers: Brokers) -> Said:
+def clamped(pods: Sequence[Pod], memory: Memory, wall: str) -> list[Pod]:
+    """Pods whose `ready_since` is not later than when they were first seen so: the API server's clock may be ahead of
+    this one, by longer than anybody wants to wait."""
+    seen: dict[str, tuple[str, str]] = {}
+    for pod in pods:
+        known = memory.seen_ready.get(pod.uid)
+        if known is not None and known[0] == pod.ready_since:
+            seen[pod.uid] = known
+        elif is_later(pod.ready_since, wall):
+            seen[pod.uid] = (pod.ready_since, wall)
+    memory.seen_ready = seen
+    return [replace(pod, ready_since=seen[pod.uid][1]) if pod.uid in seen else pod for pod in pods]
+
+
+def is_later(one: str, than: str) -> bool:
+    since = seconds_between(one, than)
+    return since is not None and since < 0
+
+
+async def surely_said_by(brokers: Brokers) -> tuple[Said, Mapping[str, int]]:
+    """As `said_by`, with min.insync.replicas of all topics, which is a request for every few hundred of them. Where
+    that is not told, the rest is as good as before: not everything depends on it."""
+    said, min_insync, why = await said_by(brokers, {}), dict[str, int](), ""
+    try:
+        min_insync = await brokers.min_insync(said.topics.keys())
+    except BrokersError as e:
+        why = str(e)
+    unsure = tuple(sorted(said.topics.keys() - min_insync.keys()))
+    partitions = await summed(said.topics, min_insync)
+    return replace(said, partitions=partitions, unsure=unsure, unsure_why=why), min_insync
+
+
+async def said_by(brokers: Brokers, min_insync: Mapping[str, int]) -> Said:
     """Three requests, and one to each broker. Raises `BrokersError`."""
     picture = await brokers.picture()
     settings = await brokers.broker_settings([broker.broker_id for broker in picture.brokers])
     topics = await brokers.topics(settings=False)
+    return Said(picture, settings, topics, await summed(topics, min_insync))
+
+
+async def summed(topics: Mapping[str, TopicState], min_insync: Mapping[str, int]) -> Partitions:
     if len(topics) > LARGE:
-        partitions = await asyncio.to_thread(summary, topics)
-    else:
-        partitions = summary(topics)
-    return Said(picture, settings, topics, partitions)
+        return await asyncio.to_thread(summary, topics, min_insync)
+    return summary(topics, min_insync)

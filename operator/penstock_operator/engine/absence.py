@@ -3,14 +3,22 @@
 There are no finalizers, so objects go at once, also with their namespace or with the definition of their resource, and
 also while nobody looks. That somebody wanted one thing gone is told by its DELETED event, or by two complete lists in a
 row that lack it; that all is being taken down with it, by what the API server says to a creation.
+
+Lists prove nothing where the definitions were deleted and made again while nobody looked: all objects are missing then,
+and what is restored comes back one by one. So they do not count while the Cluster is missing, and for a while after it
+was made.
 """
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 from penstock_operator.model.common import API_VERSION, PLURALS, Kind
-from penstock_operator.ports.kube import Kube, KubeError, Resource
+from penstock_operator.ports.kube import CLUSTERS, Kube, KubeError, Object, Resource
 
 MAX_REMEMBERED = 20_000
+YOUNG_S = 600.0
+"""After a Cluster was made, for which nothing is deleted because lists lack its object."""
 
 
 class KeptOwners:
@@ -28,6 +36,24 @@ class KeptOwners:
 
     def __contains__(self, uid: object) -> bool:
         return uid in self._uids
+
+
+def do_lists_count(cluster: Object | None, wall_s: float) -> bool:
+    """Whether objects of this Cluster that complete lists lack may count as deleted. `wall_s`: now, in s since 1970."""
+    metadata = cluster["metadata"] if cluster is not None else {}
+    if not metadata or metadata.get("deletionTimestamp") is not None:
+        return False
+    try:
+        made = datetime.fromisoformat(str(metadata.get("creationTimestamp")))
+    except ValueError:
+        return False
+    made = made if made.tzinfo is not None else made.replace(tzinfo=UTC)
+    return wall_s - made.timestamp() >= YOUNG_S
+
+
+async def do_lists_count_now(kube: Kube, namespace: str, cluster: str, wall_s: float) -> bool:
+    """As `do_lists_count`, by what the API server says now. Raises `KubeError`."""
+    return do_lists_count(await kube.get(CLUSTERS, namespace, cluster), wall_s)
 
 
 async def is_taken_down(kube: Kube, kind: Kind, namespace: str, cluster: str) -> bool:

@@ -11,11 +11,13 @@ import msgspec
 
 from penstock.runtime.clock import Clock
 from penstock_operator.engine.ports import Connections, Objects, Verdict
+from penstock_operator.engine.refusals import tell_refused
 from penstock_operator.groups.endings import Endings
 from penstock_operator.groups.pacing import Pacing
-from penstock_operator.groups.views import Views, parsed
+from penstock_operator.groups.views import Views
 from penstock_operator.model.common import Key
 from penstock_operator.model.group import ConsumerGroup, ConsumerGroupStatus
+from penstock_operator.model.parse import InvalidResource, parse
 from penstock_operator.ports.brokers import Brokers, BrokersError, GroupState, SettingsChange
 from penstock_operator.ports.kube import CONSUMER_GROUPS, Kube, KubeError, Object
 from penstock_operator.reconcile.group import reconcile
@@ -39,7 +41,7 @@ class GroupController:
     ) -> None:
         self._kube, self._objects, self._connections = kube, objects, connections
         self._clock, self._views, self._pacing = clock, views, pacing
-        self._endings = Endings(kube, objects, connections, views)
+        self._endings = Endings(kube, objects, connections, clock, views)
         self._slots = asyncio.Semaphore(WRITES_AT_ONCE)
 
     async def reconcile(self, keys: Sequence[Key]) -> Mapping[Key, Verdict]:
@@ -53,9 +55,9 @@ class GroupController:
                 self._pacing.forget(key)
                 continue
             try:
-                group = parsed(body)
-            except msgspec.ValidationError as error:
-                verdicts[key] = Verdict(error=f"the object cannot be read: {error}")
+                group = parse("ConsumerGroup", body)
+            except InvalidResource as error:
+                verdicts[key] = await tell_refused(self._kube, CONSUMER_GROUPS, body, error, self._now())
                 continue
             if group.metadata.deletion_timestamp is None:
                 by_cluster.setdefault((key.namespace, group.spec.cluster_ref.name), []).append((key, body, group))

@@ -8,6 +8,7 @@ the list, so that a broker that is down takes no object away.
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from functools import partial
 
@@ -18,7 +19,7 @@ from penstock_operator.groups.endings import owner_of_ended
 from penstock_operator.groups.views import FRESH_MS, Parsed, Place, View, Views
 from penstock_operator.model.common import Key
 from penstock_operator.model.group import ConsumerGroup
-from penstock_operator.ports.brokers import Brokers, BrokersError
+from penstock_operator.ports.brokers import Brokers, BrokersError, GroupState
 from penstock_operator.ports.kube import CLUSTERS, CONSUMER_GROUPS, Happening, Kube, KubeError, Object
 from penstock_operator.reconcile.group_names import discovered, hashed_name, plain_name
 from penstock_operator.reconcile.group_types import is_there
@@ -26,6 +27,8 @@ from penstock_operator.reconcile.group_types import is_there
 POLL_S = 4.0
 MAX_DISCOVERED = 1_000
 CREATED_A_POLL = 100
+LOOKED_AT_A_POLL = 100
+"""Groups without an object, at least: some of them are to be deleted, however few may be shown."""
 LISTS_NEEDED = 2
 POLL_TIMEOUT_S = 60.0
 REFUSED_MS = 300_000
@@ -136,15 +139,19 @@ class Discovery:
     async def _show_new(self, cluster: Object, brokers: Brokers, view: View, new: Sequence[str]) -> None:
         metadata = cluster["metadata"]
         namespace, name = metadata["namespace"], metadata["name"]
-        states = await brokers.groups(new[: self._max]) if new else {}
-        view.orphans = {g: uid for g, state in states.items() if (uid := owner_of_ended(state))}
+        looked_at = in_turn(new, view.looked_up_to, max(self._max, LOOKED_AT_A_POLL))
+        states = await brokers.groups(looked_at) if looked_at else {}
+        _note_orphans(view, new, looked_at, states)
         now_ms = self._clock.boot_ms()
         view.refused_ms = {g: at for g, at in view.refused_ms.items() if now_ms - at < REFUSED_MS}
         hidden = view.orphans.keys() | view.refused_ms.keys()
-        wanted = [g for g in new if g in states and is_there(states[g]) and g not in hidden]
+        wanted = [g for g in looked_at if g in states and is_there(states[g]) and g not in hidden]
         room = self._max - sum(one.is_discovered for one in self._views.objects_of(namespace, name))
         await self._tell_of_cap(cluster, view, len(new) - max(room, 0))
-        for group_id in wanted[: max(0, min(room, CREATED_A_POLL))]:
+        created = wanted[: max(0, min(room, CREATED_A_POLL))]
+        if looked_at and (room <= 0 or len(created) == len(wanted)):
+            view.looked_up_to = looked_at[-1]
+        for group_id in created:
             try:
                 await self._create(cluster, group_id)
             except KubeError as error:
@@ -203,5 +210,25 @@ class Discovery:
                 await self._delete(one)
 
     async def _delete(self, one: Parsed) -> None:
-        metadata = one.group.metadata
-        await self._kube.delete(CONSUMER_GROUPS, metadata.namespace, metadata.name, metadata.uid)
+        """As it was looked at: one that somebody has taken over since then is theirs."""
+        metadata, version = one.group.metadata, str(one.body["metadata"].get("resourceVersion") or "")
+        place = (CONSUMER_GROUPS, metadata.namespace, metadata.name, metadata.uid)
+        try:
+            await self._kube.delete(*place, resource_version=version)
+        except KubeError as error:
+            if error.status != 409:
+                raise
+            self._queue.put(Key("ConsumerGroup", metadata.namespace, metadata.name))  # the next poll looks again, too
+
+
+def in_turn(groups: Sequence[str], behind: str, at_most: int) -> Sequence[str]:
+    """So many of `groups`, which are in order, from the first one behind `behind` on and around."""
+    start = bisect_right(groups, behind)
+    return [*groups[start:], *groups[:start]][:at_most]
+
+
+def _note_orphans(view: View, new: Sequence[str], looked_at: Sequence[str], states: Mapping[str, GroupState]) -> None:
+    """Those that were not looked at this time stay as they were found."""
+    unseen = set(new).difference(looked_at)
+    found = {g: uid for g, state in states.items() if (uid := owner_of_ended(state))}
+    view.orphans = {g: uid for g, uid in view.orphans.items() if g in unseen} | found

@@ -2,18 +2,19 @@
 
 There are no finalizers, so an object may go while nobody looks. The group keeps who owned it and what was wanted
 (`penstock.owner`, `penstock.deletion.policy`). It is deleted when the object's DELETED event came, or when two complete
-lists in a row, fresh from the API server, lack the owner's UID; never while the namespace or the definition of
-ConsumerGroups is going away with everything in it, which a dry-run create tells. A group that is kept although what is
-stored says Delete (its object's last word had not reached the brokers, or all is going) loses that note: it must not be
-deleted later for the same absence.
+lists in a row, fresh from the API server, lack the owner's UID (while the Cluster is missing or was made a moment ago
+they do not count); never while the namespace or the definition of ConsumerGroups is going away with everything in it,
+which a dry-run create tells. A group that is kept although what is stored says Delete (its object's last word had not
+reached the brokers, or all is going) loses that note: it must not be deleted later for the same absence.
 """
 
 from __future__ import annotations
 
 import msgspec
 
+from penstock.runtime.clock import Clock
 from penstock.runtime.logging import get_logger
-from penstock_operator.engine.absence import KeptOwners, is_taken_down
+from penstock_operator.engine.absence import KeptOwners, do_lists_count, do_lists_count_now, is_taken_down
 from penstock_operator.engine.ports import Connections, Objects, Verdict
 from penstock_operator.groups.views import Place, View, Views, parsed
 from penstock_operator.model.common import LISTS_WITHOUT, Key
@@ -26,15 +27,16 @@ from penstock_operator.ports.brokers import (
     GroupState,
     SettingsChange,
 )
-from penstock_operator.ports.kube import CONSUMER_GROUPS, Kube, KubeError, Object
+from penstock_operator.ports.kube import CLUSTERS, CONSUMER_GROUPS, Kube, KubeError, Object
 from penstock_operator.reconcile.group_names import is_discovered
 
 log = get_logger("operator")
 
 
 class Endings:
-    def __init__(self, kube: Kube, objects: Objects, connections: Connections, views: Views) -> None:
+    def __init__(self, kube: Kube, objects: Objects, connections: Connections, clock: Clock, views: Views) -> None:
         self._kube, self._objects, self._connections, self._views = kube, objects, connections, views
+        self._clock = clock
         self._lacked: dict[tuple[Place, str, str], int] = {}
         """By cluster, group and owner's UID, in how many lists in a row it was missing."""
         self._kept_owners = KeptOwners()
@@ -77,6 +79,8 @@ class Endings:
         """Groups whose owner is gone, found by `groups.discovery`. What fails of one keeps no other waiting."""
         candidates: dict[tuple[Place, str, str], None] = {}
         for place, view in self._views.all().items():
+            if not do_lists_count(self._objects.get(CLUSTERS, *place), self._wall_s()):
+                continue
             candidates.update({(place, group_id, uid): None for group_id, uid in view.orphans.items()})
         self._lacked = {candidate: times for candidate, times in self._lacked.items() if candidate in candidates}
         for namespace in sorted({place[0] for place, _, _ in candidates}):
@@ -108,6 +112,8 @@ class Endings:
         brokers = self._connections.of(*place)
         if brokers is None or group_id in self._views.winners(*place):
             return
+        if not await do_lists_count_now(self._kube, *place, self._wall_s()):
+            return
         state = (await brokers.groups([group_id])).get(group_id)
         if state is not None and owner_of_ended(state) == uid:
             if self._was_to_stay(uid) or await is_taken_down(self._kube, "ConsumerGroup", *place):
@@ -115,6 +121,9 @@ class Endings:
             else:
                 await self._delete(place, brokers, group_id)
         self._lacked.pop(candidate, None)
+
+    def _wall_s(self) -> float:
+        return self._clock.wall_ms() / 1_000
 
     def _was_to_stay(self, uid: str) -> bool:
         """By its object's last word, where its DELETED event brought it."""
@@ -146,7 +155,7 @@ class Endings:
 
 
 def _is_to_go(group: ConsumerGroup) -> bool:
-    return group.spec.deletion_policy == "Delete" and not group.spec.paused
+    return group.spec.lasting_policy == "Delete"
 
 
 def _group_of(body: Object) -> tuple[str, str]:

@@ -30,6 +30,8 @@ class View:
     orphans: dict[str, str] = field(default_factory=dict)
     refused_ms: dict[str, int] = field(default_factory=dict)
     """By group for which the API server takes no object, when that was."""
+    looked_up_to: str = ""
+    """The last of the groups without an object that the last poll looked at: the next one goes on behind it."""
     is_capped: bool = False
     is_blind: bool = False
     """Whether the brokers have not answered for longer than `FRESH_MS`, and the objects were called to say so."""

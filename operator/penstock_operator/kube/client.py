@@ -104,17 +104,25 @@ class KubeClient:
         return made is not None
 
     async def delete(
-        self, resource: Resource, namespace: str, name: str, uid: str = "", *, orphan: bool = False
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        uid: str = "",
+        *,
+        resource_version: str = "",
+        orphan: bool = False,
     ) -> bool:
         policy = "Orphan" if orphan else "Background"
         body: Object = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": policy}
-        if uid:
-            body["preconditions"] = {"uid": uid}
+        conditions = {"uid": uid, "resourceVersion": resource_version}
+        if any(conditions.values()):
+            body["preconditions"] = {key: value for key, value in conditions.items() if value}
         try:
             await self._requests.send("DELETE", path_of(resource, namespace, name), body=body)
         except KubeError as error:
-            # 409: the object of that name has another uid, so the one that was meant is gone.
-            if error.status == 404 or (error.status == 409 and uid):
+            # 409: the object of that name has another uid, so the one that was meant is gone; or another version.
+            if error.status == 404 or (error.status == 409 and uid and not resource_version):
                 return False
             raise
         self._written("delete", resource, None)

@@ -153,7 +153,7 @@ class ConsumerGroupSpec(Model, frozen=True, kw_only=True):
             OffsetReset,
             doc(
                 "Sets the group's offsets, once for each `id`, while the group has no members. Its plan is in the"
-                " status."
+                " status. One that fails is not tried again: give it another `id`."
             ),
         ]
         | None
@@ -163,7 +163,18 @@ class ConsumerGroupSpec(Model, frozen=True, kw_only=True):
         DeletionPolicy,
         doc("What becomes of the group's offsets when this object is deleted: Retain keeps them."),
     ] = "Retain"
-    paused: Annotated[bool, doc("While true nothing is changed; the status goes on being true.")] = False
+    paused: Annotated[
+        bool,
+        doc(
+            "While true nothing is changed; the status goes on being true. The group of an object that is deleted while"
+            " it is paused is kept."
+        ),
+    ] = False
+
+    @property
+    def lasting_policy(self) -> DeletionPolicy:
+        """What becomes of the group if the object is deleted as it is now."""
+        return "Retain" if self.paused else self.deletion_policy
 
 
 class TopicLag(Model, frozen=True, kw_only=True):

@@ -28,7 +28,7 @@ S = TypeVar("S", bound=Model)
 class InvalidResource(ValueError):
     """An object that cannot be what its kind says. `field` is a path as `kubectl explain` takes it."""
 
-    def __init__(self, kind: str, namespace: str, name: str, field: str, reason: str) -> None:
+    def __init__(self, kind: Kind, namespace: str, name: str, field: str, reason: str) -> None:
         super().__init__(f"{kind} {namespace}/{name}: {field}: {reason}")
         self.kind, self.namespace, self.name, self.field, self.reason = kind, namespace, name, field, reason
 
@@ -70,6 +70,18 @@ def parse(kind: Kind, object_: Mapping[str, Any]) -> Resource:
             return ConsumerGroup(metadata=meta, spec=group, status=_status(status, ConsumerGroupStatus))
 
 
+def status_of(kind: Kind, object_: Mapping[str, Any]) -> ClusterStatus | TopicStatus | ConsumerGroupStatus:
+    """The status of an object whose other parts may be wrong; an empty one where it cannot be read."""
+    status = object_.get("status") or {}
+    match kind:
+        case "Cluster":
+            return _status(status, ClusterStatus)
+        case "Topic":
+            return _status(status, TopicStatus)
+        case "ConsumerGroup":
+            return _status(status, ConsumerGroupStatus)
+
+
 def as_object(resource: Resource) -> dict[str, Any]:
     """What `apply` and `create` take: no status, and of the metadata what users give."""
     meta = resource.metadata
@@ -90,7 +102,7 @@ def as_json(part: Model) -> dict[str, Any]:
 
 
 class _Where(msgspec.Struct, frozen=True):
-    kind: str
+    kind: Kind
     namespace: str
     name: str
 

@@ -22,7 +22,8 @@ from penstock_operator.model.fields import Column, Rule, doc
 from penstock_operator.model.settings import CONFIG_VALUE, MAX_SETTINGS, topic_rules
 
 MAX_PARTITIONS = 10_000
-MAX_REPLICAS = 64
+MAX_REPLICAS = 32
+"""As many as brokers let a partition have."""
 
 
 class TopicSpec(Model, frozen=True, kw_only=True):
@@ -89,7 +90,18 @@ class TopicSpec(Model, frozen=True, kw_only=True):
         DeletionPolicy,
         doc("What becomes of the topic, and of its data, when this object is deleted: Retain keeps it."),
     ] = "Retain"
-    paused: Annotated[bool, doc("While true nothing is changed; the status goes on being true.")] = False
+    paused: Annotated[
+        bool,
+        doc(
+            "While true nothing is changed; the status goes on being true. The topic of an object that is deleted while"
+            " it is paused is kept."
+        ),
+    ] = False
+
+    @property
+    def lasting_policy(self) -> DeletionPolicy:
+        """What becomes of the topic if the object is deleted as it is now."""
+        return "Retain" if self.paused else self.deletion_policy
 
 
 class TopicStatus(Model, frozen=True, kw_only=True):

@@ -116,6 +116,10 @@ class Brokers(Protocol):
         """Those of `names` that exist, or all but the brokers' own; reassignments that go on are in the partitions.
         `settings` may name those that are wanted: of many topics, all settings are a lot."""
 
+    async def min_insync(self, names: Collection[str]) -> dict[str, int]:
+        """`min.insync.replicas` of each topic as it counts: its own, or the brokers' default. Those that there are not,
+        or that do not tell, are missing."""
+
     async def create_topics(self, topics: Sequence[NewTopic]) -> dict[str, BrokersError | None]: ...
 
     async def grow_topics(self, partitions: Mapping[str, int]) -> dict[str, BrokersError | None]: ...

@@ -90,9 +90,18 @@ class Kube(Protocol):
         name may have been made meanwhile."""
 
     async def delete(
-        self, resource: Resource, namespace: str, name: str, uid: str = "", *, orphan: bool = False
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        uid: str = "",
+        *,
+        resource_version: str = "",
+        orphan: bool = False,
     ) -> bool:
-        """With `uid`, only that object. With `orphan` what it owns stays, and has no owner. False where it was gone."""
+        """With `uid`, only that object; False where it was gone. With `resource_version`, only as it was then: one that
+        was changed meanwhile, or is another, is a conflict (409), for the caller to look again. With `orphan` what it
+        owns stays, and has no owner."""
 
     async def tell(self, about: Object, happenings: Sequence[Happening]) -> None:
         """Writes Events (events.k8s.io/v1), the same ones counted in a series; never raises: telling is best effort."""

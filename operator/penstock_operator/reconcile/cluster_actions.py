@@ -1,12 +1,14 @@
-"""What reconciling a cluster may do. Carried out by `clusters.acting`, in the order of the plan."""
+"""What reconciling a cluster may do, and what has to have been done before. Carried out by `clusters.acting`, in the
+order of the plan."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from penstock_operator.ports.brokers import SettingsChange
-from penstock_operator.ports.kube import Object, Resource
+from penstock_operator.ports.kube import CONFIG_MAPS, STATEFUL_SETS, Object, Resource
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,3 +84,39 @@ class Reassign:
 
 
 ClusterAction = Apply | Remove | GrowClaim | NoteClaim | RestartPod | ResizeSet | ChangeBrokers | Reassign
+
+Step = Literal["notes", "pods", "settings", "moves", "other"]
+
+
+def step_of(action: ClusterAction) -> Step:
+    """What others may have to wait for."""
+    match action:
+        case Apply(resource=resource) if resource == CONFIG_MAPS:
+            return "notes"
+        case Apply(resource=resource) | Remove(resource=resource) if resource == STATEFUL_SETS:
+            return "pods"
+        case ResizeSet():
+            return "pods"
+        case ChangeBrokers():
+            return "settings"
+        case Reassign():
+            return "moves"
+        case _:
+            return "other"
+
+
+def needs(action: ClusterAction) -> frozenset[Step]:
+    """The steps none of which may have failed before in the same plan. The ConfigMap has the notes, which are written
+    before what they are about is begun, and the settings that pods start with; brokers are bounded and told where they
+    stand before replicas move. A Service, the budget, a claim: none of them needs another, and none is needed."""
+    match action:
+        case Reassign():
+            return frozenset({"notes", "settings", "moves"})
+        case ChangeBrokers():
+            return frozenset({"notes"})
+        case RestartPod():
+            return frozenset({"notes", "pods"})
+        case _ if step_of(action) == "pods":
+            return frozenset({"notes", "pods"})
+        case _:
+            return frozenset()

@@ -59,6 +59,9 @@ class Said:
     settings: Mapping[int, Mapping[str, str]]
     topics: Mapping[str, TopicState]
     partitions: Partitions
+    unsure: tuple[str, ...] = ()
+    """Topics whose min.insync.replicas was asked for and is not known."""
+    unsure_why: str = ""
 
 
 @dataclass(frozen=True, slots=True)

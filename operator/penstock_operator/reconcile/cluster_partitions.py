@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from penstock_operator.ports.brokers import TopicState
@@ -28,6 +28,10 @@ class Partitions:
     """By broker, partitions of which it is in sync and another replica is not: without it they would lack two."""
     alone: Mapping[int, int] = field(default_factory=dict)
     """By broker, partitions of which it has the only replica: they are away while it is."""
+    tight: Mapping[tuple[int, ...], int] = field(default_factory=dict)
+    """By replicas, partitions of several of them and not of more than min.insync.replicas asks for: while one of these
+    brokers is away, nothing is written to them with acks=all."""
+    tight_example: str = ""
     factors: Mapping[int, tuple[int, tuple[str, ...]]] = field(default_factory=dict)
     """By replication factor: how many topics have it, and the names of the first of them."""
 
@@ -38,16 +42,26 @@ class Partitions:
         more = sum(count for _, (count, _) in found) - len(named)
         return ", ".join(named) + (f" and {more:,} more" if more > 0 else "")
 
+    def tight_on(self, brokers: Iterable[int]) -> int:
+        """How many of those partitions have a replica on one of these brokers."""
+        chosen = set(brokers)
+        return sum(count for replicas, count in self.tight.items() if not chosen.isdisjoint(replicas))
 
-def summary(topics: Mapping[str, TopicState]) -> Partitions:
+
+def summary(topics: Mapping[str, TopicState], min_insync: Mapping[str, int] | None = None) -> Partitions:
+    """`min_insync` has min.insync.replicas of those topics of which it is known. It counts at most the replication
+    factor, and not the replicas that are being added."""
     offline = under = moving = total = 0
     held: Counter[int] = Counter()
     behind: Counter[int] = Counter()
     unspared: Counter[int] = Counter()
     alone: Counter[int] = Counter()
+    tight: Counter[tuple[int, ...]] = Counter()
+    example = ""
     factors: dict[int, tuple[int, list[str]]] = {}
     for name in sorted(topics):
         factor = 0
+        least = (min_insync or {}).get(name, 0)
         for part in topics[name].partitions:
             total += 1
             held.update(part.replicas)
@@ -62,6 +76,9 @@ def summary(topics: Mapping[str, TopicState]) -> Partitions:
                 unspared.update(broker for broker in part.isr if broker in due)
             if len(due) == 1:
                 alone.update(due)
+            elif len(due) <= least:
+                tight[tuple(sorted(due))] += 1
+                example = example or f"{name} ({len(due)} replicas, min.insync.replicas {least})"
         count, first = factors.get(factor, (0, []))
         if count < NAMED:
             first = [*first, name]
@@ -75,5 +92,7 @@ def summary(topics: Mapping[str, TopicState]) -> Partitions:
         behind=behind,
         unspared=unspared,
         alone=alone,
+        tight=tight,
+        tight_example=example,
         factors={factor: (count, tuple(first)) for factor, (count, first) in factors.items()},
     )

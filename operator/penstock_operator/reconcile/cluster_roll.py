@@ -1,8 +1,10 @@
 """Restarts pods that were started with something else than what is wanted: one at a time, and only when that is safe.
 
 A pod that serves goes only when all others serve and are in sync, so that each partition keeps all of its replicas but
-one; the controller goes last. A pod that does not serve and is outdated goes at once: it is no loss, and a change that
-was bad is mended by the next one. Whatever is not known counts as unsafe.
+one: with more replicas than its min.insync.replicas asks for, clients notice nothing. Those with no more are told of
+(`Partitions.tight`), as nothing but the user can help them. The controller goes last. A pod that does not serve and is
+outdated goes at once: it is no loss, and a change that was bad is mended by the next one. Whatever is not known counts
+as unsafe.
 """
 
 from __future__ import annotations
@@ -115,6 +117,10 @@ def why_not_yet(there: Sequence[Pod], observed: Observed, pods: int) -> str:
 def why_not_this(pod: Pod, observed: Observed) -> str:
     """Why one that serves may not go although all others do; empty where it may."""
     assert observed.said is not None, "asked for before"
+    if unsure := observed.said.unsure:
+        more = f" and {len(unsure) - 1:,} more" if len(unsure) > 1 else ""
+        because = f": {observed.said.unsure_why}" if observed.said.unsure_why else ""
+        return f"min.insync.replicas of topic {unsure[0]}{more} is not known{because}"
     partitions = observed.said.partitions
     behind = {broker: count for broker, count in partitions.behind.items() if broker != pod.ordinal and count}
     if behind:

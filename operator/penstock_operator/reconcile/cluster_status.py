@@ -10,6 +10,7 @@ from penstock_operator.model.common import Condition, with_conditions
 from penstock_operator.ports.kube import Happening
 from penstock_operator.reconcile.cluster_moves import Moves
 from penstock_operator.reconcile.cluster_observed import Observed
+from penstock_operator.reconcile.cluster_partitions import Partitions
 from penstock_operator.reconcile.cluster_roll import Roll
 from penstock_operator.reconcile.cluster_scale import Scale, words
 from penstock_operator.reconcile.cluster_storage import Storage
@@ -186,9 +187,14 @@ def rolled(observed: Observed, found: Findings) -> Finding:
     message = f"broker {words(roll.outdated)} {'is' if len(roll.outdated) == 1 else 'are'} yet to be restarted"
     if roll.waits:
         message += f"; the next one waits: {roll.waits}"
-    alone = observed.said.partitions.alone if observed.said is not None else {}
-    if count := sum(alone.get(number, 0) for number in roll.outdated):
+    partitions = observed.said.partitions if observed.said is not None else Partitions()
+    if count := sum(partitions.alone.get(number, 0) for number in roll.outdated):
         message += f"; {count:,} partitions have one replica only and are away while their broker restarts"
+    if count := partitions.tight_on(roll.outdated):
+        message += (
+            f"; {count:,} partitions, such as those of topic {partitions.tight_example}, take no records with acks=all"
+            " while one of their brokers restarts: give them more replicas, or a lower min.insync.replicas"
+        )
     return "Rolled", False, roll.reason or "Waiting", message
 
 

@@ -38,10 +38,13 @@ def reconcile(desired: ConsumerGroup, seen: Observed, at: str) -> GroupPlan:
         ready = _condition(READY, "False", "Conflict", why, desired)
         return Plan(_with(desired, shown, (ready, _health(desired, seen.group)), at))
     actions, happenings, reset, look_again_s = _offsets(desired, seen)
-    actions = (*_ownership(desired, seen.group, bool(actions)), *actions)
+    if desired.spec.paused:
+        actions = _kept_while_paused(desired, seen.group)
+    else:
+        actions = (*_ownership(desired, seen.group, bool(actions)), *actions)
     status = _with(desired, shown, (_readiness(desired, seen), _health(desired, seen.group)), at)
     status = msgspec.structs.replace(status, reset=reset)
-    return Plan(status, () if desired.spec.paused else actions, happenings, look_again_s)
+    return Plan(status, actions, happenings, look_again_s)
 
 
 def _offsets(
@@ -54,6 +57,8 @@ def _offsets(
             return begin, (), None, None
         return begin, (), None, SOON_S if begin else TOPIC_LOOK_S if group_reset.missing_topics(desired, seen) else None
     told = desired.status.reset
+    if group_reset.has_failed(reset, desired):
+        return (), (), told, None
     if group_reset.is_done(reset, desired, seen.group):
         now = group_reset.done(desired)
         is_news = told is not None and told.id == reset.id and told.phase != "Done"
@@ -65,7 +70,7 @@ def _offsets(
     actions: tuple[Action, ...] = ()
     if offsets:
         actions = (Commit(offsets, f"reset {reset.id}"), Settings({RESET_ID: reset.id}))
-    if any(topic not in seen.partitions for topic in reset.topics):
+    if group_reset.is_only_shown(reset, desired) and any(topic not in seen.partitions for topic in reset.topics):
         return actions, happenings, now, TOPIC_LOOK_S
     return actions, happenings, now, SOON_S if now.phase == "Planned" and not now.message else None
 
@@ -141,6 +146,14 @@ def _ownership(desired: ConsumerGroup, group: GroupState | None, is_made_now: bo
             return (Settings(wanted),)
     elif settings.get(OWNER) and settings.get(DELETION_POLICY) == "Delete":
         # Another's, too: this object is the group's now, and keeps it.
+        return (Settings({OWNER: None, DELETION_POLICY: None}),)
+    return ()
+
+
+def _kept_while_paused(desired: ConsumerGroup, group: GroupState | None) -> tuple[Action, ...]:
+    """The one note that a paused object does change: its group must not go with it, whoever sees that it went."""
+    settings = group.settings if group is not None else {}
+    if settings.get(OWNER) == desired.metadata.uid and settings.get(DELETION_POLICY) == "Delete":
         return (Settings({OWNER: None, DELETION_POLICY: None}),)
     return ()
 

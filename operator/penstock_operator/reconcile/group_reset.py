@@ -4,7 +4,7 @@ A reset goes: its plan is written into the status (Planned), then offsets are co
 group (`penstock.reset.id`), then the status says Done. Wherever that breaks off it goes on: until the id is set the
 commit is done again, to the same place. The id is kept by the brokers, so neither applying the manifest again, nor
 another object, nor another operator does it a second time. The group's newest id counts: an older one applied after it
-is a new wish.
+is a new wish. One that cannot be done is Failed, and stays so: another try is another id.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from penstock_operator.reconcile.group_types import At, Observed, is_idle
 
 EARLIEST, LATEST = -2, -1
 SHOWN_CHANGES = 100
+AGAIN = "for another try give the reset another id"
 Phase = Literal["Planned", "Done", "Refused", "Failed"]
 
 
@@ -29,11 +30,26 @@ def is_done(reset: OffsetReset, desired: ConsumerGroup, group: GroupState | None
     return told is not None and told.id == reset.id and told.phase == "Done"
 
 
+def has_failed(reset: OffsetReset, desired: ConsumerGroup) -> bool:
+    """Once and for all: what could not be done when it was asked for must not be done when nobody expects it any more.
+    A plan that is only looked at may become another."""
+    told = desired.status.reset
+    return told is not None and (told.id, told.phase) == (reset.id, "Failed") and not is_only_shown(reset, desired)
+
+
+def is_only_shown(reset: OffsetReset, desired: ConsumerGroup) -> bool:
+    return reset.dry_run or desired.spec.paused
+
+
+def is_over(reset: OffsetReset, desired: ConsumerGroup, group: GroupState | None) -> bool:
+    return has_failed(reset, desired) or is_done(reset, desired, group)
+
+
 def topics_asked(desired: ConsumerGroup, group: GroupState | None) -> frozenset[str]:
     """Of which topics the partitions have to be known."""
     spec = desired.spec
     asked: set[str] = set()
-    if spec.reset is not None and not is_done(spec.reset, desired, group):
+    if spec.reset is not None and not is_over(spec.reset, desired, group):
         asked.update(spec.reset.topics)
     if begins(desired, group) and spec.starting_offsets is not None:
         asked.update(spec.starting_offsets.topics)
@@ -44,7 +60,7 @@ def questions(desired: ConsumerGroup, group: GroupState | None, partitions: Mapp
     """Which offsets have to be known, by time in ms since 1970 (-2 earliest, -1 latest). Raises `ValueError` for a
     timestamp that is none."""
     reset = desired.spec.reset
-    if reset is not None and not is_done(reset, desired, group):
+    if reset is not None and not is_over(reset, desired, group):
         if reset.to == "offset":
             return {}
         time = {"earliest": EARLIEST, "latest": LATEST}.get(reset.to)
@@ -60,7 +76,7 @@ def questions(desired: ConsumerGroup, group: GroupState | None, partitions: Mapp
 def ranges_asked(desired: ConsumerGroup, group: GroupState | None, partitions: Mapping[str, int]) -> tuple[At, ...]:
     """Of which partitions first and end have to be known: those that are set to an offset by number."""
     reset = desired.spec.reset
-    if reset is None or reset.to != "offset" or is_done(reset, desired, group):
+    if reset is None or reset.to != "offset" or is_over(reset, desired, group):
         return ()
     return _places(reset, group, partitions)
 
@@ -95,12 +111,12 @@ def planned(desired: ConsumerGroup, seen: Observed) -> tuple[ResetStatus, dict[A
     wanted = targets(desired, seen)
     missing = sorted(topic for topic in reset.topics if topic not in seen.partitions)
     if missing:
-        return _told(reset, "Failed", f"there is no topic {', '.join(missing[:5])}"), {}
+        return _told(reset, "Failed", f"there is no topic {', '.join(missing[:5])}; {AGAIN}"), {}
     if not wanted:
         why = "there is nothing to set: the group has no offsets; name the topics in reset.topics"
         if reset.partitions:
             why = "there is nothing to set: the topic has none of these partitions"
-        return _told(reset, "Failed", why), {}
+        return _told(reset, "Failed", f"{why}; {AGAIN}"), {}
     before = {(o.topic, o.partition): o.committed for o in seen.group.offsets} if seen.group else {}
     changes = tuple(
         f"{topic}-{partition}: {before.get((topic, partition), 'none')} → {offset}"

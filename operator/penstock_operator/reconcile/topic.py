@@ -10,7 +10,7 @@ import msgspec
 
 from penstock_operator.model.common import Condition
 from penstock_operator.model.topic import Topic, TopicStatus
-from penstock_operator.ports.brokers import OWNER, NewTopic, TopicState
+from penstock_operator.ports.brokers import DELETION_POLICY, OWNER, NewTopic, TopicState
 from penstock_operator.ports.kube import Happening
 from penstock_operator.reconcile import topic_deletion as deletion
 from penstock_operator.reconcile import topic_placement as placement
@@ -154,8 +154,9 @@ def _there(desired: Topic, observed: Observed, topic: TopicState) -> TopicPlan:
     happenings = _identity(desired, topic)
     progressing = status.progress(numbers, desired)
     if desired.spec.paused:
-        synced = _paused(desired, actions, obstacle)
-        actions = ()
+        note = settings.kept_while_paused(desired, topic.settings)
+        synced = _paused(desired, _without_note(actions), obstacle)
+        actions = (ChangeSettings(note, None),) if note and observed.failure is None else ()
     elif observed.failure is not None:
         synced = status.refusal(desired, observed.failure)
         actions = ()
@@ -255,6 +256,11 @@ def _paused(desired: Topic, actions: tuple[TopicAction, ...], obstacle: Conditio
     if not actions:
         return status.condition(status.SYNCED, "True", "Synced", "the brokers have what is wanted", desired)
     return status.condition(status.SYNCED, "False", "Paused", f"paused, or else: {_in_words(actions)}", desired)
+
+
+def _without_note(actions: tuple[TopicAction, ...]) -> tuple[TopicAction, ...]:
+    """Without those that change nothing but what the topic says of its end."""
+    return tuple(a for a in actions if not (isinstance(a, ChangeSettings) and a.settings.keys() == {DELETION_POLICY}))
 
 
 def _in_words(actions: tuple[TopicAction, ...]) -> str:

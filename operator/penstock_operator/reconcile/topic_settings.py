@@ -22,7 +22,14 @@ Changes = dict[str, str | None]
 
 def ownership(desired: Topic) -> dict[str, str]:
     """What is stored with the topic, so that it is known whose it is when the object is gone."""
-    return {OWNER: desired.metadata.uid, DELETION_POLICY: desired.spec.deletion_policy}
+    return {OWNER: desired.metadata.uid, DELETION_POLICY: desired.spec.lasting_policy}
+
+
+def kept_while_paused(desired: Topic, there: Mapping[str, str]) -> Changes:
+    """The one note that a paused object does change: its topic must not go with it, whoever sees that it went."""
+    if there.get(OWNER) != desired.metadata.uid or there.get(DELETION_POLICY) != "Delete":
+        return {}
+    return {DELETION_POLICY: "Retain"}
 
 
 def changes(desired: Topic, there: Mapping[str, str], kept: tuple[str, ...]) -> Changes:

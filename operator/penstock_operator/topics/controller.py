@@ -9,18 +9,17 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 
-import structlog
-
-from penstock_operator.engine.absence import KeptOwners
+from penstock_operator.engine.absence import KeptOwners, do_lists_count
 from penstock_operator.engine.ports import Connections, Objects, Queue, Verdict
+from penstock_operator.engine.refusals import tell_refused
 from penstock_operator.model.common import Key
 from penstock_operator.model.parse import InvalidResource, parse
 from penstock_operator.model.topic import Topic
-from penstock_operator.ports.kube import TOPICS, Kube, Object
+from penstock_operator.ports.kube import CLUSTERS, TOPICS, Kube, Object
 from penstock_operator.topics.batch import Batch, Look
 from penstock_operator.topics.health import Health
 from penstock_operator.topics.leftovers import Leftovers
-from penstock_operator.topics.looking import Wishes, cluster_of, name_of, topic_name_of, wishes
+from penstock_operator.topics.looking import Wishes, cluster_of, last_word, name_of, topic_name_of, wishes
 from penstock_operator.topics.telling import Teller
 from penstock_operator.topics.troubles import ClusterKey, Troubles
 
@@ -28,8 +27,6 @@ BATCH = 500
 RESYNC_TOPICS = 2000
 """How many topics each resync looks at: what nobody told (a setting that somebody changed) is found in turns."""
 RIVAL_DELAY_S = 0.5
-
-log = structlog.get_logger("penstock.operator.topics")
 
 
 class TopicController:
@@ -54,14 +51,18 @@ class TopicController:
         self._kept_owners = KeptOwners()
         self._teller = Teller(kube, now, lambda: _rfc3339(wall()))
         self.health = Health(objects, connections, self._troubles, self._put)
-        self._leftovers = Leftovers(kube, objects, connections, self._absences, self._put, self._kept_owners)
+        self._leftovers = Leftovers(kube, objects, connections, self._absences, self._put, wall, self._kept_owners)
+        self._wall = wall
         self._next = 0
 
     async def reconcile(self, keys: Sequence[Key]) -> Mapping[Key, Verdict]:
         by_cluster: dict[ClusterKey, list[Look]] = {}
         verdicts: dict[Key, Verdict] = {}
         for key in keys:
-            verdict = self._sort(key, by_cluster)
+            try:
+                verdict = self._sort(key, by_cluster)
+            except InvalidResource as e:
+                verdict = await self._refuse(key, e)
             if verdict is not None:
                 verdicts[key] = verdict
         for answers in await asyncio.gather(*(self._look(cluster, looks) for cluster, looks in by_cluster.items())):
@@ -84,7 +85,7 @@ class TopicController:
         await self.health.watch()
 
     def _sort(self, key: Key, by_cluster: dict[ClusterKey, list[Look]]) -> Verdict | None:
-        """Puts a key to its cluster; or answers at once, where there is nothing to look at."""
+        """Puts a key to its cluster, or answers at once where nothing is to be looked at. Raises `InvalidResource`."""
         body = self._objects.get(TOPICS, key.namespace, key.name)
         if body is None:
             last = self._objects.deleted(TOPICS, key.namespace, key.name)
@@ -92,19 +93,22 @@ class TopicController:
                 self._note_last_word(last)
                 by_cluster.setdefault(cluster_of(last), []).append(Look(key, topic_name_of(last), None, last))
             return None if last is not None else Verdict()
-        try:
-            desired = parse("Topic", body)
-        except InvalidResource as e:
-            log.warning("topic.invalid", namespace=key.namespace, name=key.name, error=str(e))
-            return Verdict()  # until it is changed
+        desired = parse("Topic", body)
         echo = self._teller.echo(key, desired)
         if echo is not None:
             return echo
         by_cluster.setdefault(cluster_of(body), []).append(Look(key, desired.topic_name, desired, body))
         return None
 
+    async def _refuse(self, key: Key, error: InvalidResource) -> Verdict:
+        body = self._objects.get(TOPICS, key.namespace, key.name)
+        if body is None:
+            return Verdict()
+        self._teller.forget(key)
+        return await tell_refused(self._kube, TOPICS, body, error, _rfc3339(self._wall()))
+
     def _note_last_word(self, last: Object) -> None:
-        if last.get("spec", {}).get("deletionPolicy") != "Delete":
+        if last_word(last) != "Delete":
             self._kept_owners.note(str(last["metadata"].get("uid") or ""))
 
     async def _look(self, cluster: ClusterKey, looks: list[Look]) -> dict[Key, Verdict]:
@@ -116,7 +120,7 @@ class TopicController:
             self._objects,
             known,
             self._troubles,
-            self._absences,
+            self._absences if do_lists_count(self._objects.get(CLUSTERS, *cluster), self._wall()) else {},
             self.health.loads(cluster),
             self.health.moving(cluster),
             self._kept_owners,

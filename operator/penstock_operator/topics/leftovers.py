@@ -1,7 +1,8 @@
 """Topics whose object went while nobody looked: what is stored with them decides. Used by `controller`.
 
 An event that came is dealt with by its key. Here is what no event told: an owner that is missing from two complete
-lists in a row, which are asked for only where there is a topic whose owner is not known.
+lists in a row, which are asked for only where there is a topic whose owner is not known. Clusters that were made a
+moment ago are left out: their Topics may be on their way.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import replace
 
 import structlog
 
-from penstock_operator.engine.absence import is_taken_down
+from penstock_operator.engine.absence import do_lists_count, do_lists_count_now, is_taken_down
 from penstock_operator.engine.ports import Connections, Objects
 from penstock_operator.model.common import LISTS_WITHOUT, Key
 from penstock_operator.ports.brokers import DELETION_POLICY, OWNER, Brokers, BrokersError, TopicState
@@ -27,7 +28,8 @@ log = structlog.get_logger("penstock.operator.topics")
 
 
 class Leftovers:
-    """`absences` has, by owner, how many complete lists in a row lacked it; kept here, read by all."""
+    """`absences` has, by owner, how many complete lists in a row lacked it; kept here, read by all. `wall` is the wall
+    clock in seconds."""
 
     def __init__(
         self,
@@ -36,17 +38,18 @@ class Leftovers:
         connections: Connections,
         absences: dict[str, int],
         put: Callable[[Key], None],
+        wall: Callable[[], float],
         kept_owners: Container[str] = (),
     ) -> None:
         self._kube, self._objects, self._connections = kube, objects, connections
-        self._absences, self._put, self._kept_owners = absences, put, kept_owners
+        self._absences, self._put, self._wall, self._kept_owners = absences, put, wall, kept_owners
 
     async def sweep(self) -> None:
         """One look at each cluster. Never raises for one of them."""
         if not self._objects.is_listed(TOPICS):
             return  # absence means nothing yet
         suspects: dict[ClusterKey, dict[str, TopicState]] = {}
-        clusters = {name_of(body): body for body in self._objects.of(CLUSTERS)}
+        clusters = {name_of(body): body for body in self._objects.of(CLUSTERS) if do_lists_count(body, self._wall())}
         for cluster in clusters:
             found = await self._suspects(cluster)
             if found:
@@ -111,6 +114,8 @@ class Leftovers:
         brokers = self._connections.of(*cluster)
         due = {n: t for n, t in topics.items() if self._absences.get(t.settings[OWNER], 0) >= LISTS_WITHOUT}
         if brokers is None or not due:
+            return
+        if not await do_lists_count_now(self._kube, *cluster, self._wall()):
             return
         may = not await is_taken_down(self._kube, "Topic", *cluster)
         known = wishes(self._objects, cluster)

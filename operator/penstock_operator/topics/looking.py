@@ -83,9 +83,15 @@ def gone(
         return Gone(True, "Retain", absences.get(owner, 0))
     if last is None:
         return Gone(lists_without=absences.get(owner, 0))
-    policy: DeletionPolicy = "Delete" if last.get("spec", {}).get("deletionPolicy") == "Delete" else "Retain"
+    policy = last_word(last)
     same_name = desired is not None and last["metadata"]["name"] == desired.metadata.name
     return Gone(True, policy, absences.get(owner, 0), same_name)
+
+
+def last_word(body: Object) -> DeletionPolicy:
+    """What a deleted object said of its topic: nothing is done for one that was paused."""
+    spec = body.get("spec", {})
+    return "Delete" if spec.get("deletionPolicy") == "Delete" and not spec.get("paused") else "Retain"
 
 
 async def live(kube: Kube, namespace: str) -> Sequence[Object]:

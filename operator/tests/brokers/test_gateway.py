@@ -51,6 +51,23 @@ async def created(gateway: Gateway, name: str, partitions: int | None = 1, repli
     return await seen(gateway, name, lambda t: all(p.leader >= 0 for p in t.partitions))
 
 
+async def test_min_insync_replicas_is_told_as_it_counts(gateway: Gateway) -> None:
+    own, usual, never = (f"min-{uuid4().hex[:8]}" for _ in range(3))
+    wanted = [NewTopic(own, 1, 3, {"min.insync.replicas": "3"}), NewTopic(usual, 1, 3, {})]
+    assert await gateway.create_topics(wanted) == {own: None, usual: None}
+    for name in (own, usual):
+        await seen(gateway, name)
+    assert (await gateway.min_insync([own, usual, never])).keys() == {own, usual}
+    for text in ("1", "2"):
+        assert await gateway.change_brokers([SettingsChange("", {"min.insync.replicas": text})]) == {"": None}
+
+        async def counts(text: str = text) -> bool:
+            return await gateway.min_insync([own, usual]) == {own: 3, usual: int(text)}
+
+        await until(counts, f"min.insync.replicas is {text}")
+    assert await gateway.change_brokers([SettingsChange("", {"min.insync.replicas": None})]) == {"": None}
+
+
 async def test_who_is_there(gateway: Gateway) -> None:
     picture = await gateway.picture()
     assert [broker.broker_id for broker in picture.brokers] == [1, 2, 3]

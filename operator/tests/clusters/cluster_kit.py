@@ -62,6 +62,8 @@ class World:
         Routing(self.kube.objects, self.queue)
         self.looks = 0
         self.moves_a_turn = 1000
+        self.kubelets_ahead_s = 0.0
+        """By how much the clocks of nodes and API server are ahead of the operator's."""
         self.pods_made = 0
         self.most_away = 0
         """The most brokers that were away at the same time."""
@@ -80,7 +82,8 @@ class World:
         )  # fmt: skip
 
     def stamp(self) -> str:
-        return datetime.fromtimestamp(EPOCH + self.time, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        at = EPOCH + self.time + self.kubelets_ahead_s
+        return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
     # What users do
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from typing import Any
+
 from clusters.cluster_kit import NAME, NS, World, formed
 
 from penstock_operator.model.common import Key
+from penstock_operator.ports.brokers import BrokersError
 from penstock_operator.ports.kube import (
     BUDGETS,
     CLAIMS,
@@ -107,6 +111,95 @@ async def test_a_roll_waits_while_a_replica_is_not_in_sync_and_says_so() -> None
     world.brokers.restart(2)
     await world.run(60)
     assert world.images() == {"penstock:2"}
+
+
+async def test_what_a_restart_keeps_from_being_written_is_told_before_it() -> None:
+    world = await formed()
+    world.brokers.add_topic("wide", [(0, 1, 2)] * 4)
+    world.brokers.add_topic("low", [(0, 1)], settings={"min.insync.replicas": "1"})
+    world.brokers.add_topic("tight", [(0, 1), (1, 2)])
+    said: list[str] = []
+    real = world.kube.delete
+
+    async def delete(*place: Any, **more: Any) -> bool:
+        said.append(world.message("Rolled"))
+        assert "RolledRolling" in world.told
+        return await real(*place, **more)
+
+    world.kube.delete = delete  # type: ignore[method-assign]
+    world.apply(image="penstock:2")
+    await world.turn()
+    between = []
+    while world.condition("Rolled")[0] == "False":
+        between += [world.message("Rolled")] if said else []  # from the first restart on
+        await world.run(1)
+    assert world.images() == {"penstock:2"}
+    assert len(said) == 3
+    assert len(between) > 5
+    assert all("such as those of topic tight" in message for message in between), "also while the next one waits"
+    assert "2 partitions, such as those of topic tight (2 replicas, min.insync.replicas 2), take no records" in said[0]
+    assert all("such as those of topic tight" in message for message in said)
+    assert any("min.insync.replicas" in happening.message for _, happening in world.kube.told)
+    assert world.message("Rolled") == "all brokers run as wanted"
+
+
+async def test_the_brokers_default_of_min_insync_replicas_counts() -> None:
+    world = await formed(config={"min.insync.replicas": "1"})
+    world.brokers.add_topic("t", [(0, 1)])
+    world.apply(image="penstock:2", config={"min.insync.replicas": "1"})
+    await world.run(10)
+    assert world.condition("Rolled")[0] == "False"
+    assert "acks=all" not in world.message("Rolled")
+
+
+async def test_a_roll_waits_while_min_insync_replicas_is_not_known_and_says_so() -> None:
+    world = await formed()
+    world.brokers.add_topic("t", [(0, 1, 2)])
+    world.brokers.fail_next("min_insync", BrokersError("settings of topics: no answer"), times=10)
+    world.apply(image="penstock:2")
+    await world.run(20)
+    assert world.restarted == []
+    assert "settings of topics: no answer" in world.message("Rolled")
+    world.brokers.mend()
+    real = world.brokers.min_insync
+
+    async def knows_nothing(names: Collection[str]) -> dict[str, int]:
+        return {}
+
+    world.brokers.min_insync = knows_nothing  # type: ignore[method-assign]
+    await world.run(60)
+    assert world.restarted == []
+    assert "min.insync.replicas of topic t is not known" in world.message("Rolled")
+    world.brokers.min_insync = real  # type: ignore[method-assign]
+    await world.run(60)
+    assert world.images() == {"penstock:2"}
+
+
+async def test_a_bad_change_is_mended_and_brokers_are_removed_though_min_insync_replicas_is_not_known() -> None:
+    world = await formed(brokers={"replicas": 4})
+    world.brokers.add_topic("t", [(0, 1, 2)])
+    world.apply(brokers={"replicas": 4}, image="bad")
+    await world.run(30)
+    assert "bad" in world.images()
+    world.brokers.fail_next("min_insync", BrokersError("no answer"), times=10_000)
+    world.apply(brokers={"replicas": 4}, image="penstock:1")
+    await world.run(30)
+    assert world.images() == {"penstock:1"}
+    world.apply(brokers={"replicas": 3}, image="penstock:1")
+    await world.run(60)
+    assert world.replicas == 3
+
+
+async def test_a_roll_does_not_wait_for_the_operators_clock_to_catch_up_with_the_api_servers() -> None:
+    world = World()
+    world.kubelets_ahead_s = 3600.0
+    world.apply()
+    await world.run(30)
+    world.apply(image="penstock:2")
+    world.most_away = 0
+    await world.run(60)
+    assert world.images() == {"penstock:2"}
+    assert world.most_away == 1
 
 
 async def test_a_roll_waits_while_brokers_cannot_be_asked() -> None:

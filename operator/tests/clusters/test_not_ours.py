@@ -10,9 +10,22 @@ from doubles.kube import FakeKube
 
 from penstock_operator.clusters.acting import Acting
 from penstock_operator.clusters.observing import Memory, Observing
-from penstock_operator.ports.kube import CLAIMS, CLUSTERS, CONFIG_MAPS, PODS, SERVICES, STATEFUL_SETS, Object
-from penstock_operator.reconcile.cluster_actions import ResizeSet
+from penstock_operator.ports.brokers import BrokersError, SettingsChange
+from penstock_operator.ports.kube import (
+    BUDGETS,
+    CLAIMS,
+    CLUSTERS,
+    CONFIG_MAPS,
+    PODS,
+    SERVICES,
+    STATEFUL_SETS,
+    KubeError,
+    Object,
+    Resource,
+)
+from penstock_operator.reconcile.cluster_actions import ChangeBrokers, Reassign, ResizeSet, RestartPod
 from penstock_operator.specs import names
+from penstock_operator.specs.settings import DRAINING
 
 SIDECAR = {"sidecar": {"image": "etcd:3.5"}}
 
@@ -38,11 +51,47 @@ async def test_a_service_of_somebody_else_is_left_as_it_is_and_told() -> None:
     world.apply()
     await world.run(30)
     assert world.kube.read(SERVICES, NS, NAME) == before
+    assert not world.kube.objects.of(STATEFUL_SETS, NS), "brokers would be asked by that name, and be somebody else's"
     assert world.condition("Progressing") == ("False", "Failing")
     assert "Service c is there already and is not this Cluster's" in world.message("Progressing")
     world.kube.remove(SERVICES, NS, NAME)
     await world.run(60)
     assert world.condition("Ready") == ("True", "Serving")
+
+
+async def test_a_cluster_that_cannot_be_read_says_so_and_keeps_what_was_known() -> None:
+    world = await formed()
+    before = world.cluster.status
+    world.apply(brokers={"replicas": "many"})
+    await world.run(30)
+    body = world.kube.read(CLUSTERS, NS, NAME)
+    assert body is not None
+    status = body["status"]
+    ready = next(c for c in status["conditions"] if c["type"] == "Ready")
+    assert (ready["status"], ready["reason"]) == ("False", "InvalidSpec")
+    assert "spec.brokers.replicas" in ready["message"]
+    assert status["observedGeneration"] == ready["observedGeneration"] == body["metadata"]["generation"]
+    assert status["clusterId"] == before.cluster_id
+    others = {c["type"]: c["observedGeneration"] for c in status["conditions"] if c["type"] != "Ready"}
+    assert others == {c.type: c.observed_generation for c in before.conditions if c.type != "Ready"}
+    assert world.told.count("Invalid") == 1
+    writes = world.kube.writes
+    await world.controller.resync()
+    await world.run(10)
+    assert (world.kube.writes, world.told.count("Invalid")) == (writes, 1)
+    world.apply()
+    await world.run(10)
+    assert world.condition("Ready") == ("True", "Serving")
+
+
+async def test_what_could_not_be_said_of_a_cluster_that_cannot_be_read_is_said_later() -> None:
+    world = World()
+    world.kube.fail("patch_status", KubeError(500, "InternalError", "away"))
+    world.apply(brokers={"replicas": "many"})
+    await world.run(20)
+    body = world.kube.read(CLUSTERS, NS, NAME)
+    assert body is not None
+    assert body["status"]["conditions"][0]["reason"] == "InvalidSpec"
 
 
 async def test_a_label_that_somebody_took_away_is_given_back_and_then_all_is_quiet() -> None:
@@ -90,6 +139,51 @@ async def test_a_stateful_set_that_changed_since_it_was_looked_at_is_not_made_sm
     told, problem = await Acting(world.kube, world.connections).act(world.cluster, (action,), Memory(), 0.0)
     assert (told, world.replicas) == ([], 3)
     assert "has been modified" in problem
+
+
+@pytest.mark.parametrize("resource", [SERVICES, BUDGETS])
+async def test_an_object_that_cannot_be_written_keeps_no_other_waiting(resource: Resource) -> None:
+    world = World()
+    error = KubeError(403, "Forbidden", "exceeded quota")
+    world.kube.fail("apply", error, times=1_000_000, resource=resource)
+    world.apply(config={"log.retention.hours": "48"})
+    await world.run(30)
+    assert world.condition("Ready") == ("True", "Serving"), "brokers run, and are told their settings"
+    assert world.setting("", "log.retention.hours") == "48"
+    assert world.condition("Progressing") == ("False", "Failing")
+    assert "exceeded quota" in world.message("Progressing")
+    world.kube.recover()
+    await world.run(30)
+    assert world.condition("Progressing") == ("False", "Done")
+    assert world.kube.read(resource, NS, "c" if resource == SERVICES else "c-broker")
+
+
+async def test_what_is_noted_is_written_before_it_is_begun() -> None:
+    """Without its ConfigMap no pod is made, no broker drained and none restarted."""
+    world = await formed(brokers={"replicas": 5})
+    world.brokers.add_topic("t", [(3, 4)])
+    world.kube.fail("apply", KubeError(500, "InternalError", "away"), times=1_000_000, resource=CONFIG_MAPS)
+    before = dict(world.brokers.settings_of_brokers)
+    world.apply(brokers={"replicas": 3}, image="penstock:2", config={"log.max.open.files": "64"})
+    await world.run(60)
+    assert world.brokers.settings_of_brokers == before
+    assert (world.restarted, world.replicas, world.images()) == ([], 5, {"penstock:1"})
+    world.kube.recover()
+    await world.run(300)
+    assert (world.replicas, world.images()) == (3, {"penstock:2"})
+
+
+async def test_replicas_do_not_move_where_brokers_could_not_be_told_how_fast() -> None:
+    world = await formed()
+    world.brokers.add_topic("t", [(0, 1, 2)])
+    tell = ChangeBrokers((SettingsChange("1", {DRAINING: "true"}),))
+    move, restart = Reassign({("t", 0): (0, 1)}), RestartPod("c-broker-1", "", 1)
+    world.brokers.fail_for("change_brokers", "1", BrokersError("no answer"))
+    acting = Acting(world.kube, world.connections)
+    told, problem = await acting.act(world.cluster, (tell, move, restart), Memory(), 0.0)
+    assert world.brokers.calls["reassign"] == 0
+    assert [happening.reason for happening in told] == ["BrokerRestarted"], "which needs no setting"
+    assert problem == "settings of broker 1: no answer"
 
 
 @pytest.mark.parametrize(("began", "later"), [(1, 3), (3, 3), (3, 1)])

@@ -22,7 +22,7 @@ EXAMPLES = sorted((ROOT / "docs" / "reference" / "examples").glob("*.yaml"))
 
 VALID: dict[str, tuple[str, dict[str, Any]]] = {
     "the smallest topic": ("Topic", {}),
-    "a topic of Kafka's names": ("Topic", {"topicName": "Orders_EU.v1", "partitions": 10_000, "replicas": 64}),
+    "a topic of Kafka's names": ("Topic", {"topicName": "Orders_EU.v1", "partitions": 10_000, "replicas": 32}),
     "settings as numbers and texts": (
         "Topic",
         {"config/retention.ms": -1, "config/segment.bytes": "1048576", "config/min.cleanable.dirty.ratio": ".25"},

@@ -19,7 +19,7 @@ Case = tuple[str, dict[str, Any], str]
 CASES: dict[str, Case] = {
     "more partitions than there can be": ("Topic", {"partitions": 10_001}, "partitions must be 1 to 10000"),
     "fewer than no partitions": ("Topic", {"partitions": -1}, "leave it out for the brokers' default"),
-    "no replicas": ("Topic", {"replicas": 0}, "replicas must be 1 to 64, and not more than brokers"),
+    "no replicas": ("Topic", {"replicas": 0}, "replicas must be 1 to 32, and not more than brokers"),
     "a topic of no cluster": ("Topic", {"clusterRef": None}, "spec.clusterRef: Required value"),
     "an unknown deletion policy": ("Topic", {"deletionPolicy": "Keep"}, 'supported values: "Delete", "Retain"'),
     "an unknown field": ("Topic", {"partition": 3}, 'unknown field "spec.partition"'),

@@ -162,13 +162,14 @@ class ApiServer:
         return await self.kube.patch(resource, namespace, name, body)
 
     async def _delete(self, options: Object, resource: Resource, namespace: str, name: str) -> web.Response:
-        uid = (options.get("preconditions") or {}).get("uid", "")
+        conditions = options.get("preconditions") or {}
+        uid, version = conditions.get("uid", ""), conditions.get("resourceVersion", "")
         known = self.kube.read(resource, namespace, name)
         if known is None:
             raise KubeError(404, "NotFound", f'{resource.plural} "{name}" not found')
         if uid and known["metadata"]["uid"] != uid:
             raise KubeError(409, "Conflict", "the UID in the precondition does not match")
-        await self.kube.delete(resource, namespace, name, uid)
+        await self.kube.delete(resource, namespace, name, uid, resource_version=version)
         return _status(200, "", "", "Success")
 
     async def _list(self, request: web.Request, resource: Resource, namespace: str | None) -> web.Response:

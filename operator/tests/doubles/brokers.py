@@ -31,6 +31,7 @@ from penstock_operator.ports.brokers import (
 )
 
 DRAINING, DOMAIN, RACK = "broker.draining", "broker.failure.domain", "broker.rack"
+MIN_INSYNC = "min.insync.replicas"
 Answers = dict[str, BrokersError | None]
 
 
@@ -63,6 +64,7 @@ class InMemoryBrokers(Groups):
         self.is_closed = False
         self.default_partitions = default_partitions
         self.default_replicas = default_replicas
+        self.default_min_insync = 2
         self.cluster_id = cluster_id
         self.moves_at_once = False
         """Whether replicas move without `progress`."""
@@ -160,6 +162,12 @@ class InMemoryBrokers(Groups):
             return {name: value for name, value in topic.settings.items() if name in settings}
 
         return {name: replace(there[name], settings=shown(there[name])) for name in wanted}
+
+    async def min_insync(self, names: Collection[str]) -> dict[str, int]:
+        self._called("min_insync", len(names))
+        usual = self.settings_of_brokers.get("", {}).get(MIN_INSYNC, self.default_min_insync)
+        there = {name: self.topics_by_name[name] for name in names if name in self.topics_by_name}
+        return {name: int(topic.settings.get(MIN_INSYNC, usual)) for name, topic in there.items()}
 
     async def create_topics(self, topics: Sequence[NewTopic]) -> Answers:
         self._called("create_topics", len(topics))

@@ -215,11 +215,22 @@ class FakeKube:
         return True
 
     async def delete(
-        self, resource: Resource, namespace: str, name: str, uid: str = "", *, orphan: bool = False
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        uid: str = "",
+        *,
+        resource_version: str = "",
+        orphan: bool = False,
     ) -> bool:
         await self._enter("delete", resource)
         known = self.stored.get((resource, namespace, name))
-        if known is None or (uid and known["metadata"]["uid"] != uid):
+        if known is None:
+            return False
+        if resource_version:
+            _check_preconditions(known, {"uid": uid or None, "resourceVersion": resource_version})
+        if uid and known["metadata"]["uid"] != uid:
             return False
         self.changes["delete"] += 1
         if orphan:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 from doubles.kube import FakeKube
 
 from penstock_operator.engine import absence
-from penstock_operator.engine.absence import KeptOwners, is_taken_down
+from penstock_operator.engine.absence import KeptOwners, do_lists_count, is_taken_down
 from penstock_operator.ports.kube import TOPICS, KubeError
 
 NS = "ns"
@@ -52,6 +54,25 @@ async def test_an_answer_that_tells_nothing_is_passed_on(kube: FakeKube, status:
     kube.fail("dry_run", KubeError(status, "Whatever", "no"))
     with pytest.raises(KubeError):
         await is_down(kube)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "counts"),
+    [
+        (None, False),
+        ({"creationTimestamp": "2026-03-01T11:49:59Z"}, True),
+        ({"creationTimestamp": "2026-03-01T11:50:01Z"}, False),
+        ({"creationTimestamp": "2026-03-01T13:00:00Z"}, False),
+        ({"creationTimestamp": "2020-01-01T00:00:00Z", "deletionTimestamp": "2026-03-01T11:00:00Z"}, False),
+        ({"creationTimestamp": "long ago"}, False),
+        ({"name": "c"}, False),
+    ],
+)
+def test_lists_prove_something_only_of_a_cluster_that_has_been_there_for_a_while(
+    cluster: dict[str, str] | None, counts: bool
+) -> None:
+    now = datetime(2026, 3, 1, 12, 0, tzinfo=UTC).timestamp()
+    assert do_lists_count(None if cluster is None else {"metadata": cluster}, now) == counts
 
 
 def test_owners_are_forgotten_when_there_are_too_many_the_oldest_first(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""What users ask of a ConsumerGroup is done once, wherever the operator died; what they delete ends as they said."""
+"""What users ask of a ConsumerGroup is done once, wherever the operator died."""
 
 from __future__ import annotations
 
@@ -6,25 +6,12 @@ import asyncio
 from typing import Any
 
 import pytest
-from world import World, in_a_world
+from world import AT, World, committed, in_a_world, with_orders
 
-from penstock_operator.ports.brokers import OWNER, RESET_ID, BrokersError
-from penstock_operator.ports.kube import CONSUMER_GROUPS, KubeError
+from penstock_operator.ports.brokers import RESET_ID, BrokersError
+from penstock_operator.ports.kube import CONSUMER_GROUPS
 
-AT = ("orders", 0)
 RESET = {"id": "one", "to": "earliest"}
-
-
-def with_orders(world: World, committed: int = 7, members: int = 0) -> None:
-    world.c.add_topic("orders", 1)
-    log = world.c.log("orders")
-    log.start, log.end = 2, 20
-    log.times = {offset: 1_000 * offset for offset in range(2, 20)}
-    world.c.add_group("billing", {AT: committed}, members=members)
-
-
-def committed(world: World) -> int:
-    return world.c.groups_by_id["billing"].offsets[AT]
 
 
 @in_a_world
@@ -127,6 +114,55 @@ async def test_a_dry_run_shows_the_plan_and_does_nothing(world: World) -> None:
     assert committed(world) == 2
 
 
+@pytest.mark.parametrize("what", ["its topic comes", "its group comes", "another object does it"])
+def test_a_reset_that_failed_is_not_done_later_unless_it_gets_another_id(what: str) -> None:
+    @in_a_world
+    async def play(world: World) -> None:
+        reset: dict[str, Any] = RESET if what == "its group comes" else {**RESET, "topics": ["orders"]}
+        if what != "its group comes":
+            world.c.add_group("billing", {("bills", 0): 0})
+        world.apply("billing", reset=reset)
+        await asyncio.sleep(30)
+        assert world.status("billing")["reset"]["phase"] == "Failed"
+        assert "another id" in world.status("billing")["reset"]["message"]
+        with_orders(world)
+        if what == "another object does it":
+            world.c.group_settings["billing"] = {RESET_ID: "one"}
+        asked = world.c.calls["topics"]
+        await asyncio.sleep(120)
+        await world.restart()
+        await asyncio.sleep(60)
+        assert committed(world) == 7
+        assert world.status("billing")["reset"]["phase"] == "Failed"
+        assert world.reasons() == ["ResetFailed"]
+        assert world.c.calls["topics"] == asked
+        world.apply("billing", reset={**reset, "id": "two"})
+        await asyncio.sleep(10)
+        assert committed(world) == 2
+        assert world.status("billing")["reset"]["phase"] == "Done"
+
+    play()
+
+
+@pytest.mark.parametrize("only_shown", [{"paused": True}, {"dry_run": True}])
+def test_a_plan_that_is_only_looked_at_may_fail_and_become_another(only_shown: dict[str, Any]) -> None:
+    @in_a_world
+    async def play(world: World) -> None:
+        reset = {**RESET, "topics": ["orders"], "dryRun": "dry_run" in only_shown}
+        world.c.add_group("billing", {("bills", 0): 0})
+        world.apply("billing", reset=reset, paused="paused" in only_shown)
+        await asyncio.sleep(10)
+        assert world.status("billing")["reset"]["phase"] == "Failed"
+        with_orders(world)
+        await asyncio.sleep(30)
+        assert world.status("billing")["reset"]["phase"] == "Planned"
+        world.apply("billing", reset={**reset, "dryRun": False}, paused=False)
+        await asyncio.sleep(10)
+        assert committed(world) == 2
+
+    play()
+
+
 @in_a_world
 async def test_starting_offsets_are_set_once_for_a_group_that_has_none(world: World) -> None:
     with_orders(world)
@@ -139,152 +175,6 @@ async def test_starting_offsets_are_set_once_for_a_group_that_has_none(world: Wo
     world.c.log("orders").end = 30
     await asyncio.sleep(60)
     assert world.c.groups_by_id["fresh"].offsets == {AT: 20}
-
-
-@in_a_world
-async def test_deleting_keeps_the_offsets_unless_it_says_delete(world: World) -> None:
-    with_orders(world)
-    world.apply("billing")
-    await asyncio.sleep(5)
-    world.kube.remove(CONSUMER_GROUPS, "ns", "billing")
-    await asyncio.sleep(300)
-    assert committed(world) == 7
-
-
-@in_a_world
-async def test_deleting_with_delete_deletes_the_group_at_once(world: World) -> None:
-    with_orders(world)
-    world.apply("billing", deletionPolicy="Delete")
-    await asyncio.sleep(5)
-    assert world.c.group_settings["billing"][OWNER] == world.shown("billing")["metadata"]["uid"]
-    world.kube.remove(CONSUMER_GROUPS, "ns", "billing")
-    await asyncio.sleep(1)
-    assert "billing" not in world.c.groups_by_id
-    await asyncio.sleep(60)
-    assert world.names() == []
-
-
-@in_a_world
-async def test_a_group_that_still_has_members_is_deleted_when_they_left(world: World) -> None:
-    with_orders(world, members=1)
-    world.apply("billing", deletionPolicy="Delete")
-    await asyncio.sleep(5)
-    world.kube.remove(CONSUMER_GROUPS, "ns", "billing")
-    await asyncio.sleep(120)
-    assert "billing" in world.c.groups_by_id
-    world.c.groups_by_id["billing"].members = 0
-    await asyncio.sleep(120)
-    assert "billing" not in world.c.groups_by_id
-
-
-@in_a_world
-async def test_one_deleted_while_the_operator_was_away_is_found_by_two_lists(world: World) -> None:
-    with_orders(world)
-    world.apply("billing", deletionPolicy="Delete")
-    await asyncio.sleep(5)
-    await world.stop()
-    world.kube.remove(CONSUMER_GROUPS, "ns", "billing")
-    await asyncio.sleep(3_600)
-    await world.restart()
-    await asyncio.sleep(90)
-    assert "billing" in world.c.groups_by_id, "one list is not enough"
-    assert world.names() == [], "nor is it discovered meanwhile"
-    await asyncio.sleep(180)
-    assert "billing" not in world.c.groups_by_id
-
-
-@in_a_world
-async def test_one_restored_from_a_backup_has_its_group_again(world: World) -> None:
-    with_orders(world)
-    world.apply("billing", deletionPolicy="Delete")
-    await asyncio.sleep(5)
-    await world.stop()
-    world.kube.remove(CONSUMER_GROUPS, "ns", "billing")
-    await asyncio.sleep(3_600)
-    world.apply("billing", deletionPolicy="Delete")
-    await world.restart()
-    await asyncio.sleep(300)
-    assert committed(world) == 7
-    assert world.c.group_settings["billing"][OWNER] == world.shown("billing")["metadata"]["uid"]
-
-
-@pytest.mark.parametrize("what", ["namespace", "definitions", "definitions gone"])
-def test_nothing_is_deleted_while_all_is_being_taken_down(what: str) -> None:
-    @in_a_world
-    async def play(world: World) -> None:
-        with_orders(world)
-        world.apply("billing", deletionPolicy="Delete")
-        await asyncio.sleep(5)
-        if what == "namespace":
-            world.kube.terminating.add("ns")
-        elif what == "definitions":
-            world.kube.crds_terminating.add(CONSUMER_GROUPS)
-        world.kube.remove(CONSUMER_GROUPS, "ns", "billing")
-        if what == "definitions gone":
-            world.kube.crds_gone.add(CONSUMER_GROUPS)
-        await asyncio.sleep(600)
-        assert committed(world) == 7
-        assert world.queue.failing("ConsumerGroup") == 0, "that is no failure, and is not tried for ever"
-        world.kube.terminating.clear()
-        world.kube.crds_terminating.clear()
-        world.kube.crds_gone.clear()
-        await asyncio.sleep(1_200)
-        assert committed(world) == 7, "nor is it deleted for that absence when all is there again"
-
-    play()
-
-
-@pytest.mark.parametrize("away_s", [0, 1_500])
-@pytest.mark.parametrize("last", [{"deletionPolicy": "Retain"}, {"deletionPolicy": "Delete", "paused": True}])
-def test_the_last_word_counts_though_the_brokers_had_not_heard_it(last: dict[str, Any], away_s: int) -> None:
-    @in_a_world
-    async def play(world: World) -> None:
-        with_orders(world)
-        world.apply("billing", deletionPolicy="Delete")
-        await asyncio.sleep(5)
-        if away_s:
-            world.c.unreachable = BrokersError("no broker answers")
-        world.apply("billing", **last)
-        world.kube.remove(CONSUMER_GROUPS, "ns", "billing")
-        await asyncio.sleep(away_s)
-        world.c.mend()
-        await asyncio.sleep(600)
-        assert committed(world) == 7
-        assert OWNER not in world.c.group_settings.get("billing", {})
-
-    play()
-
-
-@in_a_world
-async def test_a_group_that_cannot_be_deleted_yet_keeps_no_other_waiting(world: World) -> None:
-    with_orders(world)
-    world.c.add_group("audit", {AT: 3}, members=1)
-    world.apply("audit", deletionPolicy="Delete")
-    world.apply("billing", deletionPolicy="Delete")
-    await asyncio.sleep(5)
-    await world.stop()
-    for name in ("audit", "billing"):
-        world.kube.remove(CONSUMER_GROUPS, "ns", name)
-    await asyncio.sleep(3_600)
-    await world.restart()
-    await asyncio.sleep(300)
-    assert world.c.groups_by_id.keys() == {"audit"}
-
-
-@in_a_world
-async def test_an_object_that_no_watch_has_told_of_yet_keeps_its_group(world: World) -> None:
-    with_orders(world)
-    world.apply("billing", deletionPolicy="Delete")
-    await asyncio.sleep(5)
-    await world.stop()
-    world.kube.remove(CONSUMER_GROUPS, "ns", "billing")
-    await asyncio.sleep(3_600)
-    await world.restart()
-    await asyncio.sleep(30)
-    world.kube.hold()
-    world.apply("billing", deletionPolicy="Delete")
-    await asyncio.sleep(600)
-    assert committed(world) == 7
 
 
 @in_a_world
@@ -316,17 +206,31 @@ async def test_a_status_that_cannot_be_read_is_written_anew(world: World) -> Non
     assert world.status("billing")["lag"] == 13
 
 
-@in_a_world
-async def test_an_api_server_that_does_not_say_whether_all_is_going_deletes_nothing(world: World) -> None:
-    with_orders(world)
-    world.apply("billing", deletionPolicy="Delete")
-    await asyncio.sleep(5)
-    world.kube.fail("dry_run", KubeError(503, "ServiceUnavailable", "later"), times=5)
-    world.kube.remove(CONSUMER_GROUPS, "ns", "billing")
-    await asyncio.sleep(1)
-    assert committed(world) == 7
-    await asyncio.sleep(120)
-    assert "billing" not in world.c.groups_by_id, "it was only put off"
+@pytest.mark.parametrize(
+    ("spec", "field"),
+    [({"paused": "perhaps"}, "spec.paused"), ({"reset": {"id": "a", "to": "timestamp"}}, "spec.reset.timestamp")],
+)
+def test_an_object_that_cannot_be_read_says_which_field_is_wrong(spec: dict[str, Any], field: str) -> None:
+    @in_a_world
+    async def play(world: World) -> None:
+        with_orders(world)
+        world.apply("billing")
+        await asyncio.sleep(5)
+        body = world.apply("billing", **spec)
+        await asyncio.sleep(60)
+        status = world.status("billing")
+        ready = next(c for c in status["conditions"] if c["type"] == "Ready")
+        assert (ready["status"], ready["reason"]) == ("False", "InvalidSpec")
+        assert field in ready["message"]
+        assert status["observedGeneration"] == ready["observedGeneration"] == body["metadata"]["generation"] == 2
+        assert status["lag"] == 13, "as it was seen last"
+        assert world.reasons().count("Invalid") == 1
+        assert world.queue.failing("ConsumerGroup") == 0
+        world.apply("billing")
+        await asyncio.sleep(10)
+        assert world.status("billing")["conditions"][0]["status"] == "True"
+
+    play()
 
 
 @in_a_world

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from doubles.virtual import run_virtually
 from world import World, in_a_world
 
+from penstock_operator.groups.discovery import in_turn
 from penstock_operator.groups.pacing import EVERY_S
-from penstock_operator.ports.brokers import BrokersError
+from penstock_operator.ports.brokers import DELETION_POLICY, OWNER, BrokersError
 from penstock_operator.ports.kube import CLUSTERS, CONSUMER_GROUPS, KubeError
 from penstock_operator.reconcile.group_names import DISCOVERED, hashed_name
 
@@ -120,6 +122,41 @@ async def test_one_that_is_applied_over_a_discovered_one_is_the_users(world: Wor
 
 
 @in_a_world
+async def test_one_that_was_applied_over_a_moment_before_its_group_went_is_not_deleted(world: World) -> None:
+    """The watch has not told of it yet: only the version that was looked at may be deleted."""
+    world.c.add_group("audit", {("orders", 0): 0})
+    world.c.add_group("billing", {("orders", 0): 0})
+    await asyncio.sleep(SOON)
+    world.kube.hold()
+    body = world.shown("billing")
+    assert body is not None
+    managers = [{"manager": "kubectl", "fieldsV1": {"f:spec": {"f:clusterRef": {}}}}]
+    world.kube.put(CONSUMER_GROUPS, {**body, "metadata": {**body["metadata"], "managedFields": managers}})
+    world.c.groups_by_id.clear()
+    await asyncio.sleep(30)
+    assert "billing" in world.names()
+    world.kube.release()
+    await asyncio.sleep(30)
+    assert world.names() == ["billing"]
+    assert DISCOVERED not in world.shown("billing")["metadata"]["labels"]
+
+
+@in_a_world
+async def test_one_that_was_changed_meanwhile_keeps_no_other_from_going(world: World) -> None:
+    world.c.add_group("audit", {("orders", 0): 0})
+    world.c.add_group("billing", {("orders", 0): 0})
+    await asyncio.sleep(SOON)
+    await world.stop()
+    world.c.groups_by_id.clear()
+    world.kube.fail("delete", KubeError(409, "Conflict", "the object has been modified"))
+    for _ in range(2):
+        await world.discovery.poll()
+    assert len(world.names()) == 1
+    await world.discovery.poll()
+    assert world.names() == []
+
+
+@in_a_world
 async def test_one_applied_under_another_name_takes_the_discovered_ones_place(world: World) -> None:
     world.c.add_group("billing", {("orders", 0): 0})
     await asyncio.sleep(SOON)
@@ -216,6 +253,49 @@ def test_beyond_the_cap_groups_are_not_shown_and_the_cluster_says_so() -> None:
         await world.stop()
 
     run_virtually(play())
+
+
+def test_beyond_the_cap_each_group_comes_in_turn() -> None:
+    """Those that cannot be shown must not hide the others, nor what is to be deleted."""
+
+    async def play() -> None:
+        world = World(max_discovered=300)
+        for number in range(300):
+            world.c.add_group(f"a{number:03}", {("orders", 0): 0})
+            world.kube.fail("create", KubeError(422, "Invalid", "a name that it does not take"))
+        for number in range(20):
+            world.c.add_group(f"b{number:02}", {("orders", 0): 0})
+        await world.start()
+        await asyncio.sleep(60)
+        assert [name for name in world.names() if name.startswith("b")] == [f"b{number:02}" for number in range(20)]
+        await world.stop()
+
+    run_virtually(play())
+
+
+@pytest.mark.parametrize("max_discovered", [0, 10])
+def test_a_group_whose_object_is_gone_is_found_among_many_that_are_not_shown(max_discovered: int) -> None:
+    async def play() -> None:
+        world = World(max_discovered=max_discovered)
+        for number in range(450):
+            world.c.add_group(f"g{number:03}", {("orders", 0): 0})
+        world.c.add_group("zzz", {("orders", 0): 0})
+        world.c.group_settings["zzz"] = {OWNER: "gone", DELETION_POLICY: "Delete"}
+        await world.start()
+        await asyncio.sleep(240)
+        assert "zzz" not in world.c.groups_by_id
+        assert len(world.names()) == max_discovered
+        assert world.reasons().count("TooManyGroups") == 1
+        await world.stop()
+
+    run_virtually(play())
+
+
+def test_turns_go_around() -> None:
+    assert in_turn(["a", "b", "c"], "", 2) == ["a", "b"]
+    assert in_turn(["a", "b", "c"], "b", 2) == ["c", "a"]
+    assert in_turn(["a", "c"], "b", 5) == ["c", "a"]
+    assert in_turn([], "b", 5) == []
 
 
 @in_a_world

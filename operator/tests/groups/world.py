@@ -88,6 +88,22 @@ class World:
         return [happening.reason for _, happening in self.kube.told]
 
 
+AT = ("orders", 0)
+
+
+def with_orders(world: World, committed: int = 7, members: int = 0) -> None:
+    """A topic whose records 2 to 19 are there, and a group that reads it."""
+    world.c.add_topic("orders", 1)
+    log = world.c.log("orders")
+    log.start, log.end = 2, 20
+    log.times = {offset: 1_000 * offset for offset in range(2, 20)}
+    world.c.add_group("billing", {AT: committed}, members=members)
+
+
+def committed(world: World) -> int:
+    return world.c.groups_by_id["billing"].offsets[AT]
+
+
 def in_a_world(test: Callable[[World], Coroutine[Any, Any, None]]) -> Callable[[], None]:
     """Runs a test in virtual time, with a world that is started."""
 

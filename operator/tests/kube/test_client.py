@@ -57,6 +57,19 @@ async def test_what_is_created_can_be_read_patched_and_deleted(client: Any) -> N
     assert [method for method, _, _ in client.written] == ["create", "patch", "delete", "patch"]
 
 
+async def test_what_was_changed_since_it_was_looked_at_is_not_deleted(client: Any) -> None:
+    kube, ns, name = client.kube, client.namespace, name_of("version")
+    made = (await kube.create(CONSUMER_GROUPS, ns, group(name)))["metadata"]
+    now = (await kube.patch(CONSUMER_GROUPS, ns, name, {"metadata": {"labels": {"mine": "yes"}}}))["metadata"]
+    for uid in (made["uid"], ""):
+        with pytest.raises(KubeError) as raised:
+            await kube.delete(CONSUMER_GROUPS, ns, name, uid, resource_version=made["resourceVersion"])
+        assert raised.value.status == 409
+    assert await kube.get(CONSUMER_GROUPS, ns, name) is not None
+    assert await kube.delete(CONSUMER_GROUPS, ns, name, made["uid"], resource_version=now["resourceVersion"])
+    assert not await kube.delete(CONSUMER_GROUPS, ns, name, made["uid"], resource_version=now["resourceVersion"])
+
+
 async def test_a_status_is_replaced_as_a_whole(client: Any) -> None:
     kube, ns, name = client.kube, client.namespace, name_of("status")
     await kube.create(CONSUMER_GROUPS, ns, group(name))

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
+from penstock.control.controller import reassign
 from penstock_operator.model.cluster import Cluster
 from penstock_operator.model.common import Condition, Meta, with_conditions
 from penstock_operator.model.group import ConsumerGroup, ConsumerGroupStatus, OffsetReset
 from penstock_operator.model.parse import InvalidResource, as_json, as_object, parse
-from penstock_operator.model.topic import Topic, TopicSpec, TopicStatus
+from penstock_operator.model.topic import MAX_REPLICAS, Topic, TopicSpec, TopicStatus
 
 META = {"name": "orders", "namespace": "shop", "uid": "u-1", "resourceVersion": "7", "generation": 3,
         "creationTimestamp": "2026-01-01T00:00:00Z", "managedFields": [{"a": 1}]}  # fmt: skip
@@ -27,6 +28,10 @@ def group(spec: dict[str, Any], **more: Any) -> ConsumerGroup:
 
 def cluster(spec: dict[str, Any]) -> Cluster:
     return parse("Cluster", {"metadata": META, "spec": spec})
+
+
+def test_as_many_replicas_can_be_asked_for_as_brokers_let_a_partition_have() -> None:
+    assert MAX_REPLICAS == reassign.MAX_REPLICAS
 
 
 def test_an_object_is_read_with_its_identity() -> None:
@@ -58,7 +63,7 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"partitions": -1}, "spec.partitions", "Expected `int` >= 1; How many partitions."),
     ({"partitions": "3"}, "spec.partitions", "Expected `int | null`, got `str`"),
     ({"partitions": 10**30}, "spec.partitions", "How many partitions."),
-    ({"replicas": 65}, "spec.replicas", "Expected `int` <= 64"),
+    ({"replicas": 33}, "spec.replicas", "Expected `int` <= 32"),
     ({"config": {"a": [1]}}, "spec.config[...]", "Expected `str`, got `array`"),
     ({"config": {str(i): "" for i in range(101)}}, "spec.config", "length <= 100"),
     ({"clusterRef": {}}, "spec.clusterRef", "missing required field `name`"),

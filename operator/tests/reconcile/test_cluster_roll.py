@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from reconcile.cluster_tables import NEW, NOW, OLD, away, broken, cluster, observed, part, pod, said, topics
 
 from penstock_operator.reconcile.cluster_observed import Observed
+from penstock_operator.reconcile.cluster_partitions import summary
 from penstock_operator.reconcile.cluster_roll import plan_roll
 from penstock_operator.specs.notes import Notes
 
@@ -80,6 +82,11 @@ TABLE: dict[str, tuple[Observed, int | None, str]] = {
         2,
         "",
     ),
+    "min.insync.replicas of a topic is not known": (
+        observed([pod(n, OLD) for n in THREE], replace(said(THREE, IN_SYNC), unsure=("a", "b", "c"))),
+        None,
+        "min.insync.replicas of topic a and 2 more is not known",
+    ),
     "brokers do not answer": (observed([pod(n, OLD) for n in THREE]), None, "the brokers cannot be asked: no answer"),
     "a bad change: the one that had it goes again": (
         observed([pod(0, OLD), broken(1, "bad"), pod(2, OLD)], said([0, 2], topics(t=part([0, 1, 2], [0, 2])))),
@@ -131,6 +138,23 @@ def test_a_pod_that_is_no_loss_still_goes_only_if_etcd_keeps_its_majority(others
     seen = observed(sorted([*others, bad], key=lambda p: p.ordinal), said([0, 2]))
     roll = plan_roll(cluster(**SIDECAR), seen, NEW, 3, 3, Notes())
     assert (roll.action.ordinal if roll.action is not None else None) == goes
+
+
+def test_partitions_are_tight_where_they_have_no_more_replicas_than_are_asked_for() -> None:
+    there = topics(
+        alone=part([0]),
+        two=[part([0, 1]), part([2, 1])],
+        coming=part([0, 1, 2], [0, 1], adding=(2,)),
+        three=part([0, 1, 2]),
+        low=part([0, 1]),
+        unknown=part([0, 1]),
+    )
+    found = summary(there, {"alone": 1, "two": 2, "coming": 2, "three": 2, "low": 1})
+    assert found.tight == {(0, 1): 2, (1, 2): 1}
+    assert found.tight_example == "coming (2 replicas, min.insync.replicas 2)"
+    assert [found.tight_on([n]) for n in THREE] == [2, 3, 1]
+    assert found.tight_on(THREE) == 3, "each is counted once"
+    assert summary(there).tight == {}
 
 
 @pytest.mark.parametrize(("unknown_to", "goes"), [("uid-1", 1), ("uid-of-the-one-before", None), ("", None)])

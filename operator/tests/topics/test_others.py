@@ -257,7 +257,7 @@ async def test_badly_placed_replicas_move_unless_the_cluster_says_otherwise() ->
         assert world.condition("orders", "Ready") == READY
 
 
-async def test_an_object_that_cannot_be_read_is_left_alone() -> None:
+async def test_an_object_that_cannot_be_read_is_left_alone_and_says_why() -> None:
     world = World()
     body = manifest("orders")
     body["spec"]["partitions"] = "many"
@@ -266,6 +266,19 @@ async def test_an_object_that_cannot_be_read_is_left_alone() -> None:
     await world.settle()
     assert world.condition("good", "Ready") == READY
     assert world.brokers.topics_by_name.keys() == {"good"}
+    read = world.kube.read(TOPICS, NS, "orders")
+    assert read is not None
+    (ready,) = read["status"]["conditions"]
+    assert (ready["status"], ready["reason"], ready["observedGeneration"]) == ("False", "InvalidSpec", 1)
+    assert "spec.partitions" in ready["message"]
+    assert read["status"]["observedGeneration"] == 1
+    assert world.told.count(("orders", "Invalid")) == 1
+    writes = world.kube.writes
+    await world.resync()
+    assert world.kube.writes == writes
+    world.apply("orders", partitions=2)
+    await world.settle()
+    assert world.condition("orders", "Ready") == READY
 
 
 async def test_brokers_that_answer_and_tell_nothing_of_topics_are_a_trouble_that_lasts() -> None:

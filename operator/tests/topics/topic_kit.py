@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from doubles.brokers import InMemoryBrokers
-from doubles.kube import FakeKube
+from doubles.kube import EPOCH, FakeKube
 
 from penstock_operator.engine.routing import Routing
 from penstock_operator.model.common import Key
@@ -16,6 +16,7 @@ from penstock_operator.ports.kube import CLUSTERS, TOPICS, Object
 from penstock_operator.topics.controller import TopicController
 
 NS, CLUSTER = "ns", "c"
+EPOCH_S = EPOCH.timestamp()
 MAX_TURNS = 200
 
 
@@ -57,8 +58,9 @@ class World:
     def started(self) -> TopicController:
         """Another operator, which knows nothing but what is stored."""
         self.controller = TopicController(
-            self.kube, self.kube.objects, self.connections, self.queue, now=lambda: self.time, wall=lambda: self.time
-        )
+            self.kube, self.kube.objects, self.connections, self.queue,
+            now=lambda: self.time, wall=lambda: EPOCH_S + self.time,
+        )  # fmt: skip
         return self.controller
 
     # What users do
