@@ -137,6 +137,7 @@ class TestContinuousIntegration:
     tools = ("bash", "cat", "dirname", "grep", "make", "mktemp", "nice", "rm", "sh", "sleep", "tail", "timeout")
     java = ("javac", "mvn")
     steps = ("setup", "lint", "test", "demo", "java", "simulate")
+    further = ("chaos", "e2e")
     summary = "=== 3 passed in 0.10s ==="
 
     def prepared(self, home: Path, recipes: Mapping[str, str], has_java: bool = True) -> dict[str, str]:
@@ -152,8 +153,8 @@ class TestContinuousIntegration:
         for name in self.java if has_java else ():
             (bin_dir / name).symlink_to("/bin/sh")
         said = f"echo '{self.summary}'; exit 0"
-        (home / "Makefile").write_text("".join(f"{n}:\n\t@{recipes.get(n, said)}\n" for n in self.steps))
-        return {"PATH": str(bin_dir), "TMPDIR": str(home)}
+        (home / "Makefile").write_text("".join(f"{n}:\n\t@{recipes.get(n, said)}\n" for n in self.steps + self.further))
+        return {"PATH": str(bin_dir), "TMPDIR": str(home), "LOCAL_CLUSTER": str(home / "cluster")}
 
     def ci(self, tmp_path: Path, has_java: bool = True, failing: str = "") -> subprocess.CompletedProcess[str]:
         environment = self.prepared(tmp_path, {failing: f"echo '{self.summary}'; exit 1"}, has_java)
@@ -176,6 +177,26 @@ class TestContinuousIntegration:
         result = self.ci(tmp_path, has_java=False)
         assert result.returncode == 0, result.stdout
         assert "left    make java" in result.stdout
+
+    def test_where_there_is_no_local_cluster_that_is_said(self, tmp_path: Path) -> None:
+        result = self.ci(tmp_path)
+        assert result.returncode == 0, result.stdout
+        assert f"left    make e2e (no local cluster: there is no {tmp_path}/cluster/up)" in result.stdout
+        assert "left    make chaos (it needs root and iptables)" in result.stdout
+
+    @pytest.mark.parametrize("failing", ["", "exit 1"])
+    def test_a_local_cluster_is_tested_on_and_taken_down(self, tmp_path: Path, failing: str) -> None:
+        said = "echo $$CLUSTER, $${LOCAL_CLUSTER##*/}: cluster tests"
+        environment = self.prepared(tmp_path, {"e2e": f"{said}; {failing}"})
+        (tmp_path / "cluster").mkdir()
+        for name in ("up", "down"):
+            script = tmp_path / "cluster" / name
+            script.write_text(f"#!/bin/sh\n: > {tmp_path}/cluster/{name}.called\n")
+            script.chmod(0o755)
+        result = run("bash", tmp_path / ".ci" / "run", env=environment)
+        assert "local, cluster: cluster tests" in result.stdout
+        assert (result.returncode, "FAILED  make e2e" in result.stdout) == ((1, True) if failing else (0, False))
+        assert (tmp_path / "cluster" / "down.called").exists()
 
     def test_nothing_runs_without_setup(self, tmp_path: Path) -> None:
         result = self.ci(tmp_path, failing="setup")

@@ -29,8 +29,17 @@ def _kubernetes() -> None:
         pytest.fail(f"{' and '.join(needed)} not set: run these tests by `make e2e`")
 
 
+@pytest.fixture(scope="session")
+def going() -> Iterator[list[Release]]:
+    """Releases whose namespaces are being deleted: each has to come to an end, while other tests go on."""
+    releases: list[Release] = []
+    yield releases
+    for release in releases:
+        release.gone()
+
+
 @pytest.fixture(scope="module")
-def make_release(request: pytest.FixtureRequest) -> Iterator[Make]:
+def make_release(request: pytest.FixtureRequest, going: list[Release]) -> Iterator[Make]:
     """Makes releases, each in a namespace of its own; they go with the module (E2E_KEEP=1 leaves them)."""
     made: list[Release] = []
 
@@ -46,6 +55,7 @@ def make_release(request: pytest.FixtureRequest) -> Iterator[Make]:
         return
     for release in made:
         release.tear_down()
+        going.append(release)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -92,8 +92,10 @@ def test_the_operator_has_no_rights_in_other_namespaces(release: Release) -> Non
 
 
 def can(release: Release, verb: str, what: str, *options: str) -> str:
+    resource, _, part = what.partition("/")  # kubectl takes what follows a slash for an object's name
+    parts = [f"--subresource={part}"] if part else []
     try:
-        return release.kubectl("auth", "can-i", verb, what, *options).strip()
+        return release.kubectl("auth", "can-i", verb, resource, *parts, *options).strip()
     except Refused as refused:  # "no" is exit code 1
         return "no" if "\nno" in str(refused) else str(refused)
 

@@ -80,8 +80,11 @@ class Release:
         return run("helm", "--namespace", self.namespace, *arguments, timeout_s=400)
 
     def tear_down(self) -> None:
-        """The namespace goes, with everything in it, while the operator goes as well: nothing may hold it up."""
+        """The namespace is told to go, with everything in it, the operator included."""
         run("kubectl", "delete", "namespace", self.namespace, "--wait=false")
+
+    def gone(self) -> None:
+        """Waits until it has: nothing may hold it up."""
         gone = lambda: not run("kubectl", "get", "namespace", self.namespace, "--ignore-not-found").strip()  # noqa: E731
         eventually(f"namespace {self.namespace} is gone", gone, 180)
         mine = [line for line in run("kubectl", "get", "pv", "--no-headers").splitlines() if self.namespace in line]
