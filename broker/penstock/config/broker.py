@@ -128,7 +128,7 @@ class BrokerConfig:
         1, "Partitions of a topic that is created without saying how many.", minimum=1, maximum=100_000
     )
     default_replication_factor: int = setting(
-        1, "Replicas of a topic that is created without saying how many.", minimum=1, maximum=64
+        1, "Replicas of a topic that is created without saying how many.", minimum=1, maximum=32
     )
     auto_create_topics_enable: bool = setting(True, "Whether a topic is created when a client first asks for it.")
     delete_topic_enable: bool = setting(True, "Whether topics can be deleted.")

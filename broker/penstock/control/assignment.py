@@ -7,7 +7,7 @@ from uuid import UUID
 
 from penstock.control.results import AdminError
 from penstock.state import keys
-from penstock.state.records import PartitionRecord, encode
+from penstock.state.records import MAX_REPLICAS, PartitionRecord, encode
 from penstock.state.store import Operation, Put
 from penstock.wire.errors import ErrorCode
 
@@ -22,6 +22,8 @@ def check_manual(assignment: Sequence[Sequence[int]], brokers: Sequence[int], re
             raise refused("The manual partition assignment includes an empty replica list.")
         if len(set(replicas)) < len(replicas):
             raise refused(f"The manual partition assignment includes a broker twice: {list(replicas)[:20]}.")
+        if len(replicas) > MAX_REPLICAS:
+            raise refused(f"The manual partition assignment includes {len(replicas)} replicas: at most {MAX_REPLICAS}.")
         unknown = [broker for broker in replicas if broker not in brokers]
         if unknown:
             raise refused(f"The manual partition assignment includes broker {unknown[0]}, which is not registered.")

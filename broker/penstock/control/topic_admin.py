@@ -36,6 +36,7 @@ from penstock.runtime.logging import get_logger
 from penstock.state import keys
 from penstock.state.records import (
     MAX_PARTITIONS,
+    MAX_REPLICAS,
     BadRecord,
     TopicNameRecord,
     TopicRecord,
@@ -204,9 +205,10 @@ class TopicAdmin:
         if factor == -1:
             usable = usable_brokers(self.view, draining)
             factor = min(self.config.default_replication_factor, max(len(usable), 1))
-        if factor < 1:
+        if not 1 <= factor <= MAX_REPLICAS:
             raise AdminError(
-                ErrorCode.INVALID_REPLICATION_FACTOR, f"The replication factor must be positive, or -1, not {factor}."
+                ErrorCode.INVALID_REPLICATION_FACTOR,
+                f"The replication factor must be from 1 to {MAX_REPLICAS}, or -1, not {factor}.",
             )
         self._check_count(count)
         return self._placing.place(count, factor, draining)

@@ -94,6 +94,11 @@ class TopicNameRecord(Record, frozen=True, kw_only=True):
     topic_id: UUID
 
 
+MAX_REPLICAS = 32
+"""Of a partition; while it moves, those that come and those that go are in its record together."""
+Replicas = Annotated[list[BrokerId], msgspec.Meta(min_length=1, max_length=2 * MAX_REPLICAS)]
+
+
 class PartitionRecord(Record, frozen=True, kw_only=True):
     """`replicas` has the preferred leader first; `leader` is -1 where there is none. An ISR is never empty.
 
@@ -102,10 +107,10 @@ class PartitionRecord(Record, frozen=True, kw_only=True):
     (KIP-966); `last_isr` is what the ISR was before its last member was lost.
     """
 
-    replicas: Annotated[list[BrokerId], msgspec.Meta(min_length=1, max_length=64)]
+    replicas: Replicas
     leader: Annotated[int, msgspec.Meta(ge=-1, le=(1 << 31) - 1)]
     leader_epoch: Count = 0
-    isr: Annotated[list[BrokerId], msgspec.Meta(min_length=1, max_length=64)]
+    isr: Replicas
     adding: list[BrokerId] = []
     removing: list[BrokerId] = []
     isr_epochs: list[Int64] = []

@@ -65,6 +65,13 @@ async def test_a_name_that_differs_in_dots_and_underscores_only_is_refused_while
     assert outcome.error is ErrorCode.NONE
 
 
+@pytest.mark.parametrize("topic", [NewTopic("t", 1, 33), NewTopic("t", -1, -1, {0: list(range(33))})])
+async def test_more_replicas_than_a_partition_can_have_are_refused(cluster, topic: NewTopic) -> None:
+    (outcome,) = await cluster.topics.create([topic])
+    assert outcome.error in (ErrorCode.INVALID_REPLICATION_FACTOR, ErrorCode.INVALID_REPLICA_ASSIGNMENT)
+    assert "32" in outcome.message
+
+
 @pytest.mark.parametrize(
     ("topic", "error"),
     [

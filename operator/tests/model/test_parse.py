@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock.control.controller import reassign
+from penstock.state import records
 from penstock_operator.model.cluster import Cluster
 from penstock_operator.model.common import Condition, Meta, with_conditions
 from penstock_operator.model.group import ConsumerGroup, ConsumerGroupStatus, OffsetReset
@@ -31,7 +31,7 @@ def cluster(spec: dict[str, Any]) -> Cluster:
 
 
 def test_as_many_replicas_can_be_asked_for_as_brokers_let_a_partition_have() -> None:
-    assert MAX_REPLICAS == reassign.MAX_REPLICAS
+    assert MAX_REPLICAS == records.MAX_REPLICAS
 
 
 def test_an_object_is_read_with_its_identity() -> None:

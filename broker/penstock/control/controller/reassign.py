@@ -13,11 +13,8 @@ from msgspec.structs import replace
 
 from penstock.control.controller import leaders
 from penstock.control.controller.leaders import NO_LEADER, Facts, check, choose, isr_members, led_by
-from penstock.state.records import PartitionRecord
+from penstock.state.records import MAX_REPLICAS, PartitionRecord
 from penstock.state.view import PartitionView
-
-MAX_REPLICAS = 32
-"""Of one partition, so that with those that go they fit into its record."""
 
 
 class RefusedReassignment(ValueError):
