@@ -31,7 +31,7 @@ offset_for_leader_epoch describe_configs alter_configs describe_log_dirs create_
 incremental_alter_configs alter_partition_reassignments list_partition_reassignments offset_delete describe_cluster
 describe_producers describe_topic_partitions alter_replica_log_dirs describe_quorum list_config_resources
 add_partitions_to_txn add_offsets_to_txn end_txn txn_offset_commit write_txn_markers describe_transactions
-list_transactions update_features
+list_transactions update_features sasl_handshake sasl_authenticate
 """.split()
 OWN_FIELDS = tomllib.loads((Path(__file__).parent / "own_fields.toml").read_text(encoding="utf-8"))
 FIRST_OWN_TAG = 10_001

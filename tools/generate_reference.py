@@ -27,7 +27,7 @@ from penstock.replica.health import ReplicaHealth
 from penstock.runtime.clock import SystemClock
 from penstock.runtime.stats import BUCKETS_S, Histogram, RequestStats
 from penstock.server.stats import CloseReason, ServerStats
-from penstock.wire.apis import APIS, ApiKey
+from penstock.wire.apis import APIS, ONLY_ASKED, ApiKey
 
 REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
 
@@ -175,6 +175,7 @@ def protocol() -> str:
     rows = [
         f"| {int(key)} | {api.name} | {served(key, api.first)} to {UNTIL.get(ApiKey(key), api.last)} |"
         for key, api in sorted(APIS.items())
+        if key not in ONLY_ASKED
     ]
     return PROTOCOL_HEAD + "\n".join(rows) + "\n" + PROTOCOL_TAIL
 

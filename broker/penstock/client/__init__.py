@@ -22,6 +22,7 @@ from penstock.client.admin_types import (
 )
 from penstock.client.consumer import Consumer
 from penstock.client.errors import (
+    AuthenticationFailed,
     BrokerError,
     BufferFull,
     ClientError,
@@ -35,12 +36,14 @@ from penstock.client.errors import (
     NoOffset,
     RecordTooLarge,
     RequestTimedOut,
+    TlsFailed,
     UnknownTopic,
     UnsupportedByBroker,
 )
 from penstock.client.offsets import EARLIEST, LATEST, MAX_TIMESTAMP
 from penstock.client.producer import Producer
 from penstock.client.rebalancing import RebalanceListener
+from penstock.client.security import Sasl, Security, Tls
 from penstock.client.types import (
     ConsumerRecord,
     Node,
@@ -60,6 +63,7 @@ __all__ = [
     "MAX_TIMESTAMP",
     "Admin",
     "AlterConfig",
+    "AuthenticationFailed",
     "BrokerError",
     "BrokerVersion",
     "BufferFull",
@@ -97,6 +101,10 @@ __all__ = [
     "RecordMetadata",
     "RecordTooLarge",
     "RequestTimedOut",
+    "Sasl",
+    "Security",
+    "Tls",
+    "TlsFailed",
     "TopicInfo",
     "TopicPartition",
     "UnknownTopic",

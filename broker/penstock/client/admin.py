@@ -16,6 +16,7 @@ from penstock.client.cluster import Cluster
 from penstock.client.errors import check, error_code
 from penstock.client.group_protocol import by_topic
 from penstock.client.offsets import EARLIEST, LATEST, by_leader, list_offsets
+from penstock.client.security import Security
 from penstock.client.types import OffsetAndTimestamp, TopicPartition
 from penstock.wire.messages import (
     delete_records,
@@ -34,7 +35,7 @@ class Admin(LagAdmin, PartitionAdmin):
     Calls for several things try each of them, and then raise for the first that failed (a `BrokerError` whose `about`
     names it). Errors that may pass are retried for `request_timeout_ms`. Calls for many things (`..._many`, and those
     that say so) split them into requests of bounded size and answer for each: with a value, or with the `ClientError`
-    that it failed with.
+    that it failed with. `security` is TLS and SASL; without it connections are plain.
     """
 
     def __init__(
@@ -44,12 +45,14 @@ class Admin(LagAdmin, PartitionAdmin):
         client_id: str = "penstock-admin",
         request_timeout_ms: float = 30_000,
         connect_timeout_ms: float = 10_000,
+        security: Security | None = None,
     ) -> None:
         cluster = Cluster(
             bootstrap,
             client_id=client_id,
             request_timeout_ms=request_timeout_ms,
             connect_timeout_ms=connect_timeout_ms,
+            security=security,
         )
         super().__init__(cluster)
 

@@ -14,15 +14,18 @@ from typing import TypeVar
 from penstock.client.backoff import Backoff
 from penstock.client.connection import MAX_RESPONSE_BYTES, Connection
 from penstock.client.errors import (
+    AuthenticationFailed,
     BrokerError,
     ClientError,
     Closed,
     NoBrokerAvailable,
     RequestTimedOut,
+    TlsFailed,
     UnknownTopic,
     check,
 )
 from penstock.client.metadata import Metadata, merge, parse_bootstrap
+from penstock.client.security import Security
 from penstock.client.types import Node, TopicInfo
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
@@ -55,6 +58,7 @@ class Cluster:
         max_response_bytes: int = MAX_RESPONSE_BYTES,
         backoff: Backoff | None = None,
         auto_create_topics: bool = False,
+        security: Security | None = None,
     ) -> None:
         self.addresses = parse_bootstrap(bootstrap)
         self.client_id = client_id
@@ -64,6 +68,8 @@ class Cluster:
         self.max_response_bytes = max_response_bytes
         self.backoff = backoff or Backoff()
         self.auto_create_topics = auto_create_topics
+        self._sasl = security.sasl if security is not None else None
+        self._tls = security.tls.context() if security is not None and security.tls is not None else None
         self.metadata = Metadata()
         self.wants_all_topics = False
         self.on_metadata: list[Callable[[Metadata], None]] = []
@@ -214,7 +220,7 @@ class Cluster:
             raise Closed("the client is closed")
         key = (node_id, purpose)
         connection = self._connections.get(key)
-        if connection is not None and not connection.closed:
+        if connection is not None and not connection.closed and not connection.expiring:
             return connection
         task = self._opening.get(key)
         if task is None:
@@ -227,6 +233,9 @@ class Cluster:
 
     async def _open(self, key: tuple[int, str], node: Node) -> Connection:
         try:
+            before = self._connections.get(key)
+            if before is not None and not before.closed:
+                await before.retire()  # so that nothing overtakes what was sent there
             connection = self._connections[key] = await self._connect(node.host, node.port)
             return connection
         except ClientError:
@@ -243,20 +252,27 @@ class Cluster:
             connect_timeout_ms=self.connect_timeout_ms,
             request_timeout_ms=self.request_timeout_ms,
             max_response_bytes=self.max_response_bytes,
+            tls=self._tls,
+            sasl=self._sasl,
         )
 
     async def any_connection(self) -> Connection:
         """A connection to whichever broker answers: one that is open, a known one, a bootstrap address."""
         for connection in (self._bootstrap, *self._connections.values()):
-            if connection is not None and not connection.closed:
+            if connection is not None and not connection.closed and not connection.expiring:
                 return connection
         known = [(node.host, node.port) for node in self.metadata.brokers.values()]
         random.shuffle(known)
         errors = []
         for host, port in dict.fromkeys([*known, *self.addresses]):
             try:
-                self._bootstrap = await self._connect(host, port)
-                return self._bootstrap
+                found = await self._connect(host, port)
+                before, self._bootstrap = self._bootstrap, found
+                if before is not None and not before.closed:
+                    await before.retire()
+                return found
+            except (AuthenticationFailed, TlsFailed):
+                raise  # all brokers have the same users and authorities, and repeating it may lock the user out
             except ClientError as e:
                 errors.append(str(e))
         raise NoBrokerAvailable("no broker can be reached: " + "; ".join(errors))

@@ -9,13 +9,16 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import ssl
 import struct
 from collections import deque
 from collections.abc import Mapping
 from typing import Any, TypeVar, cast
 
-from penstock.client.errors import ConnectionFailed, RequestTimedOut, UnsupportedByBroker
+from penstock.client.authentication import authenticate
+from penstock.client.errors import ConnectionFailed, RequestTimedOut, TlsFailed, UnsupportedByBroker
 from penstock.client.frames import FrameReader, request_frame, response_body
+from penstock.client.security import Sasl
 from penstock.wire import codec
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -26,6 +29,8 @@ R = TypeVar("R", bound=Payload)
 MAX_RESPONSE_BYTES = 128 * 1024 * 1024
 MAX_RESPONSE_ELEMENTS = 8_000_000
 CLOSE_TIMEOUT_S = 5.0
+SESSION_USED = 0.85
+"""The part of a session's lifetime after which the connection is replaced by a new one (KIP-368)."""
 CORRELATION = struct.Struct(">i")
 
 NEWEST_USED = {0: 12, 1: 12, 8: 9, 9: 7, 22: 5}
@@ -68,7 +73,9 @@ class Connection(asyncio.BufferedProtocol):
         self._versions: dict[int, tuple[int, int]] = {}
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._gone: ConnectionFailed | None = None
+        self._gone: ConnectionFailed | TlsFailed | None = None
+        self._answers = 0
+        self._expires_s = float("inf")
         self._writable = asyncio.Event()
         self._lost = asyncio.Event()
 
@@ -83,32 +90,56 @@ class Connection(asyncio.BufferedProtocol):
         request_timeout_ms: float = 30_000,
         max_response_bytes: int = MAX_RESPONSE_BYTES,
         newest_used: Mapping[int, int] = NEWEST_USED,
+        tls: ssl.SSLContext | None = None,
+        sasl: Sasl | None = None,
     ) -> Connection:
-        """Connects and asks for the broker's versions. Raises `ConnectionFailed`, naming the address.
+        """Connects, by TLS where there is a context, asks for the broker's versions and says who it is.
 
-        `newest_used` has, by API key, versions beyond which none is spoken though both sides know them.
+        Raises `ConnectionFailed`, `TlsFailed`, `AuthenticationFailed`, naming the address. `newest_used` has, by API
+        key, versions beyond which none is spoken though both sides know them.
         """
         loop = asyncio.get_running_loop()
         address = f"{host}:{port}"
+        connected = False
         try:
             async with asyncio.timeout(connect_timeout_ms / 1000):
                 _, connection = await loop.create_connection(
-                    lambda: cls(address, client_id, request_timeout_ms, max_response_bytes, newest_used), host, port
+                    lambda: cls(address, client_id, request_timeout_ms, max_response_bytes, newest_used),
+                    host,
+                    port,
+                    ssl=tls,
                 )
+                connected = True
                 try:
                     await connection._negotiate()
+                    if sasl is not None:
+                        await connection._authenticate(sasl)
                 except BaseException:
                     connection._fail(ConnectionFailed(f"{address}: the connection was given up"))
                     raise
                 return connection
         except TimeoutError:
-            raise ConnectionFailed(f"{address}: no connection within {connect_timeout_ms:.0f} ms") from None
+            hint = f" ({PLAIN_PORT})" if tls is not None else f" ({TLS_PORT})" if connected else ""
+            raise ConnectionFailed(f"{address}: no connection within {connect_timeout_ms:.0f} ms{hint}") from None
+        except ssl.CertificateError as e:
+            reason = e.verify_message or e.reason or str(e)
+            raise TlsFailed(f"{address}: the broker's certificate is not accepted: {reason}") from None
+        except ssl.SSLError as e:
+            raise tls_error(address, e) from None
+        except ConnectionError as e:
+            hint = f" ({PLAIN_PORT})" if tls is not None and not isinstance(e, ConnectionRefusedError) else ""
+            raise ConnectionFailed(f"{address}: {os.strerror(e.errno) if e.errno else 'closed'}{hint}") from None
         except OSError as e:
             raise ConnectionFailed(f"{address}: {os.strerror(e.errno) if e.errno and e.errno > 0 else e}") from None
 
     @property
     def closed(self) -> bool:
         return self._gone is not None
+
+    @property
+    def expiring(self) -> bool:
+        """Whether the broker will soon want to hear again who this is: time for a new connection in its place."""
+        return self._loop.time() >= self._expires_s
 
     @property
     def writable(self) -> bool:
@@ -199,6 +230,13 @@ class Connection(asyncio.BufferedProtocol):
         finally:
             self._transport.abort()
 
+    async def retire(self) -> None:
+        """Closes once everything that was sent is answered, or has failed."""
+        under_way = [pending.future for pending in self._pending]
+        if under_way:
+            await asyncio.wait(under_way)
+        await self.close()
+
     # What follows is called by the loop or by the methods above.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -209,9 +247,19 @@ class Connection(asyncio.BufferedProtocol):
         self._writable.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        reason = f"{self.address}: connection lost ({exc})" if exc else f"{self.address}: closed by the broker"
-        self._fail(ConnectionFailed(reason))
+        self._fail(self._why_lost(exc))
         self._lost.set()
+
+    def _why_lost(self, exc: Exception | None) -> ConnectionFailed | TlsFailed:
+        if isinstance(exc, ssl.SSLError):  # in TLS 1.3 a broker turns away a client's certificate after the handshake
+            return tls_error(self.address, exc)
+        reason = f"connection lost ({exc})" if exc else "closed by the broker"
+        if self._answers == 0:
+            is_tls = self._transport is not None and self._transport.get_extra_info("ssl_object") is not None
+            reason += f" before it answered at all: {WANTS_CERTIFICATE if is_tls else TLS_PORT}"
+        elif self._answers == 1 and self._pending:
+            reason += " at the first request: does its listener want SASL?"
+        return ConnectionFailed(f"{self.address}: {reason}")
 
     def pause_writing(self) -> None:
         self._writable.clear()
@@ -237,6 +285,7 @@ class Connection(asyncio.BufferedProtocol):
         if correlation_id != pending.correlation_id:
             self._pending.appendleft(pending)
             raise MalformedMessage(f"answer {correlation_id} where {pending.correlation_id} is next")
+        self._answers += 1
         if pending.future.done():
             return
         try:
@@ -289,7 +338,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._fail(RequestTimedOut(f"{self.address}: no answer in time"))
 
-    def _fail(self, error: ConnectionFailed, *, abort: bool = True) -> None:
+    def _fail(self, error: ConnectionFailed | TlsFailed, *, abort: bool = True) -> None:
         if self._gone is not None:
             return
         self._gone = error
@@ -304,6 +353,11 @@ class Connection(asyncio.BufferedProtocol):
                 pending.future.set_exception(type(error)(str(error)))
         self._pending.clear()
 
+    async def _authenticate(self, sasl: Sasl) -> None:
+        lifetime_ms = await authenticate(self, sasl)
+        if lifetime_ms:
+            self._expires_s = self._loop.time() + SESSION_USED * lifetime_ms / 1000
+
     async def _negotiate(self) -> None:
         request = VERSIONS_REQUEST
         answer = await self._send(request, 3, ApiVersionsResponse, None)
@@ -316,5 +370,18 @@ class Connection(asyncio.BufferedProtocol):
         self._versions = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
 
 
+def tls_error(address: str, error: ssl.SSLError) -> ConnectionFailed | TlsFailed:
+    """What an error of the TLS library means; only what may pass is a `ConnectionFailed`."""
+    reason = error.reason or str(error)
+    if reason in NO_TLS:
+        return ConnectionFailed(f"{address}: no TLS handshake ({reason}): {PLAIN_PORT}")
+    hint = f": {WANTS_CERTIFICATE}" if "ALERT" in reason else ""
+    return TlsFailed(f"{address}: TLS failed ({reason}){hint}")
+
+
+TLS_PORT = "is this a TLS port, spoken to without TLS?"
+WANTS_CERTIFICATE = "does it want a client's certificate (certificate_file, key_file)?"
+PLAIN_PORT = "is this a port without TLS?"
+NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "UNEXPECTED_EOF_WHILE_READING", "RECORD_LAYER_FAILURE"})
 VERSIONS_REQUEST = ApiVersionsRequest(client_software_name="penstock", client_software_version="0.1.0")
 UNSUPPORTED_VERSION = struct.pack(">h", ErrorCode.UNSUPPORTED_VERSION)

@@ -20,6 +20,7 @@ from penstock.client.membership import GroupOptions
 from penstock.client.metadata import Metadata
 from penstock.client.polling import Polling
 from penstock.client.rebalancing import RebalanceListener
+from penstock.client.security import Security
 from penstock.client.types import ConsumerRecord, OffsetAndMetadata, OffsetAndTimestamp, TopicInfo, TopicPartition
 from penstock.wire.record import Record
 
@@ -48,6 +49,7 @@ class Consumer:
       up, and when the consumer closes. Off unless there is a group and it is asked for.
     - `fetch_*`: how much one request asks for, and how long the broker may wait for `fetch_min_bytes`.
       `buffer_bytes` bounds what is fetched ahead.
+    - `security`: TLS and SASL; without it connections are plain.
     - `metadata_max_age_ms`: how soon new partitions and topics are seen.
 
     Rebalances happen inside `getmany` and iteration, so records that were handed out have been dealt with by then;
@@ -78,6 +80,7 @@ class Consumer:
         metadata_max_age_ms: float = 60_000,
         client_id: str = "penstock-consumer",
         rack_id: str = "",
+        security: Security | None = None,
     ) -> None:
         if offset_reset not in ("earliest", "latest", "error"):
             raise ValueError(f"offset_reset is {offset_reset!r}: allowed are earliest, latest and error")
@@ -117,6 +120,7 @@ class Consumer:
             client_id=client_id,
             request_timeout_ms=request_timeout_ms,
             metadata_max_age_ms=metadata_max_age_ms,
+            security=security,
         )
         self._started = self._closed = False
 

@@ -35,6 +35,14 @@ class RequestTimedOut(ConnectionFailed):
     """No answer came in time; the connection is closed with it."""
 
 
+class AuthenticationFailed(ClientError):
+    """The broker does not take the credentials or the mechanism, or cannot prove that it knows the password."""
+
+
+class TlsFailed(ClientError):
+    """Certificates do not fit: one that is not trusted, that names another host, or a file that cannot be used."""
+
+
 class NoBrokerAvailable(ClientError):
     """None of the bootstrap addresses, nor any known broker, could be reached."""
 

@@ -14,7 +14,11 @@ from penstock.wire.varint import read_uvarint
 
 API_VERSIONS_KEY = 18
 RECEIVE_SIZE = 256 * 1024
+GROWTH = 8
+"""How much larger a frame's buffer gets at a time; each time copies what has come."""
 SIZE = struct.Struct(">i")
+TLS_ALERT = 0x1503
+"""How a record begins with which TLS turns away what is no TLS: content type, and the first byte of the version."""
 REQUEST_HEAD = struct.Struct(">ihhih")
 
 
@@ -37,8 +41,10 @@ class FrameReader:
         if self._frame is None:
             return memoryview(self._shared)[self._held :]
         if self._frame_held == len(self._frame):
-            grown = min(self._frame_size, 2 * len(self._frame))
-            self._frame.extend(bytes(grown - len(self._frame)))
+            # What is not touched yet costs no memory: a fresh buffer's pages come from the system when bytes do.
+            grown = bytearray(min(self._frame_size, GROWTH * len(self._frame)))
+            grown[: self._frame_held] = self._frame
+            self._frame = grown
         return memoryview(self._frame)[self._frame_held :]
 
     def received(self, count: int) -> Iterator[memoryview]:
@@ -58,7 +64,7 @@ class FrameReader:
         while self._held - start >= SIZE.size:
             (size,) = SIZE.unpack_from(self._shared, start)
             if not 0 <= size <= self.max_frame_bytes:
-                raise MalformedMessage(f"a response of {size} bytes, allowed are {self.max_frame_bytes}")
+                raise MalformedMessage(misplaced(size, self.max_frame_bytes))
             end = start + SIZE.size + size
             if end > self._held:
                 if SIZE.size + size > RECEIVE_SIZE:
@@ -76,6 +82,13 @@ class FrameReader:
         self._frame = bytearray(min(size, 2 * RECEIVE_SIZE))
         self._frame[: len(beginning)] = beginning
         self._frame_size, self._frame_held, self._held = size, len(beginning), 0
+
+
+def misplaced(size: int, max_frame_bytes: int) -> str:
+    """What a length that cannot be one means: the first bytes may be those of another protocol."""
+    if size >> 16 == TLS_ALERT:
+        return "the broker answers in TLS: this is a TLS port, and the connection was made without TLS"
+    return f"a response of {size} bytes, allowed are {max_frame_bytes}"
 
 
 def request_frame(request: Payload, version: int, correlation_id: int, client_id: bytes) -> bytearray:

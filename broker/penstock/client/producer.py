@@ -14,6 +14,7 @@ from penstock.client.accumulator import Accumulator, Delivery, Memory, Partition
 from penstock.client.cluster import Cluster
 from penstock.client.errors import BufferFull, Closed, DeliveryFailed, RecordTooLarge
 from penstock.client.partitioner import PartitionFunction, make_partitioner
+from penstock.client.security import Security
 from penstock.client.sender import Sender
 from penstock.client.types import Headers, TopicPartition
 from penstock.runtime.clock import Clock, SystemClock
@@ -41,6 +42,7 @@ class Producer:
     - `buffer_memory`: bytes of records that may wait; `send` waits for room, `max_block_ms` at most.
     - `partitioner`: "murmur2" (by key as every Kafka client; records without one stick to a partition for a batch),
       "round_robin", "sticky", or a function (topic, key, value, partitions) → partition.
+    - `security`: TLS and SASL; without it connections are plain.
     - `delivery_timeout_ms`: how long a record may take in all, retries included; `request_timeout_ms`: one attempt.
 
     Safe to use from many tasks of one event loop.
@@ -66,6 +68,7 @@ class Producer:
         auto_create_topics: bool = True,
         client_id: str = "penstock-producer",
         clock: Clock | None = None,
+        security: Security | None = None,
     ) -> None:
         if acks not in (0, 1, -1, "all"):
             raise ValueError(f"acks is {acks!r}: allowed are 0, 1 and 'all'")
@@ -94,6 +97,7 @@ class Producer:
             request_timeout_ms=request_timeout_ms,
             metadata_max_age_ms=metadata_max_age_ms,
             auto_create_topics=auto_create_topics,
+            security=security,
         )
         self._started = self._closed = False
 

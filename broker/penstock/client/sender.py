@@ -131,7 +131,7 @@ class Sender:
         node = self._node(node_id)
         while node.ready and node.in_flight < self.max_in_flight and not self._blocked:
             connection = node.connection
-            if connection is None or connection.closed or not connection.writable:
+            if connection is None or connection.closed or connection.expiring or not connection.writable:
                 if not node.waiting:
                     node.waiting = True
                     self._spawn(self._make_writable(node_id, node))

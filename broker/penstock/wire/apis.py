@@ -25,6 +25,7 @@ class ApiKey(IntEnum):
     SYNC_GROUP = 14
     DESCRIBE_GROUPS = 15
     LIST_GROUPS = 16
+    SASL_HANDSHAKE = 17
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
@@ -40,6 +41,7 @@ class ApiKey(IntEnum):
     ALTER_CONFIGS = 33
     ALTER_REPLICA_LOG_DIRS = 34
     DESCRIBE_LOG_DIRS = 35
+    SASL_AUTHENTICATE = 36
     CREATE_PARTITIONS = 37
     DELETE_GROUPS = 42
     ELECT_LEADERS = 43
@@ -82,6 +84,7 @@ APIS: dict[int, Api] = {
     ApiKey.SYNC_GROUP: Api("SyncGroup", 0, 5, 4),
     ApiKey.DESCRIBE_GROUPS: Api("DescribeGroups", 0, 6, 5),
     ApiKey.LIST_GROUPS: Api("ListGroups", 0, 5, 3),
+    ApiKey.SASL_HANDSHAKE: Api("SaslHandshake", 0, 1, NEVER),
     ApiKey.API_VERSIONS: Api("ApiVersions", 0, 4, 3),
     ApiKey.CREATE_TOPICS: Api("CreateTopics", 2, 7, 5),
     ApiKey.DELETE_TOPICS: Api("DeleteTopics", 1, 6, 4),
@@ -97,6 +100,7 @@ APIS: dict[int, Api] = {
     ApiKey.ALTER_CONFIGS: Api("AlterConfigs", 0, 2, 2),
     ApiKey.ALTER_REPLICA_LOG_DIRS: Api("AlterReplicaLogDirs", 1, 2, 2),
     ApiKey.DESCRIBE_LOG_DIRS: Api("DescribeLogDirs", 1, 5, 2),
+    ApiKey.SASL_AUTHENTICATE: Api("SaslAuthenticate", 0, 2, 2),
     ApiKey.CREATE_PARTITIONS: Api("CreatePartitions", 0, 3, 2),
     ApiKey.DELETE_GROUPS: Api("DeleteGroups", 0, 2, 2),
     ApiKey.ELECT_LEADERS: Api("ElectLeaders", 0, 2, 2),
@@ -115,12 +119,13 @@ APIS: dict[int, Api] = {
 }
 """The versions spoken. Produce is advertised from version 0 on, as several clients insist, and answered from 3 on."""
 
+ONLY_ASKED = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
+"""What the client asks of other brokers, and this one does not serve."""
+
 UNSERVED = {
-    17: "SaslHandshake",
     29: "DescribeAcls",
     30: "CreateAcls",
     31: "DeleteAcls",
-    36: "SaslAuthenticate",
     48: "DescribeClientQuotas",
     49: "AlterClientQuotas",
     68: "ConsumerGroupHeartbeat",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import struct
 from collections import deque
 from types import TracebackType
@@ -42,8 +43,8 @@ never answers; "garbage" answers nonsense; an error code refuses; ("late", code)
 class ScriptedBroker:
     """`faults` are used up one for each Produce request; `log` has the values by partition."""
 
-    def __init__(self, partitions: int = 3) -> None:
-        self.partitions = partitions
+    def __init__(self, partitions: int = 3, tls: ssl.SSLContext | None = None) -> None:
+        self.partitions, self.tls = partitions, tls
         self.faults: deque[Fault] = deque()
         self.always: Fault = None
         self.log: dict[int, list[bytes]] = {p: [] for p in range(partitions)}
@@ -54,7 +55,7 @@ class ScriptedBroker:
         self._connections: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> ScriptedBroker:
-        self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0, ssl=self.tls)
         self.port = self._server.sockets[0].getsockname()[1]
         self.address = f"127.0.0.1:{self.port}"
         return self
