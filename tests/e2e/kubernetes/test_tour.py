@@ -47,7 +47,7 @@ def test_each_command_does_what_the_readme_says(folder: Path) -> None:
     installed, wrote, scaled = printed
     assert "condition met" in installed
     assert "topic.penstock.io/orders condition met" in wrote
-    assert re.search(r"billing\s+\w+\s+\d+\s+400", scaled), f"the group's lag is 400:\n{scaled}"
+    assert re.search(r"billing\s+penstock\s+\w+\s+\d+\s+400", scaled), f"the group's lag is 400:\n{scaled}"
     assert re.search(r"cluster.penstock.io/penstock\s+5", scaled), f"five brokers:\n{scaled}"
 
 
