@@ -18,6 +18,9 @@ FAST_RECONNECT: dict[str, Any] = {
     "reconnect.backoff.max.ms": 500,
     "socket.timeout.ms": 10_000,
     "topic.metadata.refresh.interval.ms": 2_000,
+    # When all brokers are away, librdkafka 2.16 forgets them and begins with the bootstrap addresses again; what a
+    # transaction waits for at a broker that was forgotten (TxnOffsetCommit) then waits for ever.
+    "metadata.recovery.strategy": "none",
     "log_level": 3,
 }
 """For librdkafka, whose defaults are for brokers that are seldom away."""
