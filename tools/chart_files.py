@@ -1,4 +1,4 @@
-"""Keeps charts/penstock in step: copies crds/ into it, and writes the table of values in its README.md.
+"""Keeps the charts in step: writes the table of values in each README.md, and copies crds/ into charts/penstock.
 
 python tools/chart_files.py           write them
 python tools/chart_files.py --check   exit 1 if what is there differs
@@ -19,6 +19,7 @@ import msgspec
 
 ROOT = Path(__file__).resolve().parent.parent
 CHART = ROOT / "charts" / "penstock"
+OTHERS = (ROOT / "charts" / "penstock-spark-job",)
 BEGIN, END = "<!-- values: begin -->\n", "<!-- values: end -->\n"
 DESCRIPTION = re.compile(r"^(?P<indent> *)# -- (?P<text>.+)$")
 KEY = re.compile(r"^(?P<indent> *)(?P<key>[A-Za-z]+):")
@@ -65,13 +66,18 @@ def table(text: str) -> str:
 def generate() -> dict[Path, str]:
     """Each file's text, as it should be."""
     files = {CHART / "crds" / path.name: path.read_text(encoding="utf-8") for path in (ROOT / "crds").glob("*.yaml")}
-    readme = CHART / "README.md"
-    before, begin, rest = readme.read_text(encoding="utf-8").partition(BEGIN)
+    for chart in (CHART, *OTHERS):
+        files[chart / "README.md"] = readme(chart)
+    return files
+
+
+def readme(chart: Path) -> str:
+    """The README of a chart, with the table of its values between the two lines that mark its place."""
+    before, begin, rest = (chart / "README.md").read_text(encoding="utf-8").partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
-        raise BadValues(f"README.md lacks the lines {BEGIN.strip()} and {END.strip()}")
-    files[readme] = before + BEGIN + table((CHART / "values.yaml").read_text(encoding="utf-8")) + END + after
-    return files
+        raise BadValues(f"{chart.name}/README.md lacks the lines {BEGIN.strip()} and {END.strip()}")
+    return before + BEGIN + table((chart / "values.yaml").read_text(encoding="utf-8")) + END + after
 
 
 def main() -> int:

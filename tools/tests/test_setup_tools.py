@@ -133,6 +133,55 @@ class TestInstallKcat:
         assert "Cure:" in result.stdout
 
 
+class TestJava:
+    """`penstock-spark java` is played by a script that says what the test wants."""
+
+    @pytest.fixture
+    def bin_dir(self, tmp_path: Path) -> Path:
+        for name in SHELL_TOOLS:
+            found = shutil.which(name)
+            assert found is not None, name
+            (tmp_path / name).symlink_to(found)
+        return tmp_path
+
+    def command(self, bin_dir: Path, name: str, text: str) -> None:
+        path = bin_dir / name
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(0o755)
+
+    def install(self, bin_dir: Path, spark: str) -> subprocess.CompletedProcess[str]:
+        self.command(bin_dir, "penstock-spark", spark)
+        script = ROOT / "tools" / "install_java.sh"
+        return run(bin_dir / "sh", script, bin_dir / "penstock-spark", env={"PATH": str(bin_dir)})
+
+    def test_nothing_happens_where_there_is_one(self, bin_dir: Path) -> None:
+        result = self.install(bin_dir, "exit 0")
+        assert (result.returncode, result.stdout) == (0, "")
+
+    def test_root_gets_the_one_that_this_release_of_debian_has(self, bin_dir: Path) -> None:
+        made = bin_dir / "java21"
+        self.command(bin_dir, "id", "echo 0")
+        self.command(bin_dir, "apt-get", f'case "$*" in *openjdk-21*) : > {made};; *) exit 100;; esac')
+        result = self.install(bin_dir, f"[ -e {made} ] && [ $# -eq 1 ] && echo Java 21")
+        assert result.returncode == 0, result.stdout
+        assert result.stdout.splitlines()[-1] == "Java 21"
+
+    @pytest.mark.parametrize("apt", ["", "exit 100"])
+    def test_without_apt_it_goes_into_the_cache(self, bin_dir: Path, apt: str) -> None:
+        self.command(bin_dir, "id", "echo 0")
+        if apt:
+            self.command(bin_dir, "apt-get", apt)
+        result = self.install(bin_dir, '[ "${2-}" = --install ] && echo Java 21 in the cache')
+        assert result.returncode == 0, result.stdout
+        assert result.stdout.splitlines()[-1] == "Java 21 in the cache"
+
+    def test_where_nothing_helps_the_cure_is_said(self, bin_dir: Path) -> None:
+        self.command(bin_dir, "id", "echo 1000")
+        result = self.install(bin_dir, "echo Get one with: apt install openjdk; exit 5")
+        assert result.returncode == 5
+        assert "Get one with:" in result.stdout
+
+
 class TestContinuousIntegration:
     tools = ("bash", "cat", "dirname", "grep", "make", "mktemp", "nice", "rm", "sh", "sleep", "tail", "timeout")
     java = ("javac", "mvn")

@@ -1,0 +1,3 @@
+from penstock_spark.cli import main
+
+main()

@@ -1,0 +1,125 @@
+"""`penstock-spark demo`: brings Java where there is none, tells the story, shows what came of it, cleans up."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock_spark.cli.common import ExitCode, fail
+from penstock_spark.jobs import java
+
+if TYPE_CHECKING:
+    from penstock_spark.demo.checks import Result
+    from penstock_spark.demo.story import Settings
+
+DEFAULT_CHART = Path("penstock-demo.png")
+ALL_FLIGHTS = 336_776
+FEWEST = 1_000
+SECONDS = 18.0
+
+
+def demo(
+    chart: Annotated[Path, typer.Option("--chart", metavar="FILE", help="Where the chart goes.")] = DEFAULT_CHART,
+    flights: Annotated[
+        int | None,
+        typer.Option(min=FEWEST, max=ALL_FLIGHTS, help="Only the first so many of the year.", show_default=False),
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=0.0, max=3600.0, help="How long the flights take to leave.")] = SECONDS,
+) -> None:
+    """Send 336,776 real flights through a broker into two Spark jobs, and kill one of them while it works.
+
+    A job archives flights into a Delta table by month, another adds up flights and delays by carrier and hour. The
+    first one's driver is killed (SIGKILL) in the middle of a batch and started again. At the end tables are checked
+    against the data set: every flight once, every sum the same, lag 0. Exit code 0 says that all of it holds. Nothing
+    is left behind but the chart.
+    """
+    raise typer.Exit(run(chart, flights, seconds))
+
+
+def run(chart: Path, flights: int | None, seconds: float) -> ExitCode:
+    from penstock.cli.common import CommandError
+    from penstock.cli.demo.flights import data_set
+    from penstock.client import ClientError
+    from penstock_spark.demo import chart as drawing
+    from penstock_spark.demo.story import Settings
+    from penstock_spark.model.errors import PenstockSparkError
+
+    directory = Path(tempfile.mkdtemp(prefix="penstock-demo-"))
+    try:
+        drawing.check()
+        data = data_set()
+        say(java_line())
+        result = asyncio.run(tell(Settings(directory, data, flights, seconds)))
+        drawing.draw(result.hours, chart)
+    except java.JavaMissing as e:
+        fail(str(e), ExitCode.NO_JAVA)
+    except (CommandError, ClientError, PenstockSparkError) as e:
+        fail(str(e), ExitCode.FAILED)
+    except OSError as e:
+        fail(f"{e.filename}: {e.strerror}" if e.filename else str(e), ExitCode.FAILED)
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        return ExitCode.INTERRUPTED
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    return finish(result, chart)
+
+
+def say(line: str) -> None:
+    print(line, flush=True)
+
+
+def java_line(find: Callable[[], java.Java] = java.find, install: Callable[[], java.Java] = java.install) -> str:
+    """Which Java it is; brings one where there is none. Raises `JavaMissing`."""
+    try:
+        found = find()
+    except java.JavaMissing:
+        say(f"no Java {java.OLDEST} or newer here: bringing Java {java.INSTALLED} into {java.cache()}")
+        found = install()
+    return f"Java {found.version} {f'in {found.home}' if found.home else 'on the PATH'}"
+
+
+async def tell(settings: Settings) -> Result:
+    from penstock_spark.demo.story import Story
+
+    task = asyncio.current_task()
+    assert task is not None, "the demo runs in a task"
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    return await Story(settings, say).run()
+
+
+def finish(result: Result, chart: Path) -> ExitCode:
+    """Shows the result; whether all of it agrees with the data set."""
+    from penstock.cli.output import print_table
+    from penstock_spark.demo.expected import roll_up
+
+    carriers = sorted(roll_up(result.hours, "carrier").to_pylist(), key=lambda row: -row["flights"])
+    print_table(
+        ("carrier", "flights", "departed", "mean departure delay (min)"),
+        [(c["carrier"], c["flights"], c["departed"], mean(c["delay_minutes"], c["departed"])) for c in carriers],
+        title="Flights by carrier",
+    )
+    print_table(
+        ("group", "committed", "end", "lag"),
+        [(group, sum(offsets), sum(result.ends), result.lag(group)) for group, offsets in result.committed.items()],
+        title="Groups",
+    )
+    checks = result.checks()
+    print_table(
+        ("check", "", "found"), [(c.what, "ok" if c.holds else "FAILED", c.found) for c in checks], title="Checks"
+    )
+    say(f"chart: {chart}")
+    if not all(check.holds for check in checks):
+        fail("the demo failed: see the checks above", ExitCode.FAILED)
+    return ExitCode.OK
+
+
+def mean(total: int, count: int) -> float | None:
+    return total / count if count else None

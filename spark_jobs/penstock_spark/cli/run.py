@@ -1,0 +1,144 @@
+"""`penstock-spark run`: Java, signals, session, metrics, then the query until it ends. Called by `root`."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from penstock_spark.cli.common import ExitCode, fail
+from penstock_spark.cli.showing import Lines, Terminal
+from penstock_spark.jobs import java
+from penstock_spark.jobs.failures import cause
+from penstock_spark.jobs.figures import Figures
+from penstock_spark.jobs.kinds import Audit
+from penstock_spark.jobs.running import Ended, LagWatch, Outcome, supervisor
+from penstock_spark.jobs.specs import Job, Source, StreamJob
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CODES = {
+    Ended.FINISHED: ExitCode.OK,
+    Ended.STOPPED: ExitCode.OK,
+    Ended.FAILED: ExitCode.FAILED,
+    Ended.GAVE_UP: ExitCode.GAVE_UP,
+}
+
+
+def run_job(job: Job) -> ExitCode:
+    """Runs a job to its end. The exit code says how that was."""
+    try:
+        java.prepare()
+    except java.JavaMissing as e:
+        fail(str(e), ExitCode.NO_JAVA)
+    stop = threading.Event()
+    # Before the session: Spark takes SIGINT for itself, where nobody else has.
+    with signals(stop):
+        spark = session_of(job)
+        try:
+            with signals(stop):
+                return run_audit(spark, job) if isinstance(job, Audit) else run_stream(spark, job, stop)
+        finally:
+            end_session(spark)
+
+
+@contextlib.contextmanager
+def signals(stop: threading.Event) -> Iterator[None]:
+    """SIGTERM and SIGINT stop the job at a batch's end; the second one does so at once."""
+
+    def asked(number: int, _: object) -> None:
+        if stop.is_set():
+            raise SystemExit(ExitCode.INTERRUPTED)
+        stop.set()
+
+    before = {number: signal.signal(number, asked) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def session_of(job: Job) -> SparkSession:
+    from penstock_spark import track
+    from penstock_spark.jobs.session import session
+
+    try:
+        spark = session(job)
+        track(spark)
+    except Exception as e:
+        fail(f"Spark does not start: {cause(e)}", ExitCode.GAVE_UP)
+    return spark
+
+
+def end_session(spark: SparkSession) -> None:
+    # A JVM that is gone already cannot be asked to go.
+    with contextlib.suppress(Exception):
+        spark.stop()
+
+
+def run_audit(spark: SparkSession, job: Audit) -> ExitCode:
+    from penstock_spark.cli.auditing import print_report
+    from penstock_spark.jobs.audit import run
+
+    try:
+        report = run(spark, job)
+    except Exception as e:
+        fail(cause(e), ExitCode.FAILED)
+    print_report(report)
+    return ExitCode.OK if report.is_clean else ExitCode.DIFFERENT
+
+
+def run_stream(spark: SparkSession, job: Job, stop: threading.Event) -> ExitCode:
+    from penstock_spark.jobs.starting import start
+
+    assert isinstance(job, StreamJob), "every kind but audit is a streaming query"
+    figures = Figures(job.name, str(type(job).__struct_config__.tag), time.time)
+    with serving(job, figures), showing() as show:
+        source = getattr(job, "source", None)
+        if isinstance(source, Source):
+            LagWatch(source, figures, stop).start()
+        outcome = supervisor(job, lambda: start(spark, job), figures, show, stop).run()
+    return ended(outcome, figures)
+
+
+@contextlib.contextmanager
+def serving(job: Job, figures: Figures) -> Iterator[None]:
+    if job.metrics is None:
+        yield
+        return
+    try:
+        close = figures.serve(job.metrics)
+    except OSError as e:
+        fail(f"metrics cannot be served on {job.metrics.host}:{job.metrics.port}: {e.strerror}", ExitCode.USAGE)
+    try:
+        yield
+    finally:
+        close()
+
+
+@contextlib.contextmanager
+def showing() -> Iterator[Lines]:
+    if not sys.stderr.isatty():
+        yield Lines()
+        return
+    terminal = Terminal()
+    try:
+        yield terminal
+    finally:
+        terminal.close()
+
+
+def ended(outcome: Outcome, figures: Figures) -> ExitCode:
+    """Says how it went, in a line."""
+    code = CODES[outcome.ended]
+    if outcome.message:
+        fail(outcome.message, code)
+    counts = "".join(f", {what} {count:,}" for what, count in figures.totals.items() if what != "rows")
+    print(f"{outcome.ended.value}: {figures.rows:,} rows in {figures.batches} batches{counts}", file=sys.stderr)
+    return code

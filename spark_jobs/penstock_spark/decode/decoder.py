@@ -1,0 +1,175 @@
+"""What `source` calls: a range of a partition, answer by answer, becomes record batches.
+
+The records of many batches are put one behind the other and decoded together, so that what is done for each batch by
+itself is little, however small batches are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.wire.batch import LOG_APPEND_TIME as LOG_APPEND_TIME_BIT
+from penstock_spark.decode.fields import DamagedRecord, Fields, check, read_fields
+from penstock_spark.decode.gather import gather
+from penstock_spark.decode.headers import read_headers
+from penstock_spark.decode.hops import Damaged, record_starts, walk
+from penstock_spark.decode.sections import Section, Walk
+from penstock_spark.decode.varints import Bytes, Ints, padded
+from penstock_spark.model.columns import CREATE_TIME, LOG_APPEND_TIME, SCHEMA, SCHEMA_WITH_HEADERS
+from penstock_spark.model.errors import CorruptBatch
+from penstock_spark.model.ranges import Fetched, OffsetRange
+
+GROUP_BYTES = 4 << 20
+"""So many bytes of records, or one batch more, are decoded together."""
+MAX_ROWS = 32_768
+MAX_BATCH_BYTES = 32 << 20
+"""No record batch has more rows, nor, unless it has only one, more bytes of records."""
+LARGEST_MS = (2**63 - 1) // 1000
+
+
+class RangeDecoder:
+    """See `ports.Decoder`. `isolation` is `READ_COMMITTED` or `READ_UNCOMMITTED` of `model.ranges`."""
+
+    def __init__(self, range_: OffsetRange, isolation: int, include_headers: bool = False) -> None:
+        self.range = range_
+        self.include_headers = include_headers
+        self._walk = Walk(range_, isolation)
+        self._topic = pa.repeat(pa.scalar(range_.topic, pa.string()), MAX_ROWS)
+        self._partition = pa.repeat(pa.scalar(range_.partition, pa.int32()), MAX_ROWS)
+
+    @property
+    def next_offset(self) -> int:
+        """What to fetch next; right once the iterator that `feed` returned is at its end."""
+        return self._walk.next_offset
+
+    def feed(self, fetched: Fetched) -> Iterator[pa.RecordBatch]:
+        """The records of the range in this answer. Raises `CorruptBatch`."""
+        group: list[Section] = []
+        size = 0
+        for section in self._walk.sections(fetched):
+            group.append(section)
+            size += len(section.records)
+            if size >= GROUP_BYTES:
+                yield from self._decode(group)
+                group, size = [], 0
+        if group:
+            yield from self._decode(group)
+
+    def _decode(self, group: list[Section]) -> Iterator[pa.RecordBatch]:
+        source = padded(section.records for section in group)
+        batches = Batches(group)
+        count = int(batches.firsts[-1])
+        try:
+            starts = record_starts(source, count, batches.sections[:-1])
+        except Damaged:
+            raise self._culprit(source, group, batches) from None
+        if not np.array_equal(starts[batches.firsts], batches.sections):
+            raise self._culprit(source, group, batches)
+        buffer = pa.py_buffer(source.data)
+        first = 0
+        while first < count:
+            end = min(first + MAX_ROWS, count)
+            if starts[end] - starts[first] > MAX_BATCH_BYTES:
+                end = max(first + 1, int(np.searchsorted(starts, starts[first] + MAX_BATCH_BYTES, "right")) - 1)
+            batch = self._rows(source, buffer, batches, starts, first, end)
+            if batch.num_rows:
+                yield batch
+            first = end
+
+    def _rows(
+        self, source: Bytes, buffer: pa.Buffer, batches: Batches, starts: Ints, first: int, end: int
+    ) -> pa.RecordBatch:
+        """Records `first` to `end` of the group, those outside the range left out."""
+        ends = starts[first + 1 : end + 1]
+        low, repeats = batches.of(first, end)
+        try:
+            fields = read_fields(source, starts[first:end], ends)
+            offsets = self._offsets(batches, fields, low, repeats)
+            timestamps, kinds = self._times(batches, fields, low, repeats)
+            low_row, high_row = np.searchsorted(offsets, (self.range.start, self.range.end)).tolist()
+            wanted = slice(low_row, high_row)
+            rows = high_row - low_row
+            columns = [
+                gather(buffer, fields.key_at[wanted], fields.key_size[wanted]),
+                gather(buffer, fields.value_at[wanted], fields.value_size[wanted]),
+                self._topic.slice(0, rows),
+                self._partition.slice(0, rows),
+                pa.array(offsets[wanted]),
+                pa.array(timestamps[wanted]).cast(SCHEMA.field("timestamp").type),
+                pa.array(kinds[wanted]),
+            ]
+            if self.include_headers:
+                lists = read_headers(source, buffer, ends, fields.headers_at, fields.header_count)
+                columns.append(lists.slice(low_row, rows))
+        except DamagedRecord as e:
+            at = int(np.searchsorted(batches.firsts, first + e.index, "right")) - 1
+            record = first + e.index - int(batches.firsts[at])
+            raise self._walk.corrupt(int(batches.base_offsets[at]), f"record {record}: {e.reason}") from None
+        return pa.RecordBatch.from_arrays(columns, schema=SCHEMA_WITH_HEADERS if self.include_headers else SCHEMA)
+
+    @staticmethod
+    def _offsets(batches: Batches, fields: Fields, low: int, repeats: Ints) -> Ints:
+        high = low + len(repeats)
+        deltas = fields.offset_delta
+        last = np.repeat(batches.last_offset_deltas[low:high], repeats)
+        check((deltas >= 0) & (deltas <= last), "its offset is not within the batch's")
+        offsets = np.repeat(batches.base_offsets[low:high], repeats)
+        offsets += deltas
+        rising = np.empty(len(offsets), np.bool_)
+        rising[:1] = True
+        np.greater(offsets[1:], offsets[:-1], out=rising[1:])
+        check(rising, "its offset is not above the one before it")
+        return offsets
+
+    @staticmethod
+    def _times(batches: Batches, fields: Fields, low: int, repeats: Ints) -> tuple[Ints, np.ndarray]:
+        """(microseconds since 1970, values of timestampType)"""
+        high = low + len(repeats)
+        times = np.repeat(batches.base_timestamps[low:high], repeats)
+        appended = batches.log_append_time[low:high]
+        if appended.any():
+            times += np.where(np.repeat(appended, repeats), 0, fields.timestamp_delta_ms)
+        else:
+            times += fields.timestamp_delta_ms
+        check((times >= -LARGEST_MS) & (times <= LARGEST_MS), "there is no such time")
+        times *= 1000
+        kinds = np.repeat(np.where(appended, LOG_APPEND_TIME, CREATE_TIME).astype(np.int32), repeats)
+        return times, kinds
+
+    def _culprit(self, source: Bytes, group: list[Section], batches: Batches) -> CorruptBatch:
+        """Which batch it was in which the way from record to record was lost."""
+        edges = batches.sections.tolist()
+        for index, section in enumerate(group):
+            try:
+                walk(source, edges[index], edges[index + 1], section.record_count)
+            except Damaged as e:
+                return self._walk.corrupt(section.base_offset, e.reason)
+        raise AssertionError("records are lost, and each batch by itself is sound")
+
+
+class Batches:
+    """What the batches of a group say, as columns."""
+
+    def __init__(self, group: list[Section]) -> None:
+        columns = zip(*group, strict=True)
+        records, counts, base_offsets, last_deltas, base_times, max_times, attributes = columns
+        self.firsts = np.concatenate(([0], np.cumsum(np.array(counts, np.int64))))
+        """The index of each batch's first record, and the number of records."""
+        self.sections = np.concatenate(([0], np.cumsum(np.fromiter(map(len, records), np.int64, len(records)))))
+        """Where each batch's records begin, and the end of the last."""
+        self.base_offsets = np.array(base_offsets, np.int64)
+        self.last_offset_deltas = np.array(last_deltas, np.int64)
+        self.log_append_time = (np.array(attributes, np.int64) & LOG_APPEND_TIME_BIT) != 0
+        self.base_timestamps = np.where(
+            self.log_append_time, np.array(max_times, np.int64), np.array(base_times, np.int64)
+        )
+
+    def of(self, first: int, end: int) -> tuple[int, Ints]:
+        """(the first batch that has records from `first` to `end`, how many of them each batch from it on has)"""
+        low = int(np.searchsorted(self.firsts, first, "right")) - 1
+        high = int(np.searchsorted(self.firsts, end, "left"))
+        edges = self.firsts[low : high + 1].clip(first, end)
+        return low, np.diff(edges)

@@ -1,0 +1,120 @@
+"""Record batches of rows: where each ends, its header, compression and checksum. What `sink` calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from crc32c import crc32c
+
+from penstock.wire.batch import CRC, CRC_START, HEADER, HEADER_SIZE, LENGTH_OVERHEAD, TRANSACTIONAL
+from penstock.wire.compression import compress
+from penstock_spark.encode.ports import EncodedBatch, ProducerId, Rows
+from penstock_spark.encode.records import header_bytes, join_records, measure
+from penstock_spark.encode.varints import LARGEST, WORD, Ints, widths
+
+MAGIC = 2
+CRC_OFFSET = 17
+SEQUENCE_MASK = 0x7FFFFFFF
+BLOCK_BYTES = 64 << 20
+"""So many bytes of records, or one batch more, are joined at once."""
+
+
+def encode(rows: Rows, codec: int, max_bytes: int, producer: ProducerId, base_sequence: int) -> list[EncodedBatch]:
+    """See `ports.Encode`. Raises ValueError for a header without a key, for times too far apart."""
+    count = len(rows.value)
+    assert len(rows.key) == len(rows.timestamp_ms) == count, "the columns of rows have different lengths"
+    if not count:
+        return []
+    times = rows.timestamp_ms.astype(np.int64)
+    spread = int(times.max()) - int(times.min())
+    if spread > LARGEST:
+        raise ValueError(f"times of one write lie {spread} ms apart, more than {LARGEST}")
+    counts, headers = None, None
+    if rows.headers is not None and rows.headers.null_count < count:
+        counts, headers = header_bytes(rows.headers)
+    sizes = measure(rows.key, rows.value, counts, headers)
+    # What a record takes at most: its times and offsets are known to be below these.
+    largest = widths(np.array([spread, count, sizes.rest.max() + 2 * WORD]))
+    bound = sizes.rest + int(largest.sum())
+    ends = np.cumsum(bound)
+    batches: list[EncodedBatch] = []
+    for edges in blocks(ends, cuts(ends, max_bytes - HEADER_SIZE)):
+        first, end = int(edges[0]), int(edges[-1])
+        part = slice(first, end)
+        repeats = np.diff(edges)
+        bases = edges[:-1]
+        records = join_records(
+            rows.key[part],
+            rows.value[part],
+            None if headers is None else headers[part],
+            sizes.part(part),
+            times[part] - np.repeat(times[bases], repeats),
+            np.arange(first, end) - np.repeat(bases, repeats),
+        )
+        _, offset_buffer, data = records.buffers()
+        offsets = np.frombuffer(offset_buffer, np.int32, end - first + 1, records.offset * 4)
+        spans = offsets[edges - first].tolist()
+        latest = np.maximum.reduceat(times[part], bases - first).tolist()
+        view = memoryview(data)
+        for index, (at, base_time) in enumerate(zip(bases.tolist(), times[bases].tolist(), strict=True)):
+            body = compress(codec, view[spans[index] : spans[index + 1]])
+            sequence = -1 if producer.producer_id < 0 else base_sequence + at & SEQUENCE_MASK
+            length = int(repeats[index])
+            batches.append(seal(body, length, codec, base_time, latest[index], producer, sequence))
+    return batches
+
+
+def cuts(ends: Ints, max_bytes: int) -> Ints:
+    """The index of each batch's first row, and the number of rows. `ends` are the sums of the rows' sizes."""
+    edges = [0]
+    taken = 0
+    while edges[-1] < len(ends):
+        edge = max(int(np.searchsorted(ends, taken + max_bytes, "right")), edges[-1] + 1)
+        edges.append(edge)
+        taken = int(ends[edge - 1])
+    return np.array(edges, np.int64)
+
+
+def blocks(ends: Ints, edges: Ints) -> Iterator[Ints]:
+    """Runs of batches that are joined at once, as their edges."""
+    first = 0
+    sums = np.concatenate(([0], ends))[edges]
+    while first + 1 < len(edges):
+        end = max(int(np.searchsorted(sums, sums[first] + BLOCK_BYTES, "right")) - 1, first + 1)
+        yield edges[first : end + 1]
+        first = end
+
+
+def seal(
+    body: bytes | bytearray | memoryview,
+    count: int,
+    codec: int,
+    base_timestamp_ms: int,
+    max_timestamp_ms: int,
+    producer: ProducerId,
+    sequence: int,
+) -> EncodedBatch:
+    """A batch of records that are compressed already."""
+    batch = bytearray(HEADER_SIZE + len(body))
+    batch[HEADER_SIZE:] = body
+    HEADER.pack_into(
+        batch,
+        0,
+        0,
+        len(batch) - LENGTH_OVERHEAD,
+        -1,
+        MAGIC,
+        0,
+        codec | TRANSACTIONAL if producer.transactional else codec,
+        count - 1,
+        base_timestamp_ms,
+        max_timestamp_ms,
+        producer.producer_id,
+        producer.epoch if producer.producer_id >= 0 else -1,
+        sequence,
+        count,
+    )
+    with memoryview(batch) as view:
+        CRC.pack_into(batch, CRC_OFFSET, crc32c(view[CRC_START:]))
+    return EncodedBatch(batch, count)

@@ -1,0 +1,296 @@
+"""A job's file: read, checked against the structs of `kinds`, every problem with its line. Called by the command line.
+
+YAML is composed to nodes, which know where they stand; each node is checked against the type that its place has. All
+problems are found in one go, not only the first. `--set a.b=value` puts a node in, whose place is the argument itself.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Union, get_args, get_origin
+
+import msgspec
+import yaml  # type: ignore[import-untyped]
+from yaml.constructor import ConstructorError, SafeConstructor  # type: ignore[import-untyped]
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode  # type: ignore[import-untyped]
+
+from penstock_spark.jobs.kinds import KINDS
+from penstock_spark.jobs.problems import FieldError, InvalidJob, Place, Problem, did_you_mean
+from penstock_spark.jobs.scalars import PARSERS
+from penstock_spark.jobs.specs import Job
+
+MAX_FILE_BYTES = 1 << 20
+MAX_DEPTH = 20
+MAX_NODES = 100_000
+TAGS = frozenset({"map", "seq", "str", "int", "float", "bool", "null", "timestamp", "value"})
+BAD = object()
+"""In place of a value for which a problem was noted."""
+
+
+class Document:
+    """A file's nodes, before they are checked."""
+
+    def __init__(self, file: str, root: MappingNode) -> None:
+        self.file = file
+        self.root = root
+
+
+def read(path: Path) -> Document:
+    """Raises `InvalidJob` where the file is no YAML mapping; `OSError`."""
+    with path.open("rb") as f:
+        data = f.read(MAX_FILE_BYTES + 1)
+    if len(data) > MAX_FILE_BYTES:
+        raise InvalidJob([Problem(Place(str(path), 1, 1), "", f"more than {MAX_FILE_BYTES:,} bytes: this is no job")])
+    return parse(data, str(path))
+
+
+def parse(text: str | bytes, file: str) -> Document:
+    """Raises `InvalidJob`."""
+    node = compose(text, file)
+    if node is None:
+        message = "the file is empty; `penstock-spark init KIND` prints an example"
+        raise InvalidJob([Problem(Place(file, 1, 1), "", message)])
+    if not isinstance(node, MappingNode):
+        raise InvalidJob([Problem(place(node), "", "a job is a mapping (kind: archive, name: ...)")])
+    return Document(file, node)
+
+
+def empty(file: str) -> Document:
+    """A job that comes from arguments alone."""
+    mark = yaml.Mark(file, 0, 0, 0, None, None)
+    return Document(file, MappingNode("tag:yaml.org,2002:map", [], mark, mark))
+
+
+def compose(text: str | bytes, file: str) -> Node | None:
+    try:
+        if isinstance(text, bytes):
+            text = text.decode("utf-8-sig")
+        loader = yaml.SafeLoader(text)
+        loader.name = file
+        node: Node | None = loader.get_single_node()
+    except UnicodeDecodeError as e:
+        raise InvalidJob([Problem(Place(file, 1, 1), "", f"the file is not UTF-8: byte {e.start}")]) from None
+    except yaml.MarkedYAMLError as e:
+        mark = e.problem_mark or e.context_mark
+        at = Place(file, mark.line + 1, mark.column + 1) if mark else Place(file, 1, 1)
+        raise InvalidJob([Problem(at, "", f"this is no YAML: {e.problem or e.context}")]) from None
+    except (yaml.YAMLError, RecursionError) as e:
+        raise InvalidJob([Problem(Place(file, 1, 1), "", f"this is no YAML: {type(e).__name__}: {e}")]) from None
+    return node
+
+
+def place(node: Node) -> Place:
+    return Place(node.start_mark.name, node.start_mark.line + 1, node.start_mark.column + 1)
+
+
+def set_value(document: Document, assignment: str) -> None:
+    """`source.brokers=host:9092` over what the file says; the value is YAML. Raises `InvalidJob`."""
+    name = f"--set {assignment.partition('=')[0]}"
+    path, equals, text = assignment.partition("=")
+    at = Place("--set " + assignment[:80], 1, 1)
+    keys = path.split(".")
+    if not equals or not all(keys):
+        raise InvalidJob([Problem(at, "", "write --set key.key=value, such as --set source.brokers=localhost:9092")])
+    node = compose(text, name)
+    if node is None:
+        mark = yaml.Mark(name, 0, 0, 0, None, None)
+        node = ScalarNode("tag:yaml.org,2002:null", "", mark, mark)
+    parent = document.root
+    for key in keys[:-1]:
+        child = next((v for k, v in parent.value if k.value == key), None)
+        if child is None:
+            child = MappingNode("tag:yaml.org,2002:map", [], node.start_mark, node.end_mark)
+            parent.value.append((ScalarNode("tag:yaml.org,2002:str", key, node.start_mark, node.end_mark), child))
+        if not isinstance(child, MappingNode):
+            raise InvalidJob([Problem(at, path, f"{key} is no mapping in {place(child)}")])
+        parent = child
+    key_node = ScalarNode("tag:yaml.org,2002:str", keys[-1], node.start_mark, node.end_mark)
+    parent.value = [(k, v) for k, v in parent.value if k.value != keys[-1]] + [(key_node, node)]
+
+
+def job_of(document: Document) -> Job:
+    """The job that a document says. Raises `InvalidJob` with every problem."""
+    job = Checker(document).job()
+    assert isinstance(job, Job), "a job without problems is a job"
+    return job
+
+
+class Checker:
+    """Goes through nodes and types at the same time."""
+
+    def __init__(self, document: Document) -> None:
+        self._root = document.root
+        self._problems: list[Problem] = []
+        self._constructor = SafeConstructor()
+        self._nodes = 0
+
+    def job(self) -> object:
+        value = self._kind()
+        if self._problems:
+            raise InvalidJob(self._problems)
+        return value
+
+    def _kind(self) -> object:
+        found = next((v for k, v in self._root.value if k.value == "kind"), None)
+        allowed = ", ".join(KINDS)
+        if found is None:
+            return self._bad(self._root, "kind", f"is missing; one of: {allowed}")
+        cls = KINDS.get(found.value) if isinstance(found, ScalarNode) else None
+        if cls is None:
+            word = str(found.value) if isinstance(found, ScalarNode) else "this"
+            return self._bad(found, "kind", f"there is no kind {word!r}{did_you_mean(word, KINDS)}; one of: {allowed}")
+        return self._struct(self._root, cls, "", 0)
+
+    def _bad(self, node: Node, path: str, message: str) -> object:
+        self._problems.append(Problem(place(node), path, message))
+        return BAD
+
+    def _value(self, node: Node, wanted: Any, path: str, depth: int) -> object:
+        """A node as a value of a type; `BAD` where it is none."""
+        self._nodes += 1
+        if depth > MAX_DEPTH or self._nodes > MAX_NODES:
+            raise InvalidJob([Problem(place(node), path, "this is nested too deeply, or too large, for a job")])
+        if node.tag.removeprefix("tag:yaml.org,2002:") not in TAGS:
+            return self._bad(node, path, f"{node.tag} has no meaning in a job; leave the tag away")
+        options = get_args(wanted) if get_origin(wanted) in (Union, types.UnionType) else (wanted,)
+        if type(None) in options and is_null(node):
+            return None
+        options = tuple(o for o in options if o is not type(None))
+        if isinstance(node, MappingNode):
+            return self._mapping(node, options, path, depth)
+        if isinstance(node, SequenceNode):
+            return self._sequence(node, options, path, depth)
+        return self._scalar(node, options, path)
+
+    def _mapping(self, node: MappingNode, options: Sequence[Any], path: str, depth: int) -> object:
+        structs = [o for o in options if is_struct(o)]
+        if len(structs) > 1:
+            return self._tagged(node, structs, path, depth)
+        if structs:
+            return self._struct(node, structs[0], path, depth)
+        for option in options:
+            if get_origin(option) is dict:
+                return self._dict(node, get_args(option)[1], path, depth)
+        return self._bad(node, path, f"{expected(options)} is wanted, not a mapping")
+
+    def _tagged(self, node: MappingNode, structs: Sequence[type[msgspec.Struct]], path: str, depth: int) -> object:
+        field = str(structs[0].__struct_config__.tag_field)
+        by_tag = {str(s.__struct_config__.tag): s for s in structs}
+        found = next((v for k, v in node.value if k.value == field), None)
+        allowed = ", ".join(by_tag)
+        if found is None:
+            return self._bad(node, f"{path}.{field}", f"is missing; one of: {allowed}")
+        cls = by_tag.get(found.value) if isinstance(found, ScalarNode) else None
+        if cls is None:
+            word = str(found.value)
+            hint = did_you_mean(word, by_tag)
+            return self._bad(found, f"{path}.{field}", f"{word!r} is not possible here{hint}; one of: {allowed}")
+        return self._struct(node, cls, path, depth)
+
+    def _pairs(self, node: MappingNode, path: str) -> dict[str, tuple[Node, Node]]:
+        found: dict[str, tuple[Node, Node]] = {}
+        for key, value in node.value:
+            if not isinstance(key, ScalarNode):
+                self._bad(key, path, "a key is text")
+            elif key.value == "<<":
+                self._bad(key, path, "merge keys (<<) are not supported")
+            elif key.value in found:
+                first = place(found[key.value][0])
+                self._bad(key, join(path, key.value), f"is there twice, first in line {first.line}")
+            else:
+                found[key.value] = (key, value)
+        return found
+
+    def _struct(self, node: MappingNode, cls: type[msgspec.Struct], path: str, depth: int) -> object:
+        pairs = self._pairs(node, path)
+        fields = {f.name: f for f in msgspec.structs.fields(cls)}
+        tag = cls.__struct_config__.tag_field
+        before = len(self._problems)
+        for name, (key, _) in pairs.items():
+            if name not in fields and name != tag:
+                message = f"there is no such key{did_you_mean(name, fields)}; allowed: {', '.join(fields)}"
+                self._bad(key, join(path, name), message)
+        values: dict[str, object] = {}
+        for name, field in fields.items():
+            if name in pairs:
+                values[name] = self._value(pairs[name][1], field.type, join(path, name), depth + 1)
+            elif field.required:
+                self._bad(node, join(path, name), "is missing")
+        if len(self._problems) > before:
+            return BAD
+        try:
+            return cls(**values)
+        except FieldError as e:
+            at = pairs[e.field][1] if e.field in pairs else node
+            return self._bad(at, join(path, e.field), str(e))
+
+    def _dict(self, node: MappingNode, wanted: Any, path: str, depth: int) -> object:
+        pairs = self._pairs(node, path)
+        return {name: self._value(value, wanted, join(path, name), depth + 1) for name, (_, value) in pairs.items()}
+
+    def _sequence(self, node: SequenceNode, options: Sequence[Any], path: str, depth: int) -> object:
+        for option in options:
+            if get_origin(option) is list:
+                (item,) = get_args(option)
+                return [self._value(n, item, f"{path}[{i}]", depth + 1) for i, n in enumerate(node.value)]
+        return self._bad(node, path, f"{expected(options)} is wanted, not a list")
+
+    def _scalar(self, node: ScalarNode, options: Sequence[Any], path: str) -> object:
+        try:
+            value = self._constructor.construct_object(node)
+        except (ConstructorError, ValueError) as e:
+            message = e.problem if isinstance(e, ConstructorError) else str(e)
+            return self._bad(node, path, f"{node.value!r}: {message}")
+        if isinstance(value, str | int | float | bool):
+            for option in options:
+                if option in PARSERS:
+                    try:
+                        return PARSERS[option](value)
+                    except ValueError as e:
+                        return self._bad(node, path, str(e))
+        plain = [o for o in options if get_origin(o) not in (dict, list) and not is_struct(o)]
+        # YAML reads 2013-01-01 as a date, where a job wants text.
+        if str in plain and not isinstance(value, str) and value is not None and all(o in (str,) for o in plain):
+            return node.value
+        for option in plain:
+            try:
+                return msgspec.convert(value, option)
+            except msgspec.ValidationError:
+                continue
+        choices = next((get_args(o) for o in plain if get_args(o)), ())
+        hint = did_you_mean(str(value), map(str, choices)) if choices else ""
+        return self._bad(node, path, f"{node.value!r} is not possible here{hint}; {expected(options)} is wanted")
+
+
+def join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def is_null(node: Node) -> bool:
+    return isinstance(node, ScalarNode) and node.tag == "tag:yaml.org,2002:null"
+
+
+def is_struct(wanted: Any) -> bool:
+    return isinstance(wanted, type) and issubclass(wanted, msgspec.Struct)
+
+
+NAMES: Mapping[Any, str] = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
+
+
+def expected(options: Sequence[Any]) -> str:
+    """What a place takes, in words."""
+    words = []
+    for option in options:
+        if option in NAMES:
+            words.append(NAMES[option])
+        elif option in PARSERS:
+            words.append({"Duration": "a duration", "Size": "a size", "Sql": "SQL text"}[option.__name__])
+        elif get_origin(option) is list:
+            words.append("a list")
+        elif get_origin(option) is dict or is_struct(option):
+            words.append("a mapping")
+        else:
+            words.append("one of " + ", ".join(str(a) for a in get_args(option)))
+    return " or ".join(dict.fromkeys(words))

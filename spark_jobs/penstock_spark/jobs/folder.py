@@ -1,0 +1,205 @@
+"""A folder of Parquet files to which batches are added exactly once, as whoever lists the folder sees it.
+
+Used by `writing` in the driver. No Spark, no Arrow: files, names and the order of steps.
+
+    root/date=2013-01-01/part-0000000007-....parquet
+    root/_penstock/<writer>/staging/7/...             files of batch 7, before they count
+    root/_penstock/<writer>/0000000007.json           batch 7 counts: which files, and where to
+
+Tasks write to staging. When all have ended, the driver writes the batch's record, in one step and never over an
+existing one: from then on the batch counts. Then its files are renamed into place, and staging is removed. A batch that
+runs again after a crash finds its record, renames what is still in staging, and is done; without a record it begins
+anew, and what staging held is removed. `writer` is the id of the streaming query, which a checkpoint keeps: another
+checkpoint is another writer, whose batches have nothing to do with these. Names that begin with `_` are ignored by
+everything that reads folders of Parquet.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from penstock_spark.model.errors import PenstockSparkError
+
+STATE = "_penstock"
+RECORD = re.compile(r"(\d{10})\.json")
+WRITER = re.compile(r"[A-Za-z0-9-]{1,64}")
+MAX_TOUCHED = 100_000
+
+
+class FolderConflict(PenstockSparkError):
+    """The folder knows more than the checkpoint does, or somebody else writes as the same writer."""
+
+
+class Record(msgspec.Struct, frozen=True):
+    """What a batch (or a compaction) does to the folder. Paths are relative to the root."""
+
+    staging: str
+    adds: list[str]
+    removes: list[str] = []
+    touched: list[str] = []
+    """Partition folders that got files since they were compacted."""
+    rows: int = 0
+
+
+class Folder:
+    """One writer's way into a folder."""
+
+    def __init__(self, root: Path, writer: str) -> None:
+        assert WRITER.fullmatch(writer), f"{writer!r} is no id of a query"
+        self.root = root
+        self._state = root / STATE / writer
+        self._touched: set[str] = set()
+
+    def open(self) -> None:
+        """Makes the folder; finishes what a crash left unfinished. Raises `OSError`."""
+        self._state.mkdir(parents=True, exist_ok=True)
+        for path in self._state.glob(".*.tmp"):
+            path.unlink(missing_ok=True)
+        compaction = self._read(self._state / "compaction.json")
+        if compaction is not None:
+            self._finish_compaction(compaction)
+        for batch in self._batches():
+            record = self._read(self._path(batch))
+            assert record is not None, f"{self._path(batch)} was there a moment ago"
+            self._put_in_place(record)
+            self._touched = set(record.touched)
+
+    def begin(self, batch: int) -> Path | None:
+        """Where tasks write batch `batch`; None where it counts already. Raises `FolderConflict`."""
+        known = self._batches()
+        if known and known[-1] > batch:
+            raise FolderConflict(
+                f"{self.root} has batch {known[-1]} of this checkpoint, which is at batch {batch}: the checkpoint was "
+                "set back. Put the newer one in place, or begin a new checkpoint (and folder)"
+            )
+        if batch in known:
+            return None
+        staging = self._state / "staging" / str(batch)
+        shutil.rmtree(self._state / "staging", ignore_errors=True)
+        staging.mkdir(parents=True)
+        return staging
+
+    def commit(self, batch: int, files: Sequence[str], rows: int) -> None:
+        """Makes the batch count. `files` are relative to what `begin` returned, and to the root."""
+        self._touched.update(str(Path(f).parent) for f in files)
+        if len(self._touched) > MAX_TOUCHED:
+            self._touched.clear()
+        staging = f"{self._relative()}/staging/{batch}"
+        record = Record(staging, list(files), [], sorted(self._touched), rows)
+        if not self._write(self._path(batch), record, exclusive=True):
+            raise FolderConflict(f"{self.root}: batch {batch} was written by somebody else with the same checkpoint")
+        self._put_in_place(record)
+        for old in self._batches():
+            if old < batch:
+                self._path(old).unlink(missing_ok=True)
+
+    def rows(self, batch: int) -> int:
+        """The rows of a batch whose record is still there."""
+        record = self._read(self._path(batch))
+        return record.rows if record is not None else 0
+
+    # Compaction
+
+    def touched(self) -> list[str]:
+        """Partition folders to look at, relative to the root."""
+        return sorted(self._touched)
+
+    def compaction_staging(self) -> Path:
+        staging = self._state / "staging" / "compaction"
+        shutil.rmtree(staging, ignore_errors=True)
+        staging.mkdir(parents=True)
+        return staging
+
+    def replace(self, adds: Sequence[str], removes: Sequence[str]) -> None:
+        """Files in `compaction_staging` take the place of `removes`. Between the two steps of each, one who lists the
+        folder may see rows twice; who needs more than that takes a Delta table."""
+        record = Record(f"{self._relative()}/staging/compaction", list(adds), list(removes))
+        self._write(self._state / "compaction.json", record, exclusive=False)
+        self._finish_compaction(record)
+
+    def compacted(self) -> None:
+        """What was touched has been looked at. The next record says so; until then it is looked at again."""
+        self._touched.clear()
+
+    def _finish_compaction(self, record: Record) -> None:
+        self._put_in_place(record)
+        for name in record.removes:
+            (self.root / name).unlink(missing_ok=True)
+        self._sync({self.root / name for name in record.removes})
+        (self._state / "compaction.json").unlink(missing_ok=True)
+
+    # Files
+
+    def _relative(self) -> str:
+        return str(self._state.relative_to(self.root))
+
+    def _path(self, batch: int) -> Path:
+        return self._state / f"{batch:010d}.json"
+
+    def _batches(self) -> list[int]:
+        return sorted(int(m[1]) for name in os.listdir(self._state) if (m := RECORD.fullmatch(name)))
+
+    def _read(self, path: Path) -> Record | None:
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=Record)
+        except FileNotFoundError:
+            return None
+        except msgspec.DecodeError as e:
+            raise FolderConflict(f"{path} is damaged: {e}") from None
+
+    def _write(self, path: Path, record: Record, *, exclusive: bool) -> bool:
+        """A whole file or none, on disk when this returns. False where it was there already."""
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        with temporary.open("wb") as f:
+            f.write(msgspec.json.encode(record))
+            f.flush()
+            os.fsync(f.fileno())
+        try:
+            if exclusive:
+                os.link(temporary, path)
+            else:
+                os.replace(temporary, path)
+        except FileExistsError:
+            return False
+        finally:
+            temporary.unlink(missing_ok=True)
+        sync_directory(path.parent)
+        return True
+
+    def _put_in_place(self, record: Record) -> None:
+        staging = self.root / record.staging
+        moved = set()
+        for name in record.adds:
+            target = self.root / name
+            try:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                os.rename(staging / name, target)
+                moved.add(target)
+            except FileNotFoundError:
+                # Renamed before a crash; by now a compaction may have taken it in.
+                continue
+        self._sync(moved)
+        shutil.rmtree(staging, ignore_errors=True)
+
+    def _sync(self, files: Iterable[Path]) -> None:
+        folders = {path.parent for path in files}
+        for folder in folders | {parent for f in folders for parent in (f.parent,) if parent != self.root.parent}:
+            sync_directory(folder)
+
+
+def sync_directory(path: Path) -> None:
+    """Names in a directory are on disk when this returns."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    except FileNotFoundError:
+        return
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,67 @@
+"""The Spark session of a job. Called by `running`, and by whoever runs a job in a session of their own.
+
+A job runs in one session for its life; what a job sets there is of that job alone.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from penstock_spark.jobs.specs import Job, Scalar
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DEFAULTS: Mapping[str, str] = {
+    # Times are instants; what a task sees must not depend on where it runs.
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # Files are written from Arrow batches: large ones make fewer calls.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    # A job that reads little should not wait for 200 empty tasks; large jobs set it.
+    "spark.sql.shuffle.partitions": "8",
+    "spark.sql.streaming.metricsEnabled": "false",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+FIXED: Mapping[str, str] = {
+    # Two copies of a task would write twice; the sink refuses it too.
+    "spark.speculation": "false",
+}
+
+
+def settings(job: Job) -> dict[str, str]:
+    """The session's settings: the job's own over the defaults, under what must be so."""
+    return {**DEFAULTS, **{name: text(value) for name, value in job.spark.items()}, **FIXED}
+
+
+def text(value: Scalar) -> str:
+    """As Spark spells it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def session(job: Job) -> SparkSession:
+    """A session for a job, with the format registered. An existing session is used, with the job's SQL settings."""
+    from pyspark.sql import SparkSession
+
+    import penstock_spark
+
+    # Spark's workers are to have the packages that this process has.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    # Under spark-submit Spark knows master and the rest already; it says so in this variable.
+    builder = SparkSession.builder.appName(job.name)
+    wanted = settings(job)
+    if "spark.master" not in wanted and "PYSPARK_GATEWAY_PORT" not in os.environ and "SPARK_REMOTE" not in os.environ:
+        wanted["spark.master"] = os.environ.get("SPARK_MASTER", "local[*]")
+    for name, value in wanted.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    penstock_spark.register(spark)
+    return spark

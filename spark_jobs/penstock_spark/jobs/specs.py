@@ -1,0 +1,304 @@
+"""What every kind of job is made of: where records come from, what becomes of them, where they go.
+
+A job's file is one YAML mapping; `kind` says which struct of `kinds` it is. `document` makes these structs from it.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import Literal
+
+import msgspec
+
+from penstock_spark.jobs.problems import FieldError
+from penstock_spark.jobs.scalars import Duration, Size, Sql
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+COLUMN = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+Scalar = str | bool | int | float
+Options = dict[str, Scalar]
+Isolation = Literal["read_committed", "read_uncommitted"]
+Codec = Literal["none", "gzip", "snappy", "lz4", "zstd"]
+ParquetCodec = Literal["none", "snappy", "zstd", "gzip", "lz4"]
+
+
+class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The parent of all parts of a job's file."""
+
+
+def check_topic(field: str, topic: str) -> None:
+    if not TOPIC.fullmatch(topic) or topic in (".", ".."):
+        raise FieldError(field, f"{topic!r} is no topic's name: at most 249 letters, digits, '.', '_' and '-'")
+
+
+def check_columns(field: str, columns: list[str]) -> None:
+    for column in columns:
+        if not COLUMN.fullmatch(column):
+            raise FieldError(field, f"{column!r} is no column's name: letters, digits and '_', no digit first")
+    if len(set(columns)) < len(columns):
+        raise FieldError(field, "a column is named twice")
+
+
+class Source(Spec, frozen=True, kw_only=True):
+    """Where records are read. Exactly one of topics, pattern and assign."""
+
+    brokers: str
+    topics: list[str] = []
+    pattern: str | None = None
+    assign: dict[str, list[int]] | None = None
+    starting: str | dict[str, dict[str, int]] = "earliest"
+    """earliest, latest, offsets by topic and partition, or a time (2013-01-01T00:00:00Z)."""
+    isolation: Isolation = "read_committed"
+    fail_on_data_loss: bool = True
+    max_records_per_batch: int | None = None
+    min_partitions: int | None = None
+    options: Options = {}
+    """Any option of the format `penstock`, such as kafka.security.protocol."""
+
+    def __post_init__(self) -> None:
+        check_brokers(self.brokers)
+        if [bool(self.topics), self.pattern is not None, self.assign is not None].count(True) != 1:
+            raise FieldError("topics", "exactly one of topics, pattern and assign says what to read")
+        for topic in [*self.topics, *(self.assign or {})]:
+            check_topic("topics", topic)
+        self.starting_ms()
+        for field in ("max_records_per_batch", "min_partitions"):
+            value = getattr(self, field)
+            if value is not None and value < 1:
+                raise FieldError(field, f"{value} is less than 1")
+
+    def starting_ms(self) -> int | None:
+        """The time that `starting` says, in ms since 1970; None where it says something else."""
+        if not isinstance(self.starting, str) or self.starting in ("earliest", "latest"):
+            return None
+        try:
+            when = datetime.fromisoformat(self.starting)
+        except ValueError:
+            raise FieldError(
+                "starting",
+                f"{self.starting!r} is not earliest, latest, offsets by partition, or a time (2013-01-01T00:00:00Z)",
+            ) from None
+        return int((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def check_brokers(brokers: str, field: str = "brokers") -> None:
+    for address in brokers.split(","):
+        host, colon, port = address.strip().rpartition(":")
+        if not host or not colon or not port.isdigit() or not 0 < int(port) < 65_536:
+            raise FieldError(field, f"{address.strip()!r} is no address: write host:port, several with commas between")
+
+
+class Decoding(Spec, frozen=True, kw_only=True):
+    """What bytes are: left as they are, text, or JSON of a schema (`carrier STRING, delay INT`)."""
+
+    format: Literal["binary", "string", "json"] = "binary"
+    schema: Sql | None = None
+    on_error: Literal["fail", "null"] = "fail"
+    """What a value that is not JSON of that schema does: it fails the job, naming topic and offset, or reads as null
+    (raw_key and raw_value still have its bytes)."""
+
+    def __post_init__(self) -> None:
+        if self.format == "json" and self.schema is None:
+            raise FieldError("schema", "JSON needs a schema, such as: carrier STRING, delay INT")
+        if self.format != "json" and self.schema is not None:
+            raise FieldError("schema", "only format json has a schema")
+
+
+class Transform(Spec, frozen=True, kw_only=True):
+    """How records become rows."""
+
+    key: Decoding = Decoding()
+    value: Decoding = Decoding()
+    sql: Sql | None = None
+    """A query over the view `source`, without aggregation: projections and filters. Its columns are key and value
+    (decoded), topic, partition, offset, timestamp, timestampType, headers, raw_key, raw_value."""
+
+
+class Trigger(Spec, frozen=True, kw_only=True):
+    """When a batch begins: at once if there is data, or every so often; `once` ends with what is there at the start."""
+
+    every: Duration | None = None
+    once: bool = False
+
+
+class Restart(Spec, frozen=True, kw_only=True):
+    """How often a job that failed of something that may pass starts again from its checkpoint."""
+
+    attempts: int = 10
+    """In a row, without a finished batch between them; 0: never."""
+    backoff: Duration = Duration(1_000)
+    max_backoff: Duration = Duration(60_000)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.attempts <= 1_000_000:
+            raise FieldError("attempts", "0 to 1,000,000")
+        if self.backoff.ms > self.max_backoff.ms:
+            raise FieldError("backoff", "backoff is longer than max_backoff")
+
+
+class Metrics(Spec, frozen=True, kw_only=True):
+    """Where Prometheus finds the job's figures."""
+
+    port: int
+    host: str = "127.0.0.1"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port < 65_536:
+            raise FieldError("port", f"{self.port} is no port")
+
+
+class Progress(Spec, frozen=True, kw_only=True):
+    """The group whose committed offsets show the job's progress; its lag is the job's lag."""
+
+    group: str | None = None
+    """Default: `spark-` and the job's name."""
+
+
+class TimePartition(Spec, frozen=True, kw_only=True):
+    """Folders by time: date=2013-01-01, and hour=07 where by is hour."""
+
+    column: str = "timestamp"
+    by: Literal["month", "day", "hour"] = "day"
+
+
+class Compaction(Spec, frozen=True, kw_only=True):
+    """Small files of a partition become few large ones, between batches."""
+
+    every_batches: int = 20
+    min_files: int = 8
+    """In a partition, of less than half of target."""
+    target: Size = Size(128 << 20)
+
+    def __post_init__(self) -> None:
+        if self.every_batches < 1:
+            raise FieldError("every_batches", "at least 1")
+        if self.min_files < 2:
+            raise FieldError("min_files", "at least 2")
+        if self.target.bytes < 1 << 20:
+            raise FieldError("target", "at least 1 MiB")
+
+
+class Files(Spec, frozen=True, kw_only=True):
+    """What Parquet folders and Delta tables share."""
+
+    path: str
+    time: TimePartition | None = None
+    partition_by: list[str] = []
+    """Columns of the result; folders by time come before them."""
+    compression: ParquetCodec = "zstd"
+    file_size: Size = Size(128 << 20)
+    """A task begins another file beyond that many bytes of rows in memory."""
+    compact: Compaction | None = Compaction()
+
+    def __post_init__(self) -> None:
+        if not self.path.strip():
+            raise FieldError("path", "a path is wanted")
+        check_columns("partition_by", self.partition_by)
+        if self.file_size.bytes < 64 << 10:
+            raise FieldError("file_size", "at least 64 KiB")
+
+
+class ParquetTarget(Files, tag_field="format", tag="parquet", frozen=True, kw_only=True):
+    """A folder of Parquet files on a POSIX file system."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if "://" in self.path and not self.path.startswith("file:///"):
+            raise FieldError(
+                "path",
+                f"{self.path}: a Parquet folder is exact only where renaming is atomic, so on a file system; "
+                "object stores take format: delta",
+            )
+
+
+class DeltaTarget(Files, tag_field="format", tag="delta", frozen=True, kw_only=True):
+    """A Delta table: a path, or the URL of an object store."""
+
+    storage: dict[str, str] = {}
+    """Options of the object store, as deltalake names them (AWS_REGION, ...)."""
+    vacuum_after: Duration | None = None
+    """Files that the table no longer names are deleted when older than that (at least 7 days are Delta's custom)."""
+
+
+class NewTopic(Spec, frozen=True, kw_only=True):
+    """Topics that do not exist are created so."""
+
+    partitions: int = 1
+    replication: int = -1
+    config: dict[str, str] = {}
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.partitions <= 100_000:
+            raise FieldError("partitions", "1 to 100,000")
+
+
+class TopicTarget(Spec, tag_field="format", tag="topic", frozen=True, kw_only=True):
+    """A topic. Where the query's result has no column value, all of its columns become a JSON value."""
+
+    brokers: str
+    topic: str | None = None
+    """Absent: the result's column `topic` names it."""
+    key: Sql | None = None
+    """An expression over the result, such as: carrier."""
+    delivery: Literal["exactly-once", "at-least-once"] = "exactly-once"
+    compression: Codec = "none"
+    create: NewTopic | None = None
+    options: Options = {}
+
+    def __post_init__(self) -> None:
+        check_brokers(self.brokers)
+        if self.topic is not None:
+            check_topic("topic", self.topic)
+        if self.create is not None and self.topic is None:
+            raise FieldError("create", "create needs topic: it creates the topic that is named")
+
+
+class ConsoleTarget(Spec, tag_field="format", tag="console", frozen=True, kw_only=True):
+    """The terminal; for looking, with no guarantee."""
+
+    rows: int = 20
+
+
+Target = ParquetTarget | DeltaTarget | TopicTarget | ConsoleTarget
+FileTarget = ParquetTarget | DeltaTarget
+
+
+class Job(Spec, tag_field="kind", frozen=True, kw_only=True):
+    """What every job has."""
+
+    name: str
+    """Stable: groups, transactional ids and metrics carry it."""
+    spark: Options = {}
+    """Settings of the Spark session; spark.master is local[*] where nothing else says."""
+    restart: Restart = Restart()
+    metrics: Metrics | None = None
+
+    def __post_init__(self) -> None:
+        if not NAME.fullmatch(self.name):
+            raise FieldError("name", f"{self.name!r}: letters, digits, '.', '_' and '-', at most 128")
+
+
+class StreamJob(Job, frozen=True, kw_only=True):
+    """What every job has that goes on from a checkpoint."""
+
+    checkpoint: str
+    """A folder that outlives the job; it is the job's memory of what was done."""
+    trigger: Trigger = Trigger()
+    progress: Progress = Progress()
+    stop_timeout: Duration = Duration(60_000)
+    """How long SIGTERM waits for the batch that runs."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.checkpoint.strip():
+            raise FieldError("checkpoint", "a path is wanted")
+
+
+class TopicJob(StreamJob, frozen=True, kw_only=True):
+    """What every job has that reads topics."""
+
+    source: Source
+    transform: Transform = Transform()

@@ -1,0 +1,31 @@
+"""Which module starts which kind of job. Called by `running`, and by whoever starts a job in a session of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from penstock_spark.jobs import aggregate, archive, backfill, cdc_upsert, dedup, dlq_replay, mirror, validate
+from penstock_spark.jobs.kinds import Aggregate, Archive, Backfill, CdcUpsert, Dedup, DlqReplay, Mirror, Validate
+from penstock_spark.jobs.specs import StreamJob
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+STARTS: dict[type[StreamJob], Callable[[Any, Any], Any]] = {
+    Archive: archive.start,
+    Aggregate: aggregate.start,
+    Dedup: dedup.start,
+    Validate: validate.start,
+    DlqReplay: dlq_replay.start,
+    CdcUpsert: cdc_upsert.start,
+    Mirror: mirror.start,
+    Backfill: backfill.start,
+}
+
+
+def start(spark: SparkSession, job: StreamJob) -> StreamingQuery:
+    """The job's query, running. Raises what Spark or the brokers say against it."""
+    query: StreamingQuery = STARTS[type(job)](spark, job)
+    return query

@@ -1,0 +1,240 @@
+"""Reads a range of one partition from its leader, wherever that goes, an answer at a time. Runs on the link's loop.
+
+One fetch is under way at a time for each range, since only its answer tells where the next begins; answers that the
+caller has not taken yet are bounded by `FetchSizes.ahead`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from uuid import UUID
+
+from penstock.client import BrokerError, ClientError, ErrorCode, TopicPartition
+from penstock.client.cluster import Cluster
+from penstock.client.connection import MAX_RESPONSE_BYTES, Connection
+from penstock.client.offsets import EARLIEST, LATEST, ask_leader
+from penstock.wire.errors import RETRIABLE
+from penstock.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
+from penstock_spark.link.batches import Stretch, measure
+from penstock_spark.link.patience import given_up, refused
+from penstock_spark.link.ports import FetchSizes
+from penstock_spark.link.queries import look_up
+from penstock_spark.model.errors import OffsetGone, Refused, TopicGone
+from penstock_spark.model.ranges import READ_UNCOMMITTED, Fetched, OffsetRange
+
+PURPOSE = "fetch"
+"""Of connections: what is asked beside a fetch does not wait behind it."""
+TOPIC_IDS_FROM, NEWEST = 13, FetchRequest.VERSIONS[1]
+MAX_WAIT_MS = 500
+EMPTY_PAUSE_S = 0.02
+"""After an answer without records: brokers wait themselves, and one that does not is not to be flooded."""
+LEAST_BYTES = 64 * 1024
+MAX_BATCH_BYTES = MAX_RESPONSE_BYTES - LEAST_BYTES
+MARGIN = 1.15
+UNKNOWN_TOPIC = frozenset(
+    {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID}
+)
+
+Densities = dict[TopicPartition, float]
+"""Bytes for each offset, as last seen: how much to ask for so that a short range brings no long answer."""
+
+
+class RangeFetch:
+    """`run` hands each answer to `deliver`, after it got one of the `slots`, which the caller gives back."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        range_: OffsetRange,
+        isolation: int,
+        sizes: FetchSizes,
+        topic_id: UUID | None,
+        give_up_ms: int,
+        densities: Densities,
+        deliver: Callable[[Fetched], None],
+    ) -> None:
+        assert sizes.ahead > 0 and sizes.partition_bytes > 0, f"{sizes}: nothing could ever be fetched"  # noqa: PT018
+        self.cluster, self.range_, self.isolation, self.sizes = cluster, range_, isolation, sizes
+        self.give_up_ms, self.densities, self.deliver = give_up_ms, densities, deliver
+        self.slots = asyncio.Semaphore(sizes.ahead)
+        self._tp = TopicPartition(range_.topic, range_.partition)
+        self._topic_id = topic_id
+        self._next = range_.start
+        self._least_bytes = 0
+        self._obstacle: Exception | str | None = None
+        self._end_of_log: tuple[int, int] | None = None
+
+    async def run(self) -> None:
+        """Returns when all of the range was delivered. Raises what `Link.fetch` says."""
+        while self._next < self.range_.end:
+            await self.slots.acquire()
+            self._obstacle, self._end_of_log = None, None
+            try:
+                async with asyncio.timeout(self.give_up_ms / 1000):
+                    fetched = await self._some()
+            except TimeoutError:
+                raise self._given_up() from None
+            self.deliver(fetched)
+
+    def _given_up(self) -> Exception:
+        if self._end_of_log is not None:  # the leader answers, and has no more: the log was cut off
+            return OffsetGone(self.range_, *self._end_of_log, self._next)
+        return given_up(f"{self._tp} at offset {self._next}", self.give_up_ms, self._obstacle)
+
+    async def _some(self) -> Fetched:
+        """The next answer that holds records."""
+        failures = 0
+        while True:
+            try:
+                fetched = await self._once()
+                if fetched is not None:
+                    return fetched
+                failures = 0
+                if self._end_of_log is not None:
+                    await asyncio.sleep(EMPTY_PAUSE_S)
+                continue
+            except ClientError as e:
+                if not e.retriable:
+                    raise refused(f"{self._tp} at offset {self._next}", e) from e
+                self._obstacle, self._end_of_log = e, None
+            await asyncio.sleep(self.cluster.backoff.delay_s(failures))
+            failures += 1
+            await self._look_again()
+
+    async def _look_again(self) -> None:
+        """Learns who leads the partition now. Raises `TopicGone` where it is no longer the same."""
+        try:
+            found = await look_up(self.cluster, [self._tp.topic])
+        except ClientError as e:
+            if not e.retriable:
+                raise refused(f"topic {self._tp.topic!r}", e) from e
+            self._obstacle = e
+            return
+        info = found.get(self._tp.topic)
+        if info is None:
+            raise TopicGone(*self._tp, "the topic does not exist; it was deleted")
+        self._check_id(info.topic_id)
+        if self._tp.partition not in info.partitions:
+            raise TopicGone(*self._tp, f"the topic has {len(info.partitions)} partitions; this one is not among them")
+
+    def _check_id(self, topic_id: UUID) -> None:
+        if self._topic_id is not None and topic_id.int and topic_id != self._topic_id:
+            raise TopicGone(
+                *self._tp, f"the topic was deleted and created again (its id was {self._topic_id}, it is {topic_id})"
+            )
+
+    async def _once(self) -> Fetched | None:
+        """One request; None where it brought no records. Raises `ClientError`."""
+        info = self.cluster.metadata.topics.get(self._tp.topic)
+        leader = self.cluster.metadata.leader(*self._tp)
+        if info is None or leader < 0 or (self._topic_id is not None and info.topic_id != self._topic_id):
+            await self._look_again()
+            leader = self.cluster.metadata.leader(*self._tp)
+            info = self.cluster.metadata.topics.get(self._tp.topic)
+        if info is None or leader < 0:
+            raise BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, str(self._tp))
+        connection = await self.cluster.connection(leader, PURPOSE)
+        request, newest = self._request(connection, info.topic_id)
+        timeout_ms = self.cluster.request_timeout_ms + MAX_WAIT_MS
+        answer = await connection.call(request, FetchResponse, newest=newest, timeout_ms=timeout_ms)
+        data = self._own_part(answer)
+        if data.error_code:
+            await self._failed(data.error_code)
+            return None
+        if self._topic_id is None and info.topic_id.int:
+            self._topic_id = info.topic_id  # from its first answer on, the range is this topic's
+        return self._taken(data)
+
+    def _request(self, connection: Connection, topic_id: UUID) -> tuple[FetchRequest, int]:
+        """By topic id where the broker has them, so that a topic of the same name is never taken for this one."""
+        newest = NEWEST if topic_id.int else TOPIC_IDS_FROM - 1
+        by_id = connection.version(FetchRequest, newest) >= TOPIC_IDS_FROM
+        wanted = self._wanted_bytes()
+        partition = FetchPartition(partition=self._tp.partition, fetch_offset=self._next, partition_max_bytes=wanted)
+        topic = FetchTopic(partitions=[partition])
+        if by_id:
+            topic.topic_id = topic_id
+        else:
+            topic.topic = self._tp.topic
+        request = FetchRequest(
+            max_wait_ms=MAX_WAIT_MS, min_bytes=1, max_bytes=wanted, isolation_level=self.isolation, topics=[topic]
+        )
+        return request, newest
+
+    def _wanted_bytes(self) -> int:
+        if self._least_bytes:
+            return self._least_bytes
+        most = min(self.sizes.partition_bytes, MAX_BATCH_BYTES)
+        density = self.densities.get(self._tp)
+        if density is None:
+            return most
+        return min(int((self.range_.end - self._next) * density * MARGIN) + LEAST_BYTES, most)
+
+    def _own_part(self, answer: FetchResponse) -> PartitionData:
+        if answer.error_code:
+            return PartitionData(error_code=answer.error_code)
+        for topic in answer.responses:
+            for data in topic.partitions:
+                if data.partition_index == self._tp.partition:
+                    return data
+        raise BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, str(self._tp), "the answer lacks the partition")
+
+    async def _failed(self, code: int) -> None:
+        """Returns where the same request may be sent again at once. Raises `ClientError` or what ends the range."""
+        error = BrokerError(code, str(self._tp))
+        if error.code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            await self._out_of_range()
+        elif error.code in UNKNOWN_TOPIC:
+            await self._look_again()
+            # It exists: the leader has not heard of it yet, or another one leads.
+            raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, str(self._tp))
+        elif error.code in RETRIABLE:
+            raise error
+        else:
+            raise refused(f"{self._tp} at offset {self._next}", error)
+
+    async def _out_of_range(self) -> None:
+        leader = self.cluster.metadata.leader(*self._tp)
+        first, last = await asyncio.gather(
+            *(ask_leader(self.cluster, leader, {self._tp: what}, READ_UNCOMMITTED) for what in (EARLIEST, LATEST))
+        )
+        for _, error in (first, last):
+            if error is not None:
+                raise error
+        log_start, end = first[0][self._tp].offset, last[0][self._tp].offset
+        if not log_start <= self._next <= end:
+            raise OffsetGone(self.range_, log_start, end, self._next)
+        raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, str(self._tp), "the offset was, and is not, out of range")
+
+    def _taken(self, data: PartitionData) -> Fetched | None:
+        records = memoryview(data.records or b"")
+        stretch = measure(records, self.range_, self._next)
+        if stretch.next_offset == self._next:
+            self._ask_for_more(stretch, data)
+            return None
+        self._learn(stretch)
+        self._next, self._least_bytes = stretch.next_offset, 0
+        aborted = [(t.producer_id, t.first_offset) for t in data.aborted_transactions or ()]
+        aborted.sort(key=lambda transaction: transaction[1])
+        return Fetched(
+            records[: stretch.size_bytes], aborted, data.high_watermark, data.last_stable_offset, data.log_start_offset
+        )
+
+    def _ask_for_more(self, stretch: Stretch, data: PartitionData) -> None:
+        """Nothing came whole: a batch that is larger than what was asked for, or there is nothing yet."""
+        if not data.records:
+            self._obstacle = f"the leader has records up to offset {data.high_watermark}"
+            self._end_of_log = (data.log_start_offset, data.high_watermark)
+            return
+        if stretch.batch_bytes > MAX_BATCH_BYTES:
+            raise Refused(
+                f"{self._tp} at offset {self._next}: a batch of {stretch.batch_bytes} bytes; at most {MAX_BATCH_BYTES} "
+                "can be read"
+            )
+        self._least_bytes = max(stretch.batch_bytes, min(2 * self._wanted_bytes(), MAX_BATCH_BYTES))
+
+    def _learn(self, stretch: Stretch) -> None:
+        seen = stretch.size_bytes / (stretch.next_offset - self._next)
+        known = self.densities.get(self._tp, seen)
+        self.densities[self._tp] = (known + seen) / 2

@@ -1,0 +1,210 @@
+"""The link of a process to a cluster: `penstock.client` on a loop in a thread, behind calls that wait.
+
+`source`, `sink`, `progress` and `jobs` get theirs by `Link.to`. Spark reuses its Python workers, so links stay: the
+next task finds open connections and metadata that is known already.
+"""
+
+from __future__ import annotations
+
+import atexit
+import concurrent.futures
+import os
+import queue
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+from uuid import UUID
+
+from penstock.client import OffsetAndMetadata, Sasl, Security, Tls, TopicPartition
+from penstock.client import offsets as group_requests
+from penstock.client.cluster import Cluster
+from penstock.client.errors import ClientError
+from penstock_spark.link import queries
+from penstock_spark.link.fetching import Densities, RangeFetch
+from penstock_spark.link.loop import LoopThread
+from penstock_spark.link.patience import patiently, refused
+from penstock_spark.link.ports import FetchSizes, Topic
+from penstock_spark.model.connection import Connection
+from penstock_spark.model.ranges import Fetched, OffsetRange
+
+T = TypeVar("T")
+
+Answer = Fetched | BaseException | None
+"""What a fetch hands over: records, why it failed, or (None) that it is complete."""
+
+
+class Link:
+    """See `ports.Link`. Made by `to`; a copy that a forked child inherits is not to be used there."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self._pid = os.getpid()
+        self._densities: Densities = {}
+        self._loop = LoopThread("penstock-link")
+        self._starting = threading.Lock()
+        self._cluster: Cluster | None = None
+        self._is_closed = False
+
+    @classmethod
+    def to(cls, connection: Connection) -> Link:
+        """This process's link for a connection, made where there is none; it connects at its first use."""
+        with _links.lock:
+            link = _links.by_connection.get(connection)
+            if link is None or link._is_closed:
+                link = _links.by_connection[connection] = cls(connection)
+            return link
+
+    def topics(self, names: Iterable[str] | None) -> Mapping[str, Topic]:
+        wanted = None if names is None else sorted(set(names))
+        about = "topics" if wanted is None else f"topics {', '.join(wanted[:3])}"
+        return self._patiently(about, lambda cluster: lambda: queries.topics(cluster, wanted))
+
+    def offsets(self, wanted: Mapping[TopicPartition, int], isolation: int) -> Mapping[TopicPartition, int]:
+        about = f"offsets of {', '.join(sorted({tp.topic for tp in wanted})[:3])}"
+        return self._patiently(about, lambda cluster: queries.OffsetQuery(cluster, wanted, isolation).ask)
+
+    def committed(self, group: str, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, tuple[int, str]]:
+        found = self._patiently(
+            f"offsets of group {group!r}",
+            lambda cluster: lambda: group_requests.fetch_committed(cluster, group, partitions),
+        )
+        return {tp: (place.offset, place.metadata) for tp, place in found.items()}
+
+    def commit(self, group: str, offsets: Mapping[TopicPartition, int], note: str = "") -> None:
+        places = {tp: OffsetAndMetadata(offset, note) for tp, offset in offsets.items()}
+        self._patiently(
+            f"offsets of group {group!r}", lambda cluster: lambda: group_requests.commit(cluster, group, places)
+        )
+
+    def fetch(
+        self,
+        range_: OffsetRange,
+        isolation: int,
+        sizes: FetchSizes = FetchSizes(),  # noqa: B008 (frozen)
+        topic_id: UUID | None = None,
+    ) -> Iterator[Fetched]:
+        if range_.start >= range_.end:
+            return
+        cluster = self._ready()
+        answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
+        fetch = RangeFetch(
+            cluster, range_, isolation, sizes, topic_id, self.connection.give_up_ms, self._densities, answers.put
+        )
+        under_way = self._loop.start(fetch.run())
+        under_way.add_done_callback(lambda done: answers.put(outcome(done)))
+        try:
+            while True:
+                answer = answers.get()
+                if answer is None:
+                    return
+                if isinstance(answer, BaseException):
+                    raise answer
+                self._loop.post(fetch.slots.release)
+                yield answer
+        finally:
+            under_way.cancel()
+
+    def run(self, work: Callable[[Cluster], Awaitable[T]]) -> T:
+        cluster = self._ready()
+
+        async def working() -> T:
+            return await work(cluster)
+
+        return self._loop.run(working())
+
+    def close(self) -> None:
+        if self._is_closed or self._pid != os.getpid():
+            return
+        self._is_closed = True
+        with _links.lock:
+            if _links.by_connection.get(self.connection) is self:
+                del _links.by_connection[self.connection]
+        with self._starting:
+            if self._cluster is not None:
+                self._loop.run(self._cluster.close())
+            self._loop.stop()
+
+    def _patiently(self, about: str, attempt: Callable[[Cluster], Callable[[], Awaitable[T]]]) -> T:
+        cluster = self._ready()
+        return self._loop.run(self._repeated(cluster, about, attempt(cluster)))
+
+    def _repeated(self, cluster: Cluster, about: str, attempt: Callable[[], Awaitable[T]]) -> Coroutine[Any, Any, T]:
+        return patiently(cluster, self.connection.give_up_ms, f"{about} at {self.connection.bootstrap}", attempt)
+
+    def _ready(self) -> Cluster:
+        """The cluster client, connected. Raises `Unavailable`, `Refused`."""
+        assert self._pid == os.getpid(), "this link was made before a fork: ask Link.to for the child's own"
+        with self._starting:
+            assert not self._is_closed, "the link is closed: ask Link.to for another"
+            if self._cluster is None:
+                self._cluster = self._loop.run(self._start())
+            return self._cluster
+
+    async def _start(self) -> Cluster:
+        try:
+            cluster = Cluster(
+                self.connection.bootstrap,
+                client_id=self.connection.client_id,
+                request_timeout_ms=self.connection.request_timeout_ms,
+                connect_timeout_ms=self.connection.connect_timeout_ms,
+                security=security_of(self.connection),
+            )
+        except ClientError as e:  # a file for TLS that cannot be used
+            raise refused(self.connection.bootstrap, e) from e
+        try:
+            await self._repeated(cluster, "connecting", cluster.start)
+        except BaseException:
+            await cluster.close()
+            raise
+        return cluster
+
+
+def outcome(done: concurrent.futures.Future[None]) -> BaseException | None:
+    """Why a fetch ended; None where it is complete."""
+    return concurrent.futures.CancelledError() if done.cancelled() else done.exception()
+
+
+def security_of(connection: Connection) -> Security | None:
+    """In the client's terms."""
+    tls, sasl = connection.tls, connection.sasl
+    if tls is None and sasl is None:
+        return None
+    return Security(
+        None
+        if tls is None
+        else Tls(
+            ca_file=tls.ca_file,
+            certificate_file=tls.certificate_file,
+            key_file=tls.key_file,
+            key_password=tls.key_password,
+            check_hostname=tls.check_hostname,
+        ),
+        None if sasl is None else Sasl(sasl.mechanism, sasl.username, sasl.password),
+    )
+
+
+class Links:
+    """The links of this process."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.by_connection: dict[Connection, Link] = {}
+        self.inherited: list[Link] = []
+
+    def forget(self) -> None:
+        """In a forked child: threads and loops stayed with the parent, so links are made anew.
+
+        The parent's are kept, never to be used: clearing them up would take sockets out of the epoll set that the
+        child shares with the parent.
+        """
+        self.inherited += self.by_connection.values()
+        self.lock, self.by_connection = threading.Lock(), {}
+
+    def close(self) -> None:
+        for link in list(self.by_connection.values()):
+            link.close()
+
+
+_links = Links()
+os.register_at_fork(after_in_child=_links.forget)
+atexit.register(_links.close)

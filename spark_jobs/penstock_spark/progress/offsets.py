@@ -1,0 +1,86 @@
+"""Where a streaming query stands, as it goes into Spark's checkpoint: JSON that people can read.
+
+Used by `source.stream` and `listener`.
+
+    {"flights": {"0": 123, "1": 4}, "@topics": {"flights": "8f14e45f-ceea-467a-9575-1f2d4c9a7c11"}}
+
+The part by topic and partition is what Spark's own Kafka connector writes: the offset of the next record. What begins
+with `@`, which no topic's name does, is kept beside it:
+
+`@topics`   the ids of the topics, by which a topic that was deleted and made anew is told from the one that was read.
+`@from`     of the first batch alone: where it began. Spark asks a new query where it begins, and asks again when it
+            has to repeat the first batch; `latest` would then be another place, and what lies between would be lost.
+
+Reading accepts a checkpoint without either, such as the connector's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from penstock.client.types import TopicPartition
+from penstock_spark.model.errors import PenstockSparkError
+
+Offsets = Mapping[TopicPartition, int]
+TOPICS, FROM, INITIAL = "@topics", "@from", "@initial"
+
+
+class ForeignCheckpoint(PenstockSparkError):
+    """The offsets in a checkpoint are not of this source."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOffset:
+    offsets: Offsets
+    ids: Mapping[str, UUID] = field(default_factory=dict)
+    initial: bool = False
+    """It is where the query begins, and no batch has ended there. Never in a checkpoint."""
+    began: Offsets | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Always in the same order: Spark compares offsets as text."""
+        found: dict[str, Any] = _by_topic(self.offsets)
+        if self.ids:
+            found[TOPICS] = {topic: str(self.ids[topic]) for topic in sorted(self.ids)}
+        if self.initial:
+            found[INITIAL] = True
+        if self.began is not None:
+            found[FROM] = _by_topic(self.began)
+        return found
+
+    @classmethod
+    def from_json(cls, value: object) -> StreamOffset:
+        """Raises `ForeignCheckpoint`."""
+        try:
+            if not isinstance(value, dict):
+                raise TypeError(f"{value!r} is not an object")
+            parts = dict(value)
+            ids = {topic: UUID(text) for topic, text in parts.pop(TOPICS, {}).items()}
+            initial = bool(parts.pop(INITIAL, False))
+            began = parts.pop(FROM, None)
+            return cls(_parsed(parts), ids, initial, None if began is None else _parsed(began))
+        except (TypeError, ValueError, AttributeError) as error:
+            raise ForeignCheckpoint(
+                f"the checkpoint does not hold offsets of this source ({error}); was it another query's? "
+                "A new query needs a new checkpointLocation"
+            ) from None
+
+
+def _by_topic(offsets: Offsets) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for (topic, partition), offset in sorted(offsets.items()):
+        found.setdefault(topic, {})[str(partition)] = offset
+    return found
+
+
+def _parsed(parts: Mapping[str, Any]) -> dict[TopicPartition, int]:
+    found = {}
+    for topic, partitions in parts.items():
+        for partition, offset in partitions.items():
+            if not isinstance(offset, int) or isinstance(offset, bool) or offset < 0:
+                raise ValueError(f"{topic}-{partition} has the offset {offset!r}")
+            found[TopicPartition(topic, int(partition))] = offset
+    return found

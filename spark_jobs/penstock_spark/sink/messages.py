@@ -1,0 +1,175 @@
+"""What writers, tasks and the transaction service say to one another: frames of msgpack, a length before each.
+
+The first frame of a connection is a `Hello` with the service's token. Every request carries a number, its `Answer`
+the same one; answers come in any order, because a request for a partition may wait for another task.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Union
+
+import msgspec
+
+from penstock_spark.model.errors import PenstockSparkError
+
+MAX_FRAME_BYTES = 1 << 20
+LENGTH = struct.Struct(">I")
+TOKEN_BYTES = 32
+
+Partition = tuple[str, int]
+"""A topic and the number of its partition."""
+
+
+class MalformedFrame(PenstockSparkError):
+    """A frame is longer than allowed, or holds none of the messages below."""
+
+
+class Hello(msgspec.Struct, tag="hello", array_like=True):
+    token: bytes
+
+
+class TlsFiles(msgspec.Struct, array_like=True):
+    """As `model.connection.Tls`."""
+
+    ca_file: str | None
+    certificate_file: str | None
+    key_file: str | None
+    key_password: str | None
+    check_hostname: bool
+
+
+class Plan(msgspec.Struct, tag="plan", array_like=True):
+    """From the planning process, before any task: how the transaction of one run of a batch is made.
+
+    `transactional_id` None: derived from the id of the query, which the tasks know. `topic` None: rows name theirs.
+    """
+
+    attempt: str
+    bootstrap: str
+    tls: TlsFiles | None
+    sasl: tuple[str, str, str] | None
+    client_id: str
+    request_timeout_ms: int
+    give_up_ms: int
+    transactional_id: str | None
+    transaction_timeout_ms: int
+    topic: str | None
+
+
+class Open(msgspec.Struct, tag="open", array_like=True):
+    """From a task that has rows: begins the batch's transaction where nobody did.
+
+    `batch_id` -1 and `query_id` "" for a batch job. Answered by `Opened`.
+    """
+
+    attempt: str
+    query_id: str
+    batch_id: int
+    task: int
+    attempt_number: int
+
+
+class Acquire(msgspec.Struct, tag="acquire", array_like=True):
+    """The first partition of these that no other task writes to. Answered by `Granted`, after a while."""
+
+    candidates: list[Partition]
+
+
+class Release(msgspec.Struct, tag="release", array_like=True):
+    """The partition is for others again; `next_sequence` follows the last one acknowledged."""
+
+    partition: Partition
+    next_sequence: int
+
+
+class Done(msgspec.Struct, tag="done", array_like=True):
+    """All rows of the task are acknowledged. A connection that ends without it fails the batch."""
+
+
+class Commit(msgspec.Struct, tag="commit", array_like=True):
+    """`tasks` are those that wrote, as Spark counts them: no other may have."""
+
+    attempt: str
+    batch_id: int
+    tasks: list[int]
+
+
+class Abort(msgspec.Struct, tag="abort", array_like=True):
+    attempt: str
+    reason: str
+
+
+class Ping(msgspec.Struct, tag="ping", array_like=True):
+    pass
+
+
+Request = Union[Hello, Plan, Open, Acquire, Release, Done, Commit, Abort, Ping]  # noqa: UP007 (msgspec, at run time)
+
+
+class Numbered(msgspec.Struct, array_like=True):
+    number: int
+    request: Request
+
+
+class Opened(msgspec.Struct, tag="opened", array_like=True):
+    """`is_committed`: an earlier run of the batch was committed; nothing is to be written."""
+
+    is_committed: bool
+    transactional_id: str
+    producer_id: int
+    epoch: int
+
+
+class Granted(msgspec.Struct, tag="granted", array_like=True):
+    partition: Partition
+    next_sequence: int
+
+
+class Fine(msgspec.Struct, tag="fine", array_like=True):
+    pass
+
+
+class Refused(msgspec.Struct, tag="refused", array_like=True):
+    reason: str
+
+
+Result = Union[Opened, Granted, Fine, Refused]  # noqa: UP007 (msgspec, at run time)
+
+
+class Answer(msgspec.Struct, array_like=True):
+    number: int
+    result: Result
+
+
+_encoder = msgspec.msgpack.Encoder()
+_requests = msgspec.msgpack.Decoder(Numbered)
+_answers = msgspec.msgpack.Decoder(Answer)
+
+
+def frame(message: Numbered | Answer) -> bytes:
+    body = _encoder.encode(message)
+    if len(body) > MAX_FRAME_BYTES:
+        raise MalformedFrame(f"a message of {len(body)} bytes: {MAX_FRAME_BYTES} is the most")
+    return LENGTH.pack(len(body)) + body
+
+
+def body_length(head: bytes) -> int:
+    (length,) = LENGTH.unpack(head)
+    if length > MAX_FRAME_BYTES:
+        raise MalformedFrame(f"a frame of {length} bytes: {MAX_FRAME_BYTES} is the most")
+    return int(length)
+
+
+def read_request(body: bytes) -> Numbered:
+    try:
+        return _requests.decode(body)
+    except (msgspec.DecodeError, msgspec.ValidationError) as e:
+        raise MalformedFrame(f"not a request to the transaction service: {e}") from None
+
+
+def read_answer(body: bytes) -> Answer:
+    try:
+        return _answers.decode(body)
+    except (msgspec.DecodeError, msgspec.ValidationError) as e:
+        raise MalformedFrame(f"not an answer of the transaction service: {e}") from None

@@ -1,0 +1,375 @@
+"""The transaction service of a driver: the one producer of each transactional id, for all tasks of a batch.
+
+It lives in a process of its own (`service_main`), because Spark plans a batch in one Python process and commits it in
+another, and neither lives as long as the batch. What a request means is decided in `attempts` and `grants`; this knows
+connections, has the brokers asked, and tells everybody. A restarted service knows nothing and needs nothing: the tasks
+of the batch in hand fail, the next run takes a new epoch, and the brokers say whether the batch was committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import itertools
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from penstock.client.errors import ClientError
+from penstock.runtime.logging import get_logger
+from penstock_spark.model.errors import PenstockSparkError
+from penstock_spark.sink.attempts import LIVE, RESTART, Attempt, BatchFailed, Stage
+from penstock_spark.sink.grants import Grant
+from penstock_spark.sink.messages import (
+    LENGTH,
+    Abort,
+    Acquire,
+    Answer,
+    Commit,
+    Done,
+    Fine,
+    Granted,
+    Hello,
+    MalformedFrame,
+    Numbered,
+    Open,
+    Opened,
+    Partition,
+    Ping,
+    Plan,
+    Refused,
+    Release,
+    Result,
+    body_length,
+    frame,
+    read_request,
+)
+from penstock_spark.sink.transactions import Producer
+
+log = get_logger(__name__)
+
+HELLO_TIMEOUT_S = 30.0
+MAX_ATTEMPTS = 1000
+"""Runs of batches that are remembered; ended ones go first."""
+MAX_CONNECTIONS = 10_000
+MAX_OUTSTANDING = 20_000
+"""Requests of a connection that are not answered."""
+
+
+class Ledger(Protocol):
+    """`transactions.Transactions` of one transactional id, from whatever loop this runs on."""
+
+    async def begin(self) -> Producer: ...
+    async def fence(self, producer: Producer) -> None: ...
+    async def add(self, producer: Producer, partitions: Iterable[Partition]) -> None: ...
+    async def mark(self, producer: Producer, place: Partition, batch_id: int, query_id: str) -> None: ...
+    async def end(self, producer: Producer) -> None: ...
+    async def last_batch(self, query_id: str) -> int: ...
+
+
+@dataclass(slots=True)
+class Run:
+    """An attempt with what is under way for it. `adds` has the grants that wait for their partition to be part of the
+    transaction."""
+
+    attempt: Attempt
+    ledger: Ledger | None = None
+    opening: asyncio.Task[None] | None = None
+    adding: asyncio.Task[None] | None = None
+    adds: list[Grant] = field(default_factory=list)
+    is_wound_up: bool = False
+
+    @property
+    def producer(self) -> Producer:
+        return Producer(self.attempt.producer_id, self.attempt.epoch)
+
+
+class Connection:
+    """One caller. `run` is what it writes to, once it has opened."""
+
+    def __init__(self, number: int, writer: asyncio.StreamWriter) -> None:
+        self.number = number
+        self.run: Run | None = None
+        self.outstanding = 0
+        self._writer = writer
+
+    def answer(self, number: int, result: Result) -> None:
+        self.outstanding -= 1
+        if not self._writer.is_closing():
+            self._writer.write(frame(Answer(number, result)))
+
+
+class Service:
+    """`ledger_of` gives the requests of a plan's brokers for a transactional id."""
+
+    def __init__(self, token: bytes, ledger_of: Callable[[Plan, str], Ledger]) -> None:
+        assert len(token) >= 16, "a token that can be guessed"
+        self._token, self._ledger_of = token, ledger_of
+        self._runs: dict[str, Run] = {}
+        self._current: dict[str, Run] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._connections: dict[int, Connection] = {}
+        self._numbers = itertools.count(1)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # --- connections
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Reads a caller's requests until it ends."""
+        connection = Connection(next(self._numbers), writer)
+        try:
+            async with asyncio.timeout(HELLO_TIMEOUT_S):
+                hello = await receive(reader)
+            is_welcome = isinstance(hello.request, Hello) and hmac.compare_digest(hello.request.token, self._token)
+            if not is_welcome or len(self._connections) >= MAX_CONNECTIONS:
+                connection.answer(hello.number, Refused("the token is not this service's, or it has too many callers"))
+                return
+            self._connections[connection.number] = connection
+            connection.answer(hello.number, Fine())
+            while connection.outstanding < MAX_OUTSTANDING:
+                self._take(connection, await receive(reader))
+        except (OSError, TimeoutError, asyncio.IncompleteReadError):
+            pass
+        except MalformedFrame as e:
+            log.warning("a caller is cut off", error=str(e))
+        finally:
+            self._connections.pop(connection.number, None)
+            if connection.run is not None:
+                connection.run.attempt.lost(connection.number)
+                self._settle(connection.run)
+            writer.close()
+
+    def _take(self, connection: Connection, message: Numbered) -> None:
+        connection.outstanding += 1
+        match message.request:
+            case Acquire() | Release() | Done():
+                try:
+                    result = self._at_once(connection, message)
+                except BatchFailed as e:
+                    result = Refused(str(e))
+                if result is not None:
+                    connection.answer(message.number, result)
+                if connection.run is not None:
+                    self._settle(connection.run)
+            case _:
+                self._spawn(self._later(connection, message))
+
+    def _at_once(self, connection: Connection, message: Numbered) -> Result | None:
+        """In the order of arrival: what a task says of its partitions. None where the answer comes later."""
+        run = connection.run
+        if run is None:
+            return Refused("a task that has not opened asked for something")
+        grant: Grant | None
+        match message.request:
+            case Acquire() as asked:
+                grant = run.attempt.acquire(connection.number, message.number, asked)
+                self._grant(run, grant)
+                return None
+            case Release() as asked:
+                grant = run.attempt.release(connection.number, asked)
+                self._grant(run, grant)
+                return Fine()
+            case Done():
+                run.attempt.done(connection.number)
+                return Fine()
+        raise AssertionError(f"{message.request} is none of these")
+
+    async def _later(self, connection: Connection, message: Numbered) -> None:
+        result: Result = Fine()
+        try:
+            match message.request:
+                case Plan() as plan:
+                    self._plan(plan)
+                case Open() as asked:
+                    result = await self._open(connection, asked)
+                case Commit() as asked:
+                    await self._commit(asked)
+                case Abort() as asked:
+                    self._abort(asked)
+                case Ping():
+                    pass
+                case _:
+                    result = Refused("nobody knows this request")
+        except (PenstockSparkError, ClientError) as e:
+            result = Refused(str(e))
+        connection.answer(message.number, result)
+
+    # --- a run's life
+
+    def _plan(self, plan: Plan) -> None:
+        while len(self._runs) >= MAX_ATTEMPTS:
+            oldest = next((k for k, run in self._runs.items() if run.attempt.stage not in LIVE), None)
+            if oldest is None:
+                raise BatchFailed(f"{MAX_ATTEMPTS} batches are being written at once")
+            del self._runs[oldest]
+        self._runs.setdefault(plan.attempt, Run(Attempt(plan)))
+
+    def _run(self, attempt: str) -> Run:
+        run = self._runs.get(attempt)
+        if run is None:
+            raise BatchFailed(f"the transaction service was restarted and does not know this batch: {RESTART}")
+        return run
+
+    async def _open(self, connection: Connection, asked: Open) -> Opened:
+        run = self._run(asked.attempt)
+        attempt = run.attempt
+        try:
+            begins = attempt.open(connection.number, asked)
+        except BatchFailed:
+            self._settle(run)
+            raise
+        connection.run = run
+        if connection.number not in self._connections:
+            attempt.lost(connection.number)
+        if begins:
+            run.opening = asyncio.create_task(self._begin(run))
+        assert run.opening is not None, f"{attempt.name} is open and nobody opened it"
+        await asyncio.shield(run.opening)
+        self._settle(run)
+        attempt.check_not_failed()
+        is_committed = attempt.stage is Stage.WRITTEN_BEFORE
+        return Opened(is_committed, attempt.transactional_id, attempt.producer_id, attempt.epoch)
+
+    async def _begin(self, run: Run) -> None:
+        attempt = run.attempt
+        name = attempt.transactional_id
+        earlier = self._current.get(name)
+        if earlier is not None and earlier.attempt.stage in LIVE:
+            earlier.attempt.fail(f"a newer run ({attempt.name}) took transactional id {name!r}")
+            earlier.is_wound_up = True  # the new epoch ends its transaction
+            self._refuse_waiting(earlier)
+        self._current[name] = run
+        run.ledger = self._ledger_of(attempt.plan, name)
+        try:
+            async with self._lock(name):
+                producer = await run.ledger.begin()
+                last = await run.ledger.last_batch(attempt.query_id) if attempt.marks_batches else -1
+            attempt.opened(*producer, is_committed=attempt.marks_batches and attempt.batch_id <= last)
+        except (PenstockSparkError, ClientError) as e:
+            attempt.fail(str(e))
+        log.info("batch opened", batch=attempt.name, id=name, epoch=attempt.epoch, stage=attempt.stage.value)
+
+    async def _commit(self, asked: Commit) -> None:
+        if asked.attempt not in self._runs and not asked.tasks:
+            return
+        run = self._run(asked.attempt)
+        attempt = run.attempt
+        try:
+            if not attempt.commit(asked):
+                return
+            ledger = run.ledger
+            assert ledger is not None, f"{attempt.name} is open and has no transaction"
+            async with self._lock(attempt.transactional_id):
+                attempt.check_not_failed()
+                if attempt.added:
+                    if attempt.marks_batches:
+                        place = (attempt.plan.topic, 0) if attempt.plan.topic else min(attempt.added)
+                        await ledger.mark(run.producer, place, attempt.batch_id, attempt.query_id)
+                    await ledger.end(run.producer)
+                attempt.check_not_failed()
+                attempt.committed()
+            log.info("batch committed", batch=attempt.name, id=attempt.transactional_id)
+        except (PenstockSparkError, ClientError) as e:
+            if attempt.stage is Stage.COMMITTING:
+                attempt.fail(f"it is not known whether the transaction was committed: {e}: {RESTART}, which finds out")
+            raise
+        finally:
+            self._settle(run)
+
+    def _abort(self, asked: Abort) -> None:
+        run = self._runs.get(asked.attempt)
+        if run is not None and run.attempt.stage in (Stage.PLANNED, Stage.OPENING, Stage.OPEN):
+            run.attempt.fail(asked.reason)
+            self._settle(run)
+
+    # --- partitions
+
+    def _grant(self, run: Run, grant: Grant | None) -> None:
+        """Tells a task that a partition is its own; the first time once it is part of the transaction."""
+        if grant is None:
+            return
+        if grant.partition in run.attempt.added:
+            self._tell(grant)
+            return
+        run.adds.append(grant)
+        if run.adding is None:
+            run.adding = self._spawn(self._add(run))
+
+    def _tell(self, grant: Grant) -> None:
+        connection = self._connections.get(grant.holder)
+        if connection is not None:
+            connection.answer(grant.number, Granted(grant.partition, grant.next_sequence))
+
+    async def _add(self, run: Run) -> None:
+        """One request at a time, with all that gathered meanwhile."""
+        assert run.ledger is not None, "a grant without a transaction"
+        try:
+            while run.adds and run.attempt.stage is not Stage.FAILED:
+                grants = list(run.adds)
+                await run.ledger.add(run.producer, sorted({grant.partition for grant in grants}))
+                del run.adds[: len(grants)]
+                run.attempt.added.update(grant.partition for grant in grants)
+                for grant in grants:
+                    self._tell(grant)
+        except (PenstockSparkError, ClientError) as e:
+            run.attempt.fail(str(e))
+        finally:
+            run.adding = None
+            self._settle(run)
+
+    # --- ends
+
+    def _settle(self, run: Run) -> None:
+        """After whatever may have made a run fail: tells those who wait, and has the brokers abort."""
+        attempt = run.attempt
+        if attempt.stage is not Stage.FAILED or run.is_wound_up:
+            return
+        run.is_wound_up = True
+        log.warning("batch failed", batch=attempt.name, reason=str(attempt.failure))
+        self._refuse_waiting(run)
+        if attempt.producer_id >= 0:
+            self._spawn(self._fence(run))
+
+    def _refuse_waiting(self, run: Run) -> None:
+        reason = Refused(str(run.attempt.failure))
+        for holder, number in [*run.attempt.waiting(), *((grant.holder, grant.number) for grant in run.adds)]:
+            connection = self._connections.get(holder)
+            if connection is not None:
+                connection.answer(number, reason)
+        run.attempt.grants.waiting.clear()
+        run.adds.clear()
+
+    async def _fence(self, run: Run) -> None:
+        """Ends the epoch, so that nothing more can be written to what failed."""
+        name = run.attempt.transactional_id
+        async with self._lock(name):
+            assert run.ledger is not None, "an epoch came from nowhere"
+            try:
+                await run.ledger.fence(run.producer)
+            except (PenstockSparkError, ClientError) as e:
+                log.warning("a failed transaction is not aborted yet; the next run does it", id=name, error=str(e))
+
+    async def close(self, limit_s: float) -> None:
+        """The driver is gone: what is being committed may end, what is open is aborted."""
+        for run in self._runs.values():
+            if run.attempt.stage in (Stage.OPENING, Stage.OPEN):
+                run.attempt.fail("the driver has ended")
+                self._settle(run)
+        while self._tasks:
+            done, _ = await asyncio.wait(set(self._tasks), timeout=limit_s)
+            if not done:
+                break
+
+    def _lock(self, name: str) -> asyncio.Lock:
+        return self._locks.setdefault(name, asyncio.Lock())
+
+    def _spawn(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+async def receive(reader: asyncio.StreamReader) -> Numbered:
+    head = await reader.readexactly(LENGTH.size)
+    return read_request(await reader.readexactly(body_length(head)))

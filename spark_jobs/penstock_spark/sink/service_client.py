@@ -1,0 +1,174 @@
+"""How writers and tasks speak with the transaction service: one question from the driver's processes, a session for a
+task that writes. See `messages` for the frames, `service` for the other side."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from dataclasses import dataclass
+
+from penstock_spark.model.errors import PenstockSparkError
+from penstock_spark.sink.attempts import BatchFailed
+from penstock_spark.sink.messages import (
+    LENGTH,
+    Acquire,
+    Answer,
+    Done,
+    Granted,
+    Hello,
+    MalformedFrame,
+    Numbered,
+    Open,
+    Opened,
+    Partition,
+    Refused,
+    Release,
+    Request,
+    Result,
+    body_length,
+    frame,
+    read_answer,
+)
+
+CONNECT_TIMEOUT_S = 30.0
+
+
+class ServiceUnreachable(PenstockSparkError):
+    """The transaction service in the driver does not answer (any more): the batch cannot be committed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where the service is; the token is what lets a caller in."""
+
+    host: str
+    port: int
+    token: bytes
+
+    def __repr__(self) -> str:
+        return f"Endpoint({self.host}:{self.port})"
+
+
+def ask(endpoint: Endpoint, request: Request, timeout_s: float) -> Result:
+    """One question, from a process without a loop. Raises `BatchFailed` with the reason where it is refused."""
+    try:
+        with socket.create_connection((endpoint.host, endpoint.port), CONNECT_TIMEOUT_S) as sock:
+            sock.settimeout(timeout_s)
+            sock.sendall(frame(Numbered(0, Hello(endpoint.token))) + frame(Numbered(1, request)))
+            while True:
+                answer = read_answer(_exactly(sock, body_length(_exactly(sock, LENGTH.size))))
+                if answer.number == 1:
+                    return checked(answer.result)
+                checked(answer.result)
+    except (OSError, MalformedFrame) as e:
+        raise ServiceUnreachable(f"the transaction service at {endpoint.host}:{endpoint.port}: {e}") from e
+
+
+def _exactly(sock: socket.socket, count: int) -> bytes:
+    data = bytearray()
+    while len(data) < count:
+        part = sock.recv(count - len(data))
+        if not part:
+            raise ConnectionError("it closed the connection")
+        data += part
+    return bytes(data)
+
+
+def checked(result: Result) -> Result:
+    if isinstance(result, Refused):
+        raise BatchFailed(result.reason)
+    return result
+
+
+class TaskSession:
+    """A task's connection for as long as it writes; its end without `done` fails the batch. Lives on one loop."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, endpoint: Endpoint) -> None:
+        self._reader, self._writer = reader, writer
+        self._answers: dict[int, asyncio.Future[Result]] = {}
+        self._number = 0
+        self._lost: PenstockSparkError | None = None
+        self._receiving = asyncio.create_task(self._receive(endpoint), name="penstock-transaction-session")
+
+    @classmethod
+    async def to(cls, endpoint: Endpoint) -> TaskSession:
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port)
+        except (OSError, TimeoutError) as e:
+            raise ServiceUnreachable(
+                f"the transaction service of the driver cannot be reached at {endpoint.host}:{endpoint.port} ({e}): "
+                "PENSTOCK_SPARK_SERVICE_HOST and PENSTOCK_SPARK_SERVICE_PORT in the driver's environment say at which "
+                "address the executors reach it"
+            ) from e
+        session = cls(reader, writer, endpoint)
+        await session.ask(Hello(endpoint.token))
+        return session
+
+    async def open(self, request: Open) -> Opened:
+        result = await self.ask(request)
+        assert isinstance(result, Opened), f"{result} in answer to a task that opens"
+        return result
+
+    async def acquire(self, partition: Partition) -> int:
+        result = await self.ask(Acquire([partition]))
+        assert isinstance(result, Granted), f"{result} for {partition}"
+        assert result.partition == partition, f"{result} for {partition}"
+        return result.next_sequence
+
+    async def release(self, partition: Partition, next_sequence: int) -> None:
+        """Does not wait: what goes wrong with it fails the batch, which the next answer tells."""
+        self._send(Release(partition, next_sequence)).add_done_callback(_seen)
+
+    async def done(self) -> None:
+        await self.ask(Done())
+
+    async def close(self) -> None:
+        self._receiving.cancel()
+        await asyncio.gather(self._receiving, return_exceptions=True)
+        self._writer.close()
+        with contextlib.suppress(OSError):
+            await self._writer.wait_closed()
+
+    async def ask(self, request: Request) -> Result:
+        return checked(await self._send(request))
+
+    def _send(self, request: Request) -> asyncio.Future[Result]:
+        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        if self._lost is not None:
+            future.set_exception(self._lost)
+            return future
+        self._number += 1
+        self._answers[self._number] = future
+        self._writer.write(frame(Numbered(self._number, request)))
+        return future
+
+    async def _receive(self, endpoint: Endpoint) -> None:
+        reason = "closed the connection"
+        try:
+            while True:
+                head = await self._reader.readexactly(LENGTH.size)
+                self._take(read_answer(await self._reader.readexactly(body_length(head))))
+        except (OSError, asyncio.IncompleteReadError) as e:
+            reason = str(e) if isinstance(e, OSError) else reason
+        except MalformedFrame as e:
+            reason = str(e)
+        finally:
+            self._lost = ServiceUnreachable(f"the transaction service at {endpoint.host}:{endpoint.port} {reason}")
+            for future in self._answers.values():
+                if not future.done():
+                    future.set_exception(self._lost)
+                    future.add_done_callback(_seen)
+            self._answers.clear()
+
+    def _take(self, answer: Answer) -> None:
+        future = self._answers.pop(answer.number, None)
+        if future is not None and not future.done():
+            future.set_result(answer.result)
+
+
+def _seen(future: asyncio.Future[Result]) -> None:
+    """Nobody may wait for it: then its error is nobody's."""
+    if not future.cancelled():
+        future.exception()

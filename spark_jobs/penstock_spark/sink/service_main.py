@@ -1,0 +1,163 @@
+"""The process of a transaction service: `python -m penstock_spark.sink.service_main`, started by `rendezvous`.
+
+It binds, writes its rendezvous file, and goes into the background, so that its starter knows by its end that it is
+ready. It ends with the driver's JVM; until then one process serves all queries of that driver.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import concurrent.futures
+import contextlib
+import json
+import os
+import secrets
+import socket
+import sys
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from penstock.client.cluster import Cluster
+from penstock.runtime.logging import configure, get_logger
+from penstock_spark.link.link import Link
+from penstock_spark.model.connection import Connection, Sasl, Tls
+from penstock_spark.sink.driver import is_alive
+from penstock_spark.sink.messages import TOKEN_BYTES, Partition, Plan
+from penstock_spark.sink.service import Service
+from penstock_spark.sink.transactions import Producer, Transactions
+
+log = get_logger(__name__)
+T = TypeVar("T")
+
+POLL_S = 1.0
+CLOSE_LIMIT_S = 20.0
+THREADS = 32
+BACKLOG = 1024
+
+
+class LinkedLedger:
+    """`Transactions` on the loop of a link, asked from the service's loop."""
+
+    def __init__(self, plan: Plan, transactional_id: str, threads: concurrent.futures.Executor) -> None:
+        self._plan, self._id, self._threads = plan, transactional_id, threads
+        self._link: Link | None = None
+        self._transactions: Transactions | None = None
+
+    async def begin(self) -> Producer:
+        return await self._on_link(lambda t: t.begin())
+
+    async def fence(self, producer: Producer) -> None:
+        await self._on_link(lambda t: t.fence(producer))
+
+    async def add(self, producer: Producer, partitions: Iterable[Partition]) -> None:
+        await self._on_link(lambda t: t.add(producer, partitions))
+
+    async def mark(self, producer: Producer, place: Partition, batch_id: int, query_id: str) -> None:
+        await self._on_link(lambda t: t.mark(producer, place, batch_id, query_id))
+
+    async def end(self, producer: Producer) -> None:
+        await self._on_link(lambda t: t.end(producer))
+
+    async def last_batch(self, query_id: str) -> int:
+        return await self._on_link(lambda t: t.last_batch(query_id))
+
+    async def _on_link(self, work: Callable[[Transactions], Awaitable[T]]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, partial(self._blocking, work))
+
+    def _blocking(self, work: Callable[[Transactions], Awaitable[T]]) -> T:
+        if self._link is None:
+            self._link = Link.to(connection_of(self._plan))
+        return self._link.run(lambda cluster: work(self._of(cluster)))
+
+    def _of(self, cluster: Cluster) -> Transactions:
+        if self._transactions is None:
+            plan = self._plan
+            self._transactions = Transactions(cluster, self._id, plan.transaction_timeout_ms, plan.give_up_ms)
+        return self._transactions
+
+
+def connection_of(plan: Plan) -> Connection:
+    tls = plan.tls
+    return Connection(
+        bootstrap=plan.bootstrap,
+        tls=None
+        if tls is None
+        else Tls(tls.ca_file, tls.certificate_file, tls.key_file, tls.key_password, tls.check_hostname),
+        sasl=None if plan.sasl is None else Sasl(*plan.sasl),
+        client_id=plan.client_id,
+        request_timeout_ms=plan.request_timeout_ms,
+        give_up_ms=plan.give_up_ms,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rendezvous", type=Path, required=True)
+    parser.add_argument("--watch", type=int, required=True, help="process id of the driver's JVM")
+    parser.add_argument("--watch-started", default="")
+    parser.add_argument("--listen", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=0)
+    arguments = parser.parse_args()
+    listener = socket.create_server((arguments.listen, arguments.port), backlog=BACKLOG)
+    token = secrets.token_bytes(TOKEN_BYTES)
+    child = os.fork()
+    if child:
+        write_rendezvous(arguments.rendezvous, listener.getsockname()[1], token, child)
+        os._exit(0)
+    configure(level="info", format="text")
+    try:
+        asyncio.run(serve(listener, token, arguments.watch, arguments.watch_started))
+    finally:
+        for path in (arguments.rendezvous, arguments.rendezvous.with_suffix(".lock")):  # nobody is left to ask for them
+            with contextlib.suppress(OSError):
+                path.unlink()
+    sys.stderr.flush()
+    os._exit(0)  # threads that wait for brokers must not keep it
+
+
+def write_rendezvous(path: Path, port: int, token: bytes, pid: int) -> None:
+    """Whole or not at all, and for this user's eyes only."""
+    fresh = path.with_suffix(f".{os.getpid()}")
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        json.dump({"port": port, "token": token.hex(), "pid": pid}, file)
+    os.replace(fresh, path)
+
+
+async def serve(listener: socket.socket, token: bytes, watched: int, started: str) -> None:
+    """Until the watched process ends."""
+    threads = concurrent.futures.ThreadPoolExecutor(THREADS, "penstock-transactions")
+    service = Service(token, lambda plan, name: LinkedLedger(plan, name, threads))
+    server = await asyncio.start_server(service.serve, sock=listener)
+    try:
+        await end_of(watched, started)
+        log.info("the driver has ended, so does its transaction service", driver=watched)
+    finally:
+        server.close()
+        await service.close(CLOSE_LIMIT_S)
+
+
+async def end_of(pid: int, started: str) -> None:
+    """Returns when a process is gone: told by the kernel where it can, else by looking."""
+    gone = asyncio.Event()
+    descriptor = -1
+    if hasattr(os, "pidfd_open"):
+        with contextlib.suppress(OSError):
+            descriptor = os.pidfd_open(pid)
+            asyncio.get_running_loop().add_reader(descriptor, gone.set)
+    try:
+        while is_alive(pid, started) and not gone.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(POLL_S if descriptor < 0 else 60 * POLL_S):
+                    await gone.wait()
+    finally:
+        if descriptor >= 0:
+            asyncio.get_running_loop().remove_reader(descriptor)
+            os.close(descriptor)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""Arrow batches of rows into runs of rows for one partition each, vectorised: what `task` encodes.
+
+The partition of a row is what its column `partition` says; else murmur2 of its key; rows with neither go where the
+task's turn is, a batch's worth at a time, so that batches are full and partitions evenly filled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from penstock_spark.encode.ports import Partitions, Rows
+from penstock_spark.model.errors import PenstockSparkError
+from penstock_spark.sink.columns import Columns, in_order, part_of, rows_of
+from penstock_spark.sink.messages import Partition
+
+GATHER_BYTES = 8 << 20
+"""At most so much is gathered before it is split, so that each of many partitions gets batches of some size."""
+
+
+class BadRow(PenstockSparkError):
+    """A row names no topic, or a partition that its topic does not have."""
+
+
+class Splitter:
+    """`partitions_of` gives a topic's number of partitions; `turn` is where this task begins with rows without a key,
+    so that tasks side by side begin at different partitions."""
+
+    def __init__(
+        self,
+        columns: Columns,
+        topic: str | None,
+        batch_bytes: int,
+        partitions: Partitions,
+        partitions_of: Callable[[str], int],
+        turn: int,
+    ) -> None:
+        self.columns, self.topic, self.batch_bytes = columns, topic, batch_bytes
+        self._partitions, self._partitions_of = partitions, partitions_of
+        self._turn = turn
+
+    def split(self, batches: Iterator[pa.RecordBatch], now_ms: Callable[[], int]) -> Iterator[tuple[Partition, Rows]]:
+        """The rows of a partition come in their order."""
+        for batch in self.gathered(batches):
+            rows = rows_of(batch, self.columns, now_ms())
+            yield from self.by_partition(batch, rows)
+
+    def gathered(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Batches put together to a size that is worth splitting."""
+        held: list[pa.RecordBatch] = []
+        held_bytes = 0
+        for batch in batches:
+            if not batch.num_rows:
+                continue
+            held.append(batch)
+            held_bytes += batch.nbytes
+            if held_bytes >= self._worth_splitting:
+                yield joined(held)
+                held, held_bytes = [], 0
+        if held:
+            yield joined(held)
+
+    @property
+    def _worth_splitting(self) -> int:
+        if not self.columns.key and not self.columns.partition and self.topic is not None:
+            return self.batch_bytes
+        ways = 1 if self.topic is None else self._partitions_of(self.topic)
+        return min(GATHER_BYTES, max(1, ways) * self.batch_bytes)
+
+    def by_partition(self, batch: pa.RecordBatch, rows: Rows) -> Iterator[tuple[Partition, Rows]]:
+        topics, codes = self.topics_of(batch)
+        explicit = batch.column("partition") if self.columns.partition else None
+        if len(topics) == 1 and rows.key.null_count == len(rows.key) and explicit is None:
+            yield from self._in_turn(topics[0], rows)
+            return
+        counts = np.array([self._partitions_of(topic) for topic in topics], dtype=np.int64)
+        firsts = np.concatenate(([0], np.cumsum(counts)))
+        places = np.empty(len(rows.key), dtype=np.int64)
+        for code, topic in enumerate(topics):
+            chosen = slice(None) if len(topics) == 1 else np.flatnonzero(codes == code)
+            keys = rows.key if len(topics) == 1 else rows.key.take(pa.array(chosen))
+            numbers = self._partitions(keys, int(counts[code])).astype(np.int64)
+            if explicit is not None:
+                self._obey(explicit if len(topics) == 1 else explicit.take(pa.array(chosen)), numbers, topic)
+            self._fill_in_turn(numbers, topic, rows)
+            places[chosen] = numbers + firsts[code]
+        yield from self._runs(topics, firsts, places, rows)
+
+    def topics_of(self, batch: pa.RecordBatch) -> tuple[list[str], np.ndarray]:
+        """The topics of a batch, and the number of each row's among them."""
+        if self.topic is not None:
+            return [self.topic], np.zeros(0, dtype=np.int64)
+        column = batch.column("topic")
+        if column.null_count:
+            raise BadRow("a row has no topic (its column 'topic' is null): set option 'topic', or filter such rows")
+        encoded = column.dictionary_encode()
+        return encoded.dictionary.to_pylist(), encoded.indices.to_numpy(zero_copy_only=False)
+
+    def _obey(self, explicit: pa.Int32Array, numbers: np.ndarray, topic: str) -> None:
+        """Rows that name their partition go there."""
+        count = self._partitions_of(topic)
+        named = explicit.is_valid().to_numpy(zero_copy_only=False)
+        wanted = explicit.fill_null(0).to_numpy(zero_copy_only=False)
+        wrong = named & ((wanted < 0) | (wanted >= count))
+        if wrong.any():
+            raise BadRow(f"a row names partition {wanted[wrong][0]} of topic {topic!r}, which has {count}")
+        numbers[named] = wanted[named]
+
+    def _fill_in_turn(self, numbers: np.ndarray, topic: str, rows: Rows) -> None:
+        """Rows with neither partition nor key."""
+        left = np.flatnonzero(numbers < 0)
+        if len(left):
+            count = self._partitions_of(topic)
+            turns = np.arange(len(left)) // self._rows_of_a_batch(rows)
+            numbers[left] = (self._turn + turns) % count
+            self._turn += int(turns[-1]) + 1
+
+    def _in_turn(self, topic: str, rows: Rows) -> Iterator[tuple[Partition, Rows]]:
+        """As above, where that is all of them: nothing has to be moved."""
+        count, step = self._partitions_of(topic), self._rows_of_a_batch(rows)
+        for start in range(0, len(rows.value), step):
+            yield (topic, self._turn % count), part_of(rows, start, min(step, len(rows.value) - start))
+            self._turn += 1
+
+    def _rows_of_a_batch(self, rows: Rows) -> int:
+        size_bytes = rows.value.nbytes + rows.key.nbytes
+        return max(1, self.batch_bytes * len(rows.value) // max(1, int(size_bytes)))
+
+    def _runs(
+        self, topics: list[str], firsts: np.ndarray, places: np.ndarray, rows: Rows
+    ) -> Iterator[tuple[Partition, Rows]]:
+        if firsts[-1] < 1 << 15:
+            places = places.astype(np.int16)  # which sorts faster
+        order = np.argsort(places, kind="stable")
+        placed = places[order]
+        starts = np.concatenate(([0], np.flatnonzero(np.diff(placed)) + 1, [len(placed)]))
+        if len(starts) > 2:
+            rows = in_order(rows, order)
+        for start, end in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
+            place = int(placed[start])
+            code = int(np.searchsorted(firsts, place, side="right")) - 1
+            yield (topics[code], place - int(firsts[code])), part_of(rows, start, end - start)
+
+
+def joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)

@@ -1,0 +1,235 @@
+"""What runs in a task: rows in, encoded and sent; it ends when the brokers have acknowledged them all.
+
+At least once, a task has an idempotent producer of its own, which the worker process keeps for the next task, so that
+brokers need not remember one for each. Exactly once, all tasks of a batch share the producer of its transaction, and
+the transaction service says who may write where (`service`).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+import pyarrow as pa
+
+from penstock.client.cluster import Cluster
+from penstock.client.identity import Identity
+from penstock_spark.encode.batches import encode
+from penstock_spark.encode.murmur import partitions
+from penstock_spark.encode.ports import ProducerId, Rows
+from penstock_spark.link.link import Link
+from penstock_spark.link.patience import patiently
+from penstock_spark.model.connection import Connection
+from penstock_spark.options.sink import SinkOptions
+from penstock_spark.sink.columns import Columns
+from penstock_spark.sink.grants import SEQUENCES
+from penstock_spark.sink.lanes import Budget
+from penstock_spark.sink.messages import Open, Opened, Partition
+from penstock_spark.sink.sending import Sending, Settings
+from penstock_spark.sink.service_client import Endpoint, TaskSession
+from penstock_spark.sink.splitting import Splitter
+
+BUFFER_BYTES = 32 << 20
+"""Encoded and not acknowledged, for each task."""
+IDLE_LIMIT_S = 600.0
+"""A producer that is kept longer than this without use may be forgotten by the brokers."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPlace:
+    """Which task of which batch; `query_id` "" and `batch_id` -1 for a batch job."""
+
+    number: int
+    attempt_number: int
+    query_id: str = ""
+    batch_id: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """Where a task finds the transaction service, and under which name it knows this run of the batch."""
+
+    endpoint: Endpoint
+    attempt: str
+
+
+@dataclass(slots=True)
+class Written:
+    """`wrote`: whether the task has opened the batch's transaction. Rows of a batch that was committed by an earlier
+    run are `skipped`."""
+
+    rows: int = 0
+    size_bytes: int = 0
+    wrote: bool = False
+    skipped: int = 0
+
+
+@dataclass(slots=True)
+class OwnProducer:
+    """A producer id with the next sequence of each partition."""
+
+    producer: ProducerId
+    sequences: dict[Partition, int] = field(default_factory=dict)
+    used_s: float = 0.0
+
+
+class IdleProducers:
+    """Of this process, by connection: taken by one task at a time, given back when all was acknowledged."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._idle: dict[Connection, OwnProducer] = {}
+
+    def take(self, connection: Connection) -> OwnProducer | None:
+        with self._lock:
+            found = self._idle.pop(connection, None)
+        return found if found is not None and time.monotonic() - found.used_s < IDLE_LIMIT_S else None
+
+    def give(self, connection: Connection, producer: OwnProducer) -> None:
+        producer.used_s = time.monotonic()
+        with self._lock:
+            self._idle[connection] = producer
+
+
+_idle = IdleProducers()
+
+
+class TaskWriter:
+    """One task's writing. A context: left by an exception, what is under way is dropped."""
+
+    def __init__(
+        self, options: SinkOptions, columns: Columns, place: TaskPlace, transaction: Transaction | None = None
+    ) -> None:
+        self.options, self.columns, self.place, self.transaction = options, columns, place, transaction
+        self.written = Written()
+        self._link = Link.to(options.connection)
+        self._budget = Budget(max(BUFFER_BYTES, 2 * options.batch_bytes))
+        self._counts: dict[str, int] = {}
+        self._sending: Sending | None = None
+        self._session: TaskSession | None = None
+        self._producer = OwnProducer(ProducerId(-1, -1, False))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if self._sending is not None or self._session is not None:
+            self._link.run(lambda _: self._close())
+
+    def write(self, batches: Iterator[pa.RecordBatch]) -> Written:
+        """Returns once all rows are acknowledged. Raises `PenstockSparkError`."""
+        if self.transaction is not None and self.place.attempt_number:
+            self._begin()  # which refuses it, and fails the batch, even where this attempt would have no rows
+        splitter = Splitter(
+            self.columns,
+            self.options.topic,
+            self.options.batch_bytes,
+            partitions,
+            self._partitions_of,
+            self.place.number,
+        )
+        for partition, rows in splitter.split(batches, now_ms):
+            if self._sending is None and not self.written.skipped and not self._begin():
+                self.written.skipped += len(rows.value)
+                continue
+            if self.written.skipped:
+                self.written.skipped += len(rows.value)
+                continue
+            self._put(partition, rows)
+        if self._sending is not None:
+            self._link.run(lambda _: self._finish())
+            if self.transaction is None and self.options.idempotent:
+                _idle.give(self.options.connection, self._producer)
+        return self.written
+
+    def _begin(self) -> bool:
+        """Gets a producer; False where an earlier run of the batch has written all of it."""
+        options = self.options
+        if self.transaction is not None:
+            opened = self._link.run(lambda _: self._open())
+            self.written.wrote = True
+            if opened.is_committed:
+                self._link.run(lambda _: self._done())
+                return False
+            self._producer = OwnProducer(ProducerId(opened.producer_id, opened.epoch, True))
+            transactional_id = opened.transactional_id
+        else:
+            transactional_id = None
+            if options.idempotent:
+                self._producer = _idle.take(options.connection) or self._link.run(self._new_producer)
+        settings = Settings(
+            transactional_id, options.acks, options.request_bytes, options.in_flight,
+            options.connection.request_timeout_ms, options.connection.give_up_ms,
+        )  # fmt: skip
+
+        async def begin(cluster: Cluster) -> Sending:
+            return Sending(cluster, settings, self._budget, self._session)
+
+        self._sending = self._link.run(begin)
+        return True
+
+    def _put(self, partition: Partition, rows: Rows) -> None:
+        """Encodes and hands over; waits while too much is not acknowledged."""
+        assert self._sending is not None, "rows before there is a producer"
+        options = self.options
+        sequence = -1
+        if self.transaction is not None:
+            sequence = 0  # the grant's comes later
+        elif options.idempotent:
+            sequence = self._producer.sequences.get(partition, 0)
+        for batch in encode(rows, options.codec, options.batch_bytes, self._producer.producer, sequence):
+            self._budget.take(len(batch.data))
+            self.written.rows += batch.records
+            self.written.size_bytes += len(batch.data)
+            self._sending.loop.call_soon_threadsafe(self._sending.put, partition, batch)
+        if sequence >= 0 and self.transaction is None:
+            self._producer.sequences[partition] = (sequence + len(rows.value)) % SEQUENCES
+
+    def _partitions_of(self, topic: str) -> int:
+        count = self._counts.get(topic)
+        if count is None:
+            give_up_ms = self.options.connection.give_up_ms
+            info = self._link.run(
+                lambda cluster: patiently(cluster, give_up_ms, "writing", lambda: cluster.topic(topic))
+            )
+            count = self._counts[topic] = len(info.partitions)
+        return count
+
+    # --- on the link's loop
+
+    async def _new_producer(self, cluster: Cluster) -> OwnProducer:
+        identity = Identity()
+        give_up_ms = self.options.connection.give_up_ms
+        await patiently(cluster, give_up_ms, "a producer id", lambda: identity.renew(cluster))
+        return OwnProducer(ProducerId(identity.producer_id, identity.epoch, False))
+
+    async def _open(self) -> Opened:
+        assert self.transaction is not None, "no transaction to open"
+        self._session = await TaskSession.to(self.transaction.endpoint)
+        place = self.place
+        return await self._session.open(
+            Open(self.transaction.attempt, place.query_id, place.batch_id, place.number, place.attempt_number)
+        )
+
+    async def _finish(self) -> None:
+        assert self._sending is not None, "nothing to finish"
+        await self._sending.finish()
+        await self._done()
+
+    async def _done(self) -> None:
+        if self._session is not None:
+            await self._session.done()
+
+    async def _close(self) -> None:
+        if self._sending is not None:
+            await self._sending.close()
+        if self._session is not None:
+            await self._session.close()
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,92 @@
+"""Which partitions there are, and where reading them begins and ends. Called by `batch` and `stream`.
+
+The link is asked, nothing else does I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from uuid import UUID
+
+from penstock.client.types import TopicPartition
+from penstock_spark.link.ports import Link
+from penstock_spark.model.errors import InvalidOption
+from penstock_spark.model.ranges import EARLIEST, LATEST
+from penstock_spark.options.source import Bound, Choice, Kind, Selection, SourceOptions
+from penstock_spark.source.losses import named
+
+MAX_SHOWN = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Existing:
+    partitions: frozenset[TopicPartition]
+    ids: Mapping[str, UUID]
+
+
+def look(link: Link, selection: Selection) -> Existing:
+    """The partitions that exist, of those that the query reads."""
+    topics = {name: topic for name, topic in link.topics(selection.names).items() if selection.takes(name)}
+    found = {TopicPartition(name, number) for name, topic in topics.items() for number in range(topic.partitions)}
+    if selection.choice is Choice.ASSIGN:
+        found &= selection.partitions
+    ids = {name: topic.topic_id for name, topic in topics.items() if topic.topic_id is not None}
+    return Existing(frozenset(found), {topic: ids[topic] for topic in {one.topic for one in found} if topic in ids})
+
+
+def require(selection: Selection, existing: Iterable[TopicPartition]) -> None:
+    """What is named must be there when a query begins. A pattern may match nothing yet."""
+    absent = missing(selection, existing)
+    if absent:
+        raise InvalidOption(f"{absent}. Create it first, or correct the name")
+
+
+def missing(selection: Selection, existing: Iterable[TopicPartition]) -> str:
+    """What is named and not there, in words; empty where nothing is."""
+    found = frozenset(existing)
+    topics = {one.topic for one in found}
+    absent = [repr(topic) for topic in sorted(selection.topics - topics)]
+    absent += [named(one) for one in sorted(selection.partitions - found)]
+    return f"option {selection.choice.value!r} names what does not exist: {_some(absent)}" if absent else ""
+
+
+def resolve(
+    link: Link, bound: Bound, existing: Existing, options: SourceOptions, *, starting: bool
+) -> dict[TopicPartition, int]:
+    """An offset for each partition. Raises `InvalidOption` where the option's partitions are not those that exist."""
+    wanted = _wanted(bound, existing, "starting" if starting else "ending")
+    offsets = {one: number for one, number in wanted.items() if bound.kind is Kind.OFFSETS and number >= 0}
+    found = dict(link.offsets({one: number for one, number in wanted.items() if one not in offsets}, options.isolation))
+    unmatched = [one for one, offset in found.items() if offset < 0]
+    if unmatched and starting and not options.no_match_is_latest:
+        times = [f"{named(one)}: {wanted[one]}" for one in sorted(unmatched)]
+        raise InvalidOption(
+            f"no record is as young as the starting timestamp ({_some(times)}). Give an earlier one, or set "
+            "'startingOffsetsByTimestampStrategy' to latest, which begins at the end there"
+        )
+    if unmatched:
+        found.update(link.offsets(dict.fromkeys(unmatched, LATEST), options.isolation))
+    return {**found, **offsets}
+
+
+def _wanted(bound: Bound, existing: Existing, which: str) -> dict[TopicPartition, int]:
+    if bound.each is None:
+        return dict.fromkeys(existing.partitions, bound.everywhere)
+    missing = [named(one) for one in sorted(existing.partitions - bound.each.keys())]
+    unknown = [named(one) for one in sorted(bound.each.keys() - existing.partitions)]
+    if missing or unknown:
+        option = f"{which}Offsets" if bound.kind is Kind.OFFSETS else f"{which}OffsetsByTimestamp"
+        parts = [f"it lacks {_some(missing)}"] if missing else []
+        parts += [f"it has {_some(unknown)}, which the query does not read"] if unknown else []
+        raise InvalidOption(
+            f"option {option!r} must name exactly the partitions that are read: {' and '.join(parts)}. "
+            f"In offsets {EARLIEST} is the earliest, {LATEST} the latest"
+        )
+    return dict(bound.each)
+
+
+def _some(texts: Iterable[str]) -> str:
+    found = list(texts)
+    more = f" and {len(found) - MAX_SHOWN} more" if len(found) > MAX_SHOWN else ""
+    return ", ".join(found[:MAX_SHOWN]) + more

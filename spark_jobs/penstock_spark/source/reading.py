@@ -1,0 +1,56 @@
+"""A task: fetches a range of offsets and yields its records as Arrow batches. Called by `batch` and `stream` in Spark's
+Python workers."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping
+from typing import NamedTuple
+from uuid import UUID
+
+import pyarrow as pa
+
+from penstock_spark.decode.decoder import RangeDecoder
+from penstock_spark.link.link import Link
+from penstock_spark.model.errors import OffsetGone, TopicGone
+from penstock_spark.model.ranges import OffsetRange
+from penstock_spark.options.source import SourceOptions
+from penstock_spark.source import losses
+
+
+class Task(NamedTuple):
+    """What one task reads. Pickled."""
+
+    range_: OffsetRange
+    topic_id: UUID | None
+    """Of the topic that the range was planned for, where the broker has ids: another topic of its name is not read."""
+
+
+def tasks(ranges: list[OffsetRange], ids: Mapping[str, UUID]) -> list[Task]:
+    return [Task(one, ids.get(one.topic)) for one in ranges]
+
+
+def read_task(options: SourceOptions, task: Task) -> Iterator[pa.RecordBatch]:
+    """Raises `DataLoss` where records are gone and failOnDataLoss is true; otherwise goes on behind them."""
+    link = Link.to(options.connection)
+    report = losses.Losses(options.fail_on_data_loss).report
+    left = task.range_
+    while left.start < left.end:
+        decoder = RangeDecoder(left, options.isolation, options.include_headers)
+        fetching = link.fetch(left, options.isolation, options.sizes, task.topic_id)
+        assert isinstance(fetching, Generator), "a fetch that cannot be ended"
+        try:
+            for fetched in fetching:
+                yield from decoder.feed(fetched)
+            return
+        except OffsetGone as gone:
+            position = max(decoder.next_offset, left.start)
+            if gone.log_start <= position < gone.end:
+                raise
+            report([losses.while_reading(gone, position, left)])
+            left = left._replace(start=gone.log_start if gone.log_start > position else left.end)
+        except TopicGone as gone:
+            report([f"{gone}; offsets {max(decoder.next_offset, left.start)} to {left.end - 1} were to be read"])
+            return
+        finally:
+            # Spark may stop asking in the middle, as for a LIMIT: what is under way must end then too.
+            fetching.close()

@@ -1,0 +1,121 @@
+"""`penstock-spark run` as a process: it archives, shows itself to Prometheus and as a group, and stops when told to."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.request import urlopen
+
+import pyarrow.dataset as ds
+import pytest
+from penstock_spark_kit.broker import Broker
+from penstock_spark_kit.flights import flights, records
+from penstock_spark_kit.topics import produce
+
+from penstock.client import TopicPartition
+from penstock_spark.cli.common import ExitCode
+from penstock_spark.jobs.examples import example
+from penstock_spark.link.link import Link
+from penstock_spark.model.connection import Connection
+
+pytestmark = [pytest.mark.xdist_group("spark-run"), pytest.mark.timeout(600)]
+COUNT = 500
+LIMIT_S = 300
+
+
+@pytest.fixture
+def job(penstock: Broker, topic: Callable[..., str], tmp_path: Path) -> tuple[Path, str]:
+    """A file, and the topic that it archives."""
+    name = topic(2, {"retention.ms": "-1"})
+    text = example("archive").replace("localhost:9092", penstock.bootstrap).replace("[flights]", f"[{name}]")
+    text = text.replace("state/", f"{tmp_path}/state/").replace("lake/", f"{tmp_path}/lake/")
+    text = text.replace("10 seconds", "200 ms")
+    text = re.sub("format: delta.*", "format: parquet", text)
+    text += f"spark: {{spark.driver.memory: 1g, spark.local.dir: {tmp_path}/local, spark.master: 'local[2]'}}\n"
+    path = tmp_path / "job.yaml"
+    path.write_text(text)
+    return path, name
+
+
+def run(*words: str, folder: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "penstock_spark.cli", "run", *words],
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+@pytest.fixture
+def killed() -> Iterator[list[subprocess.Popen[str]]]:
+    """Processes put in here are killed with all of theirs, whatever happens."""
+    found: list[subprocess.Popen[str]] = []
+    yield found
+    for process in found:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        if process.stderr is not None:
+            process.stderr.close()
+
+
+def test_a_run_archives_until_sigterm_and_shows_metrics_and_lag(
+    penstock: Broker, job: tuple[Path, str], tmp_path: Path, killed: list[subprocess.Popen[str]]
+) -> None:
+    path, topic = job
+    produce(penstock.bootstrap, topic, records(COUNT))
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    process = run(str(path), "--metrics-port", str(port), folder=tmp_path)
+    killed.append(process)
+    lines: list[str] = []
+    batch = threading.Event()
+
+    def read() -> None:
+        assert process.stderr is not None
+        for line in process.stderr:
+            lines.append(line)
+            if " batch 0 " in line:
+                batch.set()
+        batch.set()
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    assert batch.wait(LIMIT_S), "".join(lines)
+    assert process.poll() is None, "".join(lines)
+    text = urlopen(f"http://127.0.0.1:{port}/metrics").read().decode()
+    assert f'penstock_spark_rows_total{{job="flights-archive",kind="archive"}} {COUNT}.0' in text
+    link = Link.to(Connection(penstock.bootstrap))
+    partitions = [TopicPartition(topic, p) for p in range(2)]
+    deadline = time.monotonic() + LIMIT_S
+    while sum(offset for offset, _ in link.committed("spark-flights-archive", partitions).values()) < COUNT:
+        assert time.monotonic() < deadline, "the group has not come to the topic's end"
+        time.sleep(0.1)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(LIMIT_S) == ExitCode.OK, "".join(lines)
+    reader.join()
+    assert lines[-1] == f"stopped: {COUNT:,} rows in 1 batches\n"
+    table = ds.dataset(tmp_path / "lake" / "flights", format="parquet", partitioning="hive").to_table()
+    assert Counter(table["carrier"].to_pylist()) == Counter(f["carrier"] for f in flights(COUNT))
+
+
+def test_a_job_whose_query_is_wrong_ends_at_once_with_the_reason(
+    job: tuple[Path, str], tmp_path: Path, killed: list[subprocess.Popen[str]]
+) -> None:
+    process = run(str(job[0]), "--once", "--set", "transform.sql=SELECT nothing FROM source", folder=tmp_path)
+    killed.append(process)
+    _, said = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == ExitCode.FAILED, said
+    assert "error: [UNRESOLVED_COLUMN" in said

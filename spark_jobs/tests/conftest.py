@@ -1,0 +1,85 @@
+"""What the tests of every room may ask for: a broker, topics, a cluster of three."""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Tests are imported by file (importlib mode), so what they share is found by these entries. `cluster_processes` and
+# `node_kit` are the broker's tests'.
+HERE = Path(__file__).parent
+BROKER_TESTS = HERE.parent.parent / "broker" / "tests"
+sys.path[:0] = [str(HERE), str(BROKER_TESTS / "node"), str(BROKER_TESTS / "state")]
+
+from penstock_spark_kit.broker import Broker  # noqa: E402
+from penstock_spark_kit.topics import make_topic  # noqa: E402
+
+MakeTopic = Callable[..., str]
+SPARK_LIMIT_S = 600
+
+
+@pytest.fixture(scope="session")
+def penstock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """An embedded broker for the session; `.bootstrap` is its address. Tests that kill brokers use `own_broker`."""
+    broker = Broker(tmp_path_factory.mktemp("penstock"))
+    try:
+        yield broker.start()
+    finally:
+        broker.stop()
+
+
+@pytest.fixture
+def own_broker(tmp_path: Path) -> Iterator[Broker]:
+    """An embedded broker of the test's own, to be killed and started again."""
+    home = tmp_path / "own-broker"
+    home.mkdir()
+    broker = Broker(home)
+    try:
+        yield broker.start()
+    finally:
+        broker.kill()
+
+
+@pytest.fixture
+def fresh_name(request: pytest.FixtureRequest) -> Callable[[], str]:
+    """Names of topics and groups that nobody else uses and that tell which test they belong to."""
+    test = "".join(c if c.isalnum() else "-" for c in request.node.name)[:80]
+    return lambda: f"{test}-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def topic(penstock: Broker, fresh_name: Callable[[], str]) -> MakeTopic:
+    """`topic(partitions=1, config=None)` makes a topic of the session's broker and returns its name."""
+
+    def make(partitions: int = 1, config: dict[str, str] | None = None) -> str:
+        name = fresh_name()
+        make_topic(penstock.bootstrap, name, partitions, config)
+        return name
+
+    return make
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests with Spark share a process, as one JVM is enough; the first of them waits until it is there."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("spark"))
+            item.add_marker(pytest.mark.timeout(SPARK_LIMIT_S))
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The Spark session of this process. Tests that use it carry `@pytest.mark.xdist_group("spark")`."""
+    from penstock_spark_kit.sessions import make_session  # tests without Spark need not wait for its import
+
+    session = make_session(tmp_path_factory.mktemp("spark"))
+    yield session
+    session.stop()

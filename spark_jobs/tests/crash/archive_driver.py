@@ -1,0 +1,58 @@
+"""A driver to be killed: archives a topic to a Parquet folder and a Delta table at once. See `test_archive_crash`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from penstock_spark_kit.jobs import job_of
+from penstock_spark_kit.sessions import make_session
+
+import penstock_spark
+from penstock_spark.jobs.starting import start
+
+JOB = """
+kind: archive
+name: archive-{format}
+source:
+  brokers: {brokers}
+  topics: [{topic}]
+  max_records_per_batch: 400
+transform:
+  key: {{format: string}}
+  value: {{format: string}}
+  sql: SELECT CAST(value AS INT) AS number, CAST(value AS INT) % 3 AS part, partition, offset FROM source
+checkpoint: {home}/checkpoint-{format}
+to:
+  format: {format}
+  path: {home}/{format}
+  partition_by: [part]
+  compact: {{every_batches: 3, min_files: 2}}
+trigger: {{once: true}}
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--brokers", required=True)
+    parser.add_argument("--topic", required=True)
+    parser.add_argument("--home", type=Path, required=True)
+    words = parser.parse_args()
+    home = words.home / "spark"
+    home.mkdir(exist_ok=True)
+    spark = make_session(home)
+    penstock_spark.register(spark)
+    penstock_spark.track(spark)
+    names = {"brokers": words.brokers, "topic": words.topic, "home": words.home}
+    queries = [start(spark, job_of(JOB.format(format=f, **names))) for f in ("parquet", "delta")]  # type: ignore[arg-type]
+    sys.stdout.write("started\n")
+    sys.stdout.flush()
+    for query in queries:
+        query.awaitTermination()
+    spark.stop()
+    sys.stdout.write("finished\n")
+
+
+if __name__ == "__main__":
+    main()

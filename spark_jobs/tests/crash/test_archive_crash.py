@@ -1,0 +1,170 @@
+"""The driver is killed; in the end every row is in the Parquet folder and in the Delta table exactly once.
+
+`python spark_jobs/tests/crash/test_archive_crash.py --kills 30` kills more often than the suite does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE.parent), str(HERE.parents[2] / "broker" / "tests" / "node")]
+
+import pyarrow.dataset as ds  # noqa: E402
+import pytest  # noqa: E402
+from deltalake import DeltaTable  # noqa: E402
+from penstock_spark_kit.broker import Broker  # noqa: E402
+from penstock_spark_kit.topics import Rec, eventually, make_topic, produce  # noqa: E402
+
+from penstock.client import TopicPartition  # noqa: E402
+from penstock_spark.link.link import Link  # noqa: E402
+from penstock_spark.model.connection import Connection  # noqa: E402
+from penstock_spark.model.ranges import LATEST, READ_COMMITTED  # noqa: E402
+
+DRIVER = HERE / "archive_driver.py"
+ROWS_FOR_A_KILL = 2_000
+MAX_STEPS = 6
+MAX_DELAY_S = 1.5
+DEADLINE_S = 300.0
+PARTITIONS = 3
+
+
+class Driver:
+    """One life of the driver, all of its processes in one group."""
+
+    def __init__(self, home: Path, brokers: str, topic: str) -> None:
+        command = [sys.executable, str(DRIVER), "--brokers", brokers, "--topic", topic, "--home", str(home)]
+        path = os.pathsep.join(part for part in [str(HERE.parent), *sys.path] if part)
+        with (home / "driver.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                start_new_session=True,
+                env={**os.environ, "PYTHONPATH": path},
+            )
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == "started\n", complaints(home)
+
+    def lives_for(self, home: Path, steps: int, delay_s: float) -> None:
+        """Until so many batches more have come through, and a while longer: on a slow machine as on a fast one it dies
+        at work. With no step it dies at its start."""
+        begun = steps_of(home)
+        deadline_s = time.monotonic() + DEADLINE_S
+        while self.process.poll() is None and steps_of(home) < begun + steps:
+            assert time.monotonic() < deadline_s, complaints(home)
+            time.sleep(0.01)
+        time.sleep(delay_s)
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.communicate()
+
+    def end(self) -> bool:
+        """Whether it finished its work; waits for that."""
+        out, _ = self.process.communicate(timeout=DEADLINE_S)
+        return "finished" in out and self.process.returncode == 0
+
+
+def steps_of(home: Path) -> int:
+    """How many batches have come through, of both queries, and a few other commits of the table's but its creation."""
+    records = [int(path.stem) + 1 for path in (home / "parquet" / "_penstock").glob("*/0*.json")]
+    versions = len(list((home / "delta" / "_delta_log").glob("*.json")))
+    return max(records, default=0) + max(0, versions - 1)
+
+
+def complaints(home: Path) -> str:
+    lines = (home / "driver.log").read_text(errors="replace").splitlines()
+    return "\n".join(line[:500] for line in lines if not line.startswith("\t"))[-8000:]
+
+
+def tell(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def rows(home: Path) -> dict[str, Counter[int]]:
+    """Numbers by target, as pyarrow reads the folder and deltalake the table."""
+    found: dict[str, Counter[int]] = {"parquet": Counter(), "delta": Counter()}
+    if (home / "parquet").is_dir():
+        dataset = ds.dataset(home / "parquet", format="parquet", partitioning="hive")
+        if dataset.files:
+            found["parquet"] = Counter(dataset.to_table()["number"].to_pylist())
+    if DeltaTable.is_deltatable(str(home / "delta")):
+        found["delta"] = Counter(DeltaTable(home / "delta").to_pyarrow_table()["number"].to_pylist())
+    return found
+
+
+def lag(brokers: str, topic: str, group: str) -> int:
+    link = Link.to(Connection(brokers))
+    partitions = [TopicPartition(topic, p) for p in range(PARTITIONS)]
+    committed = link.committed(group, partitions)
+    ends = link.offsets(dict.fromkeys(partitions, LATEST), READ_COMMITTED)
+    return sum(ends[tp] - (committed[tp][0] if tp in committed else 0) for tp in partitions)
+
+
+def killed_at_random(brokers: str, topic: str, home: Path, kills: int, seed: int) -> None:
+    """Raises AssertionError where a row lacks or is there twice."""
+    tell(f"seed {seed}")
+    chance = random.Random(seed)
+    total = ROWS_FOR_A_KILL * kills
+    produce(brokers, topic, [Rec(str(n).encode(), partition=n % PARTITIONS) for n in range(total)])
+    hit = False
+    for number in range(kills):
+        driver = Driver(home, brokers, topic)
+        steps = chance.randint(0, MAX_STEPS) if number else MAX_STEPS // 2
+        delay_s = chance.uniform(0, MAX_DELAY_S)
+        driver.lives_for(home, steps, delay_s)
+        driver.kill()
+        there = {name: len(found) for name, found in rows(home).items()}
+        hit = hit or any(0 < count < total for count in there.values())
+        tell(f"kill {number + 1}, {delay_s:.2f} s after step {steps}: {there} of {total} rows")
+    assert hit, "no driver was killed at work"
+    assert Driver(home, brokers, topic).end(), complaints(home)
+    for name, found in rows(home).items():
+        assert found == Counter(range(total)), f"{name}: {len(found)} of {total} rows, {found.most_common(3)}"
+    for name in ("parquet", "delta"):
+        eventually(f"lag of {name} is 0", lambda name=name: not lag(brokers, topic, f"spark-archive-{name}"))  # type: ignore[misc]
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.xdist_group("spark-crash")
+def test_a_driver_killed_at_random_moments_archives_each_row_once(
+    penstock: Broker, topic: Callable[..., str], tmp_path: Path
+) -> None:
+    killed_at_random(penstock.bootstrap, topic(PARTITIONS), tmp_path, 3, random.randrange(1 << 30))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=30)
+    parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
+    words = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="penstock-archive-crash-") as folder:
+        home = Path(folder)
+        (home / "broker").mkdir()
+        broker = Broker(home / "broker").start()
+        try:
+            make_topic(broker.bootstrap, "numbers", PARTITIONS)
+            killed_at_random(broker.bootstrap, "numbers", home, words.kills, words.seed)
+        finally:
+            broker.stop()
+    tell(f"{words.kills} kills, each row once")
+
+
+if __name__ == "__main__":
+    main()

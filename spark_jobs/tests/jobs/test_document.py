@@ -1,0 +1,190 @@
+"""A job's file: what is wrong with it is told all at once, with line, column, key and cure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock_spark.jobs import document
+from penstock_spark.jobs.kinds import KINDS, Aggregate, Archive
+from penstock_spark.jobs.problems import InvalidJob, Problem
+from penstock_spark.jobs.scalars import Duration, Size
+from penstock_spark.jobs.specs import DeltaTarget, Job
+
+GOOD = """\
+kind: archive
+name: flights
+source:
+  brokers: localhost:9092
+  topics: [flights]
+checkpoint: state/flights
+to:
+  format: delta
+  path: lake/flights
+"""
+
+
+def problems(text: str | bytes, *sets: str) -> list[str]:
+    """What is wrong, without the file's name."""
+    with pytest.raises(InvalidJob) as raised:
+        job(text, *sets)
+    return [str(p).removeprefix("job.yaml:") for p in raised.value.problems]
+
+
+def job(text: str | bytes, *sets: str) -> Job:
+    found = document.parse(text, "job.yaml")
+    for assignment in sets:
+        document.set_value(found, assignment)
+    return document.job_of(found)
+
+
+def test_a_file_becomes_a_job_with_defaults() -> None:
+    found = job(GOOD)
+    assert isinstance(found, Archive)
+    assert found.source.topics == ["flights"]
+    assert isinstance(found.to, DeltaTarget)
+    assert found.to.compact is not None
+    assert found.to.compact.target == Size(128 << 20)
+    assert found.restart.max_backoff == Duration(60_000)
+
+
+@pytest.mark.parametrize(
+    ("was", "becomes", "expected"),
+    [
+        ("kind: archive", "kind: archiv", "1:7: kind: there is no kind 'archiv'; did you mean archive?"),
+        ("kind: archive", "kind: [a]", "1:7: kind: there is no kind 'this'"),
+        ("kind: archive\n", "", "1:1: kind: is missing; one of: archive"),
+        ("name: flights", "name: my flights", "2:7: name: 'my flights': letters"),
+        ("topics:", "topic:", "5:3: source.topic: there is no such key; did you mean topics?; allowed: brokers"),
+        ("topics: [flights]", "topics: flights", "5:11: source.topics: 'flights' is not possible here; a list"),
+        ("topics: [flights]", "topics: [a b]", "5:11: source.topics: 'a b' is no topic's name"),
+        ("topics: [flights]", "topics: []", "5:11: source.topics: exactly one of topics, pattern"),
+        ("topics: [flights]", "topics: [[a]]", "5:12: source.topics[0]: text is wanted, not a list"),
+        ("localhost:9092", "localhost", "4:12: source.brokers: 'localhost' is no address: write host:port"),
+        ("localhost:9092", "{a: b}", "4:12: source.brokers: text is wanted, not a mapping"),
+        ("checkpoint: state/flights\n", "", "1:1: checkpoint: is missing"),
+        ("checkpoint: state/flights", "checkpoint: ' '", "6:13: checkpoint: a path is wanted"),
+        ("format: delta", "format: iceberg", "8:11: to.format: 'iceberg' is not possible here; one of: parquet"),
+        ("  format: delta\n", "", "8:3: to.format: is missing; one of: parquet, delta"),
+        ("path: lake/flights", "path: x\n  time: {by: week}", "10:14: to.time.by: 'week' is not possible here"),
+        ("path: lake/flights", "path: x\n  file_size: 3 parsecs", "10:14: to.file_size: '3 parsecs' is no size"),
+        ("path: lake/flights", "path: x\n  partition_by: [a, a]", "10:17: to.partition_by: a column is named twice"),
+        ("name: flights", "name: flights\ntrigger: {every: often}", "3:18: trigger.every: 'often' is no duration"),
+        ("name: flights", "name: flights\ntrigger: {once: maybe}", "3:17: trigger.once: 'maybe' is not possible"),
+        ("name: flights", "name: flights\nrestart: {attempts: -1}", "3:21: restart.attempts: 0 to 1,000,000"),
+        ("name: flights", "name: flights\nname: again", "3:1: name: is there twice, first in line 2"),
+        ("name: flights", "name: flights\nmetrics: {port: 70000}", "3:17: metrics.port: 70000 is no port"),
+        ("name: flights", "name: flights\ntransform: {sql: ''}", "3:18: transform.sql: SQL text is wanted"),
+        ("name: flights", "name: flights\n? [a]\n: 1", "3:3: a key is text"),
+        ("name: flights", "name: flights\n<<: {a: 1}", "3:1: merge keys (<<) are not supported"),
+        ("name: flights", "name: 'flights", "1"),
+        ("to:\n", "to: !!python/object:os.system\n", "7:5: to: tag:yaml.org,2002:python/object:os.sys"),
+        ("topics: [flights]", "topics: [f]\n  starting: soon", "6:13: source.starting: 'soon' is not earliest"),
+    ],
+)
+def test_a_problem_is_told_with_its_line_and_key(was: str, becomes: str, expected: str) -> None:
+    assert was in GOOD
+    found = problems(GOOD.replace(was, becomes, 1))
+    if expected == "1":
+        assert "this is no YAML" in found[0]
+        return
+    assert len(found) == 1
+    assert found[0].startswith(expected), found[0]
+
+
+def test_all_problems_are_told_at_once_in_the_order_of_the_file() -> None:
+    text = GOOD.replace("localhost:9092", "[1]").replace("lake/flights", "{}").replace("name:", "nam:")
+    assert [p.split(": ")[:2] for p in problems(text)] == [
+        ["1:1", "name"],
+        ["2:1", "nam"],
+        ["4:12", "source.brokers"],
+        ["9:9", "to.path"],
+    ]
+
+
+def test_parquet_on_an_object_store_is_refused_with_the_reason() -> None:
+    text = GOOD.replace("format: delta", "format: parquet").replace("lake/flights", "s3://bucket/x")
+    assert "renaming is atomic" in problems(text)[0]
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ("by: {a: b}\nselect: {}", "select: at least one column is wanted"),
+        ("select: {n: count(*)}", "window: a window, columns to group by, or both"),
+        ("by: {a: b}\nselect: {n: count(*)}", "emit: without a window nothing is ever final"),
+        ("window: {length: 1h}\nselect: {window_end: count(*)}", "select: a column of that name"),
+        ("window: {length: 1h, slide: 2h}\nselect: {n: count(*)}", "window.slide: more than nothing, and at most"),
+    ],
+)
+def test_what_an_aggregation_cannot_be_is_refused(more: str, expected: str) -> None:
+    text = GOOD.replace("kind: archive", "kind: aggregate") + f"time: timestamp\nwatermark: 1 hour\n{more}\n"
+    assert expected in problems(text)[0]
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "- a\n", "just text", "a: *nowhere", "\x00", b"\xff\xfe\xfa"])
+def test_what_is_no_mapping_of_yaml_is_refused(text: str | bytes) -> None:
+    assert len(problems(text)) == 1
+
+
+def test_what_is_nested_too_deeply_is_refused() -> None:
+    deep = "{a: " * 400 + "1" + "}" * 400
+    assert problems(GOOD + f"spark: {deep}\n")
+
+
+def test_an_anchor_that_is_repeated_does_not_grow_without_bound() -> None:
+    bomb = "a: &a [x, x, x, x, x, x, x, x, x, x]\n"
+    for n, m in zip("bcdefgh", "abcdefg", strict=True):
+        bomb += f"{n}: &{n} [{', '.join([f'*{m}'] * 10)}]\n"
+    assert any("there is no such key" in p for p in problems(GOOD + bomb))
+
+
+def test_a_file_that_is_too_large_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "large.yaml"
+    path.write_bytes(b"#" * (document.MAX_FILE_BYTES + 1))
+    with pytest.raises(InvalidJob, match="more than"):
+        document.read(path)
+
+
+def test_set_puts_a_value_over_what_the_file_says_and_says_itself_where_it_is_wrong() -> None:
+    found = job(GOOD, "source.topics=[a, b]", "trigger.every=5 s", "to.path=elsewhere")
+    assert isinstance(found, Archive)
+    assert (found.source.topics, found.to.path) == (["a", "b"], "elsewhere")
+    assert found.trigger.every == Duration(5_000)
+    assert problems(GOOD, "source.brokers=x")[0].startswith("--set source.brokers:1:1: source.brokers: 'x' is no")
+    assert "write --set key.key=value" in problems(GOOD, "source.brokers")[0]
+    assert "name is no mapping" in problems(GOOD, "name.x=1")[0]
+
+
+def test_a_job_can_be_said_by_arguments_alone() -> None:
+    found = document.empty("--set")
+    sets = ["kind=aggregate", "name=a", "source={brokers: 'h:1', topics: [t]}", "checkpoint=c", "time=x"]
+    sets += ["watermark=1 hour", "window.length=1 hour", "select.n=count(*)", "to.format=console"]
+    for assignment in sets:
+        document.set_value(found, assignment)
+    assert isinstance(document.job_of(found), Aggregate)
+
+
+def test_a_date_and_a_number_are_text_where_text_is_wanted() -> None:
+    found = job(GOOD.replace("topics: [flights]", "topics: [2013]\n  starting: 2013-01-01"))
+    assert isinstance(found, Archive)
+    assert found.source.topics == ["2013"]
+    assert found.source.starting_ms() == 1_356_998_400_000
+
+
+@given(st.text(alphabet="abk:{}[]-&*!|>'\"\n #,?<0", max_size=80))
+def test_whatever_stands_in_a_file_it_is_a_job_or_problems_with_places(text: str) -> None:
+    found: list[Problem] = []
+    try:
+        job(GOOD + text)
+    except InvalidJob as e:
+        found = e.problems
+    assert all(1 <= p.place.line <= (GOOD + text).count("\n") + 1 for p in found)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_every_kind_needs_is_told(kind: str) -> None:
+    assert "1:1: name: is missing" in problems(f"kind: {kind}\n")

@@ -1,0 +1,175 @@
+"""Mirror between two clusters, with the link cut in the middle; audit of an archive from which something was taken."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+from penstock_spark_kit.broker import SETTINGS, Broker
+from penstock_spark_kit.flights import records
+from penstock_spark_kit.jobs import job_of, read_all, run_once
+from penstock_spark_kit.relay import Relay
+from penstock_spark_kit.topics import Rec, make_topic, produce
+from pyspark.sql import SparkSession
+
+from penstock.client import TopicPartition
+from penstock_spark.jobs import audit
+from penstock_spark.jobs.examples import example
+from penstock_spark.jobs.figures import BatchDone, Figures
+from penstock_spark.jobs.kinds import Audit, Mirror
+from penstock_spark.jobs.running import Ended, Supervisor
+from penstock_spark.jobs.specs import Restart
+from penstock_spark.jobs.starting import start
+from penstock_spark.link.link import Link
+from penstock_spark.model.connection import Connection
+
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]
+COUNT = 3_000
+SHORT = "kafka.delivery.timeout.ms: 2000, kafka.request.timeout.ms: 2000"
+
+
+@pytest.fixture
+def east(tmp_path: Path) -> Iterator[tuple[Broker, Relay]]:
+    """Another cluster, behind a link that can be cut."""
+    relay = Relay()
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        relay.upstream = free.getsockname()[1]
+    home = tmp_path / "east"
+    home.mkdir()
+    broker = Broker(home, (*SETTINGS, f"advertised.listeners=PLAINTEXT://127.0.0.1:{relay.port}"))
+    broker.port = relay.upstream
+    try:
+        broker.start()
+        yield broker, relay
+    finally:
+        broker.stop()
+        relay.close()
+
+
+class Show:
+    """Cuts the link when the first batch has come through, and mends it when a failure was told."""
+
+    def __init__(self, relay: Relay) -> None:
+        self._relay = relay
+        self.failures: list[str] = []
+
+    def started(self, attempt: int) -> None: ...
+
+    def batch(self, done: BatchDone, figures: Figures) -> None:
+        if not self.failures:
+            self._relay.cut()
+
+    def idle(self, figures: Figures) -> None: ...
+
+    def failed(self, text: str, again_in_s: float) -> None:
+        self.failures.append(text)
+        self._relay.mend()
+
+    def stopping(self) -> None: ...
+
+
+def test_a_mirror_with_its_link_cut_in_the_middle_loses_and_doubles_nothing_and_groups_go_on_where_they_were(
+    spark: SparkSession, penstock: Broker, east: tuple[Broker, Relay], tmp_path: Path
+) -> None:
+    broker, relay = east
+    make_topic(penstock.bootstrap, "mirrored", 3, {"retention.ms": "-1"})
+    placed = produce(penstock.bootstrap, "mirrored", records(COUNT))
+    read = placed[: COUNT // 2]
+    committed: dict[int, int] = defaultdict(int)
+    for partition, offset in read:
+        committed[partition] = max(committed[partition], offset + 1)
+    here = Link.to(Connection(penstock.bootstrap))
+    here.commit("reports", {TopicPartition("mirrored", p): offset for p, offset in committed.items()})
+
+    sets = [f"source.brokers={penstock.bootstrap}", "source.pattern=null", "source.topics=[mirrored]"]
+    sets += [f"to.brokers=127.0.0.1:{relay.port}", f"to.options={{{SHORT}}}", "source.max_records_per_batch=1000"]
+    sets += [f"checkpoint={tmp_path}/checkpoint", "trigger={once: true}"]
+    job = job_of(example("mirror"), *sets)
+    assert isinstance(job, Mirror)
+    show = Show(relay)
+    figures = Figures("mirror", "mirror", lambda: 0.0)
+    supervisor = Supervisor(lambda: start(spark, job), Restart(), figures, show, threading.Event(), 30.0)
+    outcome = supervisor.run()
+    assert outcome.ended is Ended.FINISHED, outcome
+    assert show.failures, "the link was cut in the middle"
+
+    def seen(bootstrap: str, topic: str) -> dict[int, list[tuple[object, ...]]]:
+        found = defaultdict(list)
+        for m in read_all(bootstrap, topic, COUNT):
+            found[m.partition()].append((m.key(), m.value(), m.timestamp(), m.headers()))
+        return found
+
+    assert seen(broker.bootstrap, "west.mirrored") == seen(penstock.bootstrap, "mirrored")
+
+    there = Link.to(Connection(broker.bootstrap))
+    moved = there.committed("reports", [TopicPartition("west.mirrored", p) for p in range(3)])
+    unread = [
+        m.value()
+        for m in read_all(broker.bootstrap, "west.mirrored", COUNT)
+        if m.offset() >= moved[TopicPartition("west.mirrored", m.partition())][0]
+    ]
+    expected = [r.value for r, place in zip(records(COUNT), placed, strict=True) if place[1] >= committed[place[0]]]
+    assert set(expected) <= set(unread)
+    assert len(unread) - len(expected) <= 3
+
+
+def archived(spark: SparkSession, penstock: Broker, name: str, tmp_path: Path) -> Audit:
+    """A topic in a Parquet folder, and the job that audits it."""
+    make_topic(penstock.bootstrap, name, 2, {"retention.ms": "-1"})
+    produce(penstock.bootstrap, name, records(1_000), transactional_id=f"{name}-writer")
+    read_all(penstock.bootstrap, name, 1_000)
+    sets = [f"source.brokers={penstock.bootstrap}", f"source.topics=[{name}]"]
+    run_once(
+        spark,
+        example("archive"),
+        *sets,
+        f"checkpoint={tmp_path}/checkpoint",
+        "to={format: parquet, path: %s, partition_by: [partition]}" % (tmp_path / "lake"),
+    )
+    produce(penstock.bootstrap, name, [Rec(b"{}", partition=0)])
+    sets += [f"archive={{format: parquet, path: {tmp_path}/lake}}", f"until_checkpoint={tmp_path}/checkpoint"]
+    job = job_of(example("audit"), *sets, f"report={tmp_path}/report.json")
+    assert isinstance(job, Audit)
+    return job
+
+
+def test_an_audit_finds_nothing_then_what_was_taken_and_what_was_doubled(
+    spark: SparkSession, penstock: Broker, tmp_path: Path
+) -> None:
+    job = archived(spark, penstock, "audited", tmp_path)
+    report = audit.run(spark, job)
+    assert report.is_clean
+    assert sum(c.records for c in report.counts) == sum(c.rows for c in report.counts) == 1_000
+    assert report.counts[0].begin == "2013-01-01T00:00:00Z"
+
+    (path, *_) = ds.dataset(tmp_path / "lake" / "partition=0", format="parquet").files
+    table = pq.read_table(path, partitioning=None)
+    pq.write_table(pa.concat_tables([table.slice(3), table.slice(10, 2)]), path)
+    report = audit.run(spark, job)
+    (first, second) = report.partitions
+    offsets = table["offset"].to_pylist()
+    assert (first.missing, first.duplicates, first.unknown) == (3, 2, 0)
+    assert (first.first_missing, first.first_duplicate) == (offsets[0], offsets[10])
+    assert (second.missing, second.duplicates) == (0, 0)
+    assert not report.is_clean
+    written = json.loads((tmp_path / "report.json").read_text())
+    assert written["clean"] is False
+    assert written["partitions"][0]["missing"] == 3
+
+
+def test_an_archive_without_offsets_cannot_be_audited_and_says_which_column_lacks(
+    spark: SparkSession, penstock: Broker, tmp_path: Path
+) -> None:
+    job = archived(spark, penstock, "audited-without", tmp_path)
+    other = msgspec.structs.replace(job, columns=msgspec.structs.replace(job.columns, offset="position"))
+    with pytest.raises(Exception, match="the archive has no column position"):
+        audit.run(spark, other)

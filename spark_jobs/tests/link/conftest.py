@@ -1,0 +1,42 @@
+"""Connections and links of these tests, and what they read back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from cluster_processes import Cluster, running
+from penstock_spark_kit.broker import Broker
+
+from penstock_spark.link import Link
+from penstock_spark.model.connection import Connection
+
+LinkTo = Callable[..., Link]
+
+
+@pytest.fixture
+def link_to() -> Iterator[LinkTo]:
+    """Links of the test's own, by address; closed with the test."""
+    made: list[Link] = []
+
+    def to(bootstrap: str, *, give_up_ms: int = 60_000, **more: object) -> Link:
+        link = Link.to(Connection(bootstrap, give_up_ms=give_up_ms, **more))  # type: ignore[arg-type]
+        made.append(link)
+        return link
+
+    yield to
+    for link in made:
+        link.close()
+
+
+@pytest.fixture
+def link(link_to: LinkTo, penstock: Broker) -> Link:
+    return link_to(penstock.bootstrap)
+
+
+@pytest.fixture
+def three_brokers(tmp_path: Path) -> Iterator[Cluster]:
+    """A cluster with its etcd, as processes."""
+    with running(Cluster(tmp_path)) as made:
+        yield made

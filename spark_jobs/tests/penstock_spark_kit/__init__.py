@@ -1,0 +1,1 @@
+"""What the tests of all rooms share: brokers as processes, topics, records written by another client."""

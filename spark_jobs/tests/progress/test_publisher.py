@@ -1,0 +1,81 @@
+"""Commits of offsets in the background: the newest only, and never in the way."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+
+from penstock.client import TopicPartition
+from penstock_spark.model.connection import Connection
+from penstock_spark.model.errors import Unavailable
+from penstock_spark.options.source import SourceOptions
+from penstock_spark.progress.groups import group_of
+from penstock_spark.progress.publisher import Publisher
+
+A, B = TopicPartition("t", 0), TopicPartition("t", 1)
+HERE = Connection("here:1")
+LIMIT_S = 30.0
+
+
+class Broker:
+    """Takes commits once it is `open`."""
+
+    def __init__(self, *failures: bool) -> None:
+        self.open = threading.Event()
+        self.asked = threading.Event()
+        self.failures = list(failures)
+        self.taken: list[tuple[str, dict[TopicPartition, int]]] = []
+
+    def commit(self, connection: Connection, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        self.asked.set()
+        assert self.open.wait(LIMIT_S)
+        if self.failures and self.failures.pop(0):
+            raise Unavailable("not now")
+        self.taken.append((group, dict(offsets)))
+
+
+def test_while_a_commit_is_under_way_newer_offsets_take_the_place_of_older_ones() -> None:
+    broker = Broker()
+    publisher = Publisher(broker.commit)
+    publisher.publish(HERE, "g", {A: 1})
+    assert broker.asked.wait(LIMIT_S)
+    for offset in range(2, 50):
+        publisher.publish(HERE, "g", {A: offset, B: 7})
+    assert not publisher.flush(0.0)
+    broker.open.set()
+    assert publisher.flush(LIMIT_S)
+    assert broker.taken == [("g", {A: 1}), ("g", {A: 49, B: 7})]
+
+
+def test_what_a_group_has_already_is_not_committed_again() -> None:
+    broker = Broker()
+    broker.open.set()
+    publisher = Publisher(broker.commit)
+    for offsets in ({A: 1}, {A: 1}, {A: 1, B: 2}):
+        publisher.publish(HERE, "g", offsets)
+        assert publisher.flush(LIMIT_S)
+    assert broker.taken == [("g", {A: 1}), ("g", {B: 2})]
+
+
+def test_a_commit_that_fails_is_made_up_for_by_the_next() -> None:
+    broker = Broker(True)
+    broker.open.set()
+    publisher = Publisher(broker.commit)
+    publisher.publish(HERE, "g", {A: 1})
+    assert publisher.flush(LIMIT_S)
+    publisher.publish(HERE, "g", {A: 1})
+    assert publisher.flush(LIMIT_S)
+    assert broker.taken == [("g", {A: 1})]
+
+
+def test_groups_are_named_after_options_then_names_then_ids() -> None:
+    given = {"kafka.bootstrap.servers": "a:1", "subscribe": "t"}
+
+    def group(name: str | None, **more: str) -> str:
+        return group_of(SourceOptions.parse(given | more, streaming=True), name, "1234")
+
+    assert group("q", **{"penstock.progress.group": "mine", "kafka.group.id": "other"}) == "mine"
+    assert group("q", **{"kafka.group.id": "other"}) == "other"
+    assert group("flights by hour") == "penstock-spark-flights-by-hour"
+    assert group(None, groupIdPrefix="team") == "team-1234"
+    assert group("ü") == "penstock-spark-1234"

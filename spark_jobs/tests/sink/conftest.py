@@ -1,0 +1,66 @@
+"""A transaction service as a process with a driver of its own to watch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from penstock_spark_kit.batches_written import TIMEOUT_S, Run
+
+from penstock_spark.options.sink import SinkOptions
+from penstock_spark.sink.driver import Driver, start_of
+from penstock_spark.sink.rendezvous import service_of
+from penstock_spark.sink.service_client import Endpoint, ask
+from penstock_spark.sink.writer import plan_of
+
+StartRun = Callable[..., Run]
+
+
+@pytest.fixture
+def driver() -> Iterator[Driver]:
+    """A process that stands for a driver's JVM: its service ends with it."""
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        yield Driver(process.pid, start_of(process.pid), {"spark.master": "local[2]"})
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def service(driver: Driver) -> Endpoint:
+    return service_of(driver, starts=True)
+
+
+@pytest.fixture
+def start_run() -> StartRun:
+    """`start_run(endpoint, bootstrap, topic, batch, query)` plans a run of a batch."""
+    count = 0
+
+    def start(
+        endpoint: Endpoint,
+        bootstrap: str,
+        topic: str,
+        batch: int = 0,
+        query: str = "",
+        ddl: str = "value binary",
+        **more: Any,
+    ) -> Run:
+        nonlocal count
+        count += 1
+        options = SinkOptions.parse(
+            {
+                "kafka.bootstrap.servers": bootstrap,
+                "topic": topic,
+                "penstock.delivery": "exactly-once",
+                **{name.replace("_", "."): value for name, value in more.items()},
+            }
+        )
+        name = f"run-{count}"
+        ask(endpoint, plan_of(options, name), TIMEOUT_S)
+        return Run(endpoint, name, options, batch, query or f"query-of-{topic}", ddl)
+
+    return start

@@ -1,0 +1,253 @@
+"""A run of a batch is committed when exactly the tasks that Spark counts have written all they had, and fails by
+anything else; after its end nothing changes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from penstock_spark.sink.attempts import Attempt, BatchFailed, Stage
+from penstock_spark.sink.messages import Acquire, Commit, Open, Plan, Release
+
+A = ("t", 0)
+
+
+def plan(transactional_id: str | None = None) -> Plan:
+    return Plan("run-1", "localhost:9092", None, None, "test", 1000, 1000, transactional_id, 60_000, "t")
+
+
+def opening(task: int, attempt_number: int = 0, query: str = "q", batch: int = 7) -> Open:
+    return Open("run-1", query, batch, task, attempt_number)
+
+
+def opened(tasks: int = 1) -> Attempt:
+    """Task n writes over connection 100 + n."""
+    attempt = Attempt(plan())
+    for task in range(tasks):
+        attempt.open(100 + task, opening(task))
+    attempt.opened(5, 1, is_committed=False)
+    return attempt
+
+
+def test_the_first_task_that_opens_begins_the_transaction_and_the_others_use_it() -> None:
+    attempt = Attempt(plan())
+    assert attempt.open(100, opening(0)) is True
+    assert attempt.open(101, opening(1)) is False
+
+
+def test_the_transactional_id_is_the_options_else_the_querys_else_the_runs_own() -> None:
+    given = Attempt(plan("mine"))
+    given.open(1, opening(0))
+    assert given.transactional_id == "mine"
+    assert opened().transactional_id == "penstock-spark-q"
+    batch_job = Attempt(plan())
+    batch_job.open(1, opening(0, query="", batch=-1))
+    assert batch_job.transactional_id == "penstock-spark-run-1"
+    assert not batch_job.marks_batches
+
+
+def test_a_batch_whose_tasks_are_done_is_committed_once() -> None:
+    attempt = opened(2)
+    attempt.done(100)
+    attempt.done(101)
+    assert attempt.commit(Commit("run-1", 7, [1, 0])) is True
+    attempt.committed()
+    assert attempt.commit(Commit("run-1", 7, [0, 1])) is False, "asked again, because the answer was lost"
+
+
+def test_a_batch_without_rows_is_committed_without_a_transaction() -> None:
+    attempt = Attempt(plan())
+    assert attempt.commit(Commit("run-1", 7, [])) is False
+    assert attempt.stage is Stage.COMMITTED
+
+
+def test_a_batch_that_an_earlier_run_committed_is_not_committed_again() -> None:
+    attempt = Attempt(plan())
+    attempt.open(100, opening(0))
+    attempt.opened(5, 1, is_committed=True)
+    attempt.done(100)
+    assert attempt.commit(Commit("run-1", 7, [0])) is False
+
+
+def second_attempt(attempt: Attempt) -> None:
+    attempt.open(200, opening(5, attempt_number=1))
+
+
+def same_task_again(attempt: Attempt) -> None:
+    attempt.open(200, opening(0))
+
+
+def other_batch(attempt: Attempt) -> None:
+    attempt.open(200, opening(5, batch=8))
+
+
+def give_back_what_it_has_not(attempt: Attempt) -> None:
+    attempt.release(100, Release(A, 1))
+
+
+def done_while_holding(attempt: Attempt) -> None:
+    attempt.acquire(100, 1, Acquire([A]))
+    attempt.done(100)
+
+
+def ask_for_nothing(attempt: Attempt) -> None:
+    attempt.acquire(100, 1, Acquire([]))
+
+
+def write_without_opening(attempt: Attempt) -> None:
+    attempt.acquire(300, 1, Acquire([A]))
+
+
+def commit_while_writing(attempt: Attempt) -> None:
+    attempt.commit(Commit("run-1", 7, [0]))
+
+
+def commit_with_unknown_task(attempt: Attempt) -> None:
+    attempt.done(100)
+    attempt.commit(Commit("run-1", 7, [0, 1]))
+
+
+def commit_without_a_task_that_wrote(attempt: Attempt) -> None:
+    attempt.done(100)
+    attempt.commit(Commit("run-1", 7, []))
+
+
+def commit_other_batch(attempt: Attempt) -> None:
+    attempt.done(100)
+    attempt.commit(Commit("run-1", 6, [0]))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        second_attempt,
+        same_task_again,
+        other_batch,
+        give_back_what_it_has_not,
+        done_while_holding,
+        ask_for_nothing,
+        write_without_opening,
+        commit_while_writing,
+        commit_with_unknown_task,
+        commit_without_a_task_that_wrote,
+        commit_other_batch,
+    ],
+)
+def test_what_could_double_or_lose_rows_fails_the_batch(wrong: Callable[[Attempt], None]) -> None:
+    attempt = opened()
+    with pytest.raises(BatchFailed, match="batch 7 of query q"):
+        wrong(attempt)
+    assert attempt.stage is Stage.FAILED
+    with pytest.raises(BatchFailed):
+        attempt.commit(Commit("run-1", 7, [0]))
+
+
+def test_a_second_attempt_names_the_cure() -> None:
+    with pytest.raises(BatchFailed, match=r"restart the query from its checkpoint.*spark\.speculation=false"):
+        second_attempt(opened())
+
+
+def test_a_connection_that_ends_before_its_task_is_done_fails_the_batch() -> None:
+    attempt = opened()
+    attempt.lost(100)
+    assert attempt.stage is Stage.FAILED
+
+
+def test_a_connection_that_ends_after_its_task_is_done_changes_nothing() -> None:
+    attempt = opened()
+    attempt.done(100)
+    attempt.lost(100)
+    assert attempt.commit(Commit("run-1", 7, [0])) is True
+
+
+def test_a_task_that_comes_after_the_end_is_refused_and_the_commit_stands() -> None:
+    attempt = opened()
+    attempt.done(100)
+    attempt.commit(Commit("run-1", 7, [0]))
+    attempt.committed()
+    with pytest.raises(BatchFailed, match="too late"):
+        attempt.open(200, opening(1))
+    with pytest.raises(BatchFailed):
+        attempt.open(200, opening(0, attempt_number=1))
+    assert attempt.stage is Stage.COMMITTED
+
+
+def test_the_first_reason_of_a_failure_is_the_one_that_is_told() -> None:
+    attempt = opened()
+    attempt.fail("first")
+    attempt.fail("second")
+    with pytest.raises(BatchFailed, match="first"):
+        attempt.check_not_failed()
+
+
+class Runs(RuleBasedStateMachine):
+    """Any order of what tasks, executors and Spark may do. Committed means: no task of the batch was written twice, all
+    that wrote are counted, and each of them was done."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attempt = Attempt(plan())
+        self.connection = 0
+        self.opens: list[int] = []
+        self.done: set[int] = set()
+        self.of: dict[int, int] = {}
+        self.lost = False
+        self.retried = False
+
+    @rule(task=st.integers(0, 2), number=st.sampled_from([0, 0, 0, 1]))
+    def open(self, task: int, number: int) -> None:
+        self.connection += 1
+        ended = self.attempt.stage in (Stage.COMMITTED, Stage.COMMITTING)
+        self.retried |= number > 0 and not ended
+        try:
+            begins = self.attempt.open(self.connection, opening(task, number))
+        except BatchFailed:
+            return
+        self.opens.append(task)
+        self.of[self.connection] = task
+        if begins:
+            self.attempt.opened(1, 1, is_committed=False)
+
+    @precondition(lambda self: self.of)
+    @rule(data=st.data())
+    def finish(self, data: st.DataObject) -> None:
+        connection = data.draw(st.sampled_from(sorted(self.of)))
+        try:
+            self.attempt.done(connection)
+        except BatchFailed:
+            return
+        self.done.add(self.of[connection])
+
+    @precondition(lambda self: self.of)
+    @rule(data=st.data())
+    def lose(self, data: st.DataObject) -> None:
+        connection = data.draw(st.sampled_from(sorted(self.of)))
+        ended = self.attempt.stage is Stage.COMMITTED
+        self.attempt.lost(connection)
+        self.lost |= not ended and self.of[connection] not in self.done
+
+    @rule(tasks=st.sets(st.integers(0, 2)))
+    def commit(self, tasks: set[int]) -> None:
+        before = self.attempt.stage
+        try:
+            if self.attempt.commit(Commit("run-1", 7, sorted(tasks))):
+                self.attempt.committed()
+        except BatchFailed:
+            return
+        if before is not Stage.COMMITTED:
+            assert tasks == set(self.opens) == self.done
+            assert len(self.opens) == len(set(self.opens))
+            assert not self.lost
+            assert not self.retried
+
+    @invariant()
+    def a_failure_is_told(self) -> None:
+        assert (self.attempt.failure is not None) == (self.attempt.stage is Stage.FAILED)
+
+
+TestRuns = Runs.TestCase
+TestRuns.settings = settings(max_examples=100, stateful_step_count=12)
