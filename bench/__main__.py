@@ -1,4 +1,4 @@
-"""The command line: ``python -m bench SUITE``, ``bench all``, ``bench cluster``, ``bench report``."""
+"""The command line: ``python -m bench SUITE``, ``bench all``, ``bench cluster``, ``bench spark``, ``bench report``."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from bench.peers.penstock import CLUSTER_COMMAND, DEFAULT_COMMAND, Penstock, Pen
 from bench.peers.service import BrokerFailed, Contender
 from bench.results import RESULTS_DIR, Results, read_all
 from bench.session import Options, Session, new_work_dir
+from bench.spark_peer import PeerUnavailable
 from bench.suites import (
     cluster_partitions,
     commits,
@@ -33,6 +34,7 @@ from bench.suites import (
     latency,
     partitions,
     rf3,
+    spark,
     surge,
     throughput,
 )
@@ -61,8 +63,8 @@ THREE_BROKERS: dict[str, tuple[Suite, float]] = {
     "cluster-partitions": (cluster_partitions.run, 6),
     "cluster-commits": (commits.on_cluster, 2),
 }
-SUITES = {**ONE_BROKER, **THREE_BROKERS}
-GROUPS = {"all": ONE_BROKER, "cluster": THREE_BROKERS}
+SUITES = {**ONE_BROKER, **THREE_BROKERS, **spark.SUITES}
+GROUPS = {"all": ONE_BROKER, "cluster": THREE_BROKERS, "spark": spark.SUITES}
 
 SHARING = (  # one pair of brokers, or of clusters, for all of a kind
     *("produce", "consume", "durable", "small-batches", "roundtrip", "latency"),
@@ -76,9 +78,9 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(-1 if part.strip() == "all" else int(part) for part in text.split(","))
 
 
-@app.command("run", help="Runs the named suites; 'all' of one broker, 'cluster' those of three.", hidden=True)
+@app.command("run", help="Runs the named suites; 'all' of one broker, 'cluster' those of three, 'spark'.", hidden=True)
 def run_suites(
-    names: Annotated[list[str], typer.Argument(help="Suites: " + ", ".join(SUITES) + "; all, cluster.")],
+    names: Annotated[list[str], typer.Argument(help="Suites: " + ", ".join(SUITES) + "; all, cluster, spark.")],
     rounds: Annotated[int | None, typer.Option(min=1, help="Rounds, where not each suite's own number.")] = None,
     sizes: Annotated[str, typer.Option(help="Message sizes in bytes.")] = "100,1024,10240",
     acks: Annotated[str, typer.Option(help="acks of the produce suite: 1, all.")] = "1,all",
@@ -93,7 +95,9 @@ def run_suites(
     chosen = [suite for name in names for suite in GROUPS.get(name, [name])]
     unknown = [name for name in chosen if name not in SUITES]
     if unknown:
-        raise typer.BadParameter(f"unknown suite {unknown[0]}; there are {', '.join(SUITES)}, and all and cluster")
+        raise typer.BadParameter(
+            f"unknown suite {unknown[0]}; there are {', '.join(SUITES)}, and all, cluster and spark"
+        )
     options = Options(rounds, megabytes, _numbers(sizes), _numbers(acks), quick, null)
     console = Console() if sys.stdout.isatty() else Console(width=LOG_WIDTH)
     try:
@@ -128,7 +132,15 @@ def _run(session: Session, names: list[str]) -> bool:
             session.end_standing_brokers()
         try:
             SUITES[name][0](session)
-        except (BrokerFailed, ClientFailed, KafkaUnavailable, RuntimeError, TimeoutError, OSError) as error:
+        except (
+            BrokerFailed,
+            ClientFailed,
+            KafkaUnavailable,
+            PeerUnavailable,
+            RuntimeError,
+            TimeoutError,
+            OSError,
+        ) as error:
             console.print(f"{name} failed: {error}", style="red", markup=False)
             failed = True
             session.end_standing_brokers()

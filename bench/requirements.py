@@ -229,9 +229,37 @@ def _cluster_scale() -> Iterator[Requirement]:
         yield Requirement(group, "cluster-commits", "commits", metric, bound, target, base=None, unit=unit, label=label)
 
 
+SPARK_SIZES = (100, 1024)
+SPARK_CODECS = ("none", "zstd")
+ROWS = "rows_per_s"
+
+
+def _spark() -> Iterator[Requirement]:
+    """Beside Spark's own Kafka connector, on the same Penstock broker."""
+    group = "Spark: rows a second from a topic, beside Spark's own Kafka connector"
+    for size in SPARK_SIZES:
+        for codec in SPARK_CODECS:
+            name = f"{size_name(size)} {codec}"
+            for what, least, subject in (
+                ("batch to noop", 0.7, "penstock"),
+                ("AvailableNow to noop", 0.7, "penstock"),
+                ("batch to parquet", 1.0, "penstock"),
+                ("AvailableNow to parquet", 1.0, "penstock"),
+                ("AvailableNow to delta", 1.0, "penstock archive"),
+            ):
+                case = f"{name}, {what}"
+                yield Requirement(group, "spark-read", case, ROWS, AT_LEAST, least, subject=subject, base="connector")
+    group = "Spark: rows a second into a topic, exactly once beside the connector's at least once"
+    for size in SPARK_SIZES:
+        for flushing in ("durable", "unflushed"):
+            case, subject = f"{size_name(size)} {flushing}", "penstock exactly-once"
+            yield Requirement(group, "spark-write", case, ROWS, AT_LEAST, 0.5, subject=subject, base="connector")
+
+
 ONE_BROKER = (*_cpu(), *_throughput(), *_durable(), *_latency(), *_footprint(), *_scale(), *_surge())
 THREE_BROKERS = (*_cluster_work(), *_cluster_faults(), *_cluster_scale())
-ALL = (*ONE_BROKER, *THREE_BROKERS)
+SPARK = tuple(_spark())
+ALL = (*ONE_BROKER, *THREE_BROKERS, *SPARK)
 
 
 def _figure(requirement: Requirement, found: Results) -> Figure | None:

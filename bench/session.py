@@ -92,16 +92,20 @@ class Session:
         return [cluster for cluster in (self.subject_cluster, self.kafka_cluster) if cluster is not None]
 
     def open_suite(self, name: str, rounds: int, *, clusters: bool = False, **parameters: str) -> None:
-        """Begins the results file of a suite."""
+        """Begins the results file of a suite of brokers."""
         single = [peer for peer in (self.subject, self.kafka, self.mock) if peer is not None]
         peers = self.rival_clusters if clusters else single
+        self.open_suite_of(name, rounds, {peer.label: peer.version() for peer in peers}, parameters)
+
+    def open_suite_of(self, name: str, rounds: int, versions: dict[str, str], parameters: dict[str, str]) -> None:
+        """Begins the results file of a suite that compares what `versions` has."""
         header = Header(
             suite=name,
             command=shlex.join(["python", "-m", "bench", *sys.argv[1:]]),
             started_at=datetime.now(UTC).isoformat(timespec="seconds"),
             rounds=rounds,
             machine=machine.describe(self.work_dir, self.cores),
-            peers={peer.label: peer.version() for peer in peers},
+            peers=versions,
             parameters=parameters,
         )
         self.recorder = Recorder(self.results_dir(), header)

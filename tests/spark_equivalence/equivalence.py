@@ -1,0 +1,33 @@
+"""The rows that the format `penstock` reads are those that Spark's own Kafka connector reads, option by option.
+
+Not named `test_...`: it needs Maven and the package index, so `make test` leaves it out. See README.md.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from equivalence_kit.cases import CASES, Case
+
+Found = dict[str, dict[str, Any]]
+pytestmark = pytest.mark.timeout(1800)  # the first test waits for both programs
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_both_read_the_same(case: Case, found: tuple[Found, Found]) -> None:
+    theirs, ours = found[0][case.name], found[1][case.name]
+    if case.fails:
+        assert "error" in theirs, f"the connector takes it: {theirs}"
+        assert "error" in ours, f"the connector refuses it ({theirs['error'][:300]}), ours does not"
+        return
+    assert "error" not in theirs, f"the connector refuses it: {theirs}"
+    assert "error" not in ours, ours
+    assert ours["rows"] == theirs["rows"]
+    assert ours.get("ends") == theirs.get("ends"), "the batches of a stream end elsewhere"
+
+
+def test_the_cases_read_something(found: tuple[Found, Found]) -> None:
+    """Two empty tables are equal too."""
+    empty = [name for name, one in found[0].items() if len(one.get("rows", [])) == 1]
+    assert sorted(empty) == ["batch: an empty range", "batch: no record as young, at the end", "stream: nothing is new"]
