@@ -1,12 +1,13 @@
 #!/bin/sh
 # Builds the images, with whichever of docker, podman and buildah is here and answers: `make images` calls it.
 #
-#   docker/build.sh                  broker and operator, as penstock-broker:VERSION and penstock-operator:VERSION
+#   docker/build.sh                  broker, operator and spark, as penstock-broker:VERSION and so on
 #   docker/build.sh broker           one of them
 #
 # IMAGE_PREFIX (default: localhost/)  what stands before the names, such as registry.example.com/team/
 # IMAGE_TAG (default: the version of the broker's pyproject.toml)
 # BASE_IMAGE (default: as the Dockerfiles say) another image with Python 3.11 or newer
+# SPARK_BASE_IMAGE (default: BASE_IMAGE) another one for spark, which may have Java
 # BUILD_WITH (default: found) docker, podman, buildah, or a script that takes NAME DIR OPTIONS...
 set -eu
 cd "$(dirname "$0")/.."
@@ -41,7 +42,10 @@ build() { # NAME DOCKERFILE OPTIONS...
   echo "built $name"
 }
 
-for image in ${*:-broker operator}; do
+given=${BASE_IMAGE:-}
+for image in ${*:-broker operator spark}; do
+  BASE_IMAGE=$given
+  [ "$image" != spark ] || BASE_IMAGE=${SPARK_BASE_IMAGE:-$given}
   case $image in
     client) file=tests/e2e/kubernetes/client/Dockerfile ;; # other people's clients, for the end-to-end tests
     *) file=docker/$image/Dockerfile ;;

@@ -6,32 +6,13 @@ import json
 import re
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
+from penstock_charts import Document, closed, missing, pods, refusal, render
 
 HERE = Path(__file__).parent
 VARIANTS = sorted(path.stem for path in (HERE / "variants").glob("*.yaml"))
-# Helm's own default is older where it was built from source.
-RENDER = ["--kube-version", "1.33.0", "--namespace", "queue"]
-
-Document = dict[str, Any]
-
-
-def render(helm: str, chart: Path, *options: str, name: str = "penstock") -> list[Document]:
-    command = [helm, "template", name, str(chart), *RENDER, *options]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr
-    documents = [msgspec.yaml.decode(text) for text in re.split(r"^---\n", result.stdout, flags=re.MULTILINE)]
-    return sorted((d for d in documents if d), key=lambda d: (d["kind"], d["metadata"]["name"]))
-
-
-def refusal(helm: str, chart: Path, *options: str) -> str:
-    command = [helm, "template", "penstock", str(chart), *RENDER, *options]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert result.returncode != 0, "it was rendered"
-    return result.stderr
 
 
 @pytest.fixture(params=VARIANTS)
@@ -56,17 +37,6 @@ def test_every_variant_passes_helm_lint(helm: str, chart: Path, variant: str) ->
     command = [helm, "lint", "--strict", str(chart), "--values", str(HERE / "variants" / f"{variant}.yaml")]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
-
-
-def pods(documents: list[Document]) -> list[tuple[str, Document]]:
-    """The pods that objects make, by the object's name."""
-    found = []
-    for document in documents:
-        if document["kind"] == "Pod":
-            found.append((document["metadata"]["name"], document["spec"]))
-        elif "template" in (document.get("spec") or {}):
-            found.append((document["metadata"]["name"], document["spec"]["template"]["spec"]))
-    return found
 
 
 def test_every_pod_keeps_to_the_restricted_profile_and_bounds_its_memory(documents: list[Document]) -> None:
@@ -162,20 +132,6 @@ def test_wrong_values_are_refused_with_words_that_help(helm: str, chart: Path, o
     assert words in refusal(helm, chart, "--set", options)
 
 
-def closed(schema: Any, path: str = "") -> list[str]:
-    """Objects of the schema that would take any name, save maps and what Kubernetes checks itself."""
-    found = []
-    if isinstance(schema, dict):
-        if schema.get("properties") is not None and schema.get("additionalProperties") is not False:
-            found.append(path)
-        for key, part in schema.items():
-            found += closed(part, f"{path}/{key}")
-    elif isinstance(schema, list):
-        for index, part in enumerate(schema):
-            found += closed(part, f"{path}/{index}")
-    return found
-
-
 def test_the_schema_takes_no_unknown_name_anywhere(chart: Path) -> None:
     assert closed(json.loads((chart / "values.schema.json").read_text())) == []
 
@@ -183,16 +139,8 @@ def test_the_schema_takes_no_unknown_name_anywhere(chart: Path) -> None:
 def test_the_schema_has_every_value(chart: Path) -> None:
     schema = json.loads((chart / "values.schema.json").read_text())
 
-    def missing(values: Any, part: Document, path: str) -> list[str]:
-        part = schema["$defs"][part["$ref"].rsplit("/", 1)[1]] if "$ref" in part else part
-        if not isinstance(values, dict) or "properties" not in part:
-            return []
-        found = [f"{path}.{key}" for key in set(values) ^ set(part["properties"]) - {"global", "claims"}]
-        for key in set(values) & set(part["properties"]):
-            found += missing(values[key], part["properties"][key], f"{path}.{key}")
-        return found
-
-    assert missing(msgspec.yaml.decode((chart / "values.yaml").read_text()), schema, "") == []
+    values = msgspec.yaml.decode((chart / "values.yaml").read_text())
+    assert missing(schema, values, schema) == []
 
 
 def test_rules_and_dashboard_name_only_metrics_that_there_are(helm: str, chart: Path) -> None:

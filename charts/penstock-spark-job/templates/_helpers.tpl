@@ -1,0 +1,209 @@
+{{/* Names and labels, each in one place. */}}
+{{- define "job.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "job.fullname" -}}
+{{- default .Release.Name .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "job.serviceAccountName" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- default (include "job.fullname" .) .Values.serviceAccount.name -}}
+{{- else -}}
+{{- default "default" .Values.serviceAccount.name -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "job.image" -}}
+{{- printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) -}}
+{{- end -}}
+
+{{/* Of (dict "root" $ "component" "driver"): what selects pods. Never changes, as selectors cannot. */}}
+{{- define "job.selector" -}}
+app.kubernetes.io/name: {{ include "job.name" .root }}
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .component }}
+{{- end -}}
+
+{{- define "job.labels" -}}
+{{ include "job.selector" . }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
+{{- end -}}
+
+{{/* What the restricted profile of Pod Security asks for, of pods and of containers. */}}
+{{- define "job.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 10001
+runAsGroup: 10001
+fsGroup: 10001
+fsGroupChangePolicy: OnRootMismatch
+seccompProfile: {type: RuntimeDefault}
+{{- end -}}
+
+{{- define "job.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end -}}
+
+{{- define "job.checkpointPath" -}}/var/lib/penstock-spark/checkpoint{{- end -}}
+
+{{- define "job.claimName" -}}
+{{- default (printf "%s-checkpoint" (include "job.fullname" .)) .Values.checkpoint.existingClaim -}}
+{{- end -}}
+
+{{/* The job's file: what the values say, over what the chart knows. */}}
+{{- define "job.yaml" -}}
+{{- $known := dict "name" (include "job.fullname" .) "checkpoint" (include "job.checkpointPath" .) "spark" (include "job.spark" . | fromYaml) -}}
+{{- if .Values.metrics.enabled -}}
+{{- $_ := set $known "metrics" (dict "host" "0.0.0.0" "port" (int .Values.metrics.port)) -}}
+{{- end -}}
+{{- toYaml (merge (deepCopy .Values.job) $known) -}}
+{{- end -}}
+
+{{/* Settings of Spark. What the driver alone knows, its pod's address, is in its environment. */}}
+{{- define "job.spark" -}}
+{{- $v := .Values -}}
+{{- $conf := dict "spark.driver.memory" $v.driver.memory -}}
+{{- if eq (int $v.executors.instances) 0 -}}
+{{- $_ := set $conf "spark.master" (printf "local[%d]" (int $v.executors.cores)) -}}
+{{- else -}}
+{{- $_ := mergeOverwrite $conf (dict
+  "spark.master" "k8s://https://kubernetes.default.svc"
+  "spark.submit.deployMode" "client"
+  "spark.driver.port" "7078"
+  "spark.driver.blockManager.port" "7079"
+  "spark.blockManager.port" "7079"
+  "spark.kubernetes.namespace" .Release.Namespace
+  "spark.kubernetes.driver.pod.name" (printf "%s-0" (include "job.fullname" .))
+  "spark.kubernetes.container.image" (include "job.image" .)
+  "spark.kubernetes.container.image.pullPolicy" $v.image.pullPolicy
+  "spark.kubernetes.executor.podTemplateFile" "/etc/penstock-spark/executor.yaml"
+  "spark.kubernetes.executor.podTemplateContainerName" "executor"
+  "spark.kubernetes.executor.disableConfigMap" "true"
+  "spark.kubernetes.driver.service.deleteOnTermination" "false"
+  "spark.kubernetes.driver.ownPersistentVolumeClaim" "false"
+  "spark.executor.instances" (toString $v.executors.instances)
+  "spark.executor.cores" (toString $v.executors.cores)
+  "spark.executor.memory" $v.executors.memory
+  "spark.executor.memoryOverhead" $v.executors.memoryOverhead
+  "spark.kubernetes.executor.request.cores" (default (toString $v.executors.cores) $v.executors.cpuRequest)
+  "spark.decommission.enabled" "true"
+  "spark.storage.decommission.enabled" "true"
+  "spark.storage.decommission.rddBlocks.enabled" "true"
+  "spark.storage.decommission.shuffleBlocks.enabled" "true"
+  "spark.executor.decommission.forceKillTimeout" (printf "%ds" (int $v.executors.terminationGracePeriodSeconds))
+) -}}
+{{- with $v.executors.cpuLimit -}}
+{{- $_ := set $conf "spark.kubernetes.executor.limit.cores" . -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml $conf -}}
+{{- end -}}
+
+{{/* The pod of an executor; Spark adds name, image, arguments, resources, environment and scratch volumes. */}}
+{{- define "job.executor" -}}
+{{- $v := .Values -}}
+{{- $labels := dict "root" . "component" "executor" -}}
+apiVersion: v1
+kind: Pod
+metadata:
+  labels:
+    {{- include "job.selector" $labels | nindent 4 }}
+    {{- with $v.executors.podLabels }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+  {{- with $v.executors.podAnnotations }}
+  annotations:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+spec:
+  enableServiceLinks: false
+  automountServiceAccountToken: false
+  serviceAccountName: {{ include "job.serviceAccountName" . }}
+  terminationGracePeriodSeconds: {{ $v.executors.terminationGracePeriodSeconds }}
+  {{- with $v.executors.priorityClassName }}
+  priorityClassName: {{ . }}
+  {{- end }}
+  {{- with $v.imagePullSecrets }}
+  imagePullSecrets:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  securityContext:
+    {{- include "job.podSecurity" . | nindent 4 }}
+  affinity:
+    {{- if $v.executors.affinity }}
+    {{- toYaml $v.executors.affinity | nindent 4 }}
+    {{- else if and $v.checkpoint.inExecutors (eq $v.checkpoint.storage.accessMode "ReadWriteOnce") }}
+    # A ReadWriteOnce volume is one node's: the driver's.
+    podAffinity:
+      requiredDuringSchedulingIgnoredDuringExecution:
+        - topologyKey: kubernetes.io/hostname
+          labelSelector:
+            matchLabels:
+              {{- include "job.selector" (dict "root" . "component" "driver") | nindent 14 }}
+    {{- else }}
+    podAntiAffinity:
+      preferredDuringSchedulingIgnoredDuringExecution:
+        - weight: 100
+          podAffinityTerm:
+            topologyKey: kubernetes.io/hostname
+            labelSelector:
+              matchLabels:
+                {{- include "job.selector" $labels | nindent 16 }}
+    {{- end }}
+  {{- with $v.executors.nodeSelector }}
+  nodeSelector:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with $v.executors.tolerations }}
+  tolerations:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  containers:
+    - name: executor
+      image: {{ include "job.image" . }}
+      securityContext:
+        {{- include "job.containerSecurity" . | nindent 8 }}
+      {{- with $v.env }}
+      env:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
+      volumeMounts:
+        - {name: tmp, mountPath: /tmp}
+        {{- if $v.checkpoint.inExecutors }}
+        - {name: checkpoint, mountPath: {{ include "job.checkpointPath" . }}}
+        {{- end }}
+        {{- with $v.volumeMounts }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
+  volumes:
+    - {name: tmp, emptyDir: {}}
+    {{- if $v.checkpoint.inExecutors }}
+    - name: checkpoint
+      persistentVolumeClaim: {claimName: {{ include "job.claimName" . }}}
+    {{- end }}
+    {{- with $v.volumes }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+{{- end -}}
+
+{{/* What the values' schema cannot say. */}}
+{{- define "job.check" -}}
+{{- $job := .Values.job -}}
+{{- if not $job.kind -}}
+{{- fail "job.kind is missing: `job` holds what `penstock-spark run` takes; `penstock-spark init archive` prints an example" -}}
+{{- end -}}
+{{- if or (has $job.kind (list "audit" "backfill" "dlq-replay")) (dig "trigger" "once" false $job) -}}
+{{- fail (printf "a job of kind %s%s ends by itself, and this chart runs jobs for good: it would be started again and again. Run it as a Kubernetes Job or CronJob (see the README)" $job.kind (ternary " with trigger.once" "" (eq (toString (dig "trigger" "once" false $job)) "true"))) -}}
+{{- end -}}
+{{- if and (has $job.kind (list "aggregate" "dedup")) (gt (int .Values.executors.instances) 0) (not .Values.checkpoint.inExecutors) (not (contains "://" (toString (default "" $job.checkpoint)))) -}}
+{{- fail (printf "a job of kind %s keeps state, which executors write below the checkpoint: set checkpoint.inExecutors=true (with checkpoint.storage.accessMode=ReadWriteMany for executors on several nodes), or executors.instances=0" $job.kind) -}}
+{{- end -}}
+{{- if and .Values.checkpoint.inExecutors (gt (int .Values.executors.instances) 0) (eq .Values.checkpoint.storage.accessMode "ReadWriteOncePod") -}}
+{{- fail "checkpoint.storage.accessMode=ReadWriteOncePod is for the driver alone: with checkpoint.inExecutors=true it has to be ReadWriteOnce or ReadWriteMany" -}}
+{{- end -}}
+{{- end -}}
