@@ -36,7 +36,7 @@ def draw(hours: pa.Table, path: Path) -> None:
     departed = [row for row in day if row["departed"]]
     means = [row["delay_minutes"] / row["departed"] for row in departed]
     delays.plot([row["hour"] for row in departed], means, color=LINE, linewidth=2.5, marker="o", markersize=6)
-    flights.set_xticks(x, [f"{hour}:00" for hour in x])
+    flights.set_xticks(x)
     flights.set_xlabel("scheduled departure, hour of the day in New York", color=TEXT)
     flights.set_ylabel("flights", color="#476a8f")
     delays.set_ylabel("mean departure delay (minutes)", color=LINE)
