@@ -142,7 +142,7 @@ def killed_at_random(brokers: str, topic: str, home: Path, kills: int, seed: int
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.xdist_group("spark-crash")
+@pytest.mark.xdist_group("spark")
 def test_a_driver_killed_at_random_moments_archives_each_row_once(
     penstock: Broker, topic: Callable[..., str], tmp_path: Path
 ) -> None:

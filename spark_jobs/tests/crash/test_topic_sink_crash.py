@@ -110,7 +110,7 @@ def killed_at_random(bootstrap: str, topic: str, home: Path, kills: int, seed: i
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.xdist_group("spark-crash")
+@pytest.mark.xdist_group("spark")
 def test_a_driver_killed_at_random_moments_writes_each_row_once(
     penstock: Broker, topic: Callable[..., str], tmp_path: Path
 ) -> None:
@@ -118,7 +118,7 @@ def test_a_driver_killed_at_random_moments_writes_each_row_once(
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.xdist_group("spark-crash")
+@pytest.mark.xdist_group("spark")
 def test_a_driver_killed_between_the_commit_and_the_checkpoint_writes_each_row_once(
     penstock: Broker, topic: Callable[..., str], tmp_path: Path
 ) -> None:
