@@ -71,7 +71,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests with Spark share a process, as one JVM is enough; the first of them waits until it is there."""
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("spark"))
+            if item.get_closest_marker("xdist_group") is None:  # two markers would be a group of another name
+                item.add_marker(pytest.mark.xdist_group("spark"))
             item.add_marker(pytest.mark.timeout(SPARK_LIMIT_S))
 
 
