@@ -1,12 +1,28 @@
-"""Lets pytest import tests from the folder `operator/`, whose name is a module's of the standard library.
-
-In its mode "importlib" pytest names a test by its path, `operator.tests.topics.test_x`, and puts a package in place of
-the parent module where that has no `__path__`: the standard library's `operator` would be lost for everybody else.
-"""
+"""What pytest has to be told in the whole checkout."""
 
 from __future__ import annotations
 
 import operator
 from pathlib import Path
 
+import pytest
+
+# In its mode "importlib" pytest names a test by its path, `operator.tests.topics.test_x`, and puts a package in place of
+# the parent module where that has no `__path__`: the standard library's `operator` would be lost for everybody else.
 operator.__path__ = [str(Path(__file__).parent / "operator")]  # type: ignore[attr-defined]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests with the same xdist_group are to run in one process, one after the other.
+
+    pytest-xdist (3.8) appends the group to a name of the test that pytest (9.2) does not ask for any more, and then
+    spreads the tests over all processes: here it is put where it is looked for.
+    """
+    if not getattr(config.option, "loadgroup", False):
+        return
+    for item in items:
+        groups = sorted({str(mark.args[0]) for mark in item.iter_markers("xdist_group")})
+        suffix = f"@{'_'.join(groups)}"
+        if groups and not item.nodeid.endswith(suffix):
+            item._id = type(item._id).parse(item.nodeid + suffix)  # type: ignore[attr-defined]
