@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-# In its mode "importlib" pytest names a test by its path, `operator.tests.topics.test_x`, and puts a package in place of
-# the parent module where that has no `__path__`: the standard library's `operator` would be lost for everybody else.
+# In its mode "importlib" pytest names a test by its path, `operator.tests.topics.test_x`, and puts a package in place
+# of the parent module where that has no `__path__`: the standard library's `operator` would be lost for everybody else.
 operator.__path__ = [str(Path(__file__).parent / "operator")]  # type: ignore[attr-defined]
 
 
