@@ -22,9 +22,7 @@ Flags = npt.NDArray[np.bool_]
 
 FAR = 1 << 40
 """Added to a position, leads out of every buffer: for lengths that are negative or have more than three bytes."""
-FIRST = tuple(
-    FAR if byte & 1 else (byte >> 1) + 1 if byte < 0x80 else ((byte & 0x7F) >> 1) + 2 for byte in range(256)
-)
+FIRST = tuple(FAR if byte & 1 else (byte >> 1) + 1 if byte < 0x80 else ((byte & 0x7F) >> 1) + 2 for byte in range(256))
 SECOND = tuple(byte << 6 if byte < 0x80 else ((byte & 0x7F) << 6) + 1 for byte in range(256))
 THIRD = tuple(byte << 13 if byte < 0x80 else FAR for byte in range(256))
 """What the bytes of a length's varint add to the position: together the record's whole size."""

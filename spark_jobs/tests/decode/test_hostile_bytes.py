@@ -272,6 +272,4 @@ def plainly_sound(log: bytearray) -> bool:
     """Offsets rise and times exist too, which the plain way does not ask."""
     rows = [r for header, batch in iterate_batches(log) for r in iterate_records(batch, header, 1 << 20)]
     offsets = [row.offset for row in rows]
-    return all(a < b for a, b in pairwise(offsets)) and all(
-        abs(row.timestamp_ms) < 2**63 // 1000 for row in rows
-    )
+    return all(a < b for a, b in pairwise(offsets)) and all(abs(row.timestamp_ms) < 2**63 // 1000 for row in rows)
