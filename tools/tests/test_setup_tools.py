@@ -227,8 +227,15 @@ class TestContinuousIntegration:
         assert result.returncode == 0, result.stdout
         assert "left    make java" in result.stdout
 
-    def test_where_there_is_no_local_cluster_that_is_said(self, tmp_path: Path) -> None:
+    def test_what_breaks_clusters_is_left_to_whole_runs(self, tmp_path: Path) -> None:
         result = self.ci(tmp_path)
+        assert result.returncode == 0, result.stdout
+        assert "left    make chaos (WHOLE=1 runs it)" in result.stdout
+        assert "left    make e2e (WHOLE=1 runs it)" in result.stdout
+
+    def test_where_there_is_no_local_cluster_that_is_said(self, tmp_path: Path) -> None:
+        environment = self.prepared(tmp_path, {}) | {"WHOLE": "1"}
+        result = run("bash", tmp_path / ".ci" / "run", env=environment)
         assert result.returncode == 0, result.stdout
         assert f"left    make e2e (no local cluster: there is no {tmp_path}/cluster/up)" in result.stdout
         assert "left    make chaos (it needs root and iptables)" in result.stdout
@@ -236,7 +243,7 @@ class TestContinuousIntegration:
     @pytest.mark.parametrize("failing", ["", "exit 1"])
     def test_a_local_cluster_is_tested_on_and_taken_down(self, tmp_path: Path, failing: str) -> None:
         said = "echo $$CLUSTER, $${LOCAL_CLUSTER##*/}: cluster tests"
-        environment = self.prepared(tmp_path, {"e2e": f"{said}; {failing}"})
+        environment = self.prepared(tmp_path, {"e2e": f"{said}; {failing}"}) | {"WHOLE": "1"}
         (tmp_path / "cluster").mkdir()
         for name in ("up", "down"):
             script = tmp_path / "cluster" / name
