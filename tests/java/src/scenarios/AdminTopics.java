@@ -96,9 +96,9 @@ final class AdminTopics implements Scenario {
             Set<String> names = Cluster.get(cluster.admin.listTopics().names());
             return !names.contains(byName) && !names.contains(byId);
         });
-        Check.refused(UnknownTopicOrPartitionException.class, "describing a deleted topic",
+        Check.refusedAtLast(UnknownTopicOrPartitionException.class, "describing a deleted topic",
                 () -> Cluster.get(cluster.admin.describeTopics(List.of(byName)).allTopicNames()));
-        Check.refused(UnknownTopicIdException.class, "describing a deleted topic's id",
+        Check.refusedAtLast(UnknownTopicIdException.class, "describing a deleted topic's id",
                 () -> Cluster.get(cluster.admin.describeTopics(TopicCollection.ofTopicIds(List.of(id))).allTopicIds()));
         Check.refused(UnknownTopicOrPartitionException.class, "deleting a deleted topic",
                 () -> Cluster.get(cluster.admin.deleteTopics(List.of(byName)).all()));

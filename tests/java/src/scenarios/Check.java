@@ -38,6 +38,21 @@ final class Check {
         return how.cast(thrown);
     }
 
+    /** As refused, for what each broker answers by what it has heard: asked again while one still answers. */
+    static <E extends Throwable> E refusedAtLast(Class<E> how, String what, Callable<?> action) throws Exception {
+        long deadline = System.nanoTime() + LIMIT_MS * 1_000_000;
+        while (true) {
+            try {
+                return refused(how, what, action);
+            } catch (AssertionError e) {
+                if (e.getCause() != null || System.nanoTime() > deadline) {
+                    throw e;
+                }
+            }
+            Thread.sleep(20);
+        }
+    }
+
     /** Waits until the condition holds. */
     static void eventually(String what, Callable<Boolean> condition) throws Exception {
         long deadline = System.nanoTime() + LIMIT_MS * 1_000_000;
