@@ -79,35 +79,37 @@ class TestCheckPython:
         assert run(sys.executable, self.script, "--made-by", "/nowhere/python").returncode == 1
 
 
+@pytest.fixture
+def bin_dir(tmp_path: Path) -> Path:
+    """A PATH with little more than a shell."""
+    for name in SHELL_TOOLS:
+        found = shutil.which(name)
+        assert found is not None, name
+        (tmp_path / name).symlink_to(found)
+    return tmp_path
+
+
+def command(bin_dir: Path, name: str, text: str) -> None:
+    path = bin_dir / name
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+
+
 class TestInstallKcat:
-    @pytest.fixture
-    def bin_dir(self, tmp_path: Path) -> Path:
-        """A PATH with little more than a shell."""
-        for name in SHELL_TOOLS:
-            found = shutil.which(name)
-            assert found is not None, name
-            (tmp_path / name).symlink_to(found)
-        return tmp_path
-
-    def command(self, bin_dir: Path, name: str, text: str) -> None:
-        path = bin_dir / name
-        path.write_text(f"#!/bin/sh\n{text}\n")
-        path.chmod(0o755)
-
     def install(self, bin_dir: Path) -> subprocess.CompletedProcess[str]:
         return run(bin_dir / "sh", ROOT / "tools" / "install_kcat.sh", env={"PATH": str(bin_dir)})
 
     def test_nothing_happens_where_it_is_installed(self, bin_dir: Path) -> None:
-        self.command(bin_dir, "kcat", "exit 0")
+        command(bin_dir, "kcat", "exit 0")
         result = self.install(bin_dir)
         assert (result.returncode, result.stdout) == (0, "")
 
     def test_root_installs_it_with_a_fresh_package_list_when_the_old_one_lacks_it(self, bin_dir: Path) -> None:
         made = bin_dir / "kcat"
         listed = bin_dir / "listed"
-        self.command(bin_dir, "id", "echo 0")
+        command(bin_dir, "id", "echo 0")
         chmod = shutil.which("chmod")
-        self.command(
+        command(
             bin_dir,
             "apt-get",
             f'case "$1" in update) : > {listed};; '
@@ -118,15 +120,15 @@ class TestInstallKcat:
         assert made.exists()
 
     def test_without_root_it_ends_with_the_cure(self, bin_dir: Path) -> None:
-        self.command(bin_dir, "id", "echo 1000")
-        self.command(bin_dir, "apt-get", "exit 0")
+        command(bin_dir, "id", "echo 1000")
+        command(bin_dir, "apt-get", "exit 0")
         result = self.install(bin_dir)
         assert result.returncode == 1
         assert "sudo apt-get install kcat" in result.stdout
 
     def test_where_apt_fails_its_last_lines_are_shown_with_the_cure(self, bin_dir: Path) -> None:
-        self.command(bin_dir, "id", "echo 0")
-        self.command(bin_dir, "apt-get", "echo no such archive; exit 100")
+        command(bin_dir, "id", "echo 0")
+        command(bin_dir, "apt-get", "echo no such archive; exit 100")
         result = self.install(bin_dir)
         assert result.returncode == 1
         assert "no such archive" in result.stdout
@@ -136,21 +138,8 @@ class TestInstallKcat:
 class TestJava:
     """`penstock-spark java` is played by a script that says what the test wants."""
 
-    @pytest.fixture
-    def bin_dir(self, tmp_path: Path) -> Path:
-        for name in SHELL_TOOLS:
-            found = shutil.which(name)
-            assert found is not None, name
-            (tmp_path / name).symlink_to(found)
-        return tmp_path
-
-    def command(self, bin_dir: Path, name: str, text: str) -> None:
-        path = bin_dir / name
-        path.write_text(f"#!/bin/sh\n{text}\n")
-        path.chmod(0o755)
-
     def install(self, bin_dir: Path, spark: str) -> subprocess.CompletedProcess[str]:
-        self.command(bin_dir, "penstock-spark", spark)
+        command(bin_dir, "penstock-spark", spark)
         script = ROOT / "tools" / "install_java.sh"
         return run(bin_dir / "sh", script, bin_dir / "penstock-spark", env={"PATH": str(bin_dir)})
 
@@ -160,23 +149,23 @@ class TestJava:
 
     def test_root_gets_the_one_that_this_release_of_debian_has(self, bin_dir: Path) -> None:
         made = bin_dir / "java21"
-        self.command(bin_dir, "id", "echo 0")
-        self.command(bin_dir, "apt-get", f'case "$*" in *openjdk-21*) : > {made};; *) exit 100;; esac')
+        command(bin_dir, "id", "echo 0")
+        command(bin_dir, "apt-get", f'case "$*" in *openjdk-21*) : > {made};; *) exit 100;; esac')
         result = self.install(bin_dir, f"[ -e {made} ] && [ $# -eq 1 ] && echo Java 21")
         assert result.returncode == 0, result.stdout
         assert result.stdout.splitlines()[-1] == "Java 21"
 
     @pytest.mark.parametrize("apt", ["", "exit 100"])
     def test_without_apt_it_goes_into_the_cache(self, bin_dir: Path, apt: str) -> None:
-        self.command(bin_dir, "id", "echo 0")
+        command(bin_dir, "id", "echo 0")
         if apt:
-            self.command(bin_dir, "apt-get", apt)
+            command(bin_dir, "apt-get", apt)
         result = self.install(bin_dir, '[ "${2-}" = --install ] && echo Java 21 in the cache')
         assert result.returncode == 0, result.stdout
         assert result.stdout.splitlines()[-1] == "Java 21 in the cache"
 
     def test_where_nothing_helps_the_cure_is_said(self, bin_dir: Path) -> None:
-        self.command(bin_dir, "id", "echo 1000")
+        command(bin_dir, "id", "echo 1000")
         result = self.install(bin_dir, "echo Get one with: apt install openjdk; exit 5")
         assert result.returncode == 5
         assert "Get one with:" in result.stdout

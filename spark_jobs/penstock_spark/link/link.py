@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, 
 from typing import Any, TypeVar
 from uuid import UUID
 
-from penstock.client import OffsetAndMetadata, Sasl, Security, Tls, TopicPartition
+from penstock.client import OffsetAndMetadata, Security, TopicPartition
 from penstock.client import offsets as group_requests
 from penstock.client.cluster import Cluster
 from penstock.client.errors import ClientError
@@ -165,22 +165,9 @@ def outcome(done: concurrent.futures.Future[None]) -> BaseException | None:
 
 
 def security_of(connection: Connection) -> Security | None:
-    """In the client's terms."""
-    tls, sasl = connection.tls, connection.sasl
-    if tls is None and sasl is None:
+    if connection.tls is None and connection.sasl is None:
         return None
-    return Security(
-        None
-        if tls is None
-        else Tls(
-            ca_file=tls.ca_file,
-            certificate_file=tls.certificate_file,
-            key_file=tls.key_file,
-            key_password=tls.key_password,
-            check_hostname=tls.check_hostname,
-        ),
-        None if sasl is None else Sasl(sasl.mechanism, sasl.username, sasl.password),
-    )
+    return Security(connection.tls, connection.sasl)
 
 
 class Links:

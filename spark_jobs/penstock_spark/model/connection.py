@@ -1,34 +1,12 @@
-"""How to reach the brokers. Hashable: processes keep one link for each."""
+"""How to reach the brokers, in the client's terms. Hashable: processes keep one link for each."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from penstock.client.security import Sasl, Tls
 
-@dataclass(frozen=True, slots=True)
-class Tls:
-    """Files are PEM. Without `ca_file` the system's authorities count."""
-
-    ca_file: str | None = None
-    certificate_file: str | None = None
-    key_file: str | None = None
-    key_password: str | None = None
-    check_hostname: bool = True
-
-    def __repr__(self) -> str:
-        return f"Tls(ca_file={self.ca_file!r}, certificate_file={self.certificate_file!r})"
-
-
-@dataclass(frozen=True, slots=True)
-class Sasl:
-    """`mechanism`: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512."""
-
-    mechanism: str
-    username: str
-    password: str
-
-    def __repr__(self) -> str:
-        return f"Sasl(mechanism={self.mechanism!r}, username={self.username!r})"
+__all__ = ["Connection", "Sasl", "Tls"]
 
 
 @dataclass(frozen=True, slots=True)

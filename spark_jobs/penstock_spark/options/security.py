@@ -63,7 +63,13 @@ def _take_tls(options: Options) -> Tls:
         raise InvalidOption(
             "option 'kafka.ssl.endpoint.identification.algorithm' is https, or empty for no check of the host's name"
         )
-    return Tls(ca_file, key_file, key_file, key_password, check_hostname=algorithm is None or bool(algorithm.strip()))
+    return Tls(
+        ca_file=ca_file,
+        certificate_file=key_file,
+        key_file=key_file,
+        key_password=key_password,
+        check_hostname=algorithm is None or bool(algorithm.strip()),
+    )
 
 
 def _take_pem(options: Options, store: str) -> str | None:

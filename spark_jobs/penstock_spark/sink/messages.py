@@ -11,6 +11,7 @@ from typing import Union
 
 import msgspec
 
+from penstock_spark.model.connection import Connection
 from penstock_spark.model.errors import PenstockSparkError
 
 MAX_FRAME_BYTES = 1 << 20
@@ -29,16 +30,6 @@ class Hello(msgspec.Struct, tag="hello", array_like=True):
     token: bytes
 
 
-class TlsFiles(msgspec.Struct, array_like=True):
-    """As `model.connection.Tls`."""
-
-    ca_file: str | None
-    certificate_file: str | None
-    key_file: str | None
-    key_password: str | None
-    check_hostname: bool
-
-
 class Plan(msgspec.Struct, tag="plan", array_like=True):
     """From the planning process, before any task: how the transaction of one run of a batch is made.
 
@@ -46,12 +37,7 @@ class Plan(msgspec.Struct, tag="plan", array_like=True):
     """
 
     attempt: str
-    bootstrap: str
-    tls: TlsFiles | None
-    sasl: tuple[str, str, str] | None
-    client_id: str
-    request_timeout_ms: int
-    give_up_ms: int
+    connection: Connection
     transactional_id: str | None
     transaction_timeout_ms: int
     topic: str | None

@@ -23,7 +23,6 @@ from typing import TypeVar
 from penstock.client.cluster import Cluster
 from penstock.runtime.logging import configure, get_logger
 from penstock_spark.link.link import Link
-from penstock_spark.model.connection import Connection, Sasl, Tls
 from penstock_spark.sink.driver import is_alive
 from penstock_spark.sink.messages import TOKEN_BYTES, Partition, Plan
 from penstock_spark.sink.service import Service
@@ -69,28 +68,16 @@ class LinkedLedger:
 
     def _blocking(self, work: Callable[[Transactions], Awaitable[T]]) -> T:
         if self._link is None:
-            self._link = Link.to(connection_of(self._plan))
+            self._link = Link.to(self._plan.connection)
         return self._link.run(lambda cluster: work(self._of(cluster)))
 
     def _of(self, cluster: Cluster) -> Transactions:
         if self._transactions is None:
             plan = self._plan
-            self._transactions = Transactions(cluster, self._id, plan.transaction_timeout_ms, plan.give_up_ms)
+            self._transactions = Transactions(
+                cluster, self._id, plan.transaction_timeout_ms, plan.connection.give_up_ms
+            )
         return self._transactions
-
-
-def connection_of(plan: Plan) -> Connection:
-    tls = plan.tls
-    return Connection(
-        bootstrap=plan.bootstrap,
-        tls=None
-        if tls is None
-        else Tls(tls.ca_file, tls.certificate_file, tls.key_file, tls.key_password, tls.check_hostname),
-        sasl=None if plan.sasl is None else Sasl(*plan.sasl),
-        client_id=plan.client_id,
-        request_timeout_ms=plan.request_timeout_ms,
-        give_up_ms=plan.give_up_ms,
-    )
 
 
 def main() -> None:

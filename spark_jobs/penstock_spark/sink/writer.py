@@ -29,7 +29,7 @@ from penstock_spark.options.sink import Delivery, SinkOptions
 from penstock_spark.sink.attempts import RESTART, BatchFailed
 from penstock_spark.sink.columns import Columns, columns_of
 from penstock_spark.sink.driver import Driver, find_driver
-from penstock_spark.sink.messages import Abort, Commit, Plan, TlsFiles
+from penstock_spark.sink.messages import Abort, Commit, Plan
 from penstock_spark.sink.rendezvous import executors_host, service_of
 from penstock_spark.sink.service_client import Endpoint, ServiceUnreachable, ask
 
@@ -105,18 +105,9 @@ def check_speculation(driver: Driver) -> None:
 
 
 def plan_of(options: SinkOptions, attempt: str) -> Plan:
-    connection = options.connection
-    tls, sasl = connection.tls, connection.sasl
     return Plan(
         attempt=attempt,
-        bootstrap=connection.bootstrap,
-        tls=None
-        if tls is None
-        else TlsFiles(tls.ca_file, tls.certificate_file, tls.key_file, tls.key_password, tls.check_hostname),
-        sasl=None if sasl is None else (sasl.mechanism, sasl.username, sasl.password),
-        client_id=connection.client_id,
-        request_timeout_ms=connection.request_timeout_ms,
-        give_up_ms=connection.give_up_ms,
+        connection=options.connection,
         transactional_id=options.transactional_id,
         transaction_timeout_ms=options.transaction_timeout_ms,
         topic=options.topic,

@@ -35,7 +35,7 @@ def test_stores_in_pem() -> None:
         ssl_key_password="k",
         ssl_endpoint_identification_algorithm="",
     )
-    assert tls == Tls("/ca.pem", "/me", "/me", "k", check_hostname=False)
+    assert tls == Tls("/ca.pem", None, "/me", "/me", "k", check_hostname=False)
 
 
 def test_the_type_of_a_store_shows_in_its_ending() -> None:

@@ -10,6 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from penstock_spark.model.connection import Connection
 from penstock_spark.sink.attempts import Attempt, BatchFailed, Stage
 from penstock_spark.sink.messages import Acquire, Commit, Open, Plan, Release
 
@@ -17,7 +18,7 @@ A = ("t", 0)
 
 
 def plan(transactional_id: str | None = None) -> Plan:
-    return Plan("run-1", "localhost:9092", None, None, "test", 1000, 1000, transactional_id, 60_000, "t")
+    return Plan("run-1", Connection("localhost:9092"), transactional_id, 60_000, "t")
 
 
 def opening(task: int, attempt_number: int = 0, query: str = "q", batch: int = 7) -> Open:
