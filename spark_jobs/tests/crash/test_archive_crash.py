@@ -6,11 +6,7 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import os
 import random
-import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -25,6 +21,7 @@ import pyarrow.dataset as ds  # noqa: E402
 import pytest  # noqa: E402
 from deltalake import DeltaTable  # noqa: E402
 from penstock_spark_kit.broker import Broker  # noqa: E402
+from penstock_spark_kit.drivers import DEADLINE_S, DriverProcess, complaints  # noqa: E402
 from penstock_spark_kit.topics import Rec, eventually, make_topic, produce  # noqa: E402
 
 from penstock.client import TopicPartition  # noqa: E402
@@ -36,28 +33,12 @@ DRIVER = HERE / "archive_driver.py"
 ROWS_FOR_A_KILL = 2_000
 MAX_STEPS = 6
 MAX_DELAY_S = 1.5
-DEADLINE_S = 300.0
 PARTITIONS = 3
 
 
-class Driver:
-    """One life of the driver, all of its processes in one group."""
-
+class Driver(DriverProcess):
     def __init__(self, home: Path, brokers: str, topic: str) -> None:
-        command = [sys.executable, str(DRIVER), "--brokers", brokers, "--topic", topic, "--home", str(home)]
-        path = os.pathsep.join(part for part in [str(HERE.parent), *sys.path] if part)
-        with (home / "driver.log").open("ab") as log:
-            self.process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                start_new_session=True,
-                env={**os.environ, "PYTHONPATH": path},
-            )
-        assert self.process.stdout is not None
-        assert self.process.stdout.readline() == "started\n", complaints(home)
+        super().__init__(DRIVER, home, "--brokers", brokers, "--topic", topic, "--home", str(home))
 
     def lives_for(self, home: Path, steps: int, delay_s: float) -> None:
         """Until so many batches more have come through, and a while longer: on a slow machine as on a fast one it dies
@@ -69,27 +50,12 @@ class Driver:
             time.sleep(0.01)
         time.sleep(delay_s)
 
-    def kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.communicate()
-
-    def end(self) -> bool:
-        """Whether it finished its work; waits for that."""
-        out, _ = self.process.communicate(timeout=DEADLINE_S)
-        return "finished" in out and self.process.returncode == 0
-
 
 def steps_of(home: Path) -> int:
     """How many batches have come through, of both queries, and a few other commits of the table's but its creation."""
     records = [int(path.stem) + 1 for path in (home / "parquet" / "_penstock").glob("*/0*.json")]
     versions = len(list((home / "delta" / "_delta_log").glob("*.json")))
     return max(records, default=0) + max(0, versions - 1)
-
-
-def complaints(home: Path) -> str:
-    lines = (home / "driver.log").read_text(errors="replace").splitlines()
-    return "\n".join(line[:500] for line in lines if not line.startswith("\t"))[-8000:]
 
 
 def tell(text: str) -> None:

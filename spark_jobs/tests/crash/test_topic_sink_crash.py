@@ -6,11 +6,7 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import os
 import random
-import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -24,34 +20,19 @@ sys.path[:0] = [str(HERE.parent), str(BROKER_TESTS)]
 import pytest  # noqa: E402
 from penstock_spark_kit.batches_written import values_of, wanted  # noqa: E402
 from penstock_spark_kit.broker import Broker  # noqa: E402
+from penstock_spark_kit.drivers import DEADLINE_S, DriverProcess, complaints  # noqa: E402
 from penstock_spark_kit.topics import make_topic  # noqa: E402
 
 DRIVER = HERE / "topic_sink_driver.py"
-DEADLINE_S = 300.0
 ROWS_OF_A_FILE = 400
 MAX_DELAY_S = 4.0
 
 
-class Driver:
-    """One life of the driver, all of its processes in one group."""
-
+class Driver(DriverProcess):
     def __init__(self, home: Path, bootstrap: str, topic: str, *more: str) -> None:
-        command = [sys.executable, str(DRIVER), "--bootstrap", bootstrap, "--topic", topic]
-        command += ["--files", str(home / "in"), "--home", str(home / "spark"), *more]
         self.checkpoint = home / "spark" / "checkpoint"
-        path = os.pathsep.join(part for part in [str(HERE.parent), *sys.path] if part)
-        with (home / "driver.log").open("ab") as log:
-            self.process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                start_new_session=True,
-                env={**os.environ, "PYTHONPATH": path},
-            )
-        assert self.process.stdout is not None
-        assert self.process.stdout.readline() == "started\n", complaints(home)
+        options = ["--files", str(home / "in"), "--home", str(home / "spark"), *more]
+        super().__init__(DRIVER, home, "--bootstrap", bootstrap, "--topic", topic, *options)
 
     def wait_for(self, folder: str) -> None:
         """Until one more batch is planned (`offsets`) or done (`commits`): then it is in the middle of its work."""
@@ -60,23 +41,6 @@ class Driver:
         while folder != "nothing" and len(list(place.glob("[0-9]*"))) <= before and self.process.poll() is None:
             assert time.monotonic() < deadline_s, "the driver does nothing"
             time.sleep(0.02)
-
-    def kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-
-    def end(self) -> bool:
-        """Whether it finished its work; waits for that."""
-        assert self.process.stdout is not None
-        out, _ = self.process.communicate(timeout=DEADLINE_S)
-        return "finished" in out and self.process.returncode == 0
-
-
-def complaints(home: Path) -> str:
-    """What the drivers have said, without the stacks of Java."""
-    lines = (home / "driver.log").read_text(errors="replace").splitlines()
-    return "\n".join(line[:500] for line in lines if not line.startswith("\t"))[-8000:]
 
 
 def tell(text: str) -> None:
