@@ -26,7 +26,7 @@ from penstock.client import (
 from penstock.client.cluster import Cluster
 from penstock.wire.messages.metadata import MetadataRequest, MetadataResponse
 from penstock_spark.link import Link
-from penstock_spark.model import connection as spark
+from penstock_spark.model.connection import Connection
 from penstock_spark.model.errors import Refused
 from penstock_spark.model.ranges import LATEST, READ_COMMITTED, OffsetRange
 
@@ -63,14 +63,8 @@ def security(kafka: SecureKafka, way: str, password: str = PASSWORD) -> Security
     return Security(tls, Sasl(mechanism, USER, password) if mechanism else None)
 
 
-def for_spark(given: Security, bootstrap: str) -> spark.Connection:
-    tls, sasl = given.tls, given.sasl
-    return spark.Connection(
-        bootstrap,
-        None if tls is None else spark.Tls(tls.ca_file, tls.certificate_file, tls.key_file, tls.key_password),
-        None if sasl is None else spark.Sasl(sasl.mechanism, sasl.username, sasl.password),
-        give_up_ms=60_000,
-    )
+def for_spark(given: Security, bootstrap: str) -> Connection:
+    return Connection(bootstrap, given.tls, given.sasl, give_up_ms=60_000)
 
 
 async def reason(address: str, given: Security | None, kind: type[ClientError], timeout_ms: float = 10_000) -> str:

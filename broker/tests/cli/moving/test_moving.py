@@ -72,8 +72,9 @@ def test_a_rebalance_is_shown_then_confirmed_then_done_and_then_there_is_nothing
     done = cli("cluster", "rebalance", "--yes", "--max-moves", "2")
     assert done.code == 0, done.err
     assert f"{lopsided}-" in done.out
+    even = {1: 4, 2: 4, 3: 4}
+    trio.until(lambda: Counter(broker for partition in trio.replicas(lopsided) for broker in partition) == even)
     replicas = trio.replicas(lopsided)
-    assert Counter(broker for partition in replicas for broker in partition) == {1: 4, 2: 4, 3: 4}
     assert Counter(partition[0] for partition in replicas) == {1: 2, 2: 2, 3: 2}
     assert cli("cluster", "rebalance", "--dry-run").lines == ["balanced: nothing to move"]
     assert trio.ends(lopsided, 6) == ends
@@ -84,10 +85,10 @@ def test_a_topic_is_given_another_replication_factor(trio: Trio, cli, name) -> N
     trio.create(name, [1], [2], [3])
     done = cli("cluster", "rebalance", "--replication-factor", f"{name}=3", "--yes")
     assert done.code == 0, done.err
-    assert [sorted(replicas) for replicas in trio.replicas(name)] == [[1, 2, 3]] * 3
+    trio.until(lambda: [sorted(replicas) for replicas in trio.replicas(name)] == [[1, 2, 3]] * 3)
     trio.until(lambda: all(len(trio.partition(name, i).isr) == 3 for i in range(3)))
     assert cli("cluster", "rebalance", "--replication-factor", f"{name}=1", "--yes").code == 0
-    assert sorted(trio.replicas(name)) == [(1,), (2,), (3,)]
+    trio.until(lambda: sorted(trio.replicas(name)) == [(1,), (2,), (3,)])
     refused = cli("cluster", "rebalance", "--replication-factor", f"{name}=4", "--yes")
     assert (refused.code, "3 brokers may take any" in refused.err) == (4, True)
     trio.delete(name)
@@ -124,7 +125,7 @@ def test_while_it_is_throttled_the_bounds_are_set_and_ctrl_c_cancels_and_removes
     assert "3 cancelled" in err
     assert "1 not begun" in err
     assert under_way(trio) == 0
-    assert trio.replicas(lopsided) == [(1, 2)] * 6
+    trio.until(lambda: trio.replicas(lopsided) == [(1, 2)] * 6)
     assert (trio.own_settings(lopsided), trio.own_settings()) == ({}, {})
 
 
@@ -144,7 +145,7 @@ def test_what_a_killed_rebalance_has_left_is_cancelled_by_another(trio: Trio, cl
     assert "cancelled 4, had ended 0" in done.out
     assert "removed the throttle of 3 brokers and 1 topics" in done.out
     assert under_way(trio) == 0
-    assert [set(replicas) for replicas in trio.replicas(lopsided)] == [{1, 2}] * 6
+    trio.until(lambda: [set(replicas) for replicas in trio.replicas(lopsided)] == [{1, 2}] * 6)
     assert (trio.own_settings(lopsided), trio.own_settings()) == ({}, {})
 
 
@@ -153,7 +154,7 @@ def test_a_broker_is_drained_until_it_is_removable_and_taken_into_use_again(trio
     assert cli("broker", "drain", "1").code == 4, "not without being confirmed"
     done = cli("broker", "drain", "1", "--yes")
     assert (done.code, done.out) == (0, "broker 1 is empty and can be removed\n"), done.err
-    assert {frozenset(replicas) for replicas in trio.replicas(lopsided)} == {frozenset({2, 3})}
+    trio.until(lambda: {frozenset(replicas) for replicas in trio.replicas(lopsided)} == {frozenset({2, 3})})
     assert [b["state"] for b in cli("broker", "list", "-o", "json").json] == ["removable", "serving", "serving"]
     assert trio.own_settings() == {"1 broker.draining": "true"}
     trio.create(f"{lopsided}-new", [2, 3])
@@ -183,7 +184,7 @@ def test_a_drain_that_is_called_off_keeps_what_has_not_moved(trio: Trio, cli, lo
         called_off = cli("broker", "undrain", "1")
         assert (called_off.code, called_off.out) == (0, "broker 1 is in use; 6 moves were cancelled\n")
         assert under_way(trio) == 0
-        assert [set(replicas) for replicas in trio.replicas(lopsided)] == [{1, 2}] * 6
+        trio.until(lambda: [set(replicas) for replicas in trio.replicas(lopsided)] == [{1, 2}] * 6)
     finally:
         trio.do(lambda admin: admin.alter_broker_configs(None, [AlterConfig(bound[0][0], None, "delete")]))
 

@@ -73,6 +73,7 @@ class Trio:
         return asyncio.run(run())
 
     def replicas(self, topic: str) -> list[tuple[int, ...]]:
+        """As any one of the brokers knows them, which may be a moment behind what the controller has answered."""
         found = self.do(lambda admin: admin.describe_topics([topic]))[topic].partitions
         return [found[index].replicas for index in sorted(found)]
 
