@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from penstock_spark.jobs.folder import Folder
+from penstock_spark.jobs.folder import Folder, sync_up
 from penstock_spark.jobs.parts import ROW_GROUP_BYTES, sync
 from penstock_spark.jobs.specs import Compaction
 
@@ -65,13 +65,14 @@ def replace(folder: Folder, name: str, group: Sequence[Path], compression: str) 
     if len(same) < 2:
         return
     target = str(Path(name) / f"compact-{uuid.uuid4().hex[:16]}.parquet")
-    staging = folder.compaction_staging() / target
+    top = folder.compaction_staging()
+    staging = top / target
     staging.parent.mkdir(parents=True, exist_ok=True)
     with pq.ParquetWriter(staging, schema, compression=compression) as writer:
         for table in row_groups(same):
             writer.write_table(table, row_group_size=max(table.num_rows, 1))
     sync(staging)
-    sync(staging.parent)
+    sync_up({staging.parent}, top)
     folder.replace([target], [str(path.relative_to(folder.root)) for path in same])
 
 

@@ -59,6 +59,7 @@ class Folder:
     def open(self) -> None:
         """Makes the folder; finishes what a crash left unfinished. Raises `OSError`."""
         self._state.mkdir(parents=True, exist_ok=True)
+        sync_up({self._state}, self.root.parent)
         for path in self._state.glob(".*.tmp"):
             path.unlink(missing_ok=True)
         compaction = self._read(self._state / "compaction.json")
@@ -83,10 +84,12 @@ class Folder:
         staging = self._state / "staging" / str(batch)
         shutil.rmtree(self._state / "staging", ignore_errors=True)
         staging.mkdir(parents=True)
+        sync_up({staging}, self._state)
         return staging
 
     def commit(self, batch: int, files: Sequence[str], rows: int) -> None:
-        """Makes the batch count. `files` are relative to what `begin` returned, and to the root."""
+        """Makes the batch count. `files` are relative to what `begin` returned, and to the root; they are on disk, and
+        so are the names of the folders that they are in, up to what `begin` returned."""
         self._touched.update(str(Path(f).parent) for f in files)
         if len(self._touched) > MAX_TOUCHED:
             self._touched.clear()
@@ -114,11 +117,13 @@ class Folder:
         staging = self._state / "staging" / "compaction"
         shutil.rmtree(staging, ignore_errors=True)
         staging.mkdir(parents=True)
+        sync_up({staging}, self._state)
         return staging
 
     def replace(self, adds: Sequence[str], removes: Sequence[str]) -> None:
         """Files in `compaction_staging` take the place of `removes`. Between the two steps of each, one who lists the
-        folder may see rows twice; who needs more than that takes a Delta table."""
+        folder may see rows twice; who needs more than that takes a Delta table. As with `commit`, files and the names
+        of their folders are on disk."""
         record = Record(f"{self._relative()}/staging/compaction", list(adds), list(removes))
         self._write(self._state / "compaction.json", record, exclusive=False)
         self._finish_compaction(record)
@@ -188,9 +193,18 @@ class Folder:
         shutil.rmtree(staging, ignore_errors=True)
 
     def _sync(self, files: Iterable[Path]) -> None:
-        folders = {path.parent for path in files}
-        for folder in folders | {parent for f in folders for parent in (f.parent,) if parent != self.root.parent}:
-            sync_directory(folder)
+        """Folders of these files up to the root: any of them may be new."""
+        sync_up({path.parent for path in files}, self.root)
+
+
+def sync_up(folders: Iterable[Path], top: Path) -> None:
+    """Names in these directories, and in those above them up to `top`, are on disk when this returns."""
+    found: set[Path] = set()
+    for folder in folders:
+        assert folder == top or top in folder.parents, f"{folder} is not below {top}"
+        found.update({folder, top}, (above for above in folder.parents if top in above.parents))
+    for folder in found:
+        sync_directory(folder)
 
 
 def sync_directory(path: Path) -> None:

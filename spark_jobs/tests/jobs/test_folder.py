@@ -7,17 +7,21 @@ import random
 from collections import Counter
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
+from pyarrow.fs import LocalFileSystem
 
 from penstock_spark.jobs import folder as folder_module
 from penstock_spark.jobs.compaction import compact_folder
 from penstock_spark.jobs.folder import Folder, FolderConflict
+from penstock_spark.jobs.parts import OpenPart, PartWriter
 from penstock_spark.jobs.specs import Compaction
 
 COMPACT = Compaction(min_files=2)
+SCHEMA = pa.schema([("row", pa.int64())])
 
 
 class Died(BaseException):
@@ -135,6 +139,63 @@ def test_every_row_is_there_once_whatever_step_the_driver_dies_at(
         left = -1
         run(root, range(max(0, done), 4))
         assert rows(root) == everything(range(4)), f"died at step {step}"
+
+
+class Durable:
+    """Which names in which directories a loss of power would leave: those that were there when it was last synced."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._names: dict[str, set[str]] = {}
+        self._fsync = os.fsync
+        monkeypatch.setattr(os, "fsync", self._synced)
+
+    def _synced(self, handle: int) -> None:
+        self._fsync(handle)
+        path = os.readlink(f"/proc/self/fd/{handle}")
+        if os.path.isdir(path):
+            self._names[path] = set(os.listdir(path))
+
+    def lacks(self, path: Path, top: Path) -> list[Path]:
+        """What of a path, from `top` on, would not be found again."""
+        steps = [path, *path.parents]
+        return [p for p in steps[: steps.index(top)] if p.name not in self._names.get(str(p.parent), set())]
+
+
+def test_a_loss_of_power_takes_no_name_of_what_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before a record says so, staged files can be found again; before it goes, so can files in their places."""
+    durable, root = Durable(monkeypatch), tmp_path / "new" / "root"
+    folder = Folder(root, "w")
+
+    checked = []
+
+    def checks(name: str) -> None:
+        original = getattr(os, name)
+
+        def call(source: Path, target: Path) -> None:
+            record = msgspec.json.decode(Path(source).read_bytes(), type=folder_module.Record)
+            staged = [root / record.staging / added for added in record.adds]
+            assert not [path for each in staged for path in durable.lacks(each, tmp_path / "new")]
+            checked.append(len(staged))
+            original(source, target)
+
+        monkeypatch.setattr(folder_module.os, name, call)
+
+    checks("link")
+    checks("replace")
+    (tmp_path / "new").mkdir()
+    folder.open()
+    for batch in range(2):
+        staging = folder.begin(batch)
+        assert staging is not None
+        writer = PartWriter(str(staging), "p", SCHEMA, (), "none", 1)
+        part = OpenPart(LocalFileSystem(), writer, SCHEMA, f"a=1/b=2/{batch}.parquet", {})
+        part.add(pa.table({"row": [batch]}))
+        folder.commit(batch, [part.end().path], 1)
+        assert not durable.lacks(root / f"a=1/b=2/{batch}.parquet", tmp_path / "new")
+    assert compact_folder(folder, COMPACT, "none") == 2
+    (compacted,) = root.rglob("*.parquet")
+    assert not durable.lacks(compacted, tmp_path / "new")
+    assert checked == [1, 1, 1]
 
 
 def committed(root: Path) -> int:
