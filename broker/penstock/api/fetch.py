@@ -1,7 +1,7 @@
 """Fetch: finds where the records lie and lets the connection send them from there; waits when there are too few.
 
 Called by the dispatcher with a decoded request. A waiting request hangs on the partitions that it reads, and costs
-nothing until one of them has data or its time is up.
+nothing until one of them has data or its time is up. What a session rests on is not looked at (`fetch_sessions`).
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Gathered:
 
 
 class PendingFetch:
-    """One Fetch request until it is answered. Implements `replica.partition.Reader`."""
+    """One Fetch request until it is answered. Implements `fetch_sessions.Waiting`."""
 
     __slots__ = (
         "api",
@@ -98,7 +98,6 @@ class PendingFetch:
         "started",
         "timer",
         "version",
-        "watched",
     )
 
     def __init__(
@@ -117,17 +116,18 @@ class PendingFetch:
         self.expected_bytes = 0
         self.done = self.scheduled = False
         self.timer: asyncio.TimerHandle | None = None
-        self.watched: list[Partition] = []
 
     def start(self) -> None:
-        gathered = self.gather()
+        gathered, session = self.gather(), self.selection.session
         wait_ms = min(self.request.max_wait_ms, MAX_WAIT_MS)
-        if gathered.urgent or wait_ms <= 0 or gathered.bytes >= self.min_bytes or not self.selection.targets:
+        if gathered.urgent or wait_ms <= 0 or gathered.bytes >= self.min_bytes or not session.targets:
             self.reply(gathered)
             return
         gathered.release()
         self.expected_bytes = gathered.bytes
-        self.watch()
+        for target in session.ready:
+            target.hang_on(self.find(target))
+        session.pending = self
         self.timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self.finish)
         self.exchange.on_gone(self.cancel)
 
@@ -138,13 +138,6 @@ class PendingFetch:
         if found is None and self.version >= NEAREST_FROM and replicas.config.reads_from_followers:
             return replicas.find_follower(target.topic, target.partition)
         return found
-
-    def watch(self) -> None:
-        for target in self.selection.targets:
-            partition = self.find(target)
-            if partition is not None:
-                partition.readers[self] = None
-                self.watched.append(partition)
 
     def on_data(self, grown_bytes: int) -> None:
         """Data came; answers at the end of this turn of the loop, so that one answer covers all that came in it."""
@@ -173,30 +166,43 @@ class PendingFetch:
 
     def cancel(self) -> None:
         self.done = True
+        session = self.selection.session
         if self.timer is not None:
             self.timer.cancel()
-        for partition in self.watched:
-            partition.readers.pop(self, None)
-        self.watched.clear()
+        if session.pending is self:
+            session.pending = None
+        if not session.session_id:
+            session.let_go()
 
     def gather(self) -> Gathered:
         """Reads what there is, within the bounds; the first partition with data gets a whole batch, however large."""
         gathered = Gathered()
-        left = self.max_bytes
+        left, session = self.max_bytes, self.selection.session
         for target in self.selection.targets:
-            fetched = self.fetch_one(target, left, at_least_one=gathered.bytes == 0)
+            partition = self.find(target)
+            if partition is None:
+                fetched = self.nobody(target)
+            else:
+                fetched = self.fetch_one(partition, target, left, at_least_one=gathered.bytes == 0)
             gathered.found.append((target, fetched))
-            if fetched.error or fetched.diverging is not None or fetched.preferred_read_replica >= 0:
+            if fetched.error or is_pointer(fetched):
                 gathered.urgent = True
-            if fetched.records is not None:
+            elif fetched.records is not None:
                 gathered.bytes += fetched.records.size
                 left -= fetched.records.size
+                if left <= 0 and self.selection.incremental:
+                    break  # those behind it are the first ones next time
+            elif session.session_id and partition is not None and self.has_all(target, partition, fetched):
+                session.rest(target, partition)
         return gathered
 
-    def fetch_one(self, target: Target, left: int, at_least_one: bool) -> FetchedPartition:
-        partition = self.find(target)
-        if partition is None:
-            return self.nobody(target)
+    def has_all(self, target: Target, partition: Partition, fetched: FetchedPartition) -> bool:
+        """Whether a reader is at the end of what it may see, and was told all that there is to tell of it: what was
+        gathered here may be thrown away for a later look."""
+        limit = partition.last_stable_offset if self.committed_only else partition.high_watermark
+        return target.fetch_offset >= limit and target.told == state_of(fetched)
+
+    def fetch_one(self, partition: Partition, target: Target, left: int, at_least_one: bool) -> FetchedPartition:
         error = epoch_error(target.current_leader_epoch, partition.leader_epoch)
         if self.replica_id >= 0:
             error = ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -281,7 +287,7 @@ class PendingFetch:
         found = gathered.found
         if self.selection.incremental:
             found = self.changed(found)
-        elif self.selection.session is not None:
+        elif self.selection.session_id:
             remember(found)
         topics: dict[Topic, list[FetchedPartition]] = {}
         for target, fetched in found:
@@ -293,14 +299,11 @@ class PendingFetch:
 
     def changed(self, found: list[tuple[Target, FetchedPartition]]) -> list[tuple[Target, FetchedPartition]]:
         """What an incremental answer has to tell; partitions that had data go to the back of the queue."""
-        session = self.selection.session
-        assert session is not None
         news = [(t, f) for t, f in found if f.records is not None or is_pointer(f) or t.told != state_of(f)]
         remember(news)
         for target, fetched in news:
-            key = target.topic, target.partition
-            if fetched.records is not None and session.targets.get(key) is target:
-                session.targets[key] = session.targets.pop(key)
+            if fetched.records is not None:
+                self.selection.session.to_the_back(target)
         return news
 
 

@@ -1,7 +1,9 @@
 """Fetch sessions (KIP-227): a reader names its partitions once and afterwards only what changes.
 
-A session remembers what was asked for and what was last answered for each partition. The cache is bounded; the session
-that has been silent longest makes room for a new one.
+A session remembers what was asked for and what was last answered for each partition. A partition that has nothing more
+to tell rests: the session hangs on it, and looks at it again only when it has said that there is news, so that a reader
+of ten thousand partitions costs what the busy ones among them cost. The cache is bounded; the session that has been
+silent longest makes room for a new one.
 """
 
 from __future__ import annotations
@@ -9,10 +11,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 from uuid import UUID
 
+from penstock.replica.partition import Partition
 from penstock.wire.errors import ErrorCode
-from penstock.wire.messages.fetch import FetchRequest
+from penstock.wire.messages.fetch import FetchPartition, FetchRequest
 
 Topic = str | UUID
 FINAL_EPOCH = -1
@@ -24,44 +28,152 @@ MAX_SESSION_PARTITIONS = 200_000
 """Partitions that all sessions of a broker may remember together."""
 
 
-@dataclass(slots=True)
+class Waiting(Protocol):
+    """A request of a session that waits for news."""
+
+    def on_data(self, grown_bytes: int) -> None: ...
+
+    def on_end(self) -> None: ...
+
+    def finish(self) -> None: ...
+
+
 class Target:
-    """A partition that a reader asks for, and what it was last told of it."""
+    """A partition that a reader asks for, and what it was last told of it. Implements `replica.partition.Reader`."""
 
-    topic: Topic
-    partition: int
-    fetch_offset: int
-    max_bytes: int
-    current_leader_epoch: int
-    last_fetched_epoch: int
-    told: tuple[int, int, int] | None = None
-    """(error, high watermark, log start offset) of the last answer; None before the first."""
+    __slots__ = (
+        "current_leader_epoch",
+        "fetch_offset",
+        "hangs_on",
+        "last_fetched_epoch",
+        "max_bytes",
+        "partition",
+        "session",
+        "told",
+        "topic",
+    )
+
+    def __init__(self, session: Session, topic: Topic, asked: FetchPartition) -> None:
+        self.session, self.topic, self.partition = session, topic, asked.partition
+        self.told: tuple[int, int, int] | None = None
+        """(error, high watermark, log start offset) of the last answer; None before the first."""
+        self.hangs_on: Partition | None = None
+        self.ask(asked)
+
+    def ask(self, asked: FetchPartition) -> None:
+        """Where the reader stands now."""
+        self.fetch_offset, self.max_bytes = asked.fetch_offset, asked.partition_max_bytes
+        self.current_leader_epoch = asked.current_leader_epoch
+        self.last_fetched_epoch = asked.last_fetched_epoch
+
+    @property
+    def key(self) -> tuple[Topic, int]:
+        return self.topic, self.partition
+
+    def hang_on(self, partition: Partition | None) -> None:
+        """Is told what happens in a partition, and in no other."""
+        if self.hangs_on is not partition:
+            if self.hangs_on is not None:
+                self.hangs_on.readers.pop(self, None)
+            self.hangs_on = partition
+            if partition is not None:
+                partition.readers[self] = None
+
+    def on_data(self, grown_bytes: int) -> None:
+        pending = self.wake()
+        if pending is not None:
+            pending.on_data(grown_bytes)
+
+    def on_end(self) -> None:
+        pending = self.wake()
+        if pending is not None:
+            pending.on_end()
+
+    def wake(self) -> Waiting | None:
+        """Notes that there is news; returns the request that waits for it. Where none does, the first news is enough: a
+        reader that never comes back costs a partition nothing from then on."""
+        session = self.session
+        session.ready[self] = None
+        if session.pending is None:
+            self.hang_on(None)
+        return session.pending
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Session:
-    """What a reader asked for so far; `epoch` is the one that its next request must carry."""
+    """What a reader asked for so far; `epoch` is the one that its next request must carry. Id 0: of one request."""
 
     session_id: int
     by_id: bool
     owner: str
     epoch: int = 1
     last_used_s: float = 0.0
+    isolation_level: int = 0
     targets: dict[tuple[Topic, int], Target] = field(default_factory=dict)
+    ready: dict[Target, None] = field(default_factory=dict)
+    """Those to look at, in the order of their turns; the others rest. In a session of one request none does."""
+    pending: Waiting | None = None
+
+    def take(self, request: FetchRequest) -> None:
+        """Takes in what a request names."""
+        if request.isolation_level != self.isolation_level:
+            # What is at its end for one kind of reader may not be for the other.
+            self.isolation_level = request.isolation_level
+            self.ready.update(dict.fromkeys(self.targets.values()))
+        for topic in request.topics:
+            name = topic.topic_id if self.by_id else topic.topic
+            for asked in topic.partitions:
+                target = self.targets.get((name, asked.partition))
+                if target is None:
+                    target = self.targets[name, asked.partition] = Target(self, name, asked)
+                else:
+                    target.ask(asked)
+                self.ready[target] = None
+        for forgotten in request.forgotten_topics_data:
+            name = forgotten.topic_id if self.by_id else forgotten.topic
+            for partition in forgotten.partitions:
+                gone = self.targets.pop((name, partition), None)
+                if gone is not None:
+                    gone.hang_on(None)
+                    self.ready.pop(gone, None)
+
+    def rest(self, target: Target, partition: Partition) -> None:
+        """There is nothing more to tell of a partition until it says so."""
+        self.ready.pop(target, None)
+        target.hang_on(partition)
+
+    def to_the_back(self, target: Target) -> None:
+        """A partition has had its turn."""
+        if target in self.ready:
+            del self.ready[target]
+            self.ready[target] = None
+
+    def let_go(self) -> None:
+        """Hangs on nothing any more."""
+        for target in self.targets.values():
+            target.hang_on(None)
 
 
 @dataclass(slots=True)
 class Selection:
-    """What to read for a request: all of `targets`, in order. Without a session each answer is whole."""
+    """What to read for a request. Unless `incremental`, the answer tells of all targets."""
 
-    targets: list[Target]
-    session: Session | None = None
+    session: Session
     incremental: bool = False
     error: ErrorCode = ErrorCode.NONE
 
     @property
     def session_id(self) -> int:
-        return self.session.session_id if self.session else 0
+        return self.session.session_id
+
+    @property
+    def targets(self) -> list[Target]:
+        """Those to look at now, in order."""
+        return list(self.session.ready if self.incremental else self.session.targets.values())
+
+
+def refused(error: ErrorCode) -> Selection:
+    return Selection(Session(0, False, ""), error=error)
 
 
 class FetchSessions:
@@ -76,55 +188,47 @@ class FetchSessions:
     def select(self, request: FetchRequest, version: int, owner: str) -> Selection:
         """Finds, makes, changes or ends the session that a request speaks of. `owner` is the host
         that asks, so that nobody takes over a stranger's session."""
-        asked = targets_of(request, version)
-        if version < 7 or request.session_epoch == FINAL_EPOCH:
+        by_id = version >= 13
+        if version < 7 or request.session_epoch in (FINAL_EPOCH, INITIAL_EPOCH):
             self.end(request.session_id, owner)
-            return Selection(asked)
-        if request.session_epoch == INITIAL_EPOCH:
-            self.end(request.session_id, owner)
-            return Selection(asked, self.create(asked, version >= 13, owner))
-        session = self.sessions.get(request.session_id)
-        if session is None or session.owner != owner:
-            return Selection([], error=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
-        if session.epoch != request.session_epoch:
-            return Selection([], error=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
-        if session.by_id != (version >= 13):
-            return Selection([], error=ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
-        if not self.update(session, asked, request):
-            self.close(session.session_id)
-            return Selection([], error=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
-        return Selection(list(session.targets.values()), session, incremental=True)
+            session = Session(0, by_id, owner)
+            session.take(request)
+            if version >= 7 and request.session_epoch == INITIAL_EPOCH:
+                self.keep(session)
+            return Selection(session)
+        found = self.sessions.get(request.session_id)
+        if found is None or found.owner != owner:
+            return refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        if found.epoch != request.session_epoch:
+            return refused(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        if found.by_id != by_id:
+            return refused(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
+        if found.pending is not None:
+            found.pending.finish()  # its reader has not waited for the answer
+        if not self.update(found, request):
+            self.close(found.session_id)
+            return refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        return Selection(found, incremental=True)
 
-    def create(self, asked: list[Target], by_id: bool, owner: str) -> Session | None:
-        """A new session, or None where there is no room for one."""
-        while len(self.sessions) >= self.slots or self.remembered + len(asked) > MAX_SESSION_PARTITIONS:
+    def keep(self, session: Session) -> None:
+        """Gives a session an id, if there is room for one more."""
+        while len(self.sessions) >= self.slots or self.remembered + len(session.targets) > MAX_SESSION_PARTITIONS:
             oldest = min(self.sessions.values(), key=lambda s: s.last_used_s, default=None)
             if oldest is None or self.now_s() - oldest.last_used_s < EVICT_AFTER_S:
-                return None
+                return
             self.close(oldest.session_id)
-        session_id = 0
-        while session_id == 0 or session_id in self.sessions:
-            session_id = self.random.randrange(1, 1 << 31)
-        session = Session(session_id, by_id, owner, last_used_s=self.now_s())
-        session.targets = {(t.topic, t.partition): t for t in asked}
+        while session.session_id == 0 or session.session_id in self.sessions:
+            session.session_id = self.random.randrange(1, 1 << 31)
+        session.last_used_s = self.now_s()
         self.remembered += len(session.targets)
-        self.sessions[session_id] = session
-        return session
+        self.sessions[session.session_id] = session
 
-    def update(self, session: Session, asked: list[Target], request: FetchRequest) -> bool:
+    def update(self, session: Session, request: FetchRequest) -> bool:
         """Takes in what a request changes; False where the session has grown past what there is room for."""
         session.epoch = 1 if session.epoch == MAX_EPOCH else session.epoch + 1
         session.last_used_s = self.now_s()
         before = len(session.targets)
-        for target in asked:
-            known = session.targets.get((target.topic, target.partition))
-            if known is not None:
-                target.told = known.told
-            session.targets[target.topic, target.partition] = target
-        for forgotten in request.forgotten_topics_data:
-            topic = forgotten.topic_id if session.by_id else forgotten.topic
-            for partition in forgotten.partitions:
-                session.targets.pop((topic, partition), None)
+        session.take(request)
         self.remembered += len(session.targets) - before
         return len(session.targets) <= before or self.remembered <= MAX_SESSION_PARTITIONS
 
@@ -138,20 +242,6 @@ class FetchSessions:
         session = self.sessions.pop(session_id, None)
         if session is not None:
             self.remembered -= len(session.targets)
-
-
-def targets_of(request: FetchRequest, version: int) -> list[Target]:
-    """What a request names, flat."""
-    by_id = version >= 13
-    return [
-        Target(
-            topic.topic_id if by_id else topic.topic,
-            p.partition,
-            p.fetch_offset,
-            p.partition_max_bytes,
-            p.current_leader_epoch,
-            p.last_fetched_epoch,
-        )
-        for topic in request.topics
-        for p in topic.partitions
-    ]
+            if session.pending is not None:
+                session.pending.finish()
+            session.let_go()

@@ -109,6 +109,7 @@ class PartitionLog:
         "max_age_ms",
         "on_failed",
         "on_flushed",
+        "on_start_moved",
         "partition",
         "progress",
         "reader",
@@ -167,6 +168,7 @@ class PartitionLog:
         """Bytes behind the last sound batch that opening cut off."""
         self.on_flushed: Callable[[PartitionLog], None] = ignore
         self.on_failed: Callable[[PartitionLog], None] = ignore
+        self.on_start_moved: Callable[[PartitionLog], None] = ignore
         self.retention_limit: Callable[[], int] = self.flushed_end
         """The offset below which segments may be dropped: the high watermark, as far as this log knows it."""
         self.progress = FlushProgress(directory)
@@ -462,8 +464,15 @@ class PartitionLog:
         self.check_usable()
         if offset <= self.durable_start_offset:
             return
-        self.start_offset = max(self.start_offset, offset)  # retention, or somebody else's call, may be on its way here
+        self.move_start(offset)
         await self.host.advance_start(self)
+
+    def move_start(self, offset: int) -> None:
+        """Readers find nothing below `offset` from now on; on disk that is when `durable_start_offset` says so.
+        Retention, or somebody else's call, may have moved it further."""
+        if offset > self.start_offset:
+            self.start_offset = offset
+            self.on_start_moved(self)
 
     async def permit_gaps(self) -> None:
         """From now on batches may leave out offsets, which recovery else takes for damage: for who follows a leader

@@ -141,7 +141,7 @@ class Retention:
         if due_ms is not None:
             self.note(log, due_ms)
         if count:
-            log.start_offset = max(log.start_offset, log.segments[count].base_offset)
+            log.move_start(log.segments[count].base_offset)
         if count or (len(log.segments) > 1 and log.segments[1].base_offset <= log.start_offset):
             self.drop(log)
         return count

@@ -21,11 +21,12 @@ class Reader(Protocol):
     """Somebody who waits for data."""
 
     def on_data(self, grown_bytes: int) -> None:
-        """Called when the high watermark has moved, with about how many bytes came below it."""
+        """Called when the high watermark has moved, with about how many bytes came below it; with 0 when it was the
+        log's start that has moved."""
 
     def on_end(self) -> None:
-        """Called when there is nothing to wait for any more: the partition was deleted or has another role now, its
-        disk has failed, or the broker stops."""
+        """Called when there is nothing to wait for any more: the partition was deleted or has another role now, its log
+        begins anew or was cut, its disk has failed, or the broker stops."""
 
 
 class Partition:
@@ -73,6 +74,7 @@ class Partition:
         self.readers: dict[Reader, None] = {}
         log.on_flushed = self.on_flushed
         log.on_failed = self.on_failed
+        log.on_start_moved = self.on_start_moved
         log.retention_limit = self.readable_end
         producers.transactions.aborted.attach(log.host.files, log.directory)
 
@@ -132,6 +134,11 @@ class Partition:
         """The log directory has stopped: nobody who waits will ever be served."""
         assert log is self.log
         self.fail_waiters(ErrorCode.KAFKA_STORAGE_ERROR)
+
+    def on_start_moved(self, log: PartitionLog) -> None:
+        """Readers are told with their next answer: where they are, nothing has changed."""
+        for reader in list(self.readers):
+            reader.on_data(0)
 
     def on_deleted(self) -> None:
         self.deleted = True

@@ -6,6 +6,7 @@ import errno
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from fetch_kit import LONG_MS, MUCH, answered, fetch, filled, only, parts, read, request, waiting
@@ -13,6 +14,10 @@ from replica_kit import accepted, batch_of, until
 from wire_in_memory import RecordedConnection, RecordedExchange, Wire, opened_wire
 
 from penstock.api.exchange import Peer
+from penstock.api.fetch import PendingFetch
+from penstock.api.fetch_sessions import Target
+from penstock.replica.partition import Partition
+from penstock.wire.batch import TRANSACTIONAL
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.fetch import (
     FetchResponse,
@@ -217,6 +222,113 @@ async def test_a_session_waits_for_news(wire: Wire, version: int) -> None:
     exchange = waiting(wire, version, {}, **session)
     accepted(partition)
     assert read(only(await answered(wire, exchange, version))) == [(3, 5)]
+
+
+async def test_a_session_costs_what_its_busy_partitions_cost(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"t{n}" for n in range(30)]
+    partitions = {name: await filled(wire, 3, name=name) for name in names}
+    reader = Reader(wire, 12)
+    await reader({(name, 0): 3 for name in names})
+    await reader({})  # all of them have been told
+    looked_at: list[str | UUID] = []
+    find = PendingFetch.find
+
+    def counted(self: PendingFetch, target: Target) -> Partition | None:
+        looked_at.append(target.topic)
+        return find(self, target)
+
+    monkeypatch.setattr(PendingFetch, "find", counted)
+    assert reader.names(await reader({}, max_wait_ms=5)) == []
+    assert looked_at == []
+    for name in ("t7", "t3"):
+        accepted(partitions[name])
+    await wire.path.flushed()
+    news = await reader({}, max_wait_ms=LONG_MS)
+    assert sorted(reader.names(news)) == sorted(looked_at) == ["t3", "t7"]
+    looked_at.clear()
+    assert reader.names(await reader({("t3", 0): 6, ("t7", 0): 6})) == []
+    assert reader.names(await reader({})) == []
+    assert sorted(looked_at) == ["t3", "t7"]
+
+
+async def test_who_waits_in_vain_is_told_what_is_new_without_data(wire: Wire) -> None:
+    """A partition that was added, the start of a log that has moved, the end of what is not decided yet."""
+    old, new, undecided = [await filled(wire, 3, name=name) for name in ("old", "new", "undecided")]
+    reader = Reader(wire, 11)
+    await reader({("old", 0): 3, ("undecided", 0): 3}, isolation_level=1)
+    assert reader.names(await reader({}, isolation_level=1, max_wait_ms=1)) == []
+    response = await reader({("new", 0): 3}, isolation_level=1, max_wait_ms=1)
+    assert (reader.names(response), only(response).high_watermark) == (["new"], new.high_watermark)
+    await old.log.delete_records_before(2)
+    response = await reader({}, isolation_level=1, max_wait_ms=1)
+    assert (reader.names(response), only(response).log_start_offset) == (["old"], 2)
+    assert not undecided.append(batch_of(3, producer=(7, 0, 0), attributes=TRANSACTIONAL), verified=True).error
+    await wire.path.flushed()
+    response = await reader({}, isolation_level=1, max_wait_ms=1)
+    data = only(response)
+    assert (reader.names(response), data.high_watermark, data.last_stable_offset) == (["undecided"], 6, 3)
+    assert reader.names(await reader({}, isolation_level=1, max_wait_ms=1)) == []
+
+
+async def test_what_grows_while_a_session_waits_counts_towards_min_bytes(wire: Wire) -> None:
+    size = len(batch_of(3))
+    busy, quiet = [await filled(wire, 3, name=name) for name in ("busy", "quiet")]
+    reader = Reader(wire, 11)
+    await reader({("busy", 0): 3, ("quiet", 0): 3})
+    accepted(busy)
+    await wire.path.flushed()
+    session = {"session_id": reader.session_id, "session_epoch": 1}
+    exchange = waiting(wire, 11, {}, min_bytes=4 * size, **session)
+    for partition in (busy, quiet):
+        accepted(partition)
+        await wire.path.flushed()
+        assert not exchange.completed
+    accepted(busy)
+    response = await answered(wire, exchange)
+    assert [read(p) for p in parts(response).values()] == [[(3, 5), (6, 8), (9, 11)], [(3, 5)]]
+
+
+async def test_a_reader_that_never_comes_back_is_told_of_one_piece_of_news_and_no_more(wire: Wire) -> None:
+    partition = await filled(wire, 3)
+    reader = Reader(wire, 11)
+    await reader({("t", 0): 3})
+    await reader({})
+    assert len(partition.readers) == 1
+    accepted(partition)
+    await wire.path.flushed()
+    assert not partition.readers
+
+
+async def test_a_session_that_is_ended_or_forgets_hangs_on_nothing(wire: Wire) -> None:
+    a, b = [await filled(wire, 3, name=name) for name in "ab"]
+    reader = Reader(wire, 11)
+    await reader({("a", 0): 3, ("b", 0): 3})
+    await reader({})
+    await reader({}, forget=(("a", 0),))
+    assert (len(a.readers), len(b.readers)) == (0, 1)
+    await fetch(wire, 11, {}, session_id=reader.session_id, session_epoch=-1)
+    assert not b.readers
+
+
+async def test_a_request_without_waiting_for_the_answer_of_the_last_one_has_both_answered(wire: Wire) -> None:
+    partition = await filled(wire, 3)
+    reader = Reader(wire, 11)
+    await reader({("t", 0): 3})
+    exchanges = [waiting(wire, 11, {}, session_id=reader.session_id, session_epoch=1)]
+    exchanges.append(waiting(wire, 11, {}, session_id=reader.session_id, session_epoch=2))
+    assert exchanges[0].completed
+    accepted(partition)
+    assert read(only(await answered(wire, exchanges[1]))) == [(3, 5)]
+
+
+async def test_a_session_that_reads_what_is_not_committed_from_now_on_looks_again(wire: Wire) -> None:
+    partition = await filled(wire)
+    assert not partition.append(batch_of(3, producer=(7, 0, 0), attributes=TRANSACTIONAL), verified=True).error
+    await wire.path.flushed()
+    reader = Reader(wire, 11)
+    await reader({("t", 0): 0}, isolation_level=1)
+    assert reader.names(await reader({}, isolation_level=1)) == []
+    assert read(only(await reader({}, isolation_level=0))) == [(0, 2)]
 
 
 async def test_an_error_is_told_in_each_answer_of_a_session_until_it_is_over(wire: Wire) -> None:

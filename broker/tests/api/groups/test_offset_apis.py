@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.group.reads import MAX_GROUPS
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import offset_delete as od
+from penstock.wire.messages import offset_fetch as of
 
 E = ErrorCode
 
@@ -99,3 +101,11 @@ async def test_offsets_are_deleted(broker):
     assert (await broker.fetch(8, None))[0] == {}
     response = await broker.call(0, od.OffsetDeleteRequest(group_id="none", topics=topics))
     assert (response.error_code, response.topics) == (E.GROUP_ID_NOT_FOUND, [])
+
+
+async def test_a_request_that_names_more_groups_than_may_be_is_told_so_for_each(broker):
+    names = [f"g{n}" for n in range(MAX_GROUPS + 1)]
+    for version in range(8, 11):
+        request = of.OffsetFetchRequest(groups=[of.OffsetFetchRequestGroup(group_id=name) for name in names])
+        groups = (await broker.call(version, request)).groups
+        assert [(g.group_id, g.error_code) for g in groups] == [(name, E.INVALID_REQUEST) for name in names]
