@@ -74,6 +74,7 @@ class Cluster:
         self.wants_all_topics = False
         self.on_metadata: list[Callable[[Metadata], None]] = []
         self._topics: set[str] = set()
+        self._asked: frozenset[str] = frozenset()
         self._connections: dict[tuple[int, str], Connection] = {}
         self._opening: dict[tuple[int, str], asyncio.Task[Connection]] = {}
         self._bootstrap: Connection | None = None
@@ -126,7 +127,7 @@ class Cluster:
         self._topics -= set(topics)
 
     async def topic(self, name: str, timeout_ms: float | None = None) -> TopicInfo:
-        """A topic's partitions, asked for where not known.
+        """A topic's partitions, asked for where not known, and kept fresh from then on.
 
         Raises `UnknownTopic` once the broker says that there is no such topic and does not create it by asking, and
         `BrokerError` for a name that is refused.
@@ -137,7 +138,7 @@ class Cluster:
         """As `topic`, for several at once; returns the last."""
         wanted = list(names)
         assert wanted, "no topic named"
-        missing = [name for name in wanted if not self.metadata.partition_count(name)]
+        missing = [name for name in wanted if not self._is_kept_fresh(name)]
         if missing:
             self._topics |= set(missing)
             limit_ms = self.request_timeout_ms if timeout_ms is None else timeout_ms
@@ -148,11 +149,16 @@ class Cluster:
                 raise RequestTimedOut(f"no metadata for topic {missing[0]!r} within {limit_ms:.0f} ms") from None
         return self.metadata.topics[wanted[-1]]
 
+    def _is_kept_fresh(self, name: str) -> bool:
+        """Known, and asked for by each refresh. What a `look_up` brought may be long out of date."""
+        is_followed = self.wants_all_topics or (name in self._topics and name in self._asked)
+        return is_followed and self.metadata.partition_count(name) > 0
+
     async def _find(self, names: list[str]) -> None:
         attempt = 0
         while True:
             await self.refresh()
-            missing = [name for name in names if not self.metadata.partition_count(name)]
+            missing = [name for name in names if not self._is_kept_fresh(name)]
             if not missing:
                 return
             error = self.metadata.errors.get(missing[0], ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -193,6 +199,7 @@ class Cluster:
         if answer.error_code:
             raise BrokerError(answer.error_code, "metadata")
         self.metadata = merge(self.metadata, answer, asked)
+        self._asked = frozenset(asked or ())
         for listener in self.on_metadata:
             listener(self.metadata)
 
@@ -275,7 +282,7 @@ class Cluster:
                 raise  # all brokers have the same users and authorities, and repeating it may lock the user out
             except ClientError as e:
                 errors.append(str(e))
-        raise NoBrokerAvailable("no broker can be reached: " + "; ".join(errors))
+        raise NoBrokerAvailable("no broker can be reached: " + "; ".join(sorted(errors)))
 
     # Requests
 

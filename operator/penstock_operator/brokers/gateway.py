@@ -135,13 +135,13 @@ class Gateway(GroupGateway):
         self, names: Sequence[str] | None = None, *, settings: bool | Collection[str] = True
     ) -> dict[str, TopicState]:
         """A topic whose settings a broker does not know yet counts as not there yet: without its owner it would look
-        like nobody's."""
+        like nobody's. A move that begins or ends while this is asked counts as under way: without it, replicas that
+        come and go would look as if they were all to stay."""
 
         async def ask(admin: Admin) -> dict[str, TopicState]:
-            described, moving = await asyncio.gather(
-                admin.describe_topics_many(names), admin.list_partition_reassignments()
-            )
-            infos = told(described)
+            before = await admin.list_partition_reassignments()
+            infos = told(await admin.describe_topics_many(names))
+            moving = {**before, **await admin.list_partition_reassignments()}
             if names is None:
                 infos = {name: info for name, info in infos.items() if not info.is_internal}
             if not settings:

@@ -67,11 +67,14 @@ class Acting:
     ) -> str:
         namespace = cluster.metadata.namespace
         match action:
-            case Apply(resource, body, why, is_new):
-                if is_new and (problem := await self._why_not_ours(cluster, resource, body["metadata"]["name"])):
-                    raise NotOursError(problem)
+            case Apply(resource, body, why, is_new, seen):
+                if is_new:
+                    body, seen = await self._made_new(cluster, resource, body)
                 log.info("applies", resource=resource.plural, name=body["metadata"]["name"], why=why)
-                await self._apply(resource, namespace, body, memory)
+                if seen is None:
+                    await self._apply(resource, namespace, body, memory)
+                else:
+                    await self._apply_to(resource, namespace, body, memory, seen)
             case ResizeSet(body, removed, version):
                 await self._apply(STATEFUL_SETS, namespace, body, memory, version)
                 told.append(Happening("Normal", "BrokersRemoved", f"broker {words(removed)} held nothing and goes"))
@@ -90,20 +93,30 @@ class Acting:
                 return await self._tell_brokers(cluster, action, memory)
         return ""
 
-    async def _why_not_ours(self, cluster: Cluster, resource: Resource, name: str) -> str:
-        """Why an object that is about to be made cannot be: one of the name is there, and is somebody else's."""
-        meta = cluster.metadata
-        there = await self._kube.get(resource, meta.namespace, name)
-        if there is None or there["metadata"].get("labels", {}).get(names.CLUSTER_LABEL) == meta.name:
-            return ""
-        owners = there["metadata"].get("ownerReferences") or ()
-        if any(owner.get("uid") == meta.uid for owner in owners):
-            return ""
-        whose = next((f", of {owner.get('kind')} {owner.get('name')}" for owner in owners), "")
-        return (
-            f"{there.get('kind', resource.plural)} {name} is there already and is not this Cluster's{whose}:"
-            " delete it, or make the Cluster under another name"
-        )
+    async def _made_new(self, cluster: Cluster, resource: Resource, body: Object) -> tuple[Object, Object | None]:
+        """What is to be applied where no object was seen, and the one that is there all the same, of a StatefulSet:
+        a watch that is late, or a label that was taken away, must not take pods that nobody has emptied. Raises
+        `NotOursError`."""
+        there = await self._kube.get(resource, cluster.metadata.namespace, body["metadata"]["name"])
+        if problem := why_not_ours(cluster, resource, there):
+            raise NotOursError(problem)
+        if there is None or resource != STATEFUL_SETS:
+            return body, None
+        replicas = max(int(body["spec"]["replicas"]), int(there.get("spec", {}).get("replicas") or 0))
+        return body | {"spec": body["spec"] | {"replicas": replicas}}, there
+
+    async def _apply_to(self, resource: Resource, namespace: str, body: Object, memory: Memory, seen: Object) -> None:
+        """Only where what was seen is still wanted as it was: its status may have gone on. A request that was decided
+        by another, or long ago, is refused (409), for the next look to decide."""
+        try:
+            await self._apply(resource, namespace, body, memory, str(seen["metadata"].get("resourceVersion") or ""))
+        except KubeError as e:
+            there = await self._kube.get(resource, namespace, body["metadata"]["name"]) if e.status == 409 else None
+            if there is not None and compare.difference(wanted_of(body), there) is None:
+                return  # done before, and the copy is late
+            if there is None or identity(there) != identity(seen):
+                raise
+            await self._apply(resource, namespace, body, memory, str(there["metadata"]["resourceVersion"]))
 
     async def _apply(self, resource: Resource, namespace: str, body: Object, memory: Memory, version: str = "") -> None:
         """With `version` only where the object is still of that."""
@@ -151,3 +164,24 @@ def summed_up(problems: list[str]) -> str:
     """The first in full, and how many others there are."""
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
     return problems[0] + more if problems else ""
+
+
+def identity(body: Object) -> tuple[object, object]:
+    """Another UID is another object, another generation one that is wanted otherwise."""
+    return body["metadata"].get("uid"), body["metadata"].get("generation")
+
+
+def why_not_ours(cluster: Cluster, resource: Resource, there: Object | None) -> str:
+    """Why an object that is about to be made cannot be: one of the name is there, and is somebody else's."""
+    meta = cluster.metadata
+    if there is None or there["metadata"].get("labels", {}).get(names.CLUSTER_LABEL) == meta.name:
+        return ""
+    owners = there["metadata"].get("ownerReferences") or ()
+    if any(owner.get("uid") == meta.uid for owner in owners):
+        return ""
+    whose = next((f", of {owner.get('kind')} {owner.get('name')}" for owner in owners), "")
+    return (
+        f"{there.get('kind', resource.plural)} {there['metadata']['name']} is there already and is not this"
+        f" Cluster's{whose}:"
+        " delete it, or make the Cluster under another name"
+    )

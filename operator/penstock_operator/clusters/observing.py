@@ -50,6 +50,9 @@ class Memory:
     """By topic, as of the last look at which something depended on it: enough to go on telling of it."""
     seen_ready: dict[str, tuple[str, str]] = field(default_factory=dict)
     """By UID, of pods that are ready since a time to come: since when, and when that was seen first."""
+    brokers_error: str = ""
+    """Why brokers say nothing, in the words of the first try since they last did: other words for it are no news, and
+    each would be a status, whose echo is the next look."""
 
 
 class Observing:
@@ -111,7 +114,7 @@ class Observing:
     ) -> tuple[Said | None, str]:
         """What brokers say, or why they say nothing."""
         if not any(pod.is_running for pod in pods):
-            memory.said = None
+            memory.said, memory.brokers_error = None, ""
             return None, "none of them runs"
         if memory.said is not None and not fresh and now - memory.said_at < FRESH_S:
             return memory.said, ""
@@ -126,11 +129,12 @@ class Observing:
                 else:
                     memory.said, memory.min_insync = await surely_said_by(brokers)
         except BrokersError as e:
-            return None, str(e)
+            memory.brokers_error = memory.brokers_error or str(e)
         except TimeoutError:
-            return None, f"no answer for {PATIENCE_S:.0f} s"
-        memory.said_at = now
-        return memory.said, ""
+            memory.brokers_error = memory.brokers_error or f"no answer for {PATIENCE_S:.0f} s"
+        else:
+            memory.said_at, memory.brokers_error = now, ""
+        return memory.said, memory.brokers_error
 
 
 def clamped(pods: Sequence[Pod], memory: Memory, wall: str) -> list[Pod]:

@@ -6,11 +6,12 @@ row that lack it; that all is being taken down with it, by what the API server s
 
 Lists prove nothing where the definitions were deleted and made again while nobody looked: all objects are missing then,
 and what is restored comes back one by one. So they do not count while the Cluster is missing, and for a while after it
-was made.
+was made; nor while the list itself has nothing that was there before: one definition alone may have been made again.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from penstock_operator.model.common import API_VERSION, PLURALS, Kind
@@ -19,6 +20,10 @@ from penstock_operator.ports.kube import CLUSTERS, Kube, KubeError, Object, Reso
 MAX_REMEMBERED = 20_000
 YOUNG_S = 600.0
 """After a Cluster was made, for which nothing is deleted because lists lack its object."""
+NO_PROOF = (
+    "nothing is deleted because the list lacks its object: none of this kind in the namespace is older than"
+    f" {YOUNG_S:.0f} s, so its definition may have been made again"
+)
 
 
 class KeptOwners:
@@ -41,8 +46,17 @@ class KeptOwners:
 def do_lists_count(cluster: Object | None, wall_s: float) -> bool:
     """Whether objects of this Cluster that complete lists lack may count as deleted. `wall_s`: now, in s since 1970."""
     metadata = cluster["metadata"] if cluster is not None else {}
-    if not metadata or metadata.get("deletionTimestamp") is not None:
-        return False
+    return bool(metadata) and metadata.get("deletionTimestamp") is None and is_settled(metadata, wall_s)
+
+
+def does_list_count(bodies: Iterable[Object], wall_s: float) -> bool:
+    """Whether what a complete list of a kind in a namespace lacks may count as deleted: something on it was there
+    before the definition can have been made again, or for as long as it takes to bring all back."""
+    return any(is_settled(body["metadata"], wall_s) for body in bodies)
+
+
+def is_settled(metadata: Object, wall_s: float) -> bool:
+    """Whether an object was made long ago."""
     try:
         made = datetime.fromisoformat(str(metadata.get("creationTimestamp")))
     except ValueError:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from penstock_operator.ports.kube import CONSUMER_GROUPS, NODES, TOPICS, Object, Resource
+from penstock_operator.ports.kube import CLUSTERS, CONSUMER_GROUPS, NODES, TOPICS, Object, Resource
 
 CLUSTER_LABEL = "penstock.io/cluster"
 Change = Literal["changed", "deleted"]
@@ -34,8 +34,9 @@ class _Kind:
     by_cluster: dict[Name, dict[str, Object]] = field(default_factory=dict)
     gone: OrderedDict[Name, _Gone] = field(default_factory=OrderedDict)
     """When, whether a DELETED event told it, what it was, and as of which version it was not there."""
-    told_gone: OrderedDict[str, tuple[float, Object]] = field(default_factory=OrderedDict)
-    """By UID, those of `gone` that a DELETED event told; also where another of the name has come since."""
+    told_gone: OrderedDict[str, tuple[float, Object, str]] = field(default_factory=OrderedDict)
+    """By UID, those of `gone` that a DELETED event told, also where another of the name has come since; with the UID of
+    the `Cluster` that they named, as it was there then ("" where none was)."""
     lists_to_come: set[str | None] | None = None
     """Namespaces (None: all) whose first list has not come; None where nothing is known of the resource."""
 
@@ -84,6 +85,11 @@ class Copies:
         found = kind.told_gone.get(uid) if kind else None
         return None if found is None or found[0] + REMEMBER_DELETED_S < self._now() else found[1]
 
+    def has_same_cluster(self, resource: Resource, uid: str) -> bool:
+        kind = self._kinds.get(resource)
+        found = kind.told_gone.get(uid) if kind else None
+        return found is not None and found[2] != "" and found[2] == self._cluster_uid(resource, found[1])
+
     def deleted_names(self, resource: Resource) -> Sequence[Name]:
         """Of all that `deleted` remembers."""
         kind = self._kinds.get(resource)
@@ -102,7 +108,7 @@ class Copies:
             return False
         slim = slimmed(resource, body)
         if is_deleted:
-            self._forget(kind, name, slim, _version(body), is_told=True)
+            self._forget(kind, name, slim, _version(body), self._cluster_uid(resource, slim))
             self._tell(resource, "deleted", slim)
             return True
         if _is_from_before(kind.gone.get(name), body):
@@ -130,7 +136,7 @@ class Copies:
             if name not in there and _number(body["metadata"].get("resourceVersion")) <= _number(version)
         ]
         for name, body in gone:
-            self._forget(kind, name, body, _number(version), is_told=False)
+            self._forget(kind, name, body, _number(version))
             self._tell(resource, "deleted", body)
         if kind.lists_to_come is not None:
             kind.lists_to_come.discard(namespace)
@@ -138,6 +144,11 @@ class Copies:
 
     def _kind(self, resource: Resource) -> _Kind:
         return self._kinds.setdefault(resource, _Kind())
+
+    def _cluster_uid(self, resource: Resource, body: Object) -> str:
+        """Of the `Cluster` that an object names; "" where it is not there."""
+        found = self.get(CLUSTERS, name_of(body)[0], cluster_of(resource, body))
+        return _uid(found) if found is not None else ""
 
     def _tell(self, resource: Resource, change: Change, body: Object) -> None:
         for listener in self._listeners:
@@ -163,15 +174,16 @@ class Copies:
                 if not members:
                     del kind.by_cluster[name[0], cluster or ""]
 
-    def _forget(self, kind: _Kind, name: Name, body: Object, version: int, *, is_told: bool) -> None:
+    def _forget(self, kind: _Kind, name: Name, body: Object, version: int, cluster_uid: str | None = None) -> None:
+        """`cluster_uid` where a DELETED event told it."""
         known = kind.by_name.get(name)
         if known is not None:
             self._drop(kind, name, known)
         now = self._now()
         kind.gone.pop(name, None)
-        kind.gone[name] = (now, is_told, body, version)
-        if is_told:
-            kind.told_gone[_uid(body)] = (now, body)
+        kind.gone[name] = (now, cluster_uid is not None, body, version)
+        if cluster_uid is not None:
+            kind.told_gone[_uid(body)] = (now, body, cluster_uid)
             if len(kind.told_gone) > MAX_DELETED or next(iter(kind.told_gone.values()))[0] + REMEMBER_DELETED_S < now:
                 kind.told_gone.popitem(last=False)
         while kind.gone and (

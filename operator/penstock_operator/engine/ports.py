@@ -32,6 +32,10 @@ class Objects(Protocol):
     def deleted_of_uid(self, resource: Resource, uid: str) -> Object | None:
         """As `deleted`, by UID: also where another object of the name is there again."""
 
+    def has_same_cluster(self, resource: Resource, uid: str) -> bool:
+        """Whether the `Cluster` that an object named is there, and is the one that was there when the object's DELETED
+        event came: otherwise it may have gone with everything else, of which some has been made again."""
+
 
 class Connections(Protocol):
     """Brokers by cluster, connected on demand and kept."""

@@ -3,9 +3,10 @@
 There are no finalizers, so an object may go while nobody looks. The group keeps who owned it and what was wanted
 (`penstock.owner`, `penstock.deletion.policy`). It is deleted when the object's DELETED event came, or when two complete
 lists in a row, fresh from the API server, lack the owner's UID (while the Cluster is missing or was made a moment ago
-they do not count); never while the namespace or the definition of ConsumerGroups is going away with everything in it,
-which a dry-run create tells. A group that is kept although what is stored says Delete (its object's last word had not
-reached the brokers, or all is going) loses that note: it must not be deleted later for the same absence.
+they do not count, nor does a list with nothing that was not); never while the namespace or the definition of
+ConsumerGroups is going away with everything in it, which a dry-run create tells. A group that is kept although what is
+stored says Delete (its object's last word had not reached the brokers, or all is going) loses that note: it must not be
+deleted later for the same absence.
 """
 
 from __future__ import annotations
@@ -14,7 +15,14 @@ import msgspec
 
 from penstock.runtime.clock import Clock
 from penstock.runtime.logging import get_logger
-from penstock_operator.engine.absence import KeptOwners, do_lists_count, do_lists_count_now, is_taken_down
+from penstock_operator.engine.absence import (
+    NO_PROOF,
+    KeptOwners,
+    do_lists_count,
+    do_lists_count_now,
+    does_list_count,
+    is_taken_down,
+)
 from penstock_operator.engine.ports import Connections, Objects, Verdict
 from penstock_operator.groups.views import Place, View, Views, parsed
 from penstock_operator.model.common import LISTS_WITHOUT, Key
@@ -40,6 +48,8 @@ class Endings:
         self._lacked: dict[tuple[Place, str, str], int] = {}
         """By cluster, group and owner's UID, in how many lists in a row it was missing."""
         self._kept_owners = KeptOwners()
+        self._told: set[str] = set()
+        """Namespaces whose lists prove nothing, as was said."""
 
     async def gone(self, key: Key) -> Verdict:
         """An object that the watches no longer have."""
@@ -50,9 +60,13 @@ class Endings:
             group = parsed(last)
         except msgspec.ValidationError:
             return Verdict()
-        if not _is_to_go(group):
-            self._kept_owners.note(group.metadata.uid)
         place = (key.namespace, group.spec.cluster_ref.name)
+        try:
+            await self._settle(place, group)
+        except KubeError as error:
+            return Verdict(error=str(error))
+        if _is_to_go(group) and not self._objects.has_same_cluster(CONSUMER_GROUPS, group.metadata.uid):
+            return Verdict()  # It may have gone with everything else: lists decide.
         brokers = self._connections.of(*place)
         if brokers is None or group.group_id in self._views.winners(*place):
             return Verdict()  # Nobody to ask, or another object stands for it: that one decides.
@@ -64,13 +78,22 @@ class Endings:
             return Verdict(error=str(error))
         return Verdict()
 
+    async def _settle(self, place: Place, group: ConsumerGroup) -> None:
+        """Notes when the event comes that the group stays, whatever the brokers say: later, when they answer and the
+        namespace is back, it would look like somebody's wish."""
+        uid = group.metadata.uid
+        if uid in self._kept_owners:
+            return
+        if not _is_to_go(group) or await is_taken_down(self._kube, "ConsumerGroup", *place):
+            self._kept_owners.note(uid)
+
     async def _finish(self, place: Place, brokers: Brokers, group: ConsumerGroup) -> None:
         """The end of a group whose object was deleted, by the last word of that."""
         uid = group.metadata.uid
         state = (await brokers.groups([group.group_id])).get(group.group_id)
         if state is None or state.settings.get(OWNER, uid) != uid:
             return
-        if _is_to_go(group) and not await is_taken_down(self._kube, "ConsumerGroup", *place):
+        if uid not in self._kept_owners:
             await self._delete(place, brokers, group.group_id)
         elif owner_of_ended(state) == uid:
             await self._keep(place, brokers, group.group_id)
@@ -91,14 +114,27 @@ class Endings:
                 continue
             uids = {body["metadata"]["uid"] for body in bodies}
             wanted = {_group_of(body) for body in bodies}
+            counts = does_list_count(bodies, self._wall_s())
+            self._tell(namespace, counts)
             for candidate in [c for c in candidates if c[0][0] == namespace]:
                 (_, cluster), group_id, uid = candidate
-                if uid in uids or (cluster, group_id) in wanted:  # also by one that no watch has told of
+                # One that is known to have gone, and whose group stays, needs no proof: what is stored is put right.
+                is_proof = counts or self._was_to_stay(uid)
+                # Also where one wants it that no watch has told of.
+                if not is_proof or uid in uids or (cluster, group_id) in wanted:
                     self._lacked.pop(candidate, None)
                     continue
                 self._lacked[candidate] = self._lacked.get(candidate, 0) + 1
                 if self._lacked[candidate] >= LISTS_WITHOUT:
                     await self._end_safely(candidate)
+
+    def _tell(self, namespace: str, counts: bool) -> None:
+        """Says once of a namespace that groups are kept whose objects may have been deleted."""
+        if counts:
+            self._told.discard(namespace)
+        elif namespace not in self._told:
+            self._told.add(namespace)
+            log.warning("groups without their object are kept", namespace=namespace, why=NO_PROOF)
 
     async def _end_safely(self, candidate: tuple[Place, str, str]) -> None:
         try:

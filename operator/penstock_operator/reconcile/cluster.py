@@ -23,6 +23,7 @@ from penstock_operator.reconcile.cluster_actions import (
     ResizeSet,
 )
 from penstock_operator.reconcile.cluster_external import plan_external
+from penstock_operator.reconcile.cluster_founded import is_founded, members_of_claims
 from penstock_operator.reconcile.cluster_moves import Moves, Planned
 from penstock_operator.reconcile.cluster_observed import Observed
 from penstock_operator.reconcile.cluster_roll import Roll, plan_roll
@@ -111,20 +112,16 @@ def reconcile(cluster: Cluster, observed: Observed, *, image: str, planned: Plan
 
 
 def etcd_members(cluster: Cluster, observed: Observed, noted: notes.Notes) -> int:
-    """Fixed when the cluster is made: etcd's members know each other by name."""
-    if noted.etcd_members:
-        return noted.etcd_members
+    """Fixed when the cluster is made: etcd's members know each other by name. What pods are made with goes before what
+    is noted, which anybody who may write ConfigMaps can change."""
     spec = ((observed.stateful_set or {}).get("spec", {}).get("template") or {}).get("spec") or {}
     for container in spec.get("initContainers") or ():
         for variable in container.get("env") or ():
             if variable.get("name") == "ETCD_NAMES" and variable.get("value"):
-                return len(variable["value"].split(","))
-    return members_of_claims(observed) or etcd.members_for(cluster.spec.brokers.replicas)
-
-
-def members_of_claims(observed: Observed) -> int:
-    """How many members the etcd has whose data are there, maybe an earlier Cluster's of this name; 0: not known."""
-    return max((claim.members for claim in observed.claims if not claim.is_terminating), default=0)
+                count = len(str(variable["value"]).split(","))
+                if count in etcd.MEMBERS:
+                    return count
+    return noted.etcd_members or members_of_claims(observed) or etcd.members_for(cluster.spec.brokers.replicas)
 
 
 def note_claims(observed: Observed, members: int) -> list[NoteClaim]:
@@ -134,16 +131,6 @@ def note_claims(observed: Observed, members: int) -> list[NoteClaim]:
         if claim.template == names.ETCD_CLAIM and claim.ordinal < members and not claim.members
         if not claim.is_terminating
     ]
-
-
-def is_founded(cluster: Cluster, observed: Observed) -> bool:
-    """Whether brokers have formed the cluster, ever. The ConfigMap outlives a status that was lost; that of an earlier
-    Cluster of this name, whose claims may be gone, does not count, but what is noted at claims does."""
-    if cluster.status.cluster_id is not None or observed.said is not None or members_of_claims(observed):
-        return True
-    body = observed.config_map or {"metadata": {}}
-    owners = {owner.get("uid") for owner in body["metadata"].get("ownerReferences") or ()}
-    return cluster.metadata.uid in owners and etcd.FOUNDED in (body.get("data") or {})
 
 
 def plan_moves(
@@ -205,7 +192,8 @@ def plan_applies(
             version = str(live["metadata"].get("resourceVersion") or "")
             found.append(ResizeSet(body, tuple(sorted(scale.leaving)), version))
         else:
-            found.append(Apply(resource, body, why, is_new=live is None))
+            seen = live if resource == STATEFUL_SETS else None
+            found.append(Apply(resource, body, why, is_new=live is None, seen=seen))
     return found
 
 

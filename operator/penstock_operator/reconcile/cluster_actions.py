@@ -21,6 +21,9 @@ class Apply:
     """For the log: what was missing or different."""
     is_new: bool = False
     """Whether none was seen. One that is not this cluster's may be there, as watches choose by labels."""
+    seen: Object | None = None
+    """What was looked at, where that must not have changed since: of a StatefulSet, whose number of pods is decided by
+    what is there, and not by the resource alone."""
 
 
 @dataclass(frozen=True, slots=True)

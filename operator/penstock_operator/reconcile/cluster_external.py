@@ -33,7 +33,7 @@ def plan_external(cluster: Cluster, observed: Observed, pods: int, noted: Mappin
     unwanted = tuple(
         Remove(SERVICES, n, body["metadata"]["uid"])
         for n, body in sorted(services.items())
-        if names.ORDINAL_LABEL in (body["metadata"].get("labels") or {}) and n not in kept
+        if names.ORDINAL_LABEL in (body["metadata"].get("labels") or {}) and n not in kept and is_own(cluster, body)
     )
     addresses = {}
     for ordinal in range(count):
@@ -47,6 +47,11 @@ def plan_external(cluster: Cluster, observed: Observed, pods: int, noted: Mappin
     }
     missing = tuple(ordinal for ordinal in range(count) if ordinal not in addresses)
     return External(addresses, unknown_to, missing, unwanted)
+
+
+def is_own(cluster: Cluster, body: Object) -> bool:
+    """Labels are anybody's: a copy that a user made has them, too."""
+    return any(owner.get("uid") == cluster.metadata.uid for owner in body["metadata"].get("ownerReferences") or ())
 
 
 def told_addresses(observed: Observed) -> dict[int, str]:

@@ -24,8 +24,8 @@ class Partitions:
     """Replicas by broker, those that come and go included."""
     behind: Mapping[int, int] = field(default_factory=dict)
     """By broker, its replicas that are not in sync."""
-    unspared: Mapping[int, int] = field(default_factory=dict)
-    """By broker, partitions of which it is in sync and another replica is not: without it they would lack two."""
+    in_sync: Mapping[int, int] = field(default_factory=dict)
+    """By broker, its replicas that are in sync: what it takes away when it goes."""
     alone: Mapping[int, int] = field(default_factory=dict)
     """By broker, partitions of which it has the only replica: they are away while it is."""
     tight: Mapping[tuple[int, ...], int] = field(default_factory=dict)
@@ -54,7 +54,7 @@ def summary(topics: Mapping[str, TopicState], min_insync: Mapping[str, int] | No
     offline = under = moving = total = 0
     held: Counter[int] = Counter()
     behind: Counter[int] = Counter()
-    unspared: Counter[int] = Counter()
+    in_sync: Counter[int] = Counter()
     alone: Counter[int] = Counter()
     tight: Counter[tuple[int, ...]] = Counter()
     example = ""
@@ -65,6 +65,7 @@ def summary(topics: Mapping[str, TopicState], min_insync: Mapping[str, int] | No
         for part in topics[name].partitions:
             total += 1
             held.update(part.replicas)
+            in_sync.update(part.isr)
             offline += part.leader < 0
             moving += bool(part.adding or part.removing)
             due = [b for b in part.replicas if b not in part.adding] if part.adding else part.replicas
@@ -73,7 +74,6 @@ def summary(topics: Mapping[str, TopicState], min_insync: Mapping[str, int] | No
             if missing:
                 under += 1
                 behind.update(missing)
-                unspared.update(broker for broker in part.isr if broker in due)
             if len(due) == 1:
                 alone.update(due)
             elif len(due) <= least:
@@ -90,7 +90,7 @@ def summary(topics: Mapping[str, TopicState], min_insync: Mapping[str, int] | No
         moving=moving,
         held=held,
         behind=behind,
-        unspared=unspared,
+        in_sync=in_sync,
         alone=alone,
         tight=tight,
         tight_example=example,

@@ -2,9 +2,10 @@
 
 A pod that serves goes only when all others serve and are in sync, so that each partition keeps all of its replicas but
 one: with more replicas than its min.insync.replicas asks for, clients notice nothing. Those with no more are told of
-(`Partitions.tight`), as nothing but the user can help them. The controller goes last. A pod that does not serve and is
-outdated goes at once: it is no loss, and a change that was bad is mended by the next one. Whatever is not known counts
-as unsafe.
+(`Partitions.tight`), as nothing but the user can help them. The controller goes last. A pod that is outdated and does
+not run, or whose broker is in sync nowhere, goes at once: it is no loss, and a change that was bad is mended by the
+next one. Not to be ready alone says little: without etcd no broker is, and all serve. Whatever is not known counts as
+unsafe.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 
 from penstock_operator.model.cluster import Cluster
 from penstock_operator.reconcile.cluster_actions import RestartPod
+from penstock_operator.reconcile.cluster_founded import is_founded
 from penstock_operator.reconcile.cluster_observed import Observed, Pod, seconds_between
 from penstock_operator.specs.notes import Notes
 
@@ -43,8 +45,11 @@ def plan_roll(cluster: Cluster, observed: Observed, restart: str, pods: int, mem
         return Roll()
     numbers = tuple(sorted(pod.ordinal for pod in outdated))
     quorum = members if cluster.spec.etcd.sidecar is not None else 0
+    may_go = may_running_go(cluster, observed, there, restart)
     for pod in sorted(outdated, key=lambda pod: pod.ordinal):
-        if not pod.is_ready and is_no_loss(pod, observed, quorum):
+        if pod.is_ready or (pod.is_running and not (may_go and are_others_running(pod, there, pods))):
+            continue
+        if is_no_loss(pod, observed, quorum):
             return Roll(numbers, restarted(pod), reason="Rolling")
     if waits := why_not_yet(there, observed, pods):
         return Roll(numbers, None, waits, waiting(there, observed, pods), 5.0)
@@ -76,19 +81,33 @@ def is_outdated(pod: Pod, restart: str, notes: Notes) -> bool:
     return bool(pod.uid) and notes.external_unknown_to.get(pod.ordinal) == pod.uid
 
 
+def may_running_go(cluster: Cluster, observed: Observed, there: Sequence[Pod], restart: str) -> bool:
+    """Whether a pod that runs and is not ready may go at all. Where nobody says what it holds: only while there is
+    nothing to hold, and to find out with one of them whether that mends all."""
+    if observed.said is not None:
+        return True
+    if any(pod.is_ready for pod in observed.pods):
+        return False
+    return not is_founded(cluster, observed) or all(pod.restart != restart for pod in there)
+
+
+def are_others_running(pod: Pod, there: Sequence[Pod], pods: int) -> bool:
+    """Pods that run go one at a time."""
+    others = [other for other in there if other.ordinal != pod.ordinal]
+    return len(others) >= pods - 1 and all(other.is_running and not other.is_terminating for other in others)
+
+
 def is_no_loss(pod: Pod, observed: Observed, members: int) -> bool:
     """Whether a pod that is not ready can go without taking anything away. `members` 0: there is no sidecar etcd."""
     if pod.ordinal < members and pod.is_etcd_ready:
         left = sum(p.is_etcd_ready for p in observed.pods if p.ordinal < members and p.ordinal != pod.ordinal)
         if left < members // 2 + 1:
             return False
-    if not pod.is_running:
+    if not pod.is_running or observed.said is None:
         return True
-    if observed.said is None:
-        return not any(other.is_ready for other in observed.pods)
     if all(broker.broker_id != pod.ordinal for broker in observed.said.picture.brokers):
         return True
-    return not observed.said.partitions.unspared.get(pod.ordinal)
+    return not observed.said.partitions.in_sync.get(pod.ordinal)
 
 
 def why_not_yet(there: Sequence[Pod], observed: Observed, pods: int) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from penstock_operator.model.cluster import MAX_BROKERS, Cluster
 from penstock_operator.ports.brokers import SettingsChange
+from penstock_operator.reconcile.cluster_founded import is_founded
 from penstock_operator.reconcile.cluster_observed import Observed, Said
 from penstock_operator.specs.notes import Notes
 from penstock_operator.specs.settings import DRAINING
@@ -44,9 +45,9 @@ def pods_there(cluster: Cluster, observed: Observed) -> int | None:
     live = observed.stateful_set
     if live is not None:
         replicas = live.get("spec", {}).get("replicas")
-        return 1 if replicas is None else int(replicas)
+        return 1 if replicas is None else min(int(replicas), MAX_BROKERS)
     known = [pod.ordinal for pod in observed.pods]
-    if cluster.status.cluster_id is not None:  # brokers that hold replicas are not forgotten with their pods
+    if is_founded(cluster, observed):  # brokers that hold replicas are not forgotten with their pods
         known += [broker.id for broker in cluster.status.brokers if broker.id < MAX_BROKERS]
     return max(max(known) + 1, cluster.spec.brokers.replicas) if known else None
 
@@ -155,7 +156,7 @@ def _drain(cluster: Cluster, observed: Observed, notes: Notes, there: int) -> Sc
     leaving = frozenset(range(wanted, there))
     said = observed.said
     if said is None:
-        if cluster.status.cluster_id is None and not any(pod.is_ready for pod in observed.pods):
+        if not is_founded(cluster, observed) and not any(pod.is_ready for pod in observed.pods):
             return Scale(wanted, True, notes.draining, message="no cluster was formed yet", look_again_s=2.0)
         message = f"draining waits until the brokers answer: {observed.brokers_error}"
         return Scale(there, False, notes.draining, (), (), None, False, "Waiting", message, 5.0, None, leaving)

@@ -1,4 +1,7 @@
-"""Volumes: they grow where that is wanted and possible, never shrink, and one that is gone is told."""
+"""Volumes: they grow where that is wanted and possible, never shrink, and one that is gone is told.
+
+Each claim counts by itself: one that outlived an earlier Cluster, or was made by hand, may be smaller than all others.
+"""
 
 from __future__ import annotations
 
@@ -39,17 +42,17 @@ def plan_storage(cluster: Cluster, observed: Observed) -> Storage:
         sizes[template] = now
         if amount(size) < amount(now):
             reason, message = "SmallerRefused", f"volumes do not shrink: {template} stays {now}, not {size}"
-        elif amount(size) > amount(now):
-            claims = [claim for claim in observed.claims if claim.template == template and not claim.is_terminating]
-            small = [claim for claim in claims if amount(claim.requested) < amount(size)]
-            grow = [GrowClaim(claim.name, size) for claim in small]
-            if refused := [observed.refused[g.key] for g in grow if g.key in observed.refused]:
-                reason, message = "NotExpandable", f"{template} stays {now}, not {size}: {refused[0]}"
-            elif grow:
-                actions += grow
-                reason, message = "Expanding", f"{len(grow)} volumes grow to {size}"
-            else:
-                sizes[template] = size
+            continue
+        small = small_claims(cluster, observed, template, size)
+        grow = [GrowClaim(claim.name, size) for claim in small]
+        if refused := [g for g in grow if g.key in observed.refused]:
+            stays = f"{template} stays {now}" if amount(now) < amount(size) else f"{refused[0].name} stays as it is"
+            reason, message = "NotExpandable", f"{stays}, not {size}: {observed.refused[refused[0].key]}"
+        elif grow:
+            actions += grow
+            reason, message = "Expanding", f"{len(grow)} volumes grow to {size}"
+        else:
+            sizes[template] = size
     remake = _remake(observed, sizes, live) if not actions else ()
     problem = lost_volume(observed)
     if problem and not reason:
@@ -57,6 +60,17 @@ def plan_storage(cluster: Cluster, observed: Observed) -> Storage:
     elif not reason and (growing := _growing(observed)):
         reason, message = "Expanding", f"{len(growing)} volumes are being expanded: {growing[0].name}"
     return Storage(sizes, (*actions, *remake), reason, message, 2.0 if actions or remake else None)
+
+
+def small_claims(cluster: Cluster, observed: Observed, template: str, size: str) -> list[Claim]:
+    """Those of brokers that are there, or are to be: volumes that nobody uses are nobody's business."""
+    pods = max(cluster.spec.brokers.replicas, *(pod.ordinal + 1 for pod in observed.pods), 1)
+    return [
+        claim
+        for claim in observed.claims
+        if claim.template == template and claim.ordinal < pods and not claim.is_terminating
+        if amount(claim.requested) < amount(size)
+    ]
 
 
 def template_sizes(observed: Observed) -> dict[str, str]:

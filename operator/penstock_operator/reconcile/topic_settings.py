@@ -44,9 +44,10 @@ def changes(desired: Topic, there: Mapping[str, str], kept: tuple[str, ...]) -> 
 
 def kept_settings(desired: Topic, there: Mapping[str, str]) -> tuple[str, ...]:
     """Those that the object leaves as they are: of a topic that is not its own all that it does not name, afterwards
-    those of them that it never named and that are still set."""
+    those of them that it never named and that are still set. Where the status was lost (it has no topic yet, and the
+    topic is there and this object's), nobody knows which those were: all that it does not name."""
     unnamed = [name for name in sorted(there) if name not in desired.spec.config and not is_of_others(name)]
-    if there.get(OWNER) == desired.metadata.uid:
+    if there.get(OWNER) == desired.metadata.uid and desired.status.topic_id is not None:
         return tuple(name for name in unnamed if name in desired.status.kept_settings)
     return tuple(unnamed)
 

@@ -11,7 +11,10 @@ from penstock_operator.specs import names
 
 PREPARE = "etcd_prepare.py"
 FOUNDED = "etcd-founded"
-"""Key of the ConfigMap, there once brokers have formed a cluster: from then on a member without data lost them."""
+"""Key of the ConfigMap, there once brokers have formed a cluster, with whatever etcd: from then on no broker is removed
+that was not emptied, and a sidecar's member without data lost them."""
+MEMBERS = (1, names.MAX_ETCD_MEMBERS)
+"""How many a sidecar's etcd can have."""
 
 
 def members_for(replicas: int) -> int:
@@ -36,11 +39,12 @@ def flags(cluster: Cluster, members: int) -> list[str]:
 
 
 def config_data(cluster: Cluster, is_founded: bool) -> dict[str, str]:
-    """What the ConfigMap holds for the sidecar."""
+    """What the ConfigMap holds of etcd."""
+    founded = {FOUNDED: "true"} if is_founded else {}
     if cluster.spec.etcd.sidecar is None:
-        return {}
+        return founded
     script = (Path(__file__).parent / "files" / PREPARE).read_text(encoding="utf-8")
-    return {PREPARE: script} | ({FOUNDED: "true"} if is_founded else {})
+    return {PREPARE: script} | founded
 
 
 def init_containers(

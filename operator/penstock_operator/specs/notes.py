@@ -11,6 +11,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from penstock_operator.model.cluster import MAX_BROKERS
+from penstock_operator.specs import etcd
+
 DRAINING = "penstock.io/draining"
 MOVING = "penstock.io/moving"
 SETTINGS = "penstock.io/settings"
@@ -34,13 +37,12 @@ class Notes:
 
 
 def read(annotations: Mapping[str, str]) -> Notes:
-    """Whatever cannot be read counts as not noted."""
-    members = annotations.get(MEMBERS, "")
+    """Whatever cannot be read, or cannot be, counts as not noted: others may write annotations."""
     return Notes(
-        draining=frozenset(int(word) for word in _words(annotations, DRAINING) if word.isdecimal()),
+        draining=frozenset(int(word) for word in _words(annotations, DRAINING) if _is_broker(word)),
         moving=annotations.get(MOVING, ""),
         settings=frozenset(_words(annotations, SETTINGS)),
-        etcd_members=int(members) if members.isdecimal() else 0,
+        etcd_members=next((n for n in etcd.MEMBERS if annotations.get(MEMBERS) == str(n)), 0),
         external_unknown_to=_by_number(annotations.get(EXTERNAL, "")),
     )
 
@@ -70,4 +72,8 @@ def _by_number(text: str) -> dict[int, str]:
         return {}
     if not isinstance(found, dict):
         return {}
-    return {int(n): str(value) for n, value in found.items() if n.isdecimal()}
+    return {int(n): str(value) for n, value in found.items() if _is_broker(n)}
+
+
+def _is_broker(word: str) -> bool:
+    return word.isdecimal() and len(word) <= len(str(MAX_BROKERS))

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from penstock_operator.engine.absence import is_taken_down
+from penstock_operator.engine.absence import KeptOwners, is_taken_down
 from penstock_operator.engine.ports import Objects
 from penstock_operator.model.common import Key
 from penstock_operator.model.topic import Topic, TopicStatus
@@ -22,7 +22,7 @@ from penstock_operator.reconcile.topic import reconcile
 from penstock_operator.reconcile.topic_placement import wanted_replicas
 from penstock_operator.reconcile.topic_types import Create, Observed, Reassign, TopicAction
 from penstock_operator.topics.carrying import Outcome, carry_out
-from penstock_operator.topics.looking import Wishes, gone, may_move
+from penstock_operator.topics.looking import Wishes, gone, last_word, may_move
 from penstock_operator.topics.troubles import ClusterKey, Troubles
 
 ROUNDS = 3
@@ -69,7 +69,7 @@ class Batch:
         absences: Mapping[str, int],
         loads: Mapping[int, int] | None,
         moving: int,
-        kept_owners: Container[str] = (),
+        kept_owners: KeptOwners,
     ) -> None:
         self._cluster, self._brokers, self._kube, self._objects = cluster, brokers, kube, objects
         self._known, self._troubles, self._absences, self._kept_owners = known, troubles, absences, kept_owners
@@ -83,6 +83,7 @@ class Batch:
 
     async def run(self, looks: list[Look]) -> None:
         """Fills in what came of each. Never raises for brokers or the API server."""
+        await self._settle_deletions(looks)
         brokers = self._brokers
         if brokers is None:
             for look in looks:
@@ -93,6 +94,17 @@ class Batch:
         except BrokersError as e:
             self._troubles.failed(self._cluster, str(e))
             self._in_trouble(looks)
+
+    async def _settle_deletions(self, looks: list[Look]) -> None:
+        """Finds out, when an object's DELETED event comes, whether it went with its namespace or definition, whatever
+        the brokers say: later, when they answer and these are back, it would look like somebody's wish."""
+        for look in looks:
+            if look.desired is not None or last_word(look.body) != "Delete":
+                continue
+            await self._check_deletion()
+            if self._may_delete is False:
+                self._kept_owners.note(str(look.body["metadata"].get("uid") or ""))
+            look.error = self._may_not_tell
 
     def _in_trouble(self, looks: list[Look]) -> None:
         lasting = self._troubles.is_lasting(self._cluster)

@@ -2,7 +2,7 @@
 
 An event that came is dealt with by its key. Here is what no event told: an owner that is missing from two complete
 lists in a row, which are asked for only where there is a topic whose owner is not known. Clusters that were made a
-moment ago are left out: their Topics may be on their way.
+moment ago are left out, and lists without a Topic that was not: Topics may be on their way.
 """
 
 from __future__ import annotations
@@ -12,7 +12,13 @@ from dataclasses import replace
 
 import structlog
 
-from penstock_operator.engine.absence import do_lists_count, do_lists_count_now, is_taken_down
+from penstock_operator.engine.absence import (
+    NO_PROOF,
+    do_lists_count,
+    do_lists_count_now,
+    does_list_count,
+    is_taken_down,
+)
 from penstock_operator.engine.ports import Connections, Objects
 from penstock_operator.model.common import LISTS_WITHOUT, Key
 from penstock_operator.ports.brokers import DELETION_POLICY, OWNER, Brokers, BrokersError, TopicState
@@ -43,6 +49,8 @@ class Leftovers:
     ) -> None:
         self._kube, self._objects, self._connections = kube, objects, connections
         self._absences, self._put, self._wall, self._kept_owners = absences, put, wall, kept_owners
+        self._told: set[str] = set()
+        """Namespaces whose lists prove nothing, as was said."""
 
     async def sweep(self) -> None:
         """One look at each cluster. Never raises for one of them."""
@@ -103,12 +111,32 @@ class Leftovers:
                 continue
             there = {str(body["metadata"].get("uid")) for body in bodies}
             wanted.update((cluster_of(body), topic_name_of(body)) for body in bodies)
+            counts = does_list_count(bodies, self._wall())
+            self._tell(namespace, suspects, of_namespace - there, counts)
             for owner in of_namespace:
-                if owner in there:
+                # One that is known to have gone, and whose topic stays, needs no proof: what is stored is put right.
+                if owner in there or not (counts or owner in self._kept_owners):
                     self._absences.pop(owner, None)
                 else:
                     self._absences[owner] = self._absences.get(owner, 0) + 1
         return wanted
+
+    def _tell(
+        self, namespace: str, suspects: Mapping[ClusterKey, Mapping[str, TopicState]], lacking: set[str], counts: bool
+    ) -> None:
+        """Says once of a namespace that topics are kept whose objects may have been deleted."""
+        if counts or not lacking:
+            self._told.discard(namespace)
+        elif namespace not in self._told:
+            self._told.add(namespace)
+            names = [
+                name
+                for (of, _), topics in suspects.items()
+                for name, topic in topics.items()
+                if of == namespace and topic.settings[OWNER] in lacking
+            ]
+            count, such_as = len(names), names[:5]
+            log.warning("topics.leftovers.kept", namespace=namespace, topics=count, such_as=such_as, why=NO_PROOF)
 
     async def _settle(self, cluster: ClusterKey, body: Object, topics: Mapping[str, TopicState]) -> None:
         brokers = self._connections.of(*cluster)

@@ -74,16 +74,20 @@ def gone(
     kept_owners: Container[str] = (),
 ) -> Gone | None:
     """What is known of the object that a topic belongs to; None where it is there, or where the topic is nobody's.
-    `kept_owners` has the UIDs of deleted objects whose last word was Retain, for longer than `objects` has them."""
+    `kept_owners` has the UIDs of deleted objects whose topics stay, for longer than `objects` has them: what was found
+    out when they went counts, whatever is true now. A DELETED event from before the present `Cluster` was there may
+    have been of a namespace that went: it proves no more than a list."""
     owner = topic.settings.get(OWNER) if topic is not None else None
     if topic is None or not owner or known.wants(topic.name, owner):
         return None
-    last = objects.deleted_of_uid(TOPICS, owner)
-    if last is None and owner in kept_owners:
+    if owner in kept_owners:
         return Gone(True, "Retain", absences.get(owner, 0))
+    last = objects.deleted_of_uid(TOPICS, owner)
     if last is None:
         return Gone(lists_without=absences.get(owner, 0))
     policy = last_word(last)
+    if policy == "Delete" and not objects.has_same_cluster(TOPICS, owner):
+        return Gone(lists_without=absences.get(owner, 0))
     same_name = desired is not None and last["metadata"]["name"] == desired.metadata.name
     return Gone(True, policy, absences.get(owner, 0), same_name)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection
 from typing import Any
 
 from clusters.cluster_kit import NAME, NS, World, formed
 
 from penstock_operator.model.common import Key
-from penstock_operator.ports.brokers import BrokersError
+from penstock_operator.ports.brokers import BrokersError, Picture
 from penstock_operator.ports.kube import (
     BUDGETS,
     CLAIMS,
@@ -378,3 +379,38 @@ async def test_draining_that_a_person_began_is_left_alone() -> None:
     await world.run(20)
     assert world.setting(1, DRAINING) == "true"
     assert world.cluster.status.brokers[1].state in ("Draining", "Removable")
+
+
+async def test_brokers_that_etcds_absence_made_unready_are_not_restarted_though_all_are_outdated() -> None:
+    world = await formed()
+    world.brokers.add_topic("t", [(0, 1, 2)])
+    pods = {pod["metadata"]["uid"] for pod in world.kube.objects.of(PODS, NS)}
+    for pod in world.kube.objects.of(PODS, NS):
+        unready = {"type": "Ready", "status": "False", "lastTransitionTime": world.stamp()}
+        world.kube.put(PODS, {**pod, "status": {**pod["status"], "conditions": [unready]}})
+    world.apply(image="penstock:2")
+    await world.run(60)
+    assert {pod["metadata"]["uid"] for pod in world.kube.objects.of(PODS, NS)} == pods
+    assert "broker 0 is not ready" in world.message("Rolled")
+
+
+async def test_a_silence_is_written_once_in_whatever_words_brokers_are_silent() -> None:
+    world = await formed()
+    words = itertools.count()
+    real = world.brokers.picture
+
+    async def silent() -> Picture:
+        raise BrokersError(f"no broker can be reached: try {next(words)}")
+
+    world.brokers.picture = silent  # type: ignore[method-assign]
+    for silence in (1, 2):
+        before = world.kube.changes["patch_status"]
+        await world.controller.resync()
+        await world.run(120)
+        assert world.kube.changes["patch_status"] == before + 1
+        assert world.condition("Ready") == ("Unknown", "BrokersUnreachable")
+        world.brokers.picture = real  # type: ignore[method-assign]
+        await world.run(60)
+        assert world.condition("Ready") == ("True", "Serving")
+        world.brokers.picture = silent  # type: ignore[method-assign]
+        assert next(words) < 100 * silence, "and nobody asks without a pause"

@@ -10,6 +10,7 @@ from doubles.kube import FakeKube
 
 from penstock_operator.clusters.acting import Acting
 from penstock_operator.clusters.observing import Memory, Observing
+from penstock_operator.model.common import Key
 from penstock_operator.ports.brokers import BrokersError, SettingsChange
 from penstock_operator.ports.kube import (
     BUDGETS,
@@ -23,8 +24,8 @@ from penstock_operator.ports.kube import (
     Object,
     Resource,
 )
-from penstock_operator.reconcile.cluster_actions import ChangeBrokers, Reassign, ResizeSet, RestartPod
-from penstock_operator.specs import names
+from penstock_operator.reconcile.cluster_actions import Apply, ChangeBrokers, Reassign, ResizeSet, RestartPod
+from penstock_operator.specs import names, notes
 from penstock_operator.specs.settings import DRAINING
 
 SIDECAR = {"sidecar": {"image": "etcd:3.5"}}
@@ -207,3 +208,79 @@ async def test_a_cluster_on_the_volumes_of_an_earlier_one_has_as_many_members_of
     config = world.kube.read(CONFIG_MAPS, NS, names.config_map(NAME))
     assert config is not None
     assert "etcd-founded" in config["data"], "a member without data is one that lost them"
+
+
+async def test_a_change_that_rests_on_a_late_copy_does_not_take_pods_away() -> None:
+    world = await formed()
+    world.kube.hold()
+    live = world.stateful_set
+    world.kube.put(STATEFUL_SETS, {**live, "spec": {**live["spec"], "replicas": 5}})  # by the one that leads now
+    world.apply(image="penstock:2")
+    body = world.kube.read(CLUSTERS, NS, NAME)
+    assert body is not None
+    world.kube.objects.saw(CLUSTERS, body)
+    verdict = (await world.controller.reconcile([Key("Cluster", NS, NAME)]))[Key("Cluster", NS, NAME)]
+    assert world.stateful_set["spec"]["replicas"] == 5
+    assert "has been modified" in str(verdict.error), "and it is looked at again"
+
+
+async def test_pods_that_no_copy_tells_of_are_not_taken_away() -> None:
+    world = await formed(brokers={"replicas": 5})
+    live = world.stateful_set
+    gone = {**live, "metadata": {**live["metadata"], "resourceVersion": "1000000"}}
+    world.kube.objects.saw(STATEFUL_SETS, gone, is_deleted=True)
+    for pod in world.kube.objects.of(PODS, NS):
+        gone = {**pod, "metadata": {**pod["metadata"], "resourceVersion": "1000000"}}
+        world.kube.objects.saw(PODS, gone, is_deleted=True)
+    world.kube.hold()
+    body = world.kube.read(CLUSTERS, NS, NAME)
+    assert body is not None
+    spec = {**body["spec"], "brokers": {"replicas": 3}}
+    world.kube.objects.saw(CLUSTERS, {**body, "spec": spec, "status": {}, "metadata": {
+        **body["metadata"], "resourceVersion": "1000000"}})  # fmt: skip
+    await world.controller.reconcile([Key("Cluster", NS, NAME)])
+    assert world.stateful_set["spec"]["replicas"] == 5
+
+
+@pytest.mark.parametrize("change", ["its status went on", "it was done before"])
+async def test_what_does_not_matter_to_a_change_does_not_hold_it_up(change: str) -> None:
+    world = await formed()
+    live = world.stateful_set
+    spec = {**live["spec"], "replicas": 4}
+    wanted = {**live, "metadata": {"name": live["metadata"]["name"], "namespace": NS}, "spec": spec}
+    if change == "it was done before":
+        world.kube.put(STATEFUL_SETS, {**live, "spec": spec})
+    else:
+        world.kube.put(STATEFUL_SETS, {**live, "status": {"readyReplicas": 2}})
+    action = Apply(STATEFUL_SETS, wanted, "another number", seen=live)
+    told, problem = await Acting(world.kube, world.connections).act(world.cluster, (action,), Memory(), 0.0)
+    assert (told, problem, world.replicas) == ([], "", 4)
+
+
+@pytest.mark.parametrize("text", ["7", "1", "0", "-3", "2" * 5000, "three"])
+async def test_a_note_that_somebody_has_written_over_does_not_change_how_many_members_etcd_has(text: str) -> None:
+    world = await formed(etcd=SIDECAR)
+    before = world.stateful_set["spec"]["template"]
+    config = world.kube.read(CONFIG_MAPS, NS, names.config_map(NAME))
+    assert config is not None
+    config["metadata"]["annotations"] |= {notes.MEMBERS: text, notes.DRAINING: "9" * 5000}
+    world.kube.put(CONFIG_MAPS, config)
+    await world.run(30)
+    assert world.stateful_set["spec"]["template"] == before
+    config = world.kube.read(CONFIG_MAPS, NS, names.config_map(NAME))
+    assert config is not None
+    assert config["metadata"]["annotations"][notes.MEMBERS] == "3", "and it is put right"
+
+
+async def test_a_cluster_whose_status_was_lost_is_drained_before_it_gets_smaller() -> None:
+    world = await formed(brokers={"replicas": 5})
+    world.brokers.add_topic("t", [(2, 3, 4)])
+    world.start()
+    world.connections.brokers = None
+    for pod in world.kube.objects.of(PODS, NS):
+        unready = {"type": "Ready", "status": "False", "lastTransitionTime": world.stamp()}
+        world.kube.put(PODS, {**pod, "status": {**pod["status"], "conditions": [unready]}})
+    world.kube.put(CLUSTERS, {**world.apply(brokers={"replicas": 3}), "status": {}})
+    await world.run(60)
+    assert world.replicas == 5
+    assert world.condition("Scaled") == ("False", "Waiting")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusters.cluster_kit import NAME, NS, formed
+from clusters.cluster_kit import NAME, NS, World, formed
 
 from penstock_operator.ports.kube import CLAIMS, CONFIG_MAPS, SERVICES, STATEFUL_SETS, KubeError
 from penstock_operator.specs import names
@@ -123,3 +123,62 @@ async def test_services_of_brokers_that_are_gone_and_of_listeners_that_are_gone_
     await world.run(90)
     assert {s["metadata"]["name"] for s in world.kube.objects.of(SERVICES, NS)} == {"c", "c-brokers"}
     assert world.condition("Rolled") == ("True", "AsWanted")
+
+
+async def test_a_service_that_a_user_copied_from_a_brokers_stays() -> None:
+    world = await formed(external={"type": "NodePort"})
+    own = world.kube.read(SERVICES, NS, names.external_service(NAME, 1))
+    assert own is not None
+    copied = {"name": "mine", "namespace": NS, "labels": own["metadata"]["labels"]}
+    world.kube.put(SERVICES, {"metadata": copied, "spec": own["spec"]})
+    await world.run(30)
+    assert world.kube.read(SERVICES, NS, "mine") is not None
+
+
+def resized(world: World, name: str, size: str) -> None:
+    claim = world.kube.read(CLAIMS, NS, name)
+    assert claim is not None
+    spec = {**claim["spec"], "resources": {"requests": {"storage": size}}}
+    world.kube.put(CLAIMS, {**claim, "spec": spec, "status": {"phase": "Bound", "capacity": {"storage": size}}})
+
+
+def requested(world: World, name: str) -> str:
+    claim = world.kube.read(CLAIMS, NS, name)
+    assert claim is not None
+    return str(claim["spec"]["resources"]["requests"]["storage"])
+
+
+async def test_a_claim_that_is_smaller_than_the_template_grows_alone() -> None:
+    world = await formed(brokers=brokers("10Gi"))
+    uid = world.stateful_set["metadata"]["uid"]
+    resized(world, "data-c-broker-1", "5Gi")  # of an earlier Cluster, or replaced by hand
+    await world.run(30)
+    assert requested(world, "data-c-broker-1") == "10Gi"
+    assert world.kube.calls["patch"] == 1
+    assert world.stateful_set["metadata"]["uid"] == uid
+    assert world.condition("Storage") == ("True", "Expanding")
+
+
+async def test_a_claim_that_stays_smaller_than_the_template_is_told() -> None:
+    world = await formed(brokers=brokers("10Gi"))
+    refusal = KubeError(403, "Forbidden", "only dynamically provisioned pvc can be resized")
+    world.kube.fail("patch", refusal, times=100, resource=CLAIMS)
+    resized(world, "data-c-broker-1", "5Gi")
+    await world.run(60)
+    assert world.condition("Storage") == ("False", "NotExpandable")
+    assert world.message("Storage").startswith("data-c-broker-1 stays as it is, not 10Gi: ")
+    assert world.kube.calls["patch"] == 1
+
+
+async def test_claims_of_brokers_that_are_gone_do_not_grow_until_these_are_back() -> None:
+    world = await formed(brokers={**brokers("10Gi"), "replicas": 4})
+    world.apply(brokers=brokers("10Gi"))
+    await world.run(60)
+    assert world.replicas == 3
+    world.apply(brokers=brokers("20Gi"))
+    await world.run(60)
+    assert [requested(world, f"data-c-broker-{n}") for n in range(4)] == ["20Gi"] * 3 + ["10Gi"]
+    assert "Storage" not in {c.type for c in world.cluster.status.conditions if c.reason != "Expanding"}
+    world.apply(brokers={**brokers("20Gi"), "replicas": 4})
+    await world.run(60)
+    assert requested(world, "data-c-broker-3") == "20Gi"

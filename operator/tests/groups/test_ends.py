@@ -10,6 +10,7 @@ import pytest
 from doubles.virtual import LoopClock
 from world import AT, World, committed, in_a_world, with_orders
 
+from penstock_operator.model.common import Key
 from penstock_operator.ports.brokers import OWNER, BrokersError
 from penstock_operator.ports.kube import CLUSTERS, CONSUMER_GROUPS, KubeError
 
@@ -86,6 +87,7 @@ async def test_a_group_that_still_has_members_is_deleted_when_they_left(world: W
 async def test_one_deleted_while_the_operator_was_away_is_found_by_two_lists(world: World) -> None:
     with_orders(world)
     world.apply("billing", deletionPolicy="Delete")
+    world.apply("another")
     await asyncio.sleep(5)
     await world.stop()
     world.kube.remove(CONSUMER_GROUPS, "ns", "billing")
@@ -93,7 +95,7 @@ async def test_one_deleted_while_the_operator_was_away_is_found_by_two_lists(wor
     await world.restart()
     await asyncio.sleep(90)
     assert "billing" in world.c.groups_by_id, "one list is not enough"
-    assert world.names() == [], "nor is it discovered meanwhile"
+    assert world.names() == ["another"], "nor is it discovered meanwhile"
     await asyncio.sleep(180)
     assert "billing" not in world.c.groups_by_id
 
@@ -104,6 +106,7 @@ def test_groups_of_a_cluster_that_was_made_again_wait_for_their_objects_to_come_
     async def play(world: World) -> None:
         with_orders(world)
         world.apply("billing", deletionPolicy="Delete")
+        world.apply("another")
         await asyncio.sleep(5)
         await world.stop()
         world.kube.remove(CONSUMER_GROUPS, "ns", "billing")
@@ -124,6 +127,7 @@ def test_groups_of_a_cluster_that_was_made_again_wait_for_their_objects_to_come_
 async def test_nothing_is_deleted_by_lists_where_the_api_server_has_no_such_cluster_any_more(world: World) -> None:
     with_orders(world)
     world.apply("billing", deletionPolicy="Delete")
+    world.apply("another")
     await asyncio.sleep(5)
     await world.stop()
     world.kube.remove(CONSUMER_GROUPS, "ns", "billing")
@@ -205,6 +209,7 @@ async def test_a_group_that_cannot_be_deleted_yet_keeps_no_other_waiting(world: 
     world.c.add_group("audit", {AT: 3}, members=1)
     world.apply("audit", deletionPolicy="Delete")
     world.apply("billing", deletionPolicy="Delete")
+    world.apply("another")
     await asyncio.sleep(5)
     await world.stop()
     for name in ("audit", "billing"):
@@ -219,6 +224,7 @@ async def test_a_group_that_cannot_be_deleted_yet_keeps_no_other_waiting(world: 
 async def test_an_object_that_no_watch_has_told_of_yet_keeps_its_group(world: World) -> None:
     with_orders(world)
     world.apply("billing", deletionPolicy="Delete")
+    world.apply("another")
     await asyncio.sleep(5)
     await world.stop()
     world.kube.remove(CONSUMER_GROUPS, "ns", "billing")
@@ -242,3 +248,59 @@ async def test_an_api_server_that_does_not_say_whether_all_is_going_deletes_noth
     assert committed(world) == 7
     await asyncio.sleep(120)
     assert "billing" not in world.c.groups_by_id, "it was only put off"
+
+
+@pytest.mark.parametrize("what", ["cluster", "brokers"])
+def test_a_group_whose_object_went_with_its_namespace_is_kept_though_nobody_could_be_asked_just_then(what: str) -> None:
+    @in_a_world
+    async def play(world: World) -> None:
+        with_orders(world)
+        world.apply("billing", deletionPolicy="Delete")
+        await asyncio.sleep(5)
+        world.c.unreachable = BrokersError("no broker can be reached")
+        await asyncio.sleep(20)
+        world.kube.terminating.add("ns")
+        if what == "cluster":
+            body = world.kube.remove(CLUSTERS, "ns", "c")
+        world.kube.remove(CONSUMER_GROUPS, "ns", "billing")
+        await asyncio.sleep(5)
+        world.kube.terminating.clear()
+        if what == "cluster":
+            metadata = {"name": "c", "namespace": "ns", "creationTimestamp": "2026-03-01T00:00:00Z"}
+            world.kube.put(CLUSTERS, {"metadata": metadata, "spec": body["spec"]})
+        world.c.mend()
+        await asyncio.sleep(900)
+        assert committed(world) == 7
+
+    play()
+
+
+@in_a_world
+async def test_a_deletion_from_before_the_cluster_was_made_again_proves_no_more_than_a_list(world: World) -> None:
+    with_orders(world)
+    world.apply("billing", deletionPolicy="Delete")
+    await asyncio.sleep(5)
+    await world.stop()  # as in a replica that does not act
+    for resource, name in ((CONSUMER_GROUPS, "billing"), (CLUSTERS, "c")):
+        world.kube.remove(resource, "ns", name)
+    made = datetime.fromtimestamp(LoopClock().wall_ms() / 1_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    world.kube.put(CLUSTERS, {"metadata": {"name": "c", "namespace": "ns", "creationTimestamp": made}, "spec": {}})
+    world.queue.put(Key("ConsumerGroup", "ns", "billing"))
+    await world.start()
+    await asyncio.sleep(300)
+    assert committed(world) == 7
+
+
+@in_a_world
+async def test_where_only_the_definition_was_made_again_groups_wait_for_their_objects_to_come_back(
+    world: World,
+) -> None:
+    with_orders(world)
+    world.apply("billing", deletionPolicy="Delete")
+    await asyncio.sleep(5)
+    await world.stop()
+    world.kube.remove(CONSUMER_GROUPS, "ns", "billing")
+    await asyncio.sleep(3_600)
+    await world.restart()
+    await asyncio.sleep(600)
+    assert committed(world) == 7

@@ -27,7 +27,7 @@ def test_partitions_are_summed_up() -> None:
     )
     assert (found.total, found.offline, found.under_replicated, found.moving) == (4, 1, 2, 1)
     assert dict(found.behind) == {2: 1, 3: 1}
-    assert dict(found.unspared) == {0: 1, 1: 1}
+    assert dict(found.in_sync) == {0: 3, 1: 3, 2: 2}
     assert dict(found.alone) == {3: 1}
     assert dict(found.held) == {0: 3, 1: 3, 2: 3, 3: 2}
     assert found.wanting_more_than(2) == "a (3), c (3)"

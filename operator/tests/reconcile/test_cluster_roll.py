@@ -105,6 +105,37 @@ TABLE: dict[str, tuple[Observed, int | None, str]] = {
     ),
     "all of them are bad": (observed([broken(n, "bad") for n in THREE]), 0, ""),
     "all of them run and none serves": (observed([away(n, "bad") for n in THREE]), 0, ""),
+    "etcd is away: none is ready, and all serve": (
+        observed([away(n, OLD) for n in THREE], said(THREE, IN_SYNC)),
+        None,
+        "broker 0 is not ready",
+    ),
+    "not ready, and in sync nowhere": (
+        observed([pod(0, OLD), away(1, "bad"), pod(2, OLD)], said(THREE, topics(t=part([0, 1, 2], [0, 2])))),
+        1,
+        "",
+    ),
+    "not registered, and another is ending": (
+        observed([away(0, "bad"), pod(1), pod(2, is_terminating=True)], said([1])),
+        None,
+        "broker 0 is not ready",
+    ),
+    "not registered, and another has just been made": (
+        observed([away(0, "bad"), pod(1), broken(2)], said([1])),
+        None,
+        "broker 0 is not ready",
+    ),
+    "not registered, and another is yet to be made": (
+        observed([away(0, "bad"), pod(1)], said([1])),
+        None,
+        "broker 0 is not ready",
+    ),
+    "it does not run, and another does not either": (observed([broken(0, "bad"), pod(1), broken(2)], said([1])), 0, ""),
+    "none answers, and what is wanted now does not mend the first": (
+        observed([away(0), away(1, "bad"), away(2, "bad")]),
+        None,
+        "broker 0 is not ready",
+    ),
     "some serve, none answers, one runs and is bad": (
         observed([pod(0, OLD), away(1, "bad"), pod(2, OLD)]),
         None,
@@ -138,6 +169,15 @@ def test_a_pod_that_is_no_loss_still_goes_only_if_etcd_keeps_its_majority(others
     seen = observed(sorted([*others, bad], key=lambda p: p.ordinal), said([0, 2]))
     roll = plan_roll(cluster(**SIDECAR), seen, NEW, 3, 3, Notes())
     assert (roll.action.ordinal if roll.action is not None else None) == goes
+
+
+def test_a_cluster_that_was_never_formed_holds_nothing() -> None:
+    seen = observed([away(0), away(1, "bad"), away(2, "bad")])
+    assert plan_roll(cluster(status={"clusterId": None}), seen, NEW, 3, 0, Notes()).action is not None
+    seen = observed([away(0), broken(1), away(2, "bad")])
+    assert plan_roll(cluster(status={"clusterId": None}), seen, NEW, 3, 0, Notes()).action is None, "one at a time"
+    seen = observed([pod(0), away(1, "bad"), away(2, "bad")])
+    assert plan_roll(cluster(status={"clusterId": None}), seen, NEW, 3, 0, Notes()).action is None, "one is ready"
 
 
 def test_partitions_are_tight_where_they_have_no_more_replicas_than_are_asked_for() -> None:

@@ -6,14 +6,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from reconcile.cluster_tables import broken, cluster, observed, part, pod, said, topics
+from reconcile.cluster_tables import away, broken, cluster, observed, part, pod, said, topics
 
+from penstock_operator.model.cluster import MAX_BROKERS
+from penstock_operator.ports.kube import CONFIG_MAPS
 from penstock_operator.reconcile.cluster_observed import Observed
 from penstock_operator.reconcile.cluster_scale import plan_scale
+from penstock_operator.specs.etcd import FOUNDED
 from penstock_operator.specs.notes import Notes
 from penstock_operator.specs.settings import DRAINING
 
 FOUR, FIVE = list(range(4)), list(range(5))
+NOTED = {(CONFIG_MAPS, "c-broker"): {"metadata": {"ownerReferences": [{"uid": "u"}]}, "data": {FOUNDED: "true"}}}
+"""A ConfigMap of this Cluster's, which brokers have formed."""
 ON_LAST = topics(t=part([1, 2, 3]))
 
 
@@ -81,6 +86,15 @@ TABLE = {
     "fewer: brokers do not answer": Row(3, observed(map(pod, range(4)), replicas=4), 4, "Waiting", says="no answer"),
     "fewer: never formed": Row(
         3, observed(map(broken, range(5)), replicas=5), 3, "AsWanted", shrinks=True, never_formed=True
+    ),
+    "fewer: the status was lost, and brokers are away": Row(
+        3, observed(map(away, range(5)), replicas=5, live=NOTED), 5, "Waiting", never_formed=True, says="no answer"
+    ),
+    "the StatefulSet is gone, the status was lost, and pods are away": Row(
+        3, observed(map(away, range(5)), live=NOTED), 5, "Waiting", never_formed=True, says="no answer"
+    ),
+    "somebody asks for more pods than a cluster can have": Row(
+        3, observed(replicas=2_000_000), MAX_BROKERS, "Waiting", says="no answer"
     ),
     "fewer than a topic's replicas": Row(
         2, seen(4, parts=topics(t=part([0, 1, 2]))), 4, "TooFewBrokers", says="t (3)"

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from topics.topic_kit import CLUSTER, EPOCH_S, NS, World
+from topics.topic_kit import CLUSTER, EPOCH_S, NS, World, manifest
 
 from penstock_operator.ports.brokers import DELETION_POLICY
 from penstock_operator.ports.kube import CLUSTERS, TOPICS, KubeError
@@ -173,12 +173,13 @@ async def test_a_topic_whose_object_went_while_nobody_looked_goes_after_two_list
     world = World()
     world.apply("orders", deletionPolicy="Delete")
     world.apply("kept")
+    world.apply("another")
     await world.settle()
     await away(world, "orders", "kept")
     await world.resync()
     assert "orders" in world.brokers.topics_by_name
     await world.resync()
-    assert world.brokers.topics_by_name.keys() == {"kept"}
+    assert world.brokers.topics_by_name.keys() == {"another", "kept"}
     assert world.told[-1] == ("c", "Deleted")
 
 
@@ -195,6 +196,7 @@ def cluster_made_at(time: float) -> dict[str, Any]:
 async def test_topics_of_a_cluster_that_was_made_again_wait_for_their_objects_to_come_back() -> None:
     world = World()
     world.apply("orders", deletionPolicy="Delete")
+    world.apply("another")
     await world.settle()
     before = world.topic("orders").status.topic_id
     await away(world, "orders")
@@ -212,6 +214,7 @@ async def test_topics_of_a_cluster_that_was_made_again_wait_for_their_objects_to
 async def test_topics_whose_objects_do_not_come_back_go_ten_minutes_after_the_cluster_was_made_again() -> None:
     world = World()
     world.apply("orders", deletionPolicy="Delete")
+    world.apply("another")
     await world.settle()
     await away(world, "orders")
     made_again(world)
@@ -219,13 +222,37 @@ async def test_topics_whose_objects_do_not_come_back_go_ten_minutes_after_the_cl
         await world.resync()
     assert "orders" in world.brokers.topics_by_name, "the first list that counts is the eleventh"
     await world.resync()
-    assert world.brokers.topics_by_name == {}
+    assert world.brokers.topics_by_name.keys() == {"another"}
+
+
+async def test_where_only_the_definition_of_topics_was_made_again_all_wait_for_their_objects_to_come_back() -> None:
+    world = World()
+    for name in ("orders", "bills", "late"):
+        world.apply(name, deletionPolicy="Delete")
+    await world.settle()
+    before = world.topic("orders").status.topic_id
+    await away(world, "orders", "bills", "late")
+    for _ in range(8):
+        await world.resync()
+    stamp = cluster_made_at(world.time)["metadata"]["creationTimestamp"]
+    restored = manifest("orders", deletionPolicy="Delete")
+    restored["metadata"]["creationTimestamp"] = stamp
+    world.kube.put(TOPICS, restored)
+    for _ in range(8):
+        await world.resync()
+    assert world.brokers.topics_by_name.keys() == {"orders", "bills", "late"}
+    world.apply("bills", deletionPolicy="Delete")
+    for _ in range(4):
+        await world.resync()
+    assert world.brokers.topics_by_name.keys() == {"orders", "bills"}
+    assert world.topic("orders").status.topic_id == before
 
 
 @pytest.mark.parametrize("what", ["gone", "going", "made again"])
 async def test_nothing_is_deleted_by_lists_where_the_api_server_has_no_such_cluster_any_more(what: str) -> None:
     world = World()
     world.apply("orders", deletionPolicy="Delete")
+    world.apply("another")
     await world.settle()
     await away(world, "orders")
     await world.resync()
@@ -268,6 +295,7 @@ async def test_a_deletion_that_was_told_does_not_wait_for_the_cluster_to_grow_ol
 async def test_an_object_that_no_watch_has_told_of_yet_keeps_its_topic() -> None:
     world = World()
     world.apply("orders", deletionPolicy="Delete")
+    world.apply("another")
     await world.settle()
     before = world.topic("orders").status.topic_id
     await away(world, "orders")
@@ -284,6 +312,7 @@ async def test_an_object_that_no_watch_has_told_of_yet_keeps_its_topic() -> None
 async def test_a_list_that_failed_is_no_list() -> None:
     world = World()
     world.apply("orders", deletionPolicy="Delete")
+    world.apply("another")
     await world.settle()
     await away(world, "orders")
     await world.resync()
@@ -296,6 +325,7 @@ async def test_a_list_that_failed_is_no_list() -> None:
 async def test_an_object_that_only_the_watch_had_lost_keeps_its_topic() -> None:
     world = World()
     world.apply("orders", deletionPolicy="Delete")
+    world.apply("another")
     await world.settle()
     world.kube.objects.complete(TOPICS, None, set(), "1000000")
     assert world.kube.objects.get(TOPICS, NS, "orders") is None
@@ -380,3 +410,57 @@ async def test_a_deletion_that_the_brokers_put_off_is_tried_again() -> None:
     assert world.brokers.topics_by_name == {}
     assert world.brokers.calls["delete_topics"] == 3
     assert len(world.errors) == 2
+
+
+@pytest.mark.parametrize("first", ["cluster", "brokers", "topics"])
+async def test_topics_of_a_namespace_that_went_and_was_restored_at_once_keep_their_records(first: str) -> None:
+    """Under the same names with other UIDs, while the DELETED events of the old ones are remembered."""
+    world = World()
+    world.apply("orders", deletionPolicy="Delete")
+    await world.settle()
+    before = world.topic("orders").status.topic_id
+    world.kube.terminating.add(NS)
+    if first == "cluster":
+        world.kube.remove(CLUSTERS, NS, CLUSTER)
+        del world.connections.by_cluster[NS, CLUSTER]
+    elif first == "brokers":
+        world.brokers.down.update((0, 1, 2))
+    else:
+        world.queue.due.clear()
+    world.delete("orders")
+    if first != "topics":
+        await world.settle()
+    else:
+        world.queue.due.clear()  # as in a replica that does not act
+    if first != "cluster":
+        world.kube.remove(CLUSTERS, NS, CLUSTER)
+    world.kube.terminating.clear()
+    world.brokers.down.clear()
+    made_again(world)
+    world.connections.by_cluster[NS, CLUSTER] = world.brokers
+    await world.settle(30)
+    world.apply("orders", deletionPolicy="Delete")
+    await world.settle(30)
+    for _ in range(4):
+        await world.resync()
+    assert world.topic("orders").status.topic_id == before
+    assert world.condition("orders", "Ready") == READY
+
+
+async def test_what_went_with_its_definition_is_no_wish_though_brokers_were_away_just_then() -> None:
+    world = World()
+    world.apply("orders", deletionPolicy="Delete")
+    await world.settle()
+    before = world.topic("orders").status.topic_id
+    world.brokers.down.update((0, 1, 2))
+    world.kube.crds_terminating.add(TOPICS)
+    world.kube.fail("dry_run", KubeError(500, "InternalError", "etcd is away"))
+    world.delete("orders")
+    await world.settle()
+    assert any("cannot tell" in error for error in world.errors), "and it is tried again"
+    world.kube.crds_terminating.clear()
+    world.brokers.down.clear()
+    await world.settle(30)
+    world.apply("orders", deletionPolicy="Delete")
+    await world.settle()
+    assert world.topic("orders").status.topic_id == before

@@ -65,11 +65,15 @@ def test_crds_are_brought_up_to_date_and_never_taken_back(release: Release) -> N
         ("create", "statefulsets.apps", "yes"),
         ("patch", "topics.penstock.io/status", "yes"),
         ("delete", "pods", "yes"),
-        ("update", "leases.coordination.k8s.io", "yes"),
+        ("create", "leases.coordination.k8s.io", "yes"),
         ("create", "events.events.k8s.io", "yes"),
         ("delete", "topics.penstock.io", "no"),
         ("delete", "clusters.penstock.io", "no"),
         ("delete", "persistentvolumeclaims", "no"),
+        ("delete", "configmaps", "no"),
+        ("delete", "poddisruptionbudgets.policy", "no"),
+        ("patch", "leases.coordination.k8s.io", "no"),
+        ("update", "clusters.penstock.io/finalizers", "no"),
         ("get", "secrets", "no"),
         ("create", "pods", "no"),
         ("create", "pods/exec", "no"),
@@ -85,17 +89,25 @@ def test_the_operator_may_do_what_it_needs_and_nothing_else(
     assert can(release, verb, what, account) == allowed
 
 
+def test_the_operator_may_renew_its_own_lease_alone(release: Release) -> None:
+    account = f"--as=system:serviceaccount:{release.namespace}:penstock-operator"
+    for name, allowed in (("penstock-operator", "yes"), ("another", "no")):
+        answer = can(release, "patch", "leases.coordination.k8s.io", account, name=name)
+        assert answer == allowed
+
+
 def test_the_operator_has_no_rights_in_other_namespaces(release: Release) -> None:
     account = f"--as=system:serviceaccount:{release.namespace}:penstock-operator"
     for verb, what in (("get", "pods"), ("get", "topics.penstock.io"), ("create", "statefulsets.apps")):
         assert can(release, verb, what, account, "--namespace=default") == "no"
 
 
-def can(release: Release, verb: str, what: str, *options: str) -> str:
+def can(release: Release, verb: str, what: str, *options: str, name: str = "") -> str:
     resource, _, part = what.partition("/")  # kubectl takes what follows a slash for an object's name
     parts = [f"--subresource={part}"] if part else []
     try:
-        return release.kubectl("auth", "can-i", verb, resource, *parts, *options).strip()
+        of = f"{resource}/{name}" if name else resource
+        return release.kubectl("auth", "can-i", verb, of, *parts, *options).strip()
     except Refused as refused:  # "no" is exit code 1
         return "no" if "\nno" in str(refused) else str(refused)
 

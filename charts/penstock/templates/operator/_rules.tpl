@@ -14,20 +14,19 @@
 - apiGroups: [penstock.io]
   resources: [clusters/status, topics/status, consumergroups/status]
   verbs: [patch]
-# Owner references with blockOwnerDeletion, where the API server is strict about them.
-- apiGroups: [penstock.io]
-  resources: [clusters/finalizers]
-  verbs: [update]
-# What a Cluster is made of.
+# What a Cluster is made of. A StatefulSet is deleted without its pods where volumes grow, a Service with its broker.
 - apiGroups: [apps]
   resources: [statefulsets]
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [""]
-  resources: [services, configmaps]
+  resources: [services]
   verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [""]
+  resources: [configmaps]
+  verbs: [get, list, watch, create, patch]
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
-  verbs: [get, list, watch, create, patch, delete]
+  verbs: [get, list, watch, create, patch]
 # Pods are deleted to roll them; claims grow, and are never deleted.
 - apiGroups: [""]
   resources: [pods]

@@ -1,0 +1,27 @@
+"""What a line says where no broker can be reached."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from penstock.client import NoBrokerAvailable, Node
+from penstock.client.cluster import Cluster
+
+
+async def test_the_same_trouble_is_told_in_the_same_words() -> None:
+    """Known brokers are tried in any order, and what is told of them ends up in statuses."""
+    closed = [socket.create_server(("127.0.0.1", 0)) for _ in range(5)]
+    ports = [server.getsockname()[1] for server in closed]
+    for server in closed:
+        server.close()
+    cluster = Cluster(f"127.0.0.1:{ports[0]}")
+    cluster.metadata.brokers.update({n: Node(n, "127.0.0.1", port) for n, port in enumerate(ports)})
+    told = set()
+    for _ in range(8):
+        with pytest.raises(NoBrokerAvailable) as caught:
+            await cluster.any_connection()
+        told.add(str(caught.value))
+    await cluster.close()
+    assert len(told) == 1, told
