@@ -12,14 +12,14 @@ from collections.abc import Callable
 
 from penstock.runtime.clock import Clock
 from penstock.runtime.logging import get_logger
-from penstock.state.store import LeaseExpired, Store, StoreUnavailable
+from penstock.state.store import LeaseExpired, Store, StoreError
 
 log = get_logger("penstock.control")
 
 RENEWALS = 3
 """Renewals in the time of a lease."""
 RETRIES = 15
-"""Attempts in the time of a lease while the store does not answer."""
+"""Attempts in the time of a lease while the store does not answer, or refuses."""
 MARGIN = 10
 """The part of a lease, one in so many, by which the broker stops before the store can end it: clocks drift."""
 
@@ -75,7 +75,10 @@ class KeepAlive:
             async with asyncio.timeout(self.ttl_ms / RENEWALS / 1000):
                 await self.store.keep_alive(self.lease)
                 entry = await self.store.get(self.key)
-        except (StoreUnavailable, TimeoutError) as e:
+        except LeaseExpired:
+            raise
+        except (StoreError, TimeoutError) as e:
+            # Also where the store refuses: permissions and passwords are set right again, and `deadline_ms` stands.
             log.warning("the lease could not be renewed", reason=str(e) or "no answer")
             return self.ttl_ms // RETRIES
         if self.is_ended:

@@ -70,7 +70,7 @@ class GroupCoordinator:
             self._ownership = Ownership(store, view, config.node_id, membership, self._taken, self._resigned)
         self.is_alone = membership is None
         self._groups = Directory(self._ownership, clock, config, new_id)
-        self.reads = OffsetReads(store, self._ownership, self.offsets.residence, self.error, self.is_alone)
+        self.reads = OffsetReads(store, self._ownership, self.offsets.residence, self.error, self.exists, self.is_alone)
         self.retention = OffsetRetention(self.offsets, view, clock, config, self._groups.standing, self._nothing_left)
         self._settings = SettingsExpiry(
             store, clock, config, self._ownership, self.exists, lambda: self.retention.paused
@@ -95,6 +95,7 @@ class GroupCoordinator:
         self.offsets.writers.lost = self._ownership.lost
         self.offsets.residence.has_members = self._groups.is_running
         self.offsets.residence.has_read = self.retention.look
+        self.offsets.residence.is_mine = lambda group_id: self._groups.tenure(group_id) is not None
         self.offsets.unknown_groups = self._make_known
         self._ownership.start()
         if isinstance(self._ownership, SoleOwnership):
@@ -159,6 +160,7 @@ class GroupCoordinator:
                 known.group.close(ErrorCode.NOT_COORDINATOR)
                 self._after(known)
             self.offsets.residence.drop(group_id)
+        self.offsets.residence.drop_shard(tenure.number)
 
     def dismiss(self) -> None:
         """Tells everybody, and at once those who wait, to look for the coordinator again: the broker is to stop.
@@ -395,6 +397,8 @@ class GroupCoordinator:
             writer = self.offsets.writers.of_group(group_id)
             if self._groups.known(group_id) is None and not writer.is_writing(keys.group(group_id)):
                 self._store_group(group_id)
+                if group_id not in self.offsets.residence:  # a transaction brought them
+                    self.offsets.residence.want([group_id], must=True)
 
     def _store_group(self, group_id: str) -> None:
         """Writes the record of a group without a generation."""

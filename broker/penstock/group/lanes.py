@@ -84,6 +84,8 @@ class Lane(Generic[T]):
         parts: list[Part[T]] = []
         keys_left, bytes_left = MAX_TXN_OPERATIONS, MAX_TXN_BYTES
         for writer in list(self._waiting):
+            if writer.pending and writer.guard is not None and writer.guard.is_fence_old:
+                continue  # it came while fences were being renewed: the next round begins with its own
             slots = writer.take(keys_left, bytes_left)
             if slots:
                 parts.append(Part(writer, slots))

@@ -31,6 +31,9 @@ class PendingOffsets(Protocol):
     def pending(self, group_id: str) -> Container[OffsetKey]:
         """The partitions for which it is open, or decided and not yet told here, where the group is."""
 
+    def has_pending(self, group_id: str) -> bool:
+        """Whether there are any."""
+
     def forget_group(self, group_id: str) -> None:
         """The group is deleted, and what was pending for it."""
 
@@ -40,6 +43,9 @@ class NothingPending:
 
     def pending(self, group_id: str) -> Container[OffsetKey]:
         return ()
+
+    def has_pending(self, group_id: str) -> bool:
+        return False
 
     def forget_group(self, group_id: str) -> None:
         pass

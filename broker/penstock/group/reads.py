@@ -6,6 +6,7 @@ Used by `api.offsets`, and by `coordinator` where it deletes groups.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from penstock.group.confirmation import Confirmation
@@ -20,10 +21,12 @@ log = get_logger(__name__)
 
 READS = 64
 """Groups whose offsets are read at the same time for one request."""
+MAX_GROUPS = 10_000
+"""Groups that one request may name."""
 
 
 class OffsetReads:
-    """`error` tells why nothing can be answered for a group, or NONE."""
+    """`error` tells why nothing can be answered for a group, or NONE; `exists` whether there is a record of it."""
 
     def __init__(
         self,
@@ -31,10 +34,14 @@ class OffsetReads:
         ownership: Ownership,
         residence: Residence,
         error: Callable[[str], ErrorCode],
+        exists: Callable[[str], bool],
         is_alone: bool,
     ) -> None:
         self.confirmation = Confirmation(store)
         self._ownership, self._residence, self._error, self._is_alone = ownership, residence, error, is_alone
+        self._exists = exists
+        self._asked: Counter[str] = Counter()
+        """How many requests each group is being prepared for."""
 
     def may_read(self, group_id: str) -> bool:
         """Whether what the group has committed can be told at once: else `prepare` comes first."""
@@ -43,25 +50,41 @@ class OffsetReads:
     async def prepare(self, group_ids: Sequence[str]) -> dict[str, ErrorCode]:
         """Sees to it that what these groups have committed is in memory, and all of it; the errors where it is not.
 
-        What stands in the way of reading the store is told as loading: clients wait, and ask again.
+        What stands in the way of reading the store is told as loading: clients wait, and ask again. A request that
+        names more than `MAX_GROUPS` is refused as a whole.
         """
         errors = {group_id: self._error(group_id) for group_id in group_ids}
+        if len(errors) > MAX_GROUPS:
+            return dict.fromkeys(errors, ErrorCode.INVALID_REQUEST)
         wanted = [group_id for group_id, error in errors.items() if not error]
-        revisions: dict[int, int] = {}
-        for start in range(0, len(wanted), READS):
-            those = wanted[start : start + READS]
-            try:
-                await asyncio.gather(*map(self._residence.load, those))
-                revisions = {} if self._is_alone else await self.confirmation.revisions()
-            except StoreError as e:
-                log.warning("committed offsets cannot be read", reason=str(e))
-                late = dict.fromkeys(wanted[start:], ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-                return errors | {group_id: self._error(group_id) or error for group_id, error in late.items()}
-            for group_id in those:
-                errors[group_id] = self._error(group_id) or self._check_owner(group_id, revisions)
-                if not errors[group_id] and group_id not in self._residence:
-                    errors[group_id] = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        return errors
+        self._asked.update(wanted)
+        try:
+            return errors | await self._read(wanted)
+        finally:
+            for group_id in wanted:
+                self._asked[group_id] -= 1
+                if not self._asked[group_id]:
+                    del self._asked[group_id]
+                    if not self._exists(group_id):
+                        self._residence.forget_empty(group_id)
+
+    async def _read(self, wanted: Sequence[str]) -> dict[str, ErrorCode]:
+        """Reads what is not in memory; then all of it is looked at, at once, as of a moment after the last read: a
+        shard may go while the groups of another are being read."""
+        try:
+            for start in range(0, len(wanted), READS):
+                await asyncio.gather(*map(self._residence.load, wanted[start : start + READS]))
+            revisions = {} if self._is_alone else await self.confirmation.revisions()
+        except StoreError as e:
+            log.warning("committed offsets cannot be read", reason=str(e))
+            return {group_id: self._error(group_id) or ErrorCode.COORDINATOR_LOAD_IN_PROGRESS for group_id in wanted}
+        return {group_id: self._check(group_id, revisions) for group_id in wanted}
+
+    def _check(self, group_id: str, revisions: Mapping[int, int]) -> ErrorCode:
+        error = self._error(group_id) or self._check_owner(group_id, revisions)
+        if not error and group_id not in self._residence:
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        return error
 
     def _check_owner(self, group_id: str, revisions: Mapping[int, int]) -> ErrorCode:
         number = keys.shard_of(group_id)

@@ -55,9 +55,11 @@ class Residence:
         self.limit = limit
         self.has_members: Callable[[str], bool] = nobody
         self.has_read: Callable[[str], None] = nothing
-        """Called when a group's offsets have come. Both are set by whoever owns this."""
-        self._here: dict[str, None] = {}
-        """Those used last come last."""
+        """Called when a group's offsets have come."""
+        self.is_mine: Callable[[str], bool] = everybody
+        """Whether this broker has a group's shard. All three are set by whoever owns this."""
+        self._here: dict[str, int] = {}
+        """With the number of its shard; those used last come last."""
         self._reading: dict[str, Reading] = {}
         self._wanted: dict[str, bool] = {}
         """To be read in the background; True where it must be, however much is here already."""
@@ -67,15 +69,17 @@ class Residence:
         return group_id in self._here
 
     def is_all_here(self, group_id: str) -> None:
-        """There is nothing of a group in the store that is not in the table."""
-        self._here[group_id] = None
+        """There is nothing of a group in the store that is not in the table. What another broker may change is not."""
+        if self.is_mine(group_id):
+            self._here[group_id] = keys.shard_of(group_id)
 
     async def load(self, group_id: str) -> None:
-        """Returns when a group's offsets are in the table. Raises StoreError."""
+        """Returns when a group's offsets are in the table. Raises StoreError, also where its shard is another's."""
         if group_id in self._here:
-            del self._here[group_id]
-            self._here[group_id] = None
+            self._touch(group_id)
             return
+        if not self.is_mine(group_id):
+            raise StoreUnavailable(f"the shard of group {group_id} is not this broker's")
         reading = self._reading.get(group_id)
         if reading is None:
             reading = self._reading[group_id] = Reading()
@@ -101,6 +105,19 @@ class Residence:
         self._wanted.pop(group_id, None)
         self._table.remove_group(group_id)
 
+    def drop_shard(self, number: int) -> None:
+        """Leaves the offsets of a shard's groups to the store, also of those that have no record: what another broker
+        does with them is not seen from here."""
+        mine = [group_id for group_id, shard in self._here.items() if shard == number]
+        mine += [group_id for group_id in (*self._reading, *self._wanted) if keys.shard_of(group_id) == number]
+        for group_id in mine:
+            self.drop(group_id)
+
+    def forget_empty(self, group_id: str) -> None:
+        """Of a group that has nothing, that alone is not kept: anybody may ask for any name."""
+        if group_id not in self._table:
+            self._here.pop(group_id, None)
+
     def applies(self, write: OffsetWrite) -> bool:
         """Whether a write that became durable is to be taken into the table now."""
         group_id = write[0].group_id
@@ -117,6 +134,9 @@ class Residence:
 
     # --- inside
 
+    def _touch(self, group_id: str) -> None:
+        self._here[group_id] = self._here.pop(group_id)
+
     async def _read(self, group_id: str, reading: Reading) -> None:
         try:
             listing = await self._store.range(keys.group_offsets(group_id))
@@ -125,7 +145,7 @@ class Residence:
             self._put(listing.entries)
             for write in reading.applied:
                 self._apply(write)
-            self._here[group_id] = None
+            self._here[group_id] = keys.shard_of(group_id)
         finally:
             if self._reading.get(group_id) is reading:
                 del self._reading[group_id]
@@ -153,8 +173,7 @@ class Residence:
             return
         for group_id in [g for g, _ in zip(self._here, range(LOOKS), strict=False)]:
             if group_id == newest or self.has_members(group_id) or self._on_its_way(group_id):
-                del self._here[group_id]
-                self._here[group_id] = None  # it is in use
+                self._touch(group_id)  # it is in use
                 continue
             self.drop(group_id)
             if len(self._table) <= self.limit:
@@ -169,6 +188,10 @@ def look_at_failure(task: asyncio.Task[None]) -> None:
 
 def nobody(group_id: str) -> bool:
     return False
+
+
+def everybody(group_id: str) -> bool:
+    return True
 
 
 def nothing(group_id: str) -> None:

@@ -44,13 +44,16 @@ class OffsetRetention:
         self._standing = standing
         self._nothing_left = nothing_left
         self._timer: asyncio.TimerHandle | None = None
-        self._drift_ms = 0
-        self.paused = False
-        """The wall clock has leaped against the boot clock: nothing ends until it is right or the broker restarts."""
+        self._drift_ms = clock.wall_ms() - clock.boot_ms()
+        self._has_leaped = False
 
     def start(self) -> None:
-        self._drift_ms = self._clock.wall_ms() - self._clock.boot_ms()
         self._arm()
+
+    @property
+    def paused(self) -> bool:
+        """The wall clock has leaped against the boot clock: nothing ends until it is right or the broker restarts."""
+        return self._leaped(self._clock.wall_ms())
 
     def close(self) -> None:
         if self._timer is not None:
@@ -95,7 +98,9 @@ class OffsetRetention:
             return
         retention_ms = self._config.offsets_retention_minutes * MINUTE_MS
         fresh = self._offsets.being_committed(group_id)
-        ended, next_ms = [], now_ms + retention_ms if fresh else NEVER
+        # A transaction that is not decided, or not yet known to be, may bring offsets: the group waits for them.
+        awaited = bool(fresh) or self._offsets.pending.has_pending(group_id)
+        ended, next_ms = [], now_ms + retention_ms if awaited else NEVER
         for key, record in self._offsets.table.of_group(group_id):
             topic = self._view.topics_by_id.get(key.topic_id)
             end_ms = expires_ms(record, topic.name if topic is not None else "", standing, retention_ms)
@@ -116,11 +121,11 @@ class OffsetRetention:
     def _leaped(self, now_ms: int) -> bool:
         leap_ms = now_ms - self._clock.boot_ms() - self._drift_ms
         leaped = abs(leap_ms) > MAX_LEAP_MS
-        if leaped and not self.paused:
+        if leaped and not self._has_leaped:
             log.error(
-                "the wall clock has leaped: committed offsets do not expire until it is set right, "
-                "or the broker is restarted to accept it",
+                "the wall clock has leaped: committed offsets and transactional ids do not expire until it is set "
+                "right, or the broker is restarted to accept it",
                 leap_s=leap_ms // 1000,
             )
-        self.paused = leaped
+        self._has_leaped = leaped
         return leaped

@@ -192,6 +192,7 @@ class Follower(Partition):
         """Begins an empty log with a batch that holds its first offset; the leader does not have it by its own."""
         await self.log.start_over(header.base_offset)
         self.high_watermark = header.base_offset
+        self.wake_readers()
         await self.log.prepared()
         self.log.append(memoryview(batch), header, header.leader_epoch)
         self.replay(memoryview(batch), header)
@@ -240,8 +241,10 @@ class Follower(Partition):
     async def truncate(self, offset: int) -> None:
         logger.info("a follower truncates", partition=repr(self), to=offset, end=self.log.end_offset)
         await self.log.truncate_to(offset)
-        self.high_watermark = min(self.high_watermark, self.log.end_offset)
         self.unseen_bytes = 0
+        if self.log.end_offset < self.high_watermark:
+            self.high_watermark = self.log.end_offset
+            self.wake_readers()
 
     def begin_anew(self, leader_start: int) -> Next:
         """Starts from the leader's first offset: it has nothing any more of what this log would go on with."""
@@ -254,6 +257,7 @@ class Follower(Partition):
         await self.log.start_over(offset)
         self.high_watermark = offset
         self.unseen_bytes = 0
+        self.wake_readers()
 
     def begin(self, work: Coroutine[Any, Any, None]) -> Next:
         """Starts work on the log, until whose end nothing is fetched."""

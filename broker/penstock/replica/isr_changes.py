@@ -93,11 +93,11 @@ class IsrChanges:
     async def attempt(self, batch: list[Proposal]) -> None:
         joined = dict.fromkeys(m for p in batch for m in p.change.joined)
         registered = {m: await self.registration(m) for m in joined}
-        able = [p for p in batch if all(registered[m] is not None for m in p.change.joined)]
-        for proposal in batch:
-            if proposal not in able:
-                proposal.refused(proposal.change)
-        batch[:] = able
+        for proposal in list(batch):
+            if any(registered[m] is None for m in proposal.change.joined):
+                # An attempt without an answer may have made it while the member was still registered.
+                await self.decide(proposal)
+                batch.remove(proposal)
         if not batch:
             return
         compares = [c for m in joined if (c := registered[m]) is not None]
@@ -131,7 +131,8 @@ class IsrChanges:
             batch[:] = [p for p in batch if p not in done]
 
     async def decide(self, proposal: Proposal) -> None:
-        """Finds out why a change on its own failed. Where the record has changed, the view will tell of it."""
+        """Finds out what became of a change that cannot be made. Where the record has changed, by this change or by
+        another, the view will tell of it."""
         change = proposal.change
         entry = await self.store.get(keys.partition(change.topic_id, change.index))
         if entry is not None and entry.mod_revision == change.before.revision:

@@ -33,6 +33,8 @@ MAX_TRANSACTIONAL_ID = 1024
 """Characters."""
 RELOAD_S = 1.0
 """How soon a record of which nobody knows what was written is read again."""
+PAUSED_S = 600.0
+"""How soon an id that may not be used any more is looked at again while the wall clock cannot be trusted."""
 NO_PRODUCER = Producer(-1, -1)
 
 Work = Awaitable[ErrorCode]
@@ -44,9 +46,14 @@ class IdSource(Protocol):
     async def next_id(self) -> int: ...
 
 
+def never() -> bool:
+    return False
+
+
 class TransactionCoordinator:
     """Has the shards that it was told to `take`, until it is told to `drop` them. `owner_of` tells which broker has a
-    shard, -1 where none has; without it, and without an `ownership`, there is no other broker."""
+    shard, -1 where none has; without it, and without an `ownership`, there is no other broker. `is_paused` tells that
+    the wall clock cannot be trusted now: no id is forgotten then."""
 
     def __init__(
         self,
@@ -57,11 +64,12 @@ class TransactionCoordinator:
         markers: MarkerSender,
         owner_of: Callable[[int], int] | None = None,
         ownership: Ownership | None = None,
+        is_paused: Callable[[], bool] = never,
     ) -> None:
         self.config = config
         self._store, self._clock, self._ids = store, clock, ids
         self._markers = markers
-        self._owner_of, self._ownership = owner_of, ownership
+        self._owner_of, self._ownership, self._is_paused = owner_of, ownership, is_paused
         self._shards: dict[int, Shard] = {}
         self._wheel = TimerWheel(self._due)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -133,6 +141,8 @@ class TransactionCoordinator:
             transaction = shard.transactions[transactional_id] = Transaction(transactional_id, shard)
 
         async def work() -> ErrorCode:
+            # It may have been forgotten while this waited: who asks for the id from here on is to find this one.
+            shard.transactions.setdefault(transactional_id, transaction)
             record = transaction.record
             new_id = await self._ids.next_id() if state_machine.needs_new_id(record) else None
             step = state_machine.init_producer(record, claimed, timeout_ms, self._clock.wall_ms(), new_id)
@@ -289,8 +299,7 @@ class TransactionCoordinator:
             if transaction.finishing is None:
                 transaction.finishing = self._spawn(self._finish(transaction))
         elif state is TxnState.ONGOING:
-            due_ms = record.started_ms + record.timeout_ms
-            self._wheel.schedule(transaction.transactional_id, (due_ms - now_ms) / 1000)
+            self._wheel.schedule(transaction.transactional_id, transaction.left_s(now_ms, now_s()))
         elif state in AT_REST:
             due_ms = record.updated_ms + self.config.transactional_id_expiration_ms
             self._wheel.schedule(transaction.transactional_id, (due_ms - now_ms) / 1000)
@@ -315,11 +324,14 @@ class TransactionCoordinator:
                 transaction.shard.transactions.pop(transaction.transactional_id, None)
                 return ErrorCode.NONE
             state = state_of(record)
-            if state is TxnState.ONGOING and now_ms - record.started_ms >= record.timeout_ms:
+            if state is TxnState.ONGOING and transaction.left_s(now_ms, now_s()) <= 0:
                 log.info("a transaction took too long and is aborted", id=transaction.transactional_id)
                 return await self._write(transaction, state_machine.timed_out(record, now_ms))
             unused_ms = now_ms - record.updated_ms
             if state in AT_REST and unused_ms >= self.config.transactional_id_expiration_ms:
+                if self._is_paused():
+                    self._wheel.schedule(transaction.transactional_id, PAUSED_S)
+                    return ErrorCode.NONE
                 await shards.write(self._store, transaction, None)
                 transaction.shard.transactions.pop(transaction.transactional_id, None)
                 return ErrorCode.NONE
@@ -350,3 +362,8 @@ class TransactionCoordinator:
             return await self._write(transaction, Step(ErrorCode.NONE, done))
 
         await self._locked(transaction, work)
+
+
+def now_s() -> float:
+    """On the loop's clock."""
+    return asyncio.get_running_loop().time()

@@ -108,6 +108,10 @@ class TxnOffsets:
         shard = self._shards.get(keys.shard_of(group_id))
         return () if shard is None else shard.of_group.get(group_id, ())
 
+    def has_pending(self, group_id: str) -> bool:
+        shard = self._shards.get(keys.shard_of(group_id))
+        return shard is not None and group_id in shard.of_group
+
     def forget_group(self, group_id: str) -> None:
         number = keys.shard_of(group_id)
         shard = self._shards.get(number)

@@ -52,7 +52,9 @@ class Transactions:
         self.offsets = TxnOffsets(groups.offsets, clock, ownership.error, self._confirm)
         self.markers = LocalMarkers(replicas, self.offsets, heard)
         self.router = MarkerRouter(store, view, config.node_id, self.markers, self._owner_of, markers)
-        self.coordinator = TransactionCoordinator(store, clock, config, ids, self.router, self._owner_of, ownership)
+        self.coordinator = TransactionCoordinator(
+            store, clock, config, ids, self.router, self._owner_of, ownership, lambda: groups.retention.paused
+        )
         self.verifier = Verifier(self.coordinator, config.node_id, heard, verification)
         self._orphans = Orphans(store, self.offsets)
         self._closed = False

@@ -21,7 +21,8 @@ class Transaction:
     """A transactional id in memory: the record as it is in the store at `revision`, 0 where it is not there.
 
     `lock` is held while a request for it is decided and written. `is_known` is False after a write of which nobody
-    knows whether it took effect: it is read again before anything else.
+    knows whether it took effect: it is read again before anything else. `deadline` is the number of the transaction
+    in hand, and when it has taken too long: on the loop's clock, in s, as the wall clock may be set meanwhile.
     """
 
     transactional_id: str
@@ -31,6 +32,7 @@ class Transaction:
     is_known: bool = True
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     finishing: asyncio.Task[None] | None = None
+    deadline: tuple[int, float] | None = None
 
     @property
     def key(self) -> str:
@@ -44,6 +46,16 @@ class Transaction:
             self.record = records.decode(TransactionRecord, entry.key, entry.value)
             self.revision = entry.mod_revision
         self.is_known = True
+
+    def left_s(self, now_ms: int, now_s: float) -> float:
+        """How long the transaction in hand may still take, by its record when this was first asked of it; `now_ms` is
+        the wall clock, `now_s` the loop's. A wall clock that was set back gives it no more than its timeout."""
+        record = self.record
+        assert record is not None, "a transaction in hand has a record"
+        if self.deadline is None or self.deadline[0] != record.number:
+            left_ms = min(max(record.started_ms + record.timeout_ms - now_ms, 0), record.timeout_ms)
+            self.deadline = record.number, now_s + left_ms / 1000
+        return self.deadline[1] - now_s
 
 
 @dataclass(slots=True)

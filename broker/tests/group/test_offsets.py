@@ -11,9 +11,10 @@ from penstock.group.lanes import Lane
 from penstock.group.offset_table import OffsetKey, OffsetTable
 from penstock.group.offsets import Commit
 from penstock.group.shard_writer import ShardWriter
-from penstock.state import keys
+from penstock.state import keys, records
 from penstock.state.records import OffsetRecord
 from penstock.state.store import MAX_TXN_OPERATIONS, Put, StoreUnavailable, TxnResult
+from penstock.wire.errors import ErrorCode
 
 
 class PausedStore:
@@ -344,3 +345,19 @@ def test_the_table_forgets_what_is_removed():
     assert "g" not in table
     assert list(table.of_topic(topic_id)) == []
     assert table.get(key) is None
+
+
+def test_offsets_that_a_transaction_brings_to_a_group_that_was_asked_for_before_go_with_their_topic(run_world):
+    async def scene(world):
+        t = world.create_topic("t")
+        assert await world.groups.reads.prepare(["g"]) == {"g": ErrorCode.NONE}
+        key, record = OffsetKey("g", t, 0), OffsetRecord(offset=7, commit_ms=world.clock.wall_ms())
+        writer = world.groups.offsets.writers.of_group("g")
+        assert await writer.submit([(Put(keys.offset(*key), records.encode(record)), (key, record))]) == []
+        await asyncio.sleep(1)
+        assert [c.offset for c in world.groups.committed()] == [7]
+        world.delete_topic("t")
+        await world.groups.forget_topic(t)
+        assert (await world.store.range(keys.OFFSETS)).entries == []
+
+    run_world(scene)

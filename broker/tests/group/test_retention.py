@@ -8,7 +8,13 @@ import pytest
 
 from penstock.group.expiry import NEVER, ExpiryQueue, GroupStanding, expires_ms
 from penstock.group.offsets import Commit
+from penstock.state import keys
 from penstock.state.records import OffsetRecord
+from penstock.txn.offsets import TxnCommit, TxnOffsets
+from penstock.txn.places import Ending
+from penstock.txn.state_machine import Producer
+from penstock.wire.control_batch import Marker
+from penstock.wire.errors import ErrorCode
 
 DAY_S = 86_400
 RETENTION = {"offsets_retention_minutes": 24 * 60}
@@ -158,6 +164,35 @@ def test_a_commit_on_its_way_saves_an_offset_that_was_about_to_end(run_world):
         assert [c.offset for c in world.groups.committed()] == [2]
 
     run_world(scene, **RETENTION)
+
+
+@pytest.mark.parametrize(("committed", "left"), [(True, [9]), (False, [])])
+def test_a_group_for_which_a_transaction_has_brought_offsets_waits_for_its_end(run_world, committed, left):
+    async def scene(world):
+        t = world.create_topic("t")
+        offsets = world.groups.offsets
+        pending = offsets.pending = TxnOffsets(offsets, world.clock, world.groups.ownership.error, is_mine)
+        for number in range(keys.SHARD_COUNT):
+            pending.take(number, [])
+        member = await world.stable("g")
+        await world.groups.commit("g", [Commit(t, 0, 1, -1, "")])
+        who = TxnCommit("g", "x", Producer(5, 0), 1)
+        assert await pending.commit(pending.writer("g"), who, [Commit(t, 1, 9, -1, "")]) == []
+        world.groups.leave("g", [(member.member_id, None)])
+        await asyncio.sleep(2 * DAY_S)
+        assert list(world.groups.committed()) == []
+        assert world.groups.exists("g")
+        assert await pending.decide(keys.shard_of("g"), Ending(Marker(5, 0, committed, 0), 1)) is ErrorCode.NONE
+        await asyncio.sleep(1)
+        assert [c.offset for c in world.groups.committed()] == left
+        await asyncio.sleep(3 * DAY_S)
+        assert not world.groups.exists("g")
+
+    run_world(scene, **RETENTION)
+
+
+async def is_mine(number):
+    return True
 
 
 def test_nothing_ends_after_the_wall_clock_leaped_until_it_is_set_right(run_world):

@@ -7,7 +7,9 @@ import asyncio
 import pytest
 from shards_kit import stable
 
+from penstock.group.lanes import LANES
 from penstock.group.offsets import Commit
+from penstock.group.reads import MAX_GROUPS, READS
 from penstock.group.shard_writer import MAX_PENDING
 from penstock.state import keys
 from penstock.state.store import StoreUnavailable
@@ -43,6 +45,33 @@ def test_after_a_write_that_got_no_answer_the_store_is_asked_what_is_committed(r
         assert await broker.offset("g", t) == 2
 
     run_cluster(scene, brokers=1)
+
+
+def test_a_write_without_an_answer_cannot_undo_what_came_while_another_shards_fence_was_renewed(run_cluster):
+    first, second = two_of_a_lane()
+
+    async def scene(cluster):
+        t = await cluster.create_topic("t")
+        (broker,) = cluster.brokers.values()
+        for turns in range(12):
+            await broker.commit_unanswered(first, t, 1)
+            await broker.commit_unanswered(second, t, 2)
+            renewing = asyncio.ensure_future(broker.commit(first, t, 3))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            assert await broker.commit(second, t, 3) is E.NONE
+            assert await renewing is E.NONE
+            assert await broker.line.deliver() == [False, False]
+            assert await cluster.stored_offset(second, t) == 3
+
+    run_cluster(scene, brokers=1)
+
+
+def two_of_a_lane():
+    """Two groups whose shards' writes share transactions."""
+    names = [f"g{n}" for n in range(200)]
+    shard = keys.shard_of(names[0])
+    return names[0], next(g for g in names if keys.shard_of(g) != shard and (keys.shard_of(g) - shard) % LANES == 0)
 
 
 def test_while_the_store_is_away_all_is_refused_to_be_tried_again_and_afterwards_goes_on(run_cluster):
@@ -130,6 +159,95 @@ def test_a_commit_for_a_group_that_is_being_read_is_not_overwritten_by_what_is_r
             assert await broker.commit("g", t, offset) is E.NONE
             assert await reading in (offset - 1, offset)
             assert await broker.offset("g", t) == offset
+
+    run_cluster(scene, brokers=1)
+
+
+# --- what was in memory before a shard was another's
+
+
+async def asked_for(broker, topic_id):
+    assert await broker.offset("g", topic_id) is None
+
+
+async def deleted(broker, topic_id):
+    assert await broker.commit("g", topic_id, 1) is E.NONE
+    assert await broker.groups.delete("g") is E.NONE
+
+
+async def being_read(broker, topic_id):
+    """The answer to the read comes when the shard is another's already."""
+    real = broker.line.range
+
+    async def slow(prefix, revision=0):
+        found = await real(prefix, revision)
+        if prefix == keys.group_offsets("g"):
+            broker.line.range = real
+            await asyncio.sleep(1)
+        return found
+
+    broker.line.range = slow
+    reading = asyncio.ensure_future(broker.offset("g", topic_id))
+    await asyncio.sleep(0.1)
+    assert not reading.done()
+
+
+@pytest.mark.parametrize("known", [asked_for, deleted, being_read])
+def test_when_a_shard_comes_back_what_another_broker_committed_there_is_told(run_cluster, known):
+    async def scene(cluster):
+        t = await cluster.create_topic("t")
+        (broker,) = cluster.brokers.values()
+        await known(broker, t)
+        other = await cluster.add(2)
+        await cluster.assign(draining={broker.broker_id})
+        assert await other.commit("g", t, 7) is E.NONE
+        await other.kill()
+        await cluster.assign()
+        assert await broker.offset("g", t) == 7
+
+    run_cluster(scene, brokers=1)
+
+
+def test_of_groups_that_are_not_there_nothing_is_kept_however_many_are_asked_for(run_cluster):
+    async def scene(cluster):
+        t = await cluster.create_topic("t")
+        (broker,) = cluster.brokers.values()
+        names = [f"g{n % 50}" for n in range(200)]
+        assert await asyncio.gather(*(broker.offset(name, t) for name in names)) == [None] * 200
+        assert not [name for name in names if name in broker.groups.offsets.residence]
+        assert await broker.commit("g7", t, 7) is E.NONE
+        assert await broker.offset("g7", t) == 7
+        assert "g7" in broker.groups.offsets.residence
+
+    run_cluster(scene, brokers=1)
+
+
+def test_nothing_is_told_of_a_shard_that_went_while_others_of_the_same_request_were_read(run_cluster):
+    async def scene(cluster):
+        t = await cluster.create_topic("t")
+        (broker,) = cluster.brokers.values()
+        assert await broker.commit("g", t, 7) is E.NONE
+        others = [f"h{n}" for n in range(3 * READS) if keys.shard_of(f"h{n}") != keys.shard_of("g")]
+        real = broker.line.range
+
+        async def losing(prefix, revision=0):
+            if prefix == keys.group_offsets(others[-1]):
+                broker.groups.ownership.lost(keys.shard_of("g"))
+            return await real(prefix, revision)
+
+        broker.line.range = losing
+        errors = await broker.groups.reads.prepare(["g", *others])
+        assert errors == {"g": E.NOT_COORDINATOR, **dict.fromkeys(others, E.NONE)}
+
+    run_cluster(scene, brokers=1)
+
+
+def test_a_request_for_more_groups_than_may_be_is_refused_and_reads_nothing(run_cluster):
+    async def scene(cluster):
+        (broker,) = cluster.brokers.values()
+        broker.line.is_cut = True
+        names = [f"g{n}" for n in range(MAX_GROUPS + 1)]
+        assert set((await broker.groups.reads.prepare(names)).values()) == {E.INVALID_REQUEST}
 
     run_cluster(scene, brokers=1)
 

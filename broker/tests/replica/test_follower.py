@@ -180,6 +180,43 @@ async def test_nothing_is_taken_in_while_the_log_is_cut(path: DataPath) -> None:
     assert follower.log.end_offset == 3
 
 
+class Resting:
+    """A consumer's fetch that rests on a follower (KIP-392). Implements `partition.Reader`."""
+
+    def __init__(self, follower: Follower) -> None:
+        self.follower, self.ends = follower, list[tuple[int, int]]()
+        follower.readers[self] = None
+
+    def on_data(self, grown_bytes: int) -> None:
+        """Not enough to be answered for."""
+
+    def on_end(self) -> None:
+        """Notes what the answer would say: where the log starts, and the high watermark."""
+        self.ends.append((self.follower.log.start_offset, self.follower.high_watermark))
+
+
+async def test_who_rests_on_a_log_that_begins_anew_or_is_cut_is_answered(path: DataPath) -> None:
+    follower = following(path)
+    took(follower, answer(records((0, 3), (3, 3)), high_watermark=6))
+    reader = Resting(follower)
+    assert took(follower, answer(diverging_epoch=EpochEndOffset(EPOCH, 3))) is Next.WAIT
+    await worked(follower)
+    assert took(follower, answer(error_code=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=40)) is Next.WAIT
+    await worked(follower)
+    assert took(follower, answer(records((38, 4)), log_start_offset=38)) is Next.WAIT
+    await worked(follower)
+    assert (follower.log.end_offset, reader.ends) == (42, [(0, 3), (40, 40), (38, 38)])
+
+
+async def test_who_rests_below_a_cut_of_what_was_not_committed_rests_on(path: DataPath) -> None:
+    follower = following(path)
+    took(follower, answer(records((0, 3), (3, 3)), high_watermark=3))
+    reader = Resting(follower)
+    assert took(follower, answer(diverging_epoch=EpochEndOffset(EPOCH, 3))) is Next.WAIT
+    await worked(follower)
+    assert (follower.log.end_offset, reader.ends) == (3, [])
+
+
 async def test_a_full_disk_makes_it_rest(path: DataPath) -> None:
     follower = following(path)
     path.files.fail("append", 28)

@@ -158,3 +158,18 @@ async def test_where_the_store_does_not_answer_it_is_asked_until_it_is_known(kit
     assert kit.refused == []
     await kit.done()
     assert (await kit.isr(), kit.refused) == ([one], [])
+
+
+@pytest.mark.parametrize("done", [False, True])
+async def test_of_a_change_without_an_answer_the_record_tells_also_where_who_joined_is_gone(
+    kit: Kit, done: bool
+) -> None:
+    """A leader that took the change for refused would acknowledge what a member of the ISR does not have."""
+    one, two = await kit.register(1), await kit.register(2)
+    view = await kit.place(0, [one])
+    kit.store.lost = [done]
+    kit.submit(view, one, [one, two], [two])
+    await until(lambda: not kit.store.lost)
+    await kit.store.txn([], [Delete(keys.broker(2))])
+    await kit.done()
+    assert (await kit.isr(), kit.refused) == (([one, two], []) if done else ([one], [0]))

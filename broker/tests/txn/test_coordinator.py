@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from uuid import UUID
 
+import pytest
 from log_kit import HandClock
 
 from penstock.config.broker import BrokerConfig
@@ -14,6 +15,7 @@ from penstock.state import keys, records
 from penstock.state.embedded import EmbeddedStore
 from penstock.state.records import TransactionRecord
 from penstock.state.store import Compare, Operation, Put, StoreUnavailable, Target, TxnResult
+from penstock.txn import coordinator as coordinating
 from penstock.txn import timer_wheel
 from penstock.txn.coordinator import TransactionCoordinator
 from penstock.txn.places import OFFSETS_TOPIC_ID, Ending, Place
@@ -24,6 +26,7 @@ from penstock.wire.control_batch import Marker
 from penstock.wire.errors import ErrorCode as E
 
 T = UUID(int=1)
+DAY_MS = 86_400_000
 
 
 class Parts:
@@ -85,6 +88,7 @@ class Bench:
         self.store = LosesAnswers(self.embedded)
         self.clock, self.parts = HandClock(), Parts()
         self.config = BrokerConfig.from_texts({})
+        self.is_paused: Callable[[], bool] = lambda: False
 
     @contextlib.asynccontextmanager
     async def coordinator(self, epoch: int = 0, guard: Compare | None = None) -> AsyncIterator[TransactionCoordinator]:
@@ -94,6 +98,7 @@ class Bench:
             self.config,
             ProducerIds(self.embedded),
             self.parts,
+            is_paused=self.is_paused,
         )
         for number in range(keys.SHARD_COUNT):
             entries = (await self.embedded.range(keys.transactions(number))).entries
@@ -280,6 +285,64 @@ async def test_an_id_that_nobody_uses_is_forgotten() -> None:
             while await bench.record() is not None:
                 await asyncio.sleep(0.01)
         assert list(coordinator) == []
+
+
+async def test_ids_are_not_forgotten_while_the_wall_clock_cannot_be_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinating, "PAUSED_S", 0.0)
+    bench = Bench()
+    async with bench.coordinator() as coordinator:
+        await coordinator.init_producer_id("x", 1000, None)
+    bench.clock.now_ms += bench.config.transactional_id_expiration_ms
+    answers = [False, True, True]
+    bench.is_paused = answers.pop
+    async with bench.coordinator():
+        async with asyncio.timeout(20):
+            while await bench.record() is not None:
+                await asyncio.sleep(0.01)
+    assert answers == []
+
+
+@pytest.mark.parametrize("leap_ms", [-DAY_MS, DAY_MS], ids=["set back", "set forward"])
+async def test_a_transaction_has_its_timeout_whatever_the_wall_clock_does(leap_ms: int) -> None:
+    bench = Bench()
+    async with bench.coordinator() as coordinator:
+        error, producer = await coordinator.init_producer_id("x", 1500, None)
+        assert error is E.NONE
+        before_s = asyncio.get_running_loop().time()
+        assert await coordinator.add("x", producer, {T: [0]}) is E.NONE
+        bench.clock.now_ms += leap_ms
+        assert await coordinator.add("x", producer, {T: [1]}) is E.NONE
+        await bench.until("CompleteAbort")
+        assert asyncio.get_running_loop().time() >= before_s + 1.5
+
+
+async def test_a_transaction_that_is_found_by_a_clock_that_was_set_back_has_its_timeout_at_most() -> None:
+    bench = Bench()
+    async with bench.coordinator() as coordinator:
+        await begun(coordinator)
+    bench.clock.now_ms -= DAY_MS
+    async with bench.coordinator():
+        await bench.until("CompleteAbort")
+
+
+async def test_an_id_that_is_forgotten_while_a_producer_asks_for_it_is_known_afterwards() -> None:
+    bench = Bench()
+    async with bench.coordinator() as coordinator:
+        await coordinator.init_producer_id("x", 1000, None)
+        bench.clock.advance(bench.config.transactional_id_expiration_ms)
+        (shard,) = [s for s in coordinator._shards.values() if s.transactions]
+        transaction = shard.transactions["x"]
+        async with transaction.lock:
+            forgetting = asyncio.ensure_future(coordinator._on_due(transaction))
+            await asyncio.sleep(0)
+            asking = asyncio.ensure_future(coordinator.init_producer_id("x", 1000, None))
+            await asyncio.sleep(0)
+        await forgetting
+        error, producer = await asking
+        assert error is E.NONE
+        assert await coordinator.add("x", producer, {T: [0]}) is E.NONE
+        assert await coordinator.end("x", producer, True) is E.NONE
+        await bench.until("CompleteCommit")
 
 
 async def test_the_bounds_of_timeouts_and_names_are_kept() -> None:

@@ -130,7 +130,10 @@ def still_eligible(record: PartitionRecord, isr: Sequence[int], facts: Facts) ->
 def without_present(record: PartitionRecord, facts: Facts) -> PartitionRecord:
     """As `settle`, where nobody of the ISR is there as it was: the last replica."""
     epochs = dict(isr_members(record))
-    known = [broker for broker in record.replicas if broker in epochs or broker in record.eligible]
+    # Under a leader with enough in sync, more was committed than the eligible have: min.insync.replicas was lowered.
+    was_enough = record.leader != NO_LEADER and len(record.isr) >= facts.min_insync
+    had_all = [] if was_enough else record.eligible
+    known = [broker for broker in record.replicas if broker in epochs or broker in had_all]
     back = {broker: facts.standing(broker, epochs.get(broker) or None) for broker in known if broker in facts.epochs}
     complete = [broker for broker, standing in back.items() if standing is Standing.KEEPS]
     if complete:
@@ -139,7 +142,7 @@ def without_present(record: PartitionRecord, facts: Facts) -> PartitionRecord:
         return alone(record, leader, facts, others if facts.min_insync > 1 else [])
     if facts.unclean_allowed and (new := unclean(record, facts)) is not None:
         return new
-    eligible = [broker for broker in record.eligible if back.get(broker, Standing.KEEPS) is Standing.KEEPS]
+    eligible = [broker for broker in had_all if back.get(broker, Standing.KEEPS) is Standing.KEEPS]
     last_isr = record.last_isr or known
     return led_by(replace(record, eligible=eligible, last_isr=last_isr), NO_LEADER)
 

@@ -125,6 +125,16 @@ def test_an_eligible_replica_leads_where_the_isr_is_gone() -> None:
     assert (new.leader, new.isr, new.isr_epochs, new.eligible) == (3, [3], [60], [1])
 
 
+def test_who_is_eligible_ends_with_a_lowered_min_insync_while_somebody_leads_and_not_while_nobody_does() -> None:
+    led = record_of([1], eligible=[2, 3])
+    back = {"epochs": without(1), "standing": {2: KEEPS, 3: KEEPS}}
+    new = leaders.settle(led, facts_of(**back, min_insync=1))
+    assert (new.leader, new.isr, new.eligible, new.last_isr) == (NO_LEADER, [1], [], [1])
+    assert leaders.settle(new, facts_of(**back, min_insync=2)) is None
+    waiting = record_of([1], leader=NO_LEADER, eligible=[2, 3], last_isr=[1, 2, 3])
+    assert leaders.settle(waiting, facts_of(**back, min_insync=1)).leader == 2
+
+
 def test_an_eligible_replica_that_came_back_with_less_is_eligible_no_longer() -> None:
     record = record_of([1], eligible=[2, 3])
     new = leaders.settle(record, facts_of({1: 11, 3: 60}, {3: MAY_LACK}, min_insync=2))

@@ -16,7 +16,7 @@ from penstock.control.membership import DuplicateBroker, Registration
 from penstock.control.showing import Shown
 from penstock.state import keys
 from penstock.state.records import BrokerRecord, decode, encode
-from penstock.state.store import Delete, Entry, StoreUnavailable
+from penstock.state.store import Delete, Entry, StoreError, StoreUnavailable
 
 LEASE_MS = 9000
 
@@ -115,6 +115,26 @@ async def test_a_broker_stops_serving_before_its_lease_can_end_while_the_store_i
     assert await world.store.get(keys.broker(1)) is not None, "it stopped before the store ended the lease"
     world.store.keep_alive = real
     await world.time.until(lambda: registration.may_serve() or registration.lost.is_set(), limit_s=3)
+    task.cancel()
+
+
+@pytest.mark.parametrize("refusal", [StoreError("permission denied"), StoreUnavailable("away"), TimeoutError()])
+async def test_a_refusal_does_not_end_the_renewal_of_a_lease(world, refusal: Exception) -> None:
+    """As while passwords are changed: all brokers at once would have to be started anew."""
+    registration = registration_of(world)
+    task = await kept(world, registration)
+    real = world.store.keep_alive
+
+    async def refused(lease: int) -> None:
+        raise refusal
+
+    world.store.keep_alive = refused
+    await world.time.advance(6)
+    assert registration.may_serve()
+    world.store.keep_alive = real
+    await world.time.advance(60)
+    assert registration.may_serve()
+    assert not registration.lost.is_set()
     task.cancel()
 
 
