@@ -8,6 +8,7 @@ next begins; where one does not, it gives up and `hop` decides.
 
 from __future__ import annotations
 
+from array import array
 from itertools import repeat
 
 import numpy as np
@@ -39,6 +40,10 @@ THREE_BYTES = np.uint64(24)
 
 WORTH_STRIDING = 6_000
 """Records from which on `stride` is faster."""
+MOST_STRIDING = 1 << 20
+"""With more records `stride` takes memory by the hundreds of megabytes: whole columns of guesses are held at once."""
+RECORDS_A_BLOCK = 1 << 16
+"""`hop` makes no longer list than this: numbers in a list take five times the memory that they take in an array."""
 RECORDS_A_STRETCH = 40
 WINDOW_RECORDS = 3
 """The size of the window, in records of average size, in which a stretch's first record is looked for."""
@@ -58,8 +63,11 @@ class Damaged(Exception):
 
 def record_starts(source: Bytes, count: int, sections: Ints) -> Ints:
     """`count` + 1 positions: where each record begins, and the end of `source`. `sections` are where batches' records
-    begin. Raises `Damaged` where there are not exactly `count`."""
-    if count >= WORTH_STRIDING and (found := stride(source, count, sections)) is not None:
+    begin. Raises `Damaged` where there are not exactly `count`.
+
+    Takes 8 bytes of memory a record, whatever the bytes say, and a bounded sum beside that.
+    """
+    if WORTH_STRIDING <= count <= MOST_STRIDING and (found := stride(source, count, sections)) is not None:
         return found
     return hop(source, 0, source.size, count)
 
@@ -67,26 +75,25 @@ def record_starts(source: Bytes, count: int, sections: Ints) -> Ints:
 def hop(source: Bytes, start: int, end: int, count: int) -> Ints:
     """As `record_starts`, from `start` to `end`."""
     data, at = source.data, start
-    try:
-        behind = [
-            at := at
-            + FIRST[byte := data[at]]
-            + (0 if byte < 0x80 else SECOND[byte := data[at + 1]] + (0 if byte < 0x80 else THIRD[data[at + 2]]))
-            for _ in repeat(None, count)
-        ]
-    except IndexError:
-        behind = walk(source, start, end, count)
-    if at != end:
-        behind = walk(source, start, end, count)
     starts = np.empty(count + 1, np.int64)
     starts[0] = start
-    starts[1:] = behind
-    return starts
+    try:
+        for first in range(0, count, RECORDS_A_BLOCK):
+            behind = [
+                at := at
+                + FIRST[byte := data[at]]
+                + (0 if byte < 0x80 else SECOND[byte := data[at + 1]] + (0 if byte < 0x80 else THIRD[data[at + 2]]))
+                for _ in repeat(None, min(RECORDS_A_BLOCK, count - first))
+            ]
+            starts[first + 1 : first + 1 + len(behind)] = behind
+    except IndexError:
+        return walk(source, start, end, count)
+    return starts if at == end else walk(source, start, end, count)
 
 
-def walk(source: Bytes, start: int, end: int, count: int) -> list[int]:
-    """As `hop` without the first position, for lengths of any size, and with an answer to what is wrong."""
-    behind = []
+def walk(source: Bytes, start: int, end: int, count: int) -> Ints:
+    """As `hop`, for lengths of any size, and with an answer to what is wrong."""
+    starts = array("q", [start])
     at = start
     for index in range(count):
         if at >= end:
@@ -98,10 +105,10 @@ def walk(source: Bytes, start: int, end: int, count: int) -> list[int]:
         if not SMALLEST_RECORD - 1 <= size <= end - body:
             raise Damaged(at, f"record {index} claims {size} bytes where {end - body} are left")
         at = body + size
-        behind.append(at)
+        starts.append(at)
     if at != end:
         raise Damaged(at, f"{end - at} bytes follow its {count} records")
-    return behind
+    return np.frombuffer(starts, np.int64)
 
 
 def stride(source: Bytes, count: int, sections: Ints) -> Ints | None:

@@ -18,6 +18,7 @@ LASTING = (
     "FolderConflict",
     "TableMismatch",
     "Refused",
+    "BatchDiffers",
     # Of Spark: the query is wrong.
     "AnalysisException",
     "ParseException",
@@ -69,8 +70,8 @@ def cause(error: BaseException | str) -> str:
         found = list(pattern.finditer(text))
         if found:
             return found[-1]["text"].strip()[:MAX_TEXT]
-    traceback = TRACEBACK.search(text)
-    if traceback is not None:
-        return traceback["text"].strip()[:MAX_TEXT]
+    tracebacks = list(TRACEBACK.finditer(text))
+    if tracebacks:  # the last is of the innermost: the driver's says that a worker failed, the worker's says why
+        return tracebacks[-1]["text"].strip()[:MAX_TEXT]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return (lines[0] if lines else type(error).__name__)[:MAX_TEXT]

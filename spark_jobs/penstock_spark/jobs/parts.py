@@ -7,6 +7,7 @@ count (a Parquet folder removes them with its staging, a Delta table when it is 
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import os
@@ -74,8 +75,10 @@ class PartWriter:
         task = Task(self)
         try:
             for batch in batches:
-                task.add(batch)
-            parts = task.end()
+                with naming(self.root):
+                    task.add(batch)
+            with naming(self.root):
+                parts = task.end()
         except BaseException:
             task.abandon()
             raise
@@ -141,7 +144,9 @@ class Task:
 
     def abandon(self) -> None:
         for part in self._open.values():
-            part.close()
+            # Where a disk is full its end cannot be written either, and is not what went wrong first.
+            with contextlib.suppress(OSError):
+                part.close()
 
 
 class OpenPart:
@@ -202,6 +207,15 @@ class OpenPart:
 
     def close(self) -> None:
         self._file.close()
+
+
+@contextlib.contextmanager
+def naming(root: str) -> Iterator[None]:
+    """What the system says against writing (no space left, read-only, ...) comes without a name of what it is about."""
+    try:
+        yield
+    except OSError as e:
+        raise OSError(e.errno, f"{root} cannot be written: {e}") from e
 
 
 def folder_name(value: str | None, plain: bool) -> str:

@@ -14,11 +14,12 @@ from penstock.client import BrokerError, ClientError, ErrorCode, TopicPartition
 from penstock.client.cluster import Cluster
 from penstock.client.connection import MAX_RESPONSE_BYTES, Connection
 from penstock.client.offsets import EARLIEST, LATEST, ask_leader
+from penstock.client.types import TopicInfo
 from penstock.wire.errors import RETRIABLE
 from penstock.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from penstock_spark.link.batches import Stretch, measure
 from penstock_spark.link.patience import given_up, refused
-from penstock_spark.link.ports import FetchSizes
+from penstock_spark.link.ports import FetchSizes, Topic
 from penstock_spark.link.queries import look_up
 from penstock_spark.model.errors import OffsetGone, Refused, TopicGone
 from penstock_spark.model.ranges import READ_UNCOMMITTED, Fetched, OffsetRange
@@ -29,6 +30,16 @@ TOPIC_IDS_FROM, NEWEST = 13, FetchRequest.VERSIONS[1]
 MAX_WAIT_MS = 500
 EMPTY_PAUSE_S = 0.02
 """After an answer without records: brokers wait themselves, and one that does not is not to be flooded."""
+REFUSED_PAUSE_S = 0.25
+"""After an answer that came at once, to a fetch beyond the end."""
+END_OF_LOG_MS = 60_000
+"""For so long a leader must go on saying that its log ends before the range does, however short the caller's patience:
+one that was elected a moment ago may not know yet how far the one before had come, and one that was cut off may not
+know that it leads no more. What is called gone is skipped for good where `failOnDataLoss` is false."""
+LOOK_MS = 5_000
+"""While a leader says so, the other brokers are asked so often who leads."""
+DOUBT_MS = 1_000
+"""For so long a topic must be missing, or another one: not every cluster says which of its brokers knows best."""
 LEAST_BYTES = 64 * 1024
 MAX_BATCH_BYTES = MAX_RESPONSE_BYTES - LEAST_BYTES
 MARGIN = 1.15
@@ -63,23 +74,53 @@ class RangeFetch:
         self._next = range_.start
         self._least_bytes = 0
         self._obstacle: Exception | str | None = None
-        self._end_of_log: tuple[int, int] | None = None
+        self._ended_since: float | None = None
+        """By the loop's time, the first of the answers in an unbroken row that say that the log ends here."""
+        self._gone_since: float | None = None
+        """The same of the answers that say that the topic is no longer the same."""
+        self._look_at = 0.0
 
     async def run(self) -> None:
         """Returns when all of the range was delivered. Raises what `Link.fetch` says."""
         while self._next < self.range_.end:
             await self.slots.acquire()
-            self._obstacle, self._end_of_log = None, None
-            try:
-                async with asyncio.timeout(self.give_up_ms / 1000):
-                    fetched = await self._some()
-            except TimeoutError:
+            self._obstacle = self._ended_since = self._gone_since = None
+            self.deliver(await self._next_answer())
+
+    async def _next_answer(self) -> Fetched:
+        try:
+            async with asyncio.timeout(self.give_up_ms / 1000):
+                return await self._some()
+        except TimeoutError:
+            if self._ended_since is None:
                 raise self._given_up() from None
-            self.deliver(fetched)
+        return await self._past_the_end(self._ended_since + END_OF_LOG_MS / 1000)
+
+    async def _past_the_end(self, until_s: float) -> Fetched:
+        """The leader answers, and has no more. It is given until `until_s`, as long as it goes on answering; then the
+        log was cut off. Raises `OffsetGone`, and `Unavailable` where anything else comes between."""
+        loop = asyncio.get_running_loop()
+        try:
+            while True:
+                async with asyncio.timeout(max(self.give_up_ms, 2 * MAX_WAIT_MS) / 1000):
+                    fetched = await self._once()
+                    if fetched is not None:
+                        return fetched
+                    if self._ended_since is None:
+                        break
+                    if loop.time() >= until_s:
+                        await self._confirm_end()
+                        break
+                    await self._wait_at_the_end()
+        except TimeoutError:
+            self._obstacle = "the leader, which had no more, no longer answers"
+        except ClientError as e:
+            if not e.retriable:
+                raise refused(f"{self._tp} at offset {self._next}", e) from e
+            self._obstacle = e
+        raise self._given_up()
 
     def _given_up(self) -> Exception:
-        if self._end_of_log is not None:  # the leader answers, and has no more: the log was cut off
-            return OffsetGone(self.range_, *self._end_of_log, self._next)
         return given_up(f"{self._tp} at offset {self._next}", self.give_up_ms, self._obstacle)
 
     async def _some(self) -> Fetched:
@@ -91,48 +132,65 @@ class RangeFetch:
                 if fetched is not None:
                     return fetched
                 failures = 0
-                if self._end_of_log is not None:
-                    await asyncio.sleep(EMPTY_PAUSE_S)
+                if self._ended_since is not None:
+                    await self._wait_at_the_end()
                 continue
             except ClientError as e:
                 if not e.retriable:
                     raise refused(f"{self._tp} at offset {self._next}", e) from e
-                self._obstacle, self._end_of_log = e, None
+                self._obstacle, self._ended_since = e, None
             await asyncio.sleep(self.cluster.backoff.delay_s(failures))
             failures += 1
             await self._look_again()
 
-    async def _look_again(self) -> None:
-        """Learns who leads the partition now. Raises `TopicGone` where it is no longer the same."""
+    async def _wait_at_the_end(self) -> None:
+        await asyncio.sleep(EMPTY_PAUSE_S)
+        now_s = asyncio.get_running_loop().time()
+        if now_s >= self._look_at:
+            self._look_at = now_s + LOOK_MS / 1000
+            await self._look_again()
+
+    async def _look_again(self) -> bool:
+        """Learns who leads the partition now; whether it was told. Raises `TopicGone` where it is not the same."""
+        topic = self._tp.topic
         try:
-            found = await look_up(self.cluster, [self._tp.topic])
+            found = await look_up(self.cluster, [topic], {topic: Topic(topic, self._topic_id, self._tp.partition + 1)})
         except ClientError as e:
             if not e.retriable:
-                raise refused(f"topic {self._tp.topic!r}", e) from e
+                raise refused(f"topic {topic!r}", e) from e
             self._obstacle = e
-            return
-        info = found.get(self._tp.topic)
-        if info is None:
-            raise TopicGone(*self._tp, "the topic does not exist; it was deleted")
-        self._check_id(info.topic_id)
-        if self._tp.partition not in info.partitions:
-            raise TopicGone(*self._tp, f"the topic has {len(info.partitions)} partitions; this one is not among them")
+            return False
+        reason = self._why_gone(found.get(topic))
+        now_s = asyncio.get_running_loop().time()
+        if reason is None:
+            self._gone_since = None
+        elif self._gone_since is None:
+            self._gone_since = now_s
+        elif now_s - self._gone_since >= min(DOUBT_MS, self.give_up_ms / 2) / 1000:
+            raise TopicGone(*self._tp, reason)
+        return reason is None
 
-    def _check_id(self, topic_id: UUID) -> None:
-        if self._topic_id is not None and topic_id.int and topic_id != self._topic_id:
-            raise TopicGone(
-                *self._tp, f"the topic was deleted and created again (its id was {self._topic_id}, it is {topic_id})"
-            )
+    def _why_gone(self, info: TopicInfo | None) -> str | None:
+        if info is None:
+            return "the topic does not exist; it was deleted"
+        if self._is_another(info):
+            return f"the topic was deleted and created again (its id was {self._topic_id}, it is {info.topic_id})"
+        if self._tp.partition not in info.partitions:
+            return f"the topic has {len(info.partitions)} partitions; this one is not among them"
+        return None
+
+    def _is_another(self, info: TopicInfo) -> bool:
+        return self._topic_id is not None and info.topic_id.int != 0 and info.topic_id != self._topic_id
 
     async def _once(self) -> Fetched | None:
         """One request; None where it brought no records. Raises `ClientError`."""
         info = self.cluster.metadata.topics.get(self._tp.topic)
         leader = self.cluster.metadata.leader(*self._tp)
-        if info is None or leader < 0 or (self._topic_id is not None and info.topic_id != self._topic_id):
+        if info is None or leader < 0 or self._is_another(info):
             await self._look_again()
             leader = self.cluster.metadata.leader(*self._tp)
             info = self.cluster.metadata.topics.get(self._tp.topic)
-        if info is None or leader < 0:
+        if info is None or leader < 0 or self._is_another(info):
             raise BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, str(self._tp))
         connection = await self.cluster.connection(leader, PURPOSE)
         request, newest = self._request(connection, info.topic_id)
@@ -195,6 +253,19 @@ class RangeFetch:
             raise refused(f"{self._tp} at offset {self._next}", error)
 
     async def _out_of_range(self) -> None:
+        """Where a log begins only grows, so what lies before it is gone. Of its end a leader may be wrong."""
+        log_start, end = await self._bounds()
+        if self._next < log_start:
+            raise OffsetGone(self.range_, log_start, end, self._next)
+        if self._next <= end:
+            raise BrokerError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, str(self._tp), "the offset was, and is not, out of range"
+            )
+        self._ended(end)
+        await asyncio.sleep(REFUSED_PAUSE_S)
+
+    async def _bounds(self) -> tuple[int, int]:
+        """Where the log begins and ends, as its leader says. Raises `ClientError`."""
         leader = self.cluster.metadata.leader(*self._tp)
         first, last = await asyncio.gather(
             *(ask_leader(self.cluster, leader, {self._tp: what}, READ_UNCOMMITTED) for what in (EARLIEST, LATEST))
@@ -202,10 +273,22 @@ class RangeFetch:
         for _, error in (first, last):
             if error is not None:
                 raise error
-        log_start, end = first[0][self._tp].offset, last[0][self._tp].offset
-        if not log_start <= self._next <= end:
+        return first[0][self._tp].offset, last[0][self._tp].offset
+
+    def _ended(self, end: int) -> None:
+        self._obstacle = f"the leader has records up to offset {end}"
+        if self._ended_since is None:
+            self._ended_since = asyncio.get_running_loop().time()
+            self._look_at = self._ended_since + LOOK_MS / 1000
+
+    async def _confirm_end(self) -> None:
+        """Raises `OffsetGone` where whoever leads now says too that the log ends here, and `ClientError`."""
+        if not await self._look_again():
+            return
+        log_start, end = await self._bounds()
+        if not log_start <= self._next < end:
             raise OffsetGone(self.range_, log_start, end, self._next)
-        raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, str(self._tp), "the offset was, and is not, out of range")
+        self._obstacle = f"the leader has records up to offset {end}, and sends none"
 
     def _taken(self, data: PartitionData) -> Fetched | None:
         records = memoryview(data.records or b"")
@@ -224,9 +307,9 @@ class RangeFetch:
     def _ask_for_more(self, stretch: Stretch, data: PartitionData) -> None:
         """Nothing came whole: a batch that is larger than what was asked for, or there is nothing yet."""
         if not data.records:
-            self._obstacle = f"the leader has records up to offset {data.high_watermark}"
-            self._end_of_log = (data.log_start_offset, data.high_watermark)
+            self._ended(data.high_watermark)
             return
+        self._ended_since = None
         if stretch.batch_bytes > MAX_BATCH_BYTES:
             raise Refused(
                 f"{self._tp} at offset {self._next}: a batch of {stretch.batch_bytes} bytes; at most {MAX_BATCH_BYTES} "

@@ -39,8 +39,12 @@ class Link(Protocol):
     """Every method repeats what may pass until `Connection.give_up_ms` are over, then raises `Unavailable`; what cannot
     pass (credentials, rights, certificates) is `Refused` at once. Safe to use from many threads."""
 
-    def topics(self, names: Iterable[str] | None) -> Mapping[str, Topic]:
-        """The topics that exist, of those named or of all but internal ones. Never creates one."""
+    def topics(self, names: Iterable[str] | None, known: Mapping[str, Topic] = ...) -> Mapping[str, Topic]:
+        """The topics that exist, of those named or of all but internal ones. Never creates one.
+
+        `known` is what the caller has seen of them before. Where a broker's answer lacks one of those, or some of its
+        partitions, or has another topic of its name, the controller is asked: the broker's view may lag.
+        """
 
     def offsets(self, wanted: Mapping[TopicPartition, int], isolation: int) -> Mapping[TopicPartition, int]:
         """By partition: for `EARLIEST` its first offset, for `LATEST` its end (the last stable offset where only

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from penstock.client import BrokerError, ClientError, ErrorCode, TopicPartition
 from penstock.client.cluster import Cluster
@@ -15,31 +16,40 @@ from penstock.wire.messages.metadata import MetadataRequest, MetadataRequestTopi
 from penstock_spark.link.ports import Topic
 
 MISSING = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
+NONE: Mapping[str, Topic] = MappingProxyType({})
 
 
-async def topics(cluster: Cluster, names: Iterable[str] | None) -> dict[str, Topic]:
-    """The topics that exist, of those named or of all but internal ones. Raises `ClientError`."""
-    if names is None:
-        found = (await cluster.all_metadata()).topics
-        return {name: described(info) for name, info in found.items() if not info.is_internal}
-    return {name: described(info) for name, info in (await look_up(cluster, names)).items()}
+async def topics(cluster: Cluster, names: Iterable[str] | None, known: Mapping[str, Topic] = NONE) -> dict[str, Topic]:
+    """The topics that exist, of those named or of all but internal ones. Raises `ClientError`.
+
+    `known` is what the caller has seen of them before; see `contradicts`.
+    """
+    if names is not None:
+        return {name: described(info) for name, info in (await look_up(cluster, names, known)).items()}
+    found = (await cluster.all_metadata()).topics
+    doubtful = {name for name, topic in known.items() if contradicts(found.get(name), topic)}
+    found = {name: info for name, info in found.items() if name not in doubtful} | await look_up(
+        cluster, doubtful, known
+    )
+    return {name: described(info) for name, info in found.items() if not info.is_internal}
 
 
 def described(info: TopicInfo) -> Topic:
     return Topic(info.name, info.topic_id if info.topic_id.int else None, len(info.partitions))
 
 
-async def look_up(cluster: Cluster, names: Iterable[str]) -> dict[str, TopicInfo]:
+async def look_up(cluster: Cluster, names: Iterable[str], known: Mapping[str, Topic] = NONE) -> dict[str, TopicInfo]:
     """Brings what the cluster client knows of these topics up to date, and returns those that exist.
 
-    A broker that has just come back may not have heard of a topic yet, so one that is said to be missing is asked for
-    at the controller too. Raises `ClientError`.
+    A broker that has just come back, or was cut off for a while, may not have heard of a topic yet, or of its new
+    partitions, or that another one has its name now. So one that is said to be missing, or that contradicts what is
+    `known`, is asked for at the controller too. Raises `ClientError`.
     """
     wanted = set(names)
     if not wanted:
         return {}
     await cluster.look_up(wanted)
-    doubtful = {name for name in wanted if cluster.metadata.errors.get(name) in MISSING}
+    doubtful = {name for name in wanted if is_doubtful(cluster.metadata, name, known)}
     if doubtful:
         await look_up_at_controller(cluster, doubtful)
     found = {}
@@ -51,6 +61,21 @@ async def look_up(cluster: Cluster, names: Iterable[str]) -> dict[str, TopicInfo
         elif error not in MISSING:
             raise BrokerError(error or ErrorCode.UNKNOWN_SERVER_ERROR, f"topic {name!r}")
     return found
+
+
+def is_doubtful(metadata: Metadata, name: str, known: Mapping[str, Topic]) -> bool:
+    """Whether an answer about a topic is to be asked for again, at the controller."""
+    if metadata.errors.get(name) in MISSING:
+        return True
+    return name in known and contradicts(metadata.topics.get(name), known[name])
+
+
+def contradicts(found: TopicInfo | None, known: Topic) -> bool:
+    """Whether a topic lacks, or has lost partitions, or is another one than was known: what is lost is loss of data to
+    those above, and a broker whose view lags says all of that of a topic that is whole."""
+    if found is None or len(found.partitions) < known.partitions:
+        return True
+    return known.topic_id is not None and found.topic_id.int != 0 and found.topic_id != known.topic_id
 
 
 async def look_up_at_controller(cluster: Cluster, names: Iterable[str]) -> None:
@@ -77,7 +102,7 @@ class OffsetQuery:
         known = self.cluster.metadata
         stale = {tp.topic for tp in self._left if self._is_repeated or known.leader(*tp) < 0}
         self._is_repeated = True
-        await look_up(self.cluster, stale)
+        await look_up(self.cluster, stale, self._known_of(stale))
         error: ClientError | None = None
         by_leader: dict[int, dict[TopicPartition, int]] = {}
         for tp, what in list(self._left.items()):
@@ -103,6 +128,14 @@ class OffsetQuery:
         if error is not None:
             raise error
         return self.found
+
+    def _known_of(self, names: Iterable[str]) -> dict[str, Topic]:
+        """Who asks for a partition has seen it: the topics, with as many partitions as that takes."""
+        counts = dict.fromkeys(names, 0)
+        for tp in self._left:
+            if tp.topic in counts:
+                counts[tp.topic] = max(counts[tp.topic], tp.partition + 1)
+        return {name: Topic(name, None, count) for name, count in counts.items()}
 
     def _take(self, answered: Iterable[tuple[TopicPartition, tuple[int, int, int]]]) -> None:
         for tp, place in answered:

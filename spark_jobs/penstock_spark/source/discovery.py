@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from penstock.client.types import TopicPartition
-from penstock_spark.link.ports import Link
+from penstock_spark.link.ports import Link, Topic
 from penstock_spark.model.errors import InvalidOption
 from penstock_spark.model.ranges import EARLIEST, LATEST
 from penstock_spark.options.source import Bound, Choice, Kind, Selection, SourceOptions
@@ -25,14 +25,23 @@ class Existing:
     ids: Mapping[str, UUID]
 
 
-def look(link: Link, selection: Selection) -> Existing:
-    """The partitions that exist, of those that the query reads."""
-    topics = {name: topic for name, topic in link.topics(selection.names).items() if selection.takes(name)}
+def look(link: Link, selection: Selection, known: Mapping[str, Topic] | None = None) -> Existing:
+    """The partitions that exist, of those that the query reads. `known`: what it has seen of them already."""
+    expected = seen(selection.partitions, {}) | dict(known or {})
+    topics = {name: topic for name, topic in link.topics(selection.names, expected).items() if selection.takes(name)}
     found = {TopicPartition(name, number) for name, topic in topics.items() for number in range(topic.partitions)}
     if selection.choice is Choice.ASSIGN:
         found &= selection.partitions
     ids = {name: topic.topic_id for name, topic in topics.items() if topic.topic_id is not None}
     return Existing(frozenset(found), {topic: ids[topic] for topic in {one.topic for one in found} if topic in ids})
+
+
+def seen(partitions: Iterable[TopicPartition], ids: Mapping[str, UUID]) -> dict[str, Topic]:
+    """The topics that have these partitions at least."""
+    counts: dict[str, int] = {}
+    for one in partitions:
+        counts[one.topic] = max(counts.get(one.topic, 0), one.partition + 1)
+    return {name: Topic(name, ids.get(name), count) for name, count in counts.items()}
 
 
 def require(selection: Selection, existing: Iterable[TopicPartition]) -> None:

@@ -30,7 +30,7 @@ from penstock_spark.options.source import SourceOptions
 from penstock_spark.progress.offsets import StreamOffset
 from penstock_spark.source import losses
 from penstock_spark.source.changes import Changes, compare, made_anew
-from penstock_spark.source.discovery import Existing, look, missing, require, resolve
+from penstock_spark.source.discovery import Existing, look, missing, require, resolve, seen
 from penstock_spark.source.reading import Task, read_task, tasks
 from penstock_spark.source.splitting import limited, split
 
@@ -132,17 +132,25 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def ends_of_all(link: LinkPort, options: SourceOptions, begin: StreamOffset) -> StreamOffset:
-    """The ends of all partitions. After a change of leaders an end may lie for a while before what was read already:
-    it is asked for again, as often as the options say, before it counts as cut off."""
+    """The ends of all partitions. After a change of leaders an end may lie for a while before what was read already,
+    and a broker whose view lags may lack a topic or a partition, or still have another topic of the name: what looks
+    like a loss is asked for again, as often as the options say, before it counts as one."""
+    known = seen(begin.offsets, begin.ids)
+    for _ in attempts(options):
+        existing = look(link, options.selection, known)
+        ends = link.offsets(dict.fromkeys(existing.partitions, LATEST), options.isolation)
+        now = StreamOffset(dict(ends), _of_topics(existing, ends))
+        if not compare(begin, now).losses:
+            break
+    return now
+
+
+def attempts(options: SourceOptions) -> Iterator[int]:
+    """How often what looks like a loss is asked for, with pauses between."""
     for attempt in range(options.retries):
         if attempt:
             time.sleep(options.retry_interval_ms / 1000)
-        existing = look(link, options.selection)
-        ends = link.offsets(dict.fromkeys(existing.partitions, LATEST), options.isolation)
-        now = StreamOffset(dict(ends), _of_topics(existing, ends))
-        if not any(end < begin.offsets.get(one, 0) for one, end in ends.items() if _same(one.topic, begin, now)):
-            break
-    return now
+        yield attempt
 
 
 def plan(link: LinkPort, options: SourceOptions, begin: StreamOffset, until: StreamOffset) -> list[Task]:
@@ -151,9 +159,7 @@ def plan(link: LinkPort, options: SourceOptions, begin: StreamOffset, until: Str
     anew = made_anew(start, until)
     begins = {one: offset for one, offset in start.offsets.items() if one.topic not in anew}
     wanted = {one for one, end in until.offsets.items() if end > begins.get(one, -1)}
-    existing = look(link, options.selection)
-    gone = made_anew(until, StreamOffset({}, existing.ids))
-    log_starts = link.offsets(dict.fromkeys(wanted & existing.partitions, EARLIEST), options.isolation)
+    gone, log_starts = _still_there(link, options, wanted, until)
     found = [text for topic, text in gone.items() if topic in {one.topic for one in wanted}]
     ranges: list[OffsetRange] = []
     for one in sorted(wanted):
@@ -173,9 +179,20 @@ def plan(link: LinkPort, options: SourceOptions, begin: StreamOffset, until: Str
     return tasks(split(ranges, options.min_partitions, options.max_records_per_partition), until.ids)
 
 
+def _still_there(
+    link: LinkPort, options: SourceOptions, wanted: set[TopicPartition], until: StreamOffset
+) -> tuple[dict[str, str], Mapping[TopicPartition, int]]:
+    """(what topics were made anew since `until`, where the others' logs begin); partitions that are gone are left
+    out."""
+    known = seen(until.offsets, until.ids)
+    for _ in attempts(options):
+        existing = look(link, options.selection, known)
+        gone = made_anew(until, StreamOffset({}, existing.ids))
+        log_starts = link.offsets(dict.fromkeys(wanted & existing.partitions, EARLIEST), options.isolation)
+        if not gone and wanted <= log_starts.keys():
+            break
+    return gone, log_starts
+
+
 def _of_topics(existing: Existing, ends: Mapping[TopicPartition, int]) -> dict[str, Any]:
     return {topic: existing.ids[topic] for topic in {one.topic for one in ends} if topic in existing.ids}
-
-
-def _same(topic: str, begin: StreamOffset, now: StreamOffset) -> bool:
-    return begin.ids.get(topic, now.ids.get(topic)) == now.ids.get(topic)

@@ -206,6 +206,12 @@ def test_pauses_double_up_to_their_limit() -> None:
             True,
             "KeyError: 'z'",
         ),
+        (
+            "Traceback (most recent call last):\n  File x\n    y()\nPythonException: An exception was thrown:\n"
+            "Traceback (most recent call last):\n  File z\n    y()\nOSError: /lake cannot be written\n\nat",
+            True,
+            "OSError: /lake cannot be written",
+        ),
         ("AnalysisException: [PYTHON_DATA_SOURCE_ERROR] Failed: " + AWAY, True, "no broker of h:9 answers"),
         ("java.net.SocketException: Connection reset", True, "java.net.SocketException"),
         ("OSError: [Errno 28] No space left on device", True, "OSError: [Errno 28] No space"),

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import signal
 import threading
+import time
 import uuid
 from collections.abc import Callable
 
 import pytest
+from confluent_kafka import Producer
 from penstock_spark_kit.broker import Broker
 from penstock_spark_kit.reading import records_of
 from penstock_spark_kit.topics import delete_records, delete_topic, eventually, make_topic, produce
 
 from penstock.client import TopicPartition
 from penstock.client.cluster import Cluster
-from penstock_spark.link import FetchSizes, Link
+from penstock_spark.link import FetchSizes, Link, fetching
 from penstock_spark.link.fetching import Densities, RangeFetch
-from penstock_spark.model.errors import OffsetGone, TopicGone
+from penstock_spark.model.errors import OffsetGone, TopicGone, Unavailable
 from penstock_spark.model.ranges import LATEST, READ_COMMITTED, READ_UNCOMMITTED, Fetched, OffsetRange
 
 MakeTopic = Callable[..., str]
@@ -169,19 +172,65 @@ def test_what_is_deleted_while_it_is_read_is_named_with_the_offset_that_was_next
     assert caught.value.log_start == 1_500
 
 
-def test_a_range_past_the_end_of_the_log_is_named(link: Link, filled: str) -> None:
+def test_a_range_past_the_end_of_the_log_is_named(
+    link_to: LinkTo, penstock: Broker, filled: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetching, "END_OF_LOG_MS", 300)
     with pytest.raises(OffsetGone) as caught:
-        read(link, OffsetRange(filled, 0, COUNT + 5, COUNT + 10))
+        read(link_to(penstock.bootstrap, give_up_ms=1_000), OffsetRange(filled, 0, COUNT + 5, COUNT + 10))
     assert (caught.value.offset, caught.value.end) == (COUNT + 5, COUNT)
 
 
 def test_a_log_that_ends_before_the_range_is_waited_for_and_named(
-    link_to: LinkTo, penstock: Broker, filled: str
+    link_to: LinkTo, penstock: Broker, filled: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(fetching, "END_OF_LOG_MS", 1_500)
     link = link_to(penstock.bootstrap, give_up_ms=1_000)
     with pytest.raises(OffsetGone) as caught:
         read(link, OffsetRange(filled, 0, COUNT - 10, COUNT + 10))
     assert (caught.value.offset, caught.value.end) == (COUNT, COUNT)
+
+
+@pytest.mark.parametrize("start", [COUNT - 1, COUNT + 1], ids=["at the end", "beyond it"])
+def test_a_leader_that_lags_is_given_longer_than_brokers_that_are_away(
+    link_to: LinkTo, penstock: Broker, filled: str, start: int
+) -> None:
+    """Nobody calls records gone after the half second for which brokers may be away."""
+    later = threading.Timer(2, produce, (penstock.bootstrap, filled, [b"late"] * 10))
+    later.start()
+    found = read(link_to(penstock.bootstrap, give_up_ms=600), OffsetRange(filled, 0, start, COUNT + 10))
+    assert found == [*VALUES[start:], *[b"late"] * (COUNT + 10 - max(start, COUNT))]
+    later.join()
+
+
+def test_a_leader_that_had_no_more_and_then_falls_silent_says_nothing_about_the_log(
+    link_to: LinkTo, own_broker: Broker
+) -> None:
+    make_topic(own_broker.bootstrap, "t")
+    produce(own_broker.bootstrap, "t", VALUES[:10])
+    answers = link_to(own_broker.bootstrap, give_up_ms=2_000).fetch(OffsetRange("t", 0, 0, 20), READ_UNCOMMITTED)
+    next(answers)
+    time.sleep(0.8)  # in which the leader says that it has no more
+    assert own_broker.process is not None
+    own_broker.process.send_signal(signal.SIGSTOP)
+    with pytest.raises(Unavailable, match=r"t-0 at offset 10: given up after 2000 ms"):
+        list(answers)
+
+
+def test_records_that_a_leader_has_and_does_not_send_are_not_gone(
+    link_to: LinkTo, penstock: Broker, filled: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is behind the beginning of an open transaction is there, though readers of committed data do not get it."""
+    monkeypatch.setattr(fetching, "END_OF_LOG_MS", 300)
+    producer = Producer({"bootstrap.servers": penstock.bootstrap, "transactional.id": filled})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(filled, b"pending")
+    assert producer.flush(30) == 0
+    link = link_to(penstock.bootstrap, give_up_ms=1_000)
+    with pytest.raises(Unavailable, match=f"has records up to offset {COUNT + 1}, and sends none"):
+        read(link, OffsetRange(filled, 0, COUNT - 1, COUNT + 1), READ_COMMITTED)
+    producer.abort_transaction(30)
 
 
 def test_records_that_come_late_are_waited_for(link: Link, penstock: Broker, filled: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -39,6 +39,8 @@ class Run:
     batch: int
     query: str
     ddl: str
+    counts: list[int] = field(default_factory=list)
+    """Of rows, of each task."""
 
     def task(self, number: int, attempt_number: int = 0) -> TaskWriter:
         place = TaskPlace(number, attempt_number, self.query, self.batch)
@@ -47,10 +49,12 @@ class Run:
 
     def write(self, number: int, batches: Iterator[pa.RecordBatch], attempt_number: int = 0) -> Written:
         with self.task(number, attempt_number) as task:
-            return task.write(batches)
+            written = task.write(batches)
+        self.counts.append(written.rows + written.skipped)
+        return written
 
     def commit(self, *tasks: int) -> None:
-        ask(self.endpoint, Commit(self.name, self.batch, list(tasks)), TIMEOUT_S)
+        ask(self.endpoint, Commit(self.name, self.batch, list(tasks), sum(self.counts)), TIMEOUT_S)
 
 
 def read_all(bootstrap: str, topic: str, isolation: str = "read_committed") -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -18,7 +19,7 @@ from penstock_spark.options.source import SourceOptions
 from penstock_spark.source import batch, stream
 from penstock_spark.source.stream import StreamReader
 
-GIVEN = {"kafka.bootstrap.servers": "a:1", "subscribe": "t"}
+GIVEN = {"kafka.bootstrap.servers": "a:1", "subscribe": "t", "fetchOffset.retryIntervalMs": "0"}
 OLD, NEW = UUID(int=1), UUID(int=2)
 ALL = ReadAllAvailable()
 
@@ -32,8 +33,14 @@ class Cluster:
         self.times: dict[int, int] = {}
         self.stale: list[dict[TopicPartition, int]] = []
         self.isolations: set[int] = set()
+        self.known: Mapping[str, Topic] = {}
+        self.lagging: list[dict[str, Topic]] = []
+        """What the next questions for topics are answered."""
 
-    def topics(self, names: Iterable[str] | None) -> Mapping[str, Topic]:
+    def topics(self, names: Iterable[str] | None, known: Mapping[str, Topic]) -> Mapping[str, Topic]:
+        self.known = known
+        if self.lagging:
+            return self.lagging.pop(0)
         wanted = {one.topic for one in self.parts} if names is None else set(names)
         counts = {name: sum(one.topic == name for one in self.parts) for name in wanted}
         return {name: Topic(name, self.ids.get(name), count) for name, count in counts.items() if count}
@@ -205,7 +212,7 @@ class TestStreams:
     def test_an_end_before_the_start_is_asked_for_again_before_it_is_a_loss(self) -> None:
         """A new leader may not know for a while how far the old one had come."""
         cluster = Cluster(t=[(0, 9)])
-        reader = Reader(cluster, **{"fetchOffset.retryIntervalMs": "0"})
+        reader = Reader(cluster)
         stale = {TopicPartition("t", 0): 6}
         cluster.stale = [stale, stale]
         assert reader.latestOffset(at(8), ALL) == at(9)
@@ -213,10 +220,47 @@ class TestStreams:
         with pytest.raises(DataLoss, match="ends at offset 6, but had been read up to offset 8"):
             reader.latestOffset(at(8), ALL)
 
+    @pytest.mark.parametrize(
+        ("lag", "said"),
+        [
+            ({}, "partition 0 no longer exists"),
+            ({"t": Topic("t", OLD, 1)}, "partition 1 no longer exists; it had been read up to offset 5"),
+            ({"t": Topic("t", NEW, 2)}, "'t' was deleted and made anew"),
+        ],
+    )
+    @pytest.mark.parametrize("fail", ["true", "false"])
+    def test_what_is_missing_is_asked_for_again_before_it_is_a_loss(
+        self, lag: dict[str, Topic], said: str, fail: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """A broker's view may lag; and rows that are there must neither be skipped nor read a second time."""
+        cluster = Cluster(t=[(0, 9), (0, 6)])
+        reader = Reader(cluster, failOnDataLoss=fail)
+        cluster.lagging = [lag, lag]
+        assert reader.latestOffset(at(8, 5), ALL) == at(9, 6)
+        cluster.lagging = [lag, lag]
+        assert reader.ranges(at(8, 5), at(9, 6)) == [("t", 0, 8, 9), ("t", 1, 5, 6)]
+        assert not caplog.text
+        for ask in (lambda: reader.latestOffset(at(8, 5), ALL), lambda: reader.partitions(at(8, 5), at(9, 6))):
+            cluster.lagging = [lag, lag, lag]
+            with pytest.raises(DataLoss, match=said) if fail == "true" else contextlib.nullcontext():
+                ask()
+        assert not cluster.lagging
+
+    def test_brokers_are_asked_with_what_was_seen_before(self) -> None:
+        cluster = Cluster(t=[(0, 9), (0, 6)])
+        Reader(cluster).latestOffset(at(8, 5), ALL)
+        assert cluster.known == {"t": Topic("t", OLD, 2)}
+        cluster.known = {}
+        Reader(cluster).partitions(at(8, 5), at(9, 6))
+        assert cluster.known == {"t": Topic("t", OLD, 2)}
+        options = {"kafka.bootstrap.servers": "a:1", "assign": '{"t": [1]}'}
+        batch.plan(cluster, SourceOptions.parse(options, streaming=False))
+        assert cluster.known == {"t": Topic("t", None, 2)}
+
     def test_a_log_that_was_cut_off_goes_on_at_its_end_where_that_is_allowed(
         self, caplog: pytest.LogCaptureFixture
     ) -> None:
-        reader = Reader(Cluster(t=[(0, 6)]), failOnDataLoss="false", **{"fetchOffset.retryIntervalMs": "0"})
+        reader = Reader(Cluster(t=[(0, 6)]), failOnDataLoss="false")
         with caplog.at_level(logging.WARNING):
             assert reader.latestOffset(at(8), ALL) == at(6)
         assert "ends at offset 6" in caplog.text

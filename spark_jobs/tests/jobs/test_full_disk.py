@@ -1,0 +1,80 @@
+"""The Parquet folder's disk is full: the job fails, says which folder, and goes on exactly once there is space."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import resource
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow.dataset as ds
+import pytest
+from penstock_spark_kit.broker import Broker
+from penstock_spark_kit.jobs import run_once
+from penstock_spark_kit.processes import descendants
+from penstock_spark_kit.topics import produce
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from penstock_spark.jobs.failures import cause, may_pass
+
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]
+SPACE_BYTES = 64 * 1024
+COUNT = 400
+JOB = """
+kind: archive
+name: full-disk
+source: {{brokers: "{brokers}", topics: [{topic}], max_records_per_batch: 200}}
+transform: {{sql: "SELECT offset, value FROM source"}}
+checkpoint: {home}/checkpoint
+to: {{format: parquet, path: {home}/lake}}
+"""
+
+
+@contextmanager
+def no_space_for_workers(spark: SparkSession) -> Iterator[None]:
+    """The kernel refuses Spark's Python workers to let a file grow, as a disk that is full does."""
+    spark.range(1).mapInArrow(lambda batches: batches, "id long").collect()  # so that there are workers
+    jvm = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
+    before = {
+        pid: resource.prlimit(pid, resource.RLIMIT_FSIZE)
+        for pid, command in descendants(jvm).items()
+        if "pyspark" in command
+    }
+    assert before, "no workers"
+    for pid, (_, hard) in before.items():
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (SPACE_BYTES, hard))
+    try:
+        yield
+    finally:
+        unlimited = next(iter(before.values()))
+        for pid, command in descendants(jvm).items():
+            if "pyspark" in command:
+                resource.prlimit(pid, resource.RLIMIT_FSIZE, unlimited)
+
+
+def test_a_full_disk_ends_the_query_with_its_name_and_space_lets_it_go_on_exactly(
+    spark: SparkSession, penstock: Broker, topic: Callable[..., str], tmp_path: Path
+) -> None:
+    text = JOB.format(brokers=penstock.bootstrap, topic=(name := topic()), home=tmp_path)
+    produce(penstock.bootstrap, name, [b"small"] * 200)
+    run_once(spark, text)
+    rng = random.Random(7)
+    produce(penstock.bootstrap, name, [rng.randbytes(2_000) for _ in range(COUNT - 200)])
+    with no_space_for_workers(spark), pytest.raises(StreamingQueryException) as caught:
+        run_once(spark, text)
+    said = cause(caught.value)
+    assert f"{tmp_path}/lake" in said
+    assert os.strerror(errno.EFBIG) in said
+    assert may_pass(caught.value), "a job tries again: there may be space then"
+    assert offsets(tmp_path) == Counter(range(200))
+    run_once(spark, text)
+    assert offsets(tmp_path) == Counter(range(COUNT))
+
+
+def offsets(home: Path) -> Counter[int]:
+    return Counter(ds.dataset(home / "lake", format="parquet", partitioning="hive").to_table()["offset"].to_pylist())
