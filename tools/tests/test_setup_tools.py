@@ -216,28 +216,40 @@ class TestContinuousIntegration:
         assert result.returncode == 0, result.stdout
         assert "left    make java" in result.stdout
 
-    def test_what_breaks_clusters_is_left_to_whole_runs(self, tmp_path: Path) -> None:
-        result = self.ci(tmp_path)
-        assert result.returncode == 0, result.stdout
-        assert "left    make chaos (WHOLE=1 runs it)" in result.stdout
-        assert "left    make e2e (WHOLE=1 runs it)" in result.stdout
-
-    def test_where_there_is_no_local_cluster_that_is_said(self, tmp_path: Path) -> None:
-        environment = self.prepared(tmp_path, {}) | {"WHOLE": "1"}
+    def test_a_short_run_breaks_no_clusters(self, tmp_path: Path) -> None:
+        environment = self.prepared(tmp_path, {}) | {"SHORT": "1"}
         result = run("bash", tmp_path / ".ci" / "run", env=environment)
         assert result.returncode == 0, result.stdout
+        assert "left    make chaos (SHORT is set)" in result.stdout
+        assert "left    make e2e (SHORT is set)" in result.stdout
+
+    def test_where_there_is_no_local_cluster_that_is_said(self, tmp_path: Path) -> None:
+        result = self.ci(tmp_path)
+        assert result.returncode == 0, result.stdout
         assert f"left    make e2e (no local cluster: there is no {tmp_path}/cluster/up)" in result.stdout
-        assert "left    make chaos (it needs root and iptables)" in result.stdout
+        assert "left    make chaos (it needs root, and networks with iptables of its own)" in result.stdout
+
+    def cluster(self, tmp_path: Path, up: str = ":") -> None:
+        """Scripts of a local cluster, of which `up` does this."""
+        (tmp_path / "cluster").mkdir()
+        for name, does in (("up", up), ("down", ":")):
+            script = tmp_path / "cluster" / name
+            script.write_text(f"#!/bin/sh\n: > {tmp_path}/cluster/{name}.called\n{does}\n")
+            script.chmod(0o755)
+
+    def test_a_local_cluster_that_does_not_come_up_is_said_with_its_last_words(self, tmp_path: Path) -> None:
+        environment = self.prepared(tmp_path, {})
+        self.cluster(tmp_path, "echo no memory; exit 1")
+        result = run("bash", tmp_path / ".ci" / "run", env=environment)
+        assert result.returncode == 0, result.stdout
+        assert "no memory" in result.stdout
+        assert f"left    make e2e ({tmp_path}/cluster/up brought up no cluster)" in result.stdout
 
     @pytest.mark.parametrize("failing", ["", "exit 1"])
     def test_a_local_cluster_is_tested_on_and_taken_down(self, tmp_path: Path, failing: str) -> None:
         said = "echo $$CLUSTER, $${LOCAL_CLUSTER##*/}: cluster tests"
-        environment = self.prepared(tmp_path, {"e2e": f"{said}; {failing}"}) | {"WHOLE": "1"}
-        (tmp_path / "cluster").mkdir()
-        for name in ("up", "down"):
-            script = tmp_path / "cluster" / name
-            script.write_text(f"#!/bin/sh\n: > {tmp_path}/cluster/{name}.called\n")
-            script.chmod(0o755)
+        environment = self.prepared(tmp_path, {"e2e": f"{said}; {failing}"})
+        self.cluster(tmp_path)
         result = run("bash", tmp_path / ".ci" / "run", env=environment)
         assert "local, cluster: cluster tests" in result.stdout
         assert (result.returncode, "FAILED  make e2e" in result.stdout) == ((1, True) if failing else (0, False))
