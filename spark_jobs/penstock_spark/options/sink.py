@@ -18,6 +18,7 @@ KNOWN = (
     "includeHeaders",
     "penstock.delivery",
     "penstock.transactional.id",
+    "penstock.repeated.batch",
     "kafka.acks",
     "kafka.enable.idempotence",
     "kafka.compression.type",
@@ -32,6 +33,7 @@ CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 """By name, as in a batch's attributes."""
 _OF_SPARK = ("checkpointlocation", "queryname")
 """Spark hands the writer's own settings over too."""
+REPEATED = ("compare", "skip")
 MAX_ID_CHARS = 200
 DEFAULT_BATCH_BYTES = 256 << 10
 DEFAULT_REQUEST_BYTES = 1 << 20
@@ -58,6 +60,8 @@ class SinkOptions:
     delivery: Delivery
     transactional_id: str | None
     """None: derived from the query's id."""
+    skips_repeated: bool
+    """Whether a batch that was committed and comes again is skipped even where it has other rows now."""
     acks: int
     """-1: all in-sync replicas; 1: the leader; 0: nobody."""
     idempotent: bool
@@ -86,6 +90,7 @@ class SinkOptions:
             raise InvalidOption(f"option 'penstock.transactional.id' has more than {MAX_ID_CHARS} characters")
         if transactional_id is not None and delivery is Delivery.AT_LEAST_ONCE:
             options.warn("option 'penstock.transactional.id' has no meaning unless 'penstock.delivery' is exactly-once")
+        repeated = options.take_choice("penstock.repeated.batch", REPEATED, REPEATED[0])
         if options.take("includeHeaders") is not None:
             options.warn(
                 "option 'includeHeaders' has no meaning in a writer: a column 'headers' is written if there is one"
@@ -98,6 +103,7 @@ class SinkOptions:
             topic=options.take_text("topic"),
             delivery=delivery,
             transactional_id=transactional_id,
+            skips_repeated=repeated == "skip",
             acks=acks,
             idempotent=idempotent,
             codec=CODECS[options.take_choice("kafka.compression.type", CODECS, "none")],

@@ -9,16 +9,34 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import Enum
+from typing import NamedTuple
 
 from penstock_spark.model.errors import PenstockSparkError
 from penstock_spark.sink.grants import Grant, Grants, NotHeld
 from penstock_spark.sink.messages import Acquire, Commit, Open, Partition, Plan, Release
 
 RESTART = "restart the query from its checkpoint (penstock-spark run does so by itself)"
+SET_BACK = (
+    ": the checkpoint was set back or changed, or the source gives other rows than it did. Nothing is written. Bring "
+    "the query's last checkpoint back; or, where what was written is to stand for this batch, set option "
+    "'penstock.repeated.batch' to skip until the query has passed it"
+)
 
 
 class BatchFailed(PenstockSparkError):
     """The transaction of a batch is aborted, or must not be committed; says why and what to do."""
+
+
+class BatchDiffers(BatchFailed):
+    """A batch that was committed comes again and is another one: to skip it would lose rows, to write it would double
+    some. No restart helps."""
+
+
+class LastBatch(NamedTuple):
+    """What the brokers have of a query: its last batch that was committed, with its rows (-1: nobody noted them)."""
+
+    batch_id: int
+    rows: int
 
 
 class Stage(Enum):
@@ -47,6 +65,7 @@ class Attempt:
         self.producer_id = self.epoch = -1
         self.added: set[Partition] = set()
         """Partitions that are part of the transaction."""
+        self.last: LastBatch | None = None
         self.failure: BatchFailed | None = None
         self.tasks: dict[int, int] = {}
         """The connection of each task that opened."""
@@ -90,11 +109,13 @@ class Attempt:
         self.writing[connection] = request.task
         return begins
 
-    def opened(self, producer_id: int, epoch: int, is_committed: bool) -> None:
-        """The transaction can be used; or, `is_committed`, is not needed."""
+    def opened(self, producer_id: int, epoch: int, last: LastBatch | None) -> None:
+        """The transaction can be used; or is not needed, where `last` is this batch or a later one."""
         self.check_not_failed()
         assert self.stage is Stage.OPENING, f"{self.name} was opened while {self.stage.value}"
         self.producer_id, self.epoch = producer_id, epoch
+        self.last = last
+        is_committed = last is not None and self.marks_batches and self.batch_id <= last.batch_id
         self.stage = Stage.WRITTEN_BEFORE if is_committed else Stage.OPEN
 
     def acquire(self, connection: int, number: int, request: Acquire) -> Grant | None:
@@ -140,6 +161,8 @@ class Attempt:
             raise self.fail(f"tasks {sorted(self.writing.values())} are not done: {RESTART}")
         if self.query_id and request.batch_id not in (-1, self.batch_id):
             raise self.fail(f"batch {request.batch_id} is to be committed: {RESTART}")
+        if self.stage is Stage.WRITTEN_BEFORE:
+            self._compare(request.rows)
         if self.stage in (Stage.WRITTEN_BEFORE, Stage.COMMITTED):
             self.stage = Stage.COMMITTED
             return False
@@ -152,9 +175,22 @@ class Attempt:
         assert self.stage is Stage.COMMITTING, f"{self.name} was committed while {self.stage.value}"
         self.stage = Stage.COMMITTED
 
-    def fail(self, reason: str) -> BatchFailed:
+    def _compare(self, rows: int) -> None:
+        """A run that repeats a batch has as many rows as were written: else it is not what was written.
+
+        After a crash Spark repeats no batch but the last, so an earlier one means a checkpoint that was set back.
+        """
+        assert self.last is not None, f"{self.name} was written before, and nobody says when"
+        if self.plan.skips_repeated:
+            return
+        if self.batch_id < self.last.batch_id:
+            raise self.fail(f"batch {self.last.batch_id} was committed already{SET_BACK}", BatchDiffers)
+        if self.last.rows not in (-1, rows):
+            raise self.fail(f"it was committed with {self.last.rows} rows and now has {rows}{SET_BACK}", BatchDiffers)
+
+    def fail(self, reason: str, kind: type[BatchFailed] = BatchFailed) -> BatchFailed:
         """Ends the run; the first reason stays. A run that is committed stays so."""
-        error = BatchFailed(f"{self.name}: {reason}")
+        error = kind(f"{self.name}: {reason}")
         if self.stage is not Stage.COMMITTED:
             self.failure = self.failure or error
             self.stage = Stage.FAILED
@@ -163,7 +199,7 @@ class Attempt:
     def check_not_failed(self) -> None:
         if self.stage is Stage.FAILED:
             assert self.failure is not None, "a failed run says why"
-            raise BatchFailed(str(self.failure))
+            raise type(self.failure)(str(self.failure))
 
     def waiting(self) -> Iterable[tuple[int, int]]:
         """(connection, number) of the requests that wait for a partition."""

@@ -34,6 +34,7 @@ class Plan(msgspec.Struct, tag="plan", array_like=True):
     """From the planning process, before any task: how the transaction of one run of a batch is made.
 
     `transactional_id` None: derived from the id of the query, which the tasks know. `topic` None: rows name theirs.
+    `skips_repeated`: a batch that comes again is taken for written, whatever is in it.
     """
 
     attempt: str
@@ -41,6 +42,7 @@ class Plan(msgspec.Struct, tag="plan", array_like=True):
     transactional_id: str | None
     transaction_timeout_ms: int
     topic: str | None
+    skips_repeated: bool
 
 
 class Open(msgspec.Struct, tag="open", array_like=True):
@@ -74,11 +76,13 @@ class Done(msgspec.Struct, tag="done", array_like=True):
 
 
 class Commit(msgspec.Struct, tag="commit", array_like=True):
-    """`tasks` are those that wrote, as Spark counts them: no other may have."""
+    """`tasks` are those that wrote, as Spark counts them: no other may have. `rows` are all of the batch, also those
+    that were not written because an earlier run has written them."""
 
     attempt: str
     batch_id: int
     tasks: list[int]
+    rows: int
 
 
 class Abort(msgspec.Struct, tag="abort", array_like=True):
@@ -117,7 +121,10 @@ class Fine(msgspec.Struct, tag="fine", array_like=True):
 
 
 class Refused(msgspec.Struct, tag="refused", array_like=True):
+    """`is_lasting`: a restart of the query would be refused too."""
+
     reason: str
+    is_lasting: bool = False
 
 
 Result = Union[Opened, Granted, Fine, Refused]  # noqa: UP007 (msgspec, at run time)

@@ -69,6 +69,7 @@ class Broker:
     in_flight: int = 0
     connection: Connection | None = None
     connecting: bool = False
+    draining: bool = False
     ready: dict[Partition, Lane] = field(default_factory=dict)
 
 
@@ -164,7 +165,18 @@ class Sending:
     # --- requests
 
     def _drain(self, node: int) -> None:
+        """Sends what a broker may get now. What a batch that is settled at once (acks=0) makes ready is left to the
+        call that is under way: it would be a call within a call for each batch that waits."""
         broker = self._brokers[node]
+        if broker.draining:
+            return
+        broker.draining = True
+        try:
+            self._send_ready(node, broker)
+        finally:
+            broker.draining = False
+
+    def _send_ready(self, node: int, broker: Broker) -> None:
         while broker.ready and broker.in_flight < self.settings.in_flight and self.failure is None:
             connection = broker.connection
             if connection is None or connection.closed or not connection.writable:
@@ -233,7 +245,7 @@ class Sending:
     async def _connect(self, node: int, broker: Broker) -> None:
         try:
             broker.connection = await self.cluster.connection(node)
-            await broker.connection.drained()
+            await self._room(node, broker.connection)
         except ClientError as e:
             if not e.retriable:
                 raise
@@ -248,6 +260,21 @@ class Sending:
             broker.connecting = False
         if not self._closed:
             self._drain(node)
+
+    async def _room(self, node: int, connection: Connection) -> None:
+        """Returns when the broker has taken what was written; without answers (acks=0) nothing else would tell that it
+        does not. Raises `Unavailable`, `ClientError`."""
+        try:
+            async with asyncio.timeout(self.settings.give_up_ms / 1000):
+                await connection.drained()
+        except TimeoutError:
+            error = Unavailable(
+                f"broker {node} at {connection.address} has not taken what was sent to it within "
+                f"{self.settings.give_up_ms} ms (kafka.delivery.timeout.ms)"
+            )
+            self._fail(error)
+            await connection.close()  # the next task gets another
+            raise error from None
 
     # --- answers
 

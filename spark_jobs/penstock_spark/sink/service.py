@@ -18,8 +18,9 @@ from typing import Protocol
 from penstock.client.errors import ClientError
 from penstock.runtime.logging import get_logger
 from penstock_spark.model.errors import PenstockSparkError
-from penstock_spark.sink.attempts import LIVE, RESTART, Attempt, BatchFailed, Stage
+from penstock_spark.sink.attempts import LIVE, RESTART, Attempt, BatchDiffers, BatchFailed, LastBatch, Stage
 from penstock_spark.sink.grants import Grant
+from penstock_spark.sink.locks import NamedLocks
 from penstock_spark.sink.messages import (
     LENGTH,
     Abort,
@@ -56,15 +57,19 @@ MAX_OUTSTANDING = 20_000
 """Requests of a connection that are not answered."""
 
 
+EXPECTED = (PenstockSparkError, ClientError)
+"""Whose text tells people what is wrong; anything else is a fault of the service."""
+
+
 class Ledger(Protocol):
     """`transactions.Transactions` of one transactional id, from whatever loop this runs on."""
 
     async def begin(self) -> Producer: ...
     async def fence(self, producer: Producer) -> None: ...
     async def add(self, producer: Producer, partitions: Iterable[Partition]) -> None: ...
-    async def mark(self, producer: Producer, place: Partition, batch_id: int, query_id: str) -> None: ...
+    async def mark(self, producer: Producer, place: Partition, batch: LastBatch, query_id: str) -> None: ...
     async def end(self, producer: Producer) -> None: ...
-    async def last_batch(self, query_id: str) -> int: ...
+    async def last_batch(self, query_id: str) -> LastBatch | None: ...
 
 
 @dataclass(slots=True)
@@ -107,10 +112,15 @@ class Service:
         self._token, self._ledger_of = token, ledger_of
         self._runs: dict[str, Run] = {}
         self._current: dict[str, Run] = {}
-        self._locks: dict[str, asyncio.Lock] = {}
+        self._locks = NamedLocks()
         self._connections: dict[int, Connection] = {}
         self._numbers = itertools.count(1)
         self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def busy_ids(self) -> set[str]:
+        """The transactional ids of which something is remembered: those of runs that have not ended."""
+        return {*self._current, *self._locks.names}
 
     # --- connections
 
@@ -146,7 +156,7 @@ class Service:
                 try:
                     result = self._at_once(connection, message)
                 except BatchFailed as e:
-                    result = Refused(str(e))
+                    result = refusal(e)
                 if result is not None:
                     connection.answer(message.number, result)
                 if connection.run is not None:
@@ -175,24 +185,29 @@ class Service:
         raise AssertionError(f"{message.request} is none of these")
 
     async def _later(self, connection: Connection, message: Numbered) -> None:
-        result: Result = Fine()
+        """Answers whatever happens: who asked waits for it."""
         try:
-            match message.request:
-                case Plan() as plan:
-                    self._plan(plan)
-                case Open() as asked:
-                    result = await self._open(connection, asked)
-                case Commit() as asked:
-                    await self._commit(asked)
-                case Abort() as asked:
-                    self._abort(asked)
-                case Ping():
-                    pass
-                case _:
-                    result = Refused("nobody knows this request")
-        except (PenstockSparkError, ClientError) as e:
-            result = Refused(str(e))
-        connection.answer(message.number, result)
+            connection.answer(message.number, await self._result(connection, message))
+        except Exception as e:
+            connection.answer(message.number, refusal(e))
+            if not isinstance(e, EXPECTED):
+                log.error("a request failed", request=type(message.request).__name__, exc_info=e)
+
+    async def _result(self, connection: Connection, message: Numbered) -> Result:
+        match message.request:
+            case Plan() as plan:
+                self._plan(plan)
+            case Open() as asked:
+                return await self._open(connection, asked)
+            case Commit() as asked:
+                await self._commit(asked)
+            case Abort() as asked:
+                self._abort(asked)
+            case Ping():
+                pass
+            case _:
+                return Refused("nobody knows this request")
+        return Fine()
 
     # --- a run's life
 
@@ -239,14 +254,14 @@ class Service:
             earlier.is_wound_up = True  # the new epoch ends its transaction
             self._refuse_waiting(earlier)
         self._current[name] = run
-        run.ledger = self._ledger_of(attempt.plan, name)
         try:
-            async with self._lock(name):
+            run.ledger = self._ledger_of(attempt.plan, name)
+            async with self._locks.hold(name):
                 producer = await run.ledger.begin()
-                last = await run.ledger.last_batch(attempt.query_id) if attempt.marks_batches else -1
-            attempt.opened(*producer, is_committed=attempt.marks_batches and attempt.batch_id <= last)
-        except (PenstockSparkError, ClientError) as e:
-            attempt.fail(str(e))
+                last = await run.ledger.last_batch(attempt.query_id) if attempt.marks_batches else None
+            attempt.opened(*producer, last)
+        except Exception as e:
+            attempt.fail(reason_of(e))
         log.info("batch opened", batch=attempt.name, id=name, epoch=attempt.epoch, stage=attempt.stage.value)
 
     async def _commit(self, asked: Commit) -> None:
@@ -259,22 +274,24 @@ class Service:
                 return
             ledger = run.ledger
             assert ledger is not None, f"{attempt.name} is open and has no transaction"
-            async with self._lock(attempt.transactional_id):
+            async with self._locks.hold(attempt.transactional_id):
                 attempt.check_not_failed()
                 if attempt.added:
                     if attempt.marks_batches:
                         place = (attempt.plan.topic, 0) if attempt.plan.topic else min(attempt.added)
-                        await ledger.mark(run.producer, place, attempt.batch_id, attempt.query_id)
+                        batch = LastBatch(attempt.batch_id, asked.rows)
+                        await ledger.mark(run.producer, place, batch, attempt.query_id)
                     await ledger.end(run.producer)
                 attempt.check_not_failed()
                 attempt.committed()
-            log.info("batch committed", batch=attempt.name, id=attempt.transactional_id)
-        except (PenstockSparkError, ClientError) as e:
+        except Exception as e:
             if attempt.stage is Stage.COMMITTING:
-                attempt.fail(f"it is not known whether the transaction was committed: {e}: {RESTART}, which finds out")
+                doubt = f"it is not known whether the transaction was committed: {reason_of(e)}"
+                attempt.fail(f"{doubt}: {RESTART}, which finds out")
             raise
         finally:
             self._settle(run)
+        log.info("batch committed", batch=attempt.name, id=attempt.transactional_id)
 
     def _abort(self, asked: Abort) -> None:
         run = self._runs.get(asked.attempt)
@@ -311,8 +328,8 @@ class Service:
                 run.attempt.added.update(grant.partition for grant in grants)
                 for grant in grants:
                     self._tell(grant)
-        except (PenstockSparkError, ClientError) as e:
-            run.attempt.fail(str(e))
+        except Exception as e:
+            run.attempt.fail(reason_of(e))
         finally:
             run.adding = None
             self._settle(run)
@@ -320,15 +337,25 @@ class Service:
     # --- ends
 
     def _settle(self, run: Run) -> None:
-        """After whatever may have made a run fail: tells those who wait, and has the brokers abort."""
+        """After whatever may have ended a run: where it failed, has the brokers abort and tells those who wait."""
         attempt = run.attempt
+        if attempt.stage is Stage.COMMITTED:
+            self._forget(run)
         if attempt.stage is not Stage.FAILED or run.is_wound_up:
             return
         run.is_wound_up = True
-        log.warning("batch failed", batch=attempt.name, reason=str(attempt.failure))
-        self._refuse_waiting(run)
         if attempt.producer_id >= 0:
             self._spawn(self._fence(run))
+        else:
+            self._forget(run)
+        self._refuse_waiting(run)
+        log.warning("batch failed", batch=attempt.name, reason=str(attempt.failure))
+
+    def _forget(self, run: Run) -> None:
+        """Of a run that has ended only what became of it is remembered."""
+        name = run.attempt.transactional_id
+        if self._current.get(name) is run:
+            del self._current[name]
 
     def _refuse_waiting(self, run: Run) -> None:
         reason = Refused(str(run.attempt.failure))
@@ -342,12 +369,15 @@ class Service:
     async def _fence(self, run: Run) -> None:
         """Ends the epoch, so that nothing more can be written to what failed."""
         name = run.attempt.transactional_id
-        async with self._lock(name):
-            assert run.ledger is not None, "an epoch came from nowhere"
-            try:
+        try:
+            async with self._locks.hold(name):
+                assert run.ledger is not None, "an epoch came from nowhere"
                 await run.ledger.fence(run.producer)
-            except (PenstockSparkError, ClientError) as e:
-                log.warning("a failed transaction is not aborted yet; the next run does it", id=name, error=str(e))
+        except Exception as e:
+            why = reason_of(e)
+            log.warning("a failed transaction is not aborted yet; the next run does it", id=name, error=why)
+        finally:
+            self._forget(run)
 
     async def close(self, limit_s: float) -> None:
         """The driver is gone: what is being committed may end, what is open is aborted."""
@@ -360,14 +390,19 @@ class Service:
             if not done:
                 break
 
-    def _lock(self, name: str) -> asyncio.Lock:
-        return self._locks.setdefault(name, asyncio.Lock())
-
     def _spawn(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+
+def reason_of(error: Exception) -> str:
+    return str(error) if isinstance(error, EXPECTED) else f"the transaction service failed: {error!r}"
+
+
+def refusal(error: Exception) -> Refused:
+    return Refused(reason_of(error), isinstance(error, BatchDiffers))
 
 
 async def receive(reader: asyncio.StreamReader) -> Numbered:

@@ -9,7 +9,7 @@ import socket
 from dataclasses import dataclass
 
 from penstock_spark.model.errors import PenstockSparkError
-from penstock_spark.sink.attempts import BatchFailed
+from penstock_spark.sink.attempts import BatchDiffers, BatchFailed
 from penstock_spark.sink.messages import (
     LENGTH,
     Acquire,
@@ -32,6 +32,10 @@ from penstock_spark.sink.messages import (
 )
 
 CONNECT_TIMEOUT_S = 30.0
+ANSWER_MARGIN_S = 30.0
+"""How much longer the service is waited for than it waits for the brokers."""
+QUESTIONS = 3
+"""What the service asks of brokers, one after the other, before it answers."""
 
 
 class ServiceUnreachable(PenstockSparkError):
@@ -48,6 +52,20 @@ class Endpoint:
 
     def __repr__(self) -> str:
         return f"Endpoint({self.host}:{self.port})"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """For how many seconds a task waits for the service: for an answer that brokers have a part in, and for a
+    partition, which other tasks may use for as long as the transaction may last."""
+
+    answer_s: float
+    partition_s: float
+
+    @classmethod
+    def of(cls, give_up_ms: int, transaction_timeout_ms: int) -> Limits:
+        answer_s = QUESTIONS * give_up_ms / 1000 + ANSWER_MARGIN_S
+        return cls(answer_s, answer_s + transaction_timeout_ms / 1000)
 
 
 def ask(endpoint: Endpoint, request: Request, timeout_s: float) -> Result:
@@ -77,22 +95,25 @@ def _exactly(sock: socket.socket, count: int) -> bytes:
 
 def checked(result: Result) -> Result:
     if isinstance(result, Refused):
-        raise BatchFailed(result.reason)
+        raise (BatchDiffers if result.is_lasting else BatchFailed)(result.reason)
     return result
 
 
 class TaskSession:
     """A task's connection for as long as it writes; its end without `done` fails the batch. Lives on one loop."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, endpoint: Endpoint) -> None:
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, endpoint: Endpoint, limits: Limits
+    ) -> None:
         self._reader, self._writer = reader, writer
+        self._endpoint, self._limits = endpoint, limits
         self._answers: dict[int, asyncio.Future[Result]] = {}
         self._number = 0
         self._lost: PenstockSparkError | None = None
-        self._receiving = asyncio.create_task(self._receive(endpoint), name="penstock-transaction-session")
+        self._receiving = asyncio.create_task(self._receive(), name="penstock-transaction-session")
 
     @classmethod
-    async def to(cls, endpoint: Endpoint) -> TaskSession:
+    async def to(cls, endpoint: Endpoint, limits: Limits) -> TaskSession:
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port)
@@ -102,17 +123,21 @@ class TaskSession:
                 "PENSTOCK_SPARK_SERVICE_HOST and PENSTOCK_SPARK_SERVICE_PORT in the driver's environment say at which "
                 "address the executors reach it"
             ) from e
-        session = cls(reader, writer, endpoint)
-        await session.ask(Hello(endpoint.token))
+        session = cls(reader, writer, endpoint, limits)
+        try:
+            await session.ask(Hello(endpoint.token), CONNECT_TIMEOUT_S)
+        except BaseException:
+            await session.close()
+            raise
         return session
 
     async def open(self, request: Open) -> Opened:
-        result = await self.ask(request)
+        result = await self.ask(request, self._limits.answer_s)
         assert isinstance(result, Opened), f"{result} in answer to a task that opens"
         return result
 
     async def acquire(self, partition: Partition) -> int:
-        result = await self.ask(Acquire([partition]))
+        result = await self.ask(Acquire([partition]), self._limits.partition_s)
         assert isinstance(result, Granted), f"{result} for {partition}"
         assert result.partition == partition, f"{result} for {partition}"
         return result.next_sequence
@@ -122,7 +147,7 @@ class TaskSession:
         self._send(Release(partition, next_sequence)).add_done_callback(_seen)
 
     async def done(self) -> None:
-        await self.ask(Done())
+        await self.ask(Done(), self._limits.answer_s)
 
     async def close(self) -> None:
         self._receiving.cancel()
@@ -131,8 +156,17 @@ class TaskSession:
         with contextlib.suppress(OSError):
             await self._writer.wait_closed()
 
-    async def ask(self, request: Request) -> Result:
-        return checked(await self._send(request))
+    async def ask(self, request: Request, limit_s: float) -> Result:
+        """Raises `BatchFailed`; `ServiceUnreachable` also where no answer comes in time."""
+        try:
+            async with asyncio.timeout(limit_s):
+                return checked(await self._send(request))
+        except TimeoutError:
+            about = type(request).__name__.lower()
+            raise self._unreachable(f"did not answer ({about}) within {limit_s:.0f} s") from None
+
+    def _unreachable(self, why: str) -> ServiceUnreachable:
+        return ServiceUnreachable(f"the transaction service at {self._endpoint.host}:{self._endpoint.port} {why}")
 
     def _send(self, request: Request) -> asyncio.Future[Result]:
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
@@ -144,7 +178,7 @@ class TaskSession:
         self._writer.write(frame(Numbered(self._number, request)))
         return future
 
-    async def _receive(self, endpoint: Endpoint) -> None:
+    async def _receive(self) -> None:
         reason = "closed the connection"
         try:
             while True:
@@ -155,7 +189,7 @@ class TaskSession:
         except MalformedFrame as e:
             reason = str(e)
         finally:
-            self._lost = ServiceUnreachable(f"the transaction service at {endpoint.host}:{endpoint.port} {reason}")
+            self._lost = self._unreachable(reason)
             for future in self._answers.values():
                 if not future.done():
                     future.set_exception(self._lost)

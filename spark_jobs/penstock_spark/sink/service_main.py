@@ -23,9 +23,11 @@ from typing import TypeVar
 from penstock.client.cluster import Cluster
 from penstock.runtime.logging import configure, get_logger
 from penstock_spark.link.link import Link
+from penstock_spark.sink.attempts import LastBatch
 from penstock_spark.sink.driver import is_alive
 from penstock_spark.sink.messages import TOKEN_BYTES, Partition, Plan
 from penstock_spark.sink.service import Service
+from penstock_spark.sink.service_log import careful_stream
 from penstock_spark.sink.transactions import Producer, Transactions
 
 log = get_logger(__name__)
@@ -35,6 +37,8 @@ POLL_S = 1.0
 CLOSE_LIMIT_S = 20.0
 THREADS = 32
 BACKLOG = 1024
+FOUND = b"1"
+"""What the starting process tells the one in the background once it can be found."""
 
 
 class LinkedLedger:
@@ -54,13 +58,13 @@ class LinkedLedger:
     async def add(self, producer: Producer, partitions: Iterable[Partition]) -> None:
         await self._on_link(lambda t: t.add(producer, partitions))
 
-    async def mark(self, producer: Producer, place: Partition, batch_id: int, query_id: str) -> None:
-        await self._on_link(lambda t: t.mark(producer, place, batch_id, query_id))
+    async def mark(self, producer: Producer, place: Partition, batch: LastBatch, query_id: str) -> None:
+        await self._on_link(lambda t: t.mark(producer, place, batch, query_id))
 
     async def end(self, producer: Producer) -> None:
         await self._on_link(lambda t: t.end(producer))
 
-    async def last_batch(self, query_id: str) -> int:
+    async def last_batch(self, query_id: str) -> LastBatch | None:
         return await self._on_link(lambda t: t.last_batch(query_id))
 
     async def _on_link(self, work: Callable[[Transactions], Awaitable[T]]) -> T:
@@ -90,18 +94,27 @@ def main() -> None:
     arguments = parser.parse_args()
     listener = socket.create_server((arguments.listen, arguments.port), backlog=BACKLOG)
     token = secrets.token_bytes(TOKEN_BYTES)
+    told, telling = os.pipe()
     child = os.fork()
     if child:
-        write_rendezvous(arguments.rendezvous, listener.getsockname()[1], token, child)
+        try:
+            write_rendezvous(arguments.rendezvous, listener.getsockname()[1], token, child)
+        except OSError as e:
+            sys.exit(f"the file {arguments.rendezvous} by which the transaction service is found: {e.strerror}")
+        os.write(telling, FOUND)
         os._exit(0)
-    configure(level="info", format="text")
+    os.close(telling)
+    if os.read(told, 1) != FOUND:
+        os._exit(1)  # nobody can find it: the starter failed, or was killed
+    os.close(told)
+    sys.stderr = careful_stream(sys.stderr.fileno())
+    configure(level="info", format="text", stream=sys.stderr)
     try:
         asyncio.run(serve(listener, token, arguments.watch, arguments.watch_started))
     finally:
         for path in (arguments.rendezvous, arguments.rendezvous.with_suffix(".lock")):  # nobody is left to ask for them
             with contextlib.suppress(OSError):
                 path.unlink()
-    sys.stderr.flush()
     os._exit(0)  # threads that wait for brokers must not keep it
 
 
@@ -109,9 +122,13 @@ def write_rendezvous(path: Path, port: int, token: bytes, pid: int) -> None:
     """Whole or not at all, and for this user's eyes only."""
     fresh = path.with_suffix(f".{os.getpid()}")
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        json.dump({"port": port, "token": token.hex(), "pid": pid}, file)
-    os.replace(fresh, path)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            json.dump({"port": port, "token": token.hex(), "pid": pid}, file)
+        os.replace(fresh, path)
+    except OSError:
+        fresh.unlink(missing_ok=True)
+        raise
 
 
 async def serve(listener: socket.socket, token: bytes, watched: int, started: str) -> None:

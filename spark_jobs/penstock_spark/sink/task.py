@@ -30,7 +30,7 @@ from penstock_spark.sink.grants import SEQUENCES
 from penstock_spark.sink.lanes import Budget
 from penstock_spark.sink.messages import Open, Opened, Partition
 from penstock_spark.sink.sending import Sending, Settings
-from penstock_spark.sink.service_client import Endpoint, TaskSession
+from penstock_spark.sink.service_client import Endpoint, Limits, TaskSession
 from penstock_spark.sink.splitting import Splitter
 
 BUFFER_BYTES = 32 << 20
@@ -209,7 +209,9 @@ class TaskWriter:
 
     async def _open(self) -> Opened:
         assert self.transaction is not None, "no transaction to open"
-        self._session = await TaskSession.to(self.transaction.endpoint)
+        options = self.options
+        limits = Limits.of(options.connection.give_up_ms, options.transaction_timeout_ms)
+        self._session = await TaskSession.to(self.transaction.endpoint, limits)
         place = self.place
         return await self._session.open(
             Open(self.transaction.attempt, place.query_id, place.batch_id, place.number, place.attempt_number)

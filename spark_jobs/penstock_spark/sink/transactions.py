@@ -7,13 +7,14 @@ that does not know yet could still write with it. That request names the old epo
 does not fence the one that replaced it.
 
 The number of a batch is committed as an offset within its transaction: group = transactional id, offset = batch + 1,
-note = query. It is there if and only if the rows are, so a restarted driver can tell.
+note = query and number of rows. It is there if and only if the rows are, so a restarted driver can tell.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import Awaitable, Callable, Iterable
 from typing import NamedTuple, TypeVar
 
@@ -40,6 +41,7 @@ from penstock.wire.messages.txn_offset_commit import (
 )
 from penstock.wire.schema import Payload
 from penstock_spark.model.errors import PenstockSparkError, Unavailable
+from penstock_spark.sink.attempts import LastBatch
 from penstock_spark.sink.messages import Partition
 
 T = TypeVar("T")
@@ -62,6 +64,9 @@ FENCED = (
 )
 BUSY_DELAYS_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
 """While an earlier transaction's markers are written; the last one is repeated."""
+
+
+NOTE = re.compile(r"(?P<query>\S*)(?: rows=(?P<rows>[0-9]{1,18}))?")
 
 
 class Fenced(PenstockSparkError):
@@ -139,8 +144,8 @@ class Transactions:
 
         await self._persist(ask)
 
-    async def mark(self, producer: Producer, place: Partition, batch_id: int, query_id: str) -> None:
-        """Commits the number of the batch within the transaction."""
+    async def mark(self, producer: Producer, place: Partition, batch: LastBatch, query_id: str) -> None:
+        """Commits the number of the batch, and that of its rows, within the transaction."""
         group = self.transactional_id
         add = AddOffsetsToTxnRequest(
             transactional_id=self.transactional_id,
@@ -155,7 +160,9 @@ class Transactions:
 
         await self._persist(ask_add)
         offset = TxnOffsetCommitRequestPartition(
-            partition_index=place[1], committed_offset=batch_id + 1, committed_metadata=query_id
+            partition_index=place[1],
+            committed_offset=batch.batch_id + 1,
+            committed_metadata=note_of(query_id, batch.rows),
         )
         commit = TxnOffsetCommitRequest(
             transactional_id=self.transactional_id,
@@ -190,12 +197,12 @@ class Transactions:
 
         await self._persist(ask)
 
-    async def last_batch(self, query_id: str) -> int:
-        """The number of the last batch of this query that was committed, -1 where there is none. Asked after `begin`,
-        nobody else can commit one any more."""
+    async def last_batch(self, query_id: str) -> LastBatch | None:
+        """The last batch of this query that was committed. Asked after `begin`, nobody else can commit one any more."""
         group = self.transactional_id
         found = await self._persist(lambda: fetch_committed(self.cluster, group, None))
-        return max((o.offset - 1 for o in found.values() if o.metadata == query_id), default=-1)
+        notes = [(place.offset - 1, rows_in(place.metadata, query_id)) for place in found.values()]
+        return max((LastBatch(batch_id, rows) for batch_id, rows in notes if rows is not None), default=None)
 
     # --- inside
 
@@ -260,6 +267,18 @@ class Transactions:
                     raise Unavailable(f"given up after {self.give_up_ms} ms: {e}") from e
                 await asyncio.sleep(delay_s)
                 attempt += 1
+
+
+def note_of(query_id: str, rows: int) -> str:
+    return f"{query_id} rows={rows}"
+
+
+def rows_in(note: str, query_id: str) -> int | None:
+    """The rows of a note, -1 where it does not tell (older ones name the query alone); None for another query's."""
+    matched = NOTE.fullmatch(note)
+    if matched is None or matched["query"] != query_id:
+        return None
+    return -1 if matched["rows"] is None else int(matched["rows"])
 
 
 def places(partitions: Iterable[Partition]) -> list[TopicPartition]:

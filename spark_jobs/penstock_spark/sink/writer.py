@@ -31,7 +31,7 @@ from penstock_spark.sink.columns import Columns, columns_of
 from penstock_spark.sink.driver import Driver, find_driver
 from penstock_spark.sink.messages import Abort, Commit, Plan
 from penstock_spark.sink.rendezvous import executors_host, service_of
-from penstock_spark.sink.service_client import Endpoint, ServiceUnreachable, ask
+from penstock_spark.sink.service_client import ANSWER_MARGIN_S, Endpoint, Limits, ServiceUnreachable, ask
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,13 +40,12 @@ log = logging.getLogger(__name__)
 
 BATCH_PROPERTY, QUERY_PROPERTY = "streaming.sql.batchId", "sql.streaming.queryId"
 """Local properties by which Spark tells its tasks what they belong to."""
-ANSWER_MARGIN_S = 30.0
-"""How much longer the service is waited for than it waits for the brokers."""
 
 
 @dataclass
 class TaskMessage(WriterCommitMessage):
-    """What a task of a batch has done. `wrote`: it opened the transaction."""
+    """What a task of a batch has done. `wrote`: it opened the transaction. `skipped`: rows of a batch that an earlier
+    run has committed."""
 
     task: int
     rows: int
@@ -54,6 +53,7 @@ class TaskMessage(WriterCommitMessage):
     skipped: int = 0
     attempt: str = ""
     wrote: bool = False
+    query_id: str = ""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,9 @@ class Writing:
         transaction = None if self.endpoint is None else Transaction(self.endpoint, self.attempt)
         with TaskWriter(self.options, self.columns, place, transaction) as task:
             written = task.write(batches)
-        return TaskMessage(place.number, written.rows, written.size_bytes, written.skipped, self.attempt, written.wrote)
+        return TaskMessage(
+            place.number, written.rows, written.size_bytes, written.skipped, self.attempt, written.wrote, place.query_id
+        )
 
 
 def plan(options: SinkOptions, columns: Columns, streaming: bool) -> Writing:
@@ -111,11 +113,13 @@ def plan_of(options: SinkOptions, attempt: str) -> Plan:
         transactional_id=options.transactional_id,
         transaction_timeout_ms=options.transaction_timeout_ms,
         topic=options.topic,
+        skips_repeated=options.skips_repeated,
     )
 
 
 def commit(options: SinkOptions, messages: list[WriterCommitMessage | None], batch_id: int) -> None:
-    """Returns when the batch is committed for good. Raises `BatchFailed`, `ServiceUnreachable`."""
+    """Returns when the batch is committed for good. Raises `BatchFailed` (`BatchDiffers` where no restart helps),
+    `ServiceUnreachable`."""
     found = [message for message in messages if isinstance(message, TaskMessage)]
     if options.delivery is Delivery.AT_LEAST_ONCE:
         return
@@ -131,8 +135,16 @@ def commit(options: SinkOptions, messages: list[WriterCommitMessage | None], bat
         if not tasks:
             return
         raise
-    timeout_s = 3 * options.connection.give_up_ms / 1000 + ANSWER_MARGIN_S
-    ask(service, Commit(attempts.pop(), batch_id, tasks), timeout_s)
+    skipped = sum(message.skipped for message in found)
+    rows = skipped + sum(message.rows for message in found)
+    limits = Limits.of(options.connection.give_up_ms, options.transaction_timeout_ms)
+    ask(service, Commit(attempts.pop(), batch_id, tasks, rows), limits.answer_s)
+    if skipped:
+        queries = ", ".join({message.query_id for message in found if message.skipped})
+        log.warning(
+            "query %s: %d rows of batch %d are not written again: an earlier run has committed that batch",
+            queries, skipped, batch_id,
+        )  # fmt: skip
 
 
 def abort(options: SinkOptions, attempts: set[str]) -> None:

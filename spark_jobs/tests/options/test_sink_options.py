@@ -30,6 +30,13 @@ def test_exactly_once() -> None:
     assert (options.delivery, options.transactional_id, options.topic) == (Delivery.EXACTLY_ONCE, "me", "t")
 
 
+def test_a_repeated_batch_is_compared_unless_it_is_to_be_skipped() -> None:
+    assert not parsed().skips_repeated
+    assert parsed(**{"penstock.repeated.batch": "skip"}).skips_repeated
+    with pytest.raises(InvalidOption, match="compare, skip"):
+        parsed(**{"penstock.repeated.batch": "write"})
+
+
 def test_kafka_settings_that_have_a_meaning_are_obeyed() -> None:
     options = parsed(
         **{

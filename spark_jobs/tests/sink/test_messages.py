@@ -12,7 +12,7 @@ from penstock_spark.sink.messages import LENGTH, MalformedFrame, Numbered, Plan,
 def plan() -> Plan:
     tls = Tls(ca_file="/ca.pem", certificate_file="/me", key_file="/me", key_password="k", check_hostname=False)
     sasl = Sasl("SCRAM-SHA-256", "alice", "geheim")
-    return Plan("run", Connection("a:1,b:2", tls, sasl, give_up_ms=5), "id", 60_000, "t")
+    return Plan("run", Connection("a:1,b:2", tls, sasl, give_up_ms=5), "id", 60_000, "t", True)
 
 
 def test_a_plan_brings_all_that_reaching_the_brokers_takes() -> None:

@@ -14,6 +14,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming import DataStreamWriter
 
 from penstock.client.partitioner import murmur2
+from penstock_spark.jobs.failures import may_pass
 
 MakeTopic = Callable[..., str]
 pytestmark = pytest.mark.xdist_group("spark")
@@ -151,6 +152,38 @@ def test_a_batch_that_was_written_but_not_checkpointed_is_not_written_again(
     files(source, 3, 100)
     run()
     assert values_of(penstock.bootstrap, name) == wanted(300)
+
+
+def test_a_checkpoint_that_was_set_back_is_refused_where_its_batch_has_other_rows_now(
+    spark: SparkSession, penstock: Broker, topic: MakeTopic, tmp_path: Path
+) -> None:
+    """What Spark knew of batch 1 is gone, and one more file has come: the batch has more rows than were written."""
+    name = topic(2)
+    source, checkpoint = files(tmp_path / "in", 2, 100), tmp_path / "checkpoint"
+
+    def run(at_once: int = 1, **more: str) -> None:
+        rows = spark.readStream.option("maxFilesPerTrigger", at_once).text(str(source))
+        writer = rows.writeStream.format("penstock").option("kafka.bootstrap.servers", penstock.bootstrap)
+        writer = writer.option("topic", name).option("checkpointLocation", str(checkpoint))
+        writer = writer.option("penstock.delivery", "exactly-once")
+        for option, value in more.items():
+            writer = writer.option(option.replace("_", "."), value)
+        writer.trigger(availableNow=True).start().awaitTermination(60)
+
+    run()
+    for folder in ("commits", "offsets", "sources/0"):
+        (checkpoint / folder / "1").unlink()
+        (checkpoint / folder / ".1.crc").unlink(missing_ok=True)
+    files(source, 3, 100)
+    for _ in range(2):
+        with pytest.raises(PySparkException, match=r"BatchDiffers: batch 1 .* with 100 rows and now has 200") as raised:
+            run(at_once=2)
+        assert not may_pass(raised.value)
+    assert values_of(penstock.bootstrap, name) == wanted(200)
+    run(at_once=2, penstock_repeated_batch="skip")
+    files(source, 4, 100)
+    run(at_once=2)
+    assert values_of(penstock.bootstrap, name) == sorted(wanted(200) + wanted(100, first=300))
 
 
 def test_a_task_that_fails_once_fails_the_batch_and_the_restart_writes_it_once(

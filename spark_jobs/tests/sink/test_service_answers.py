@@ -1,0 +1,210 @@
+"""The transaction service answers whatever goes wrong inside of it, and keeps nothing of runs that have ended. Its
+brokers are played by a ledger that fails as it is told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+
+import pytest
+
+from penstock_spark.model.connection import Connection
+from penstock_spark.sink.attempts import BatchFailed, LastBatch
+from penstock_spark.sink.locks import NamedLocks
+from penstock_spark.sink.messages import (
+    Abort,
+    Acquire,
+    Answer,
+    Commit,
+    Done,
+    Fine,
+    Open,
+    Opened,
+    Partition,
+    Plan,
+    Release,
+    frame,
+)
+from penstock_spark.sink.service import MAX_ATTEMPTS, Service, receive
+from penstock_spark.sink.service_client import Endpoint, Limits, ServiceUnreachable, TaskSession
+from penstock_spark.sink.transactions import Producer
+
+TOKEN = b"0123456789abcdef"
+LIMITS = Limits(30.0, 30.0)
+PLACE = ("t", 0)
+
+
+class Ledger:
+    """`fails` names the method that raises."""
+
+    def __init__(self, fails: str = "") -> None:
+        self.fails = fails
+
+    async def asked(self, method: str) -> None:
+        await asyncio.sleep(0)
+        if method == self.fails:
+            raise RuntimeError(f"no thread for {method}")
+
+    async def begin(self) -> Producer:
+        await self.asked("begin")
+        return Producer(1, 1)
+
+    async def fence(self, producer: Producer) -> None:
+        await self.asked("fence")
+
+    async def add(self, producer: Producer, partitions: Iterable[Partition]) -> None:
+        await self.asked("add")
+
+    async def mark(self, producer: Producer, place: Partition, batch: LastBatch, query_id: str) -> None:
+        await self.asked("mark")
+
+    async def end(self, producer: Producer) -> None:
+        await self.asked("end")
+
+    async def last_batch(self, query_id: str) -> LastBatch | None:
+        await self.asked("last_batch")
+        return None
+
+
+def with_service(fails: str, work: Callable[[Service, TaskSession], Awaitable[None]]) -> None:
+    def ledger_of(plan: Plan, name: str) -> Ledger:
+        if fails == "ledger":
+            raise RuntimeError("no thread for ledger")
+        return Ledger(fails)
+
+    async def run() -> None:
+        service = Service(TOKEN, ledger_of)
+        server = await asyncio.start_server(service.serve, "127.0.0.1", 0)
+        session = await TaskSession.to(Endpoint("127.0.0.1", server.sockets[0].getsockname()[1], TOKEN), LIMITS)
+        try:
+            await work(service, session)
+        finally:
+            await session.close()
+            server.close()
+
+    asyncio.run(run())
+
+
+async def begin(session: TaskSession, name: str, query: str = "") -> None:
+    await session.ask(Plan(name, Connection("localhost:1"), None, 60_000, "t", False), 30.0)
+    assert isinstance(await session.ask(Open(name, query, 0 if query else -1, 0, 0), 30.0), Opened)
+
+
+async def write(session: TaskSession) -> None:
+    await session.ask(Acquire([PLACE]), 30.0)
+    await session.ask(Release(PLACE, 1), 30.0)
+    await session.ask(Done(), 30.0)
+
+
+async def settled(service: Service) -> None:
+    """Every run has ended, and nothing is kept of it but how."""
+    async with asyncio.timeout(30.0):
+        while service.busy_ids:
+            await asyncio.sleep(0.001)
+
+
+async def a_batch(session: TaskSession) -> None:
+    await begin(session, "run", "query")
+    await write(session)
+    await session.ask(Commit("run", 0, [0], 1), 30.0)
+
+
+@pytest.mark.parametrize("fails", ["ledger", "begin", "last_batch", "add", "mark", "end"])
+def test_a_fault_ends_the_run_and_is_told_to_who_asked(fails: str) -> None:
+    async def work(service: Service, session: TaskSession) -> None:
+        with pytest.raises(BatchFailed, match=f"no thread for {fails}"):
+            await a_batch(session)
+        await settled(service)
+        with pytest.raises(BatchFailed):
+            await session.ask(Commit("run", 0, [0], 1), 30.0)
+
+    with_service(fails, work)
+
+
+async def committed(session: TaskSession, name: str) -> None:
+    await begin(session, name)
+    await write(session)
+    await session.ask(Commit(name, -1, [0], 1), 30.0)
+
+
+async def aborted(session: TaskSession, name: str) -> None:
+    await begin(session, name)
+    await session.ask(Acquire([PLACE]), 30.0)
+    await session.ask(Abort(name, "a task failed"), 30.0)
+
+
+async def refused(session: TaskSession, name: str) -> None:
+    await begin(session, name)
+    with pytest.raises(BatchFailed):
+        await session.ask(Commit(name, -1, [0, 1], 1), 30.0)
+
+
+@pytest.mark.parametrize("fails", ["", "fence"])
+def test_a_thousand_runs_leave_nothing(fails: str) -> None:
+    """Batch writes, which have transactional ids of their own."""
+
+    async def work(service: Service, session: TaskSession) -> None:
+        for number in range(MAX_ATTEMPTS):
+            await (committed, aborted, refused)[number % 3](session, f"run-{number}")
+        await settled(service)
+
+    with_service(fails, work)
+
+
+def test_a_thousand_runs_that_could_not_begin_leave_nothing() -> None:
+    async def work(service: Service, session: TaskSession) -> None:
+        for number in range(MAX_ATTEMPTS):
+            with pytest.raises(BatchFailed):
+                await begin(session, f"run-{number}")
+        assert service.busy_ids == set()
+
+    with_service("begin", work)
+
+
+def test_a_lock_has_one_holder_at_a_time_and_is_gone_with_the_last() -> None:
+    locks, held = NamedLocks(), list[int]()
+
+    async def hold(number: int) -> None:
+        async with locks.hold("name"):
+            held.append(number)
+            for _ in range(3):
+                await asyncio.sleep(0)
+            assert held[-1] == number, "two hold it"
+
+    async def run() -> None:
+        early = [asyncio.create_task(hold(number)) for number in range(5)]
+        while held != [0, 1]:
+            await asyncio.sleep(0)
+        late = asyncio.create_task(hold(5))
+        assert set(locks.names) == {"name"}
+        early[3].cancel()
+        await asyncio.gather(*early, late, return_exceptions=True)
+        assert held == [0, 1, 2, 4, 5]
+        assert not locks.names
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("question", ["open", "acquire", "done"])
+def test_a_task_does_not_wait_for_ever_for_a_service_that_is_mute(question: str) -> None:
+    async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        hello = await receive(reader)
+        writer.write(frame(Answer(hello.number, Fine())))
+        await reader.read()
+        writer.close()
+
+    async def run() -> None:
+        server = await asyncio.start_server(mute, "127.0.0.1", 0)
+        endpoint = Endpoint("127.0.0.1", server.sockets[0].getsockname()[1], TOKEN)
+        session = await TaskSession.to(endpoint, Limits(0.1, 0.1))
+        asked = {
+            "open": lambda: session.open(Open("run", "", -1, 0, 0)),
+            "acquire": lambda: session.acquire(PLACE),
+            "done": session.done,
+        }
+        with pytest.raises(ServiceUnreachable, match=rf"did not answer \({question}\)"):
+            await asked[question]()
+        await session.close()
+        server.close()
+
+    asyncio.run(run())

@@ -1,0 +1,68 @@
+"""A worker that has read a topic, and so knows it, writes it as it is now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from cluster_processes import Cluster, running
+from penstock_spark_kit.batches_written import batches, read_all, schema, values_of, wanted
+from penstock_spark_kit.broker import Broker
+from penstock_spark_kit.topics import add_partitions, make_topic
+
+from penstock.client.cluster import Cluster as Client
+from penstock.client.partitioner import murmur2
+from penstock_spark.link.link import Link
+from penstock_spark.options.sink import SinkOptions
+from penstock_spark.sink.columns import columns_of
+from penstock_spark.sink.task import TaskPlace, TaskWriter
+
+
+def options_of(bootstrap: str, topic: str) -> SinkOptions:
+    return SinkOptions.parse(
+        {"kafka.bootstrap.servers": bootstrap, "topic": topic, "kafka.client.id": topic, "kafka.batch.size": "20000"}
+    )
+
+
+def write(options: SinkOptions, rows: Iterator[pa.RecordBatch]) -> None:
+    with TaskWriter(options, columns_of(schema("key binary, value binary"), options.topic), TaskPlace(0, 0)) as task:
+        task.write(rows)
+
+
+def test_keyed_rows_go_where_the_partitions_of_today_have_them(penstock: Broker, topic: Callable[..., str]) -> None:
+    name = topic(2)
+    options = options_of(penstock.bootstrap, name)
+    link = Link.to(options.connection)
+    assert link.topics([name])[name].partitions == 2
+    seen = 0
+    for total in (5, 7):
+        add_partitions(penstock.bootstrap, name, total)
+        if seen:  # what is written is followed: the next refresh brings it
+            link.run(lambda cluster: cluster.refresh())
+        write(options, batches(500, first=seen, keys=60))
+        fresh = [m for m in read_all(penstock.bootstrap, name) if int(m.value()) >= seen]
+        assert len(fresh) == 500
+        assert all(m.partition() == (murmur2(m.key()) & 0x7FFFFFFF) % total for m in fresh)
+        seen += 500
+
+
+@pytest.mark.timeout(180)
+def test_rows_go_to_the_leader_that_took_over(tmp_path: Path) -> None:
+    with running(Cluster(tmp_path)) as cluster:
+        make_topic(cluster.bootstrap, "t", 1, replicas=3)
+        options = options_of(cluster.bootstrap, "t")
+        link = Link.to(options.connection)
+        link.topics(["t"])
+
+        async def leader(client: Client) -> int:
+            return client.metadata.leader("t", 0)
+
+        def rows() -> Iterator[pa.RecordBatch]:
+            yield from batches(5000, keys=50)
+            cluster.brokers[link.run(leader)].kill()
+            yield from batches(5000, first=5000, keys=50)
+
+        write(options, rows())
+        assert values_of(cluster.bootstrap, "t") == wanted(10_000)
