@@ -6,7 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock_spark.jobs.translation import MAX_NOTE_BYTES, MAX_POINTS, Point, add, decode, encode, translate
+from penstock_spark.jobs.translation import (
+    MAX_NOTE_BYTES,
+    MAX_POINTS,
+    RECENT,
+    Point,
+    add,
+    decode,
+    encode,
+    thinned,
+    translate,
+)
 
 
 @pytest.mark.parametrize(
@@ -24,8 +34,14 @@ from penstock_spark.jobs.translation import MAX_NOTE_BYTES, MAX_POINTS, Point, a
     ],
 )
 def test_an_offset_between_points_is_counted_from_the_later_one(
-    points: list[Point], offset: int, expected: int | None
+    points: list[tuple[int, int]], offset: int, expected: int | None
 ) -> None:
+    assert translate([Point(*p) for p in points], offset) == expected
+
+
+@pytest.mark.parametrize(("offset", "expected"), [(7, 0), (10, 12), (15, 12), (20, 24), (25, 27)])
+def test_nothing_is_counted_back_over_more_than_one_batch(offset: int, expected: int) -> None:
+    points = [Point(10, 12, is_one_batch=False), Point(20, 24, is_one_batch=False), Point(30, 33)]
     assert translate(points, offset) == expected
 
 
@@ -37,7 +53,7 @@ def test_no_record_is_lost_and_dense_logs_are_exact(data: st.DataObject) -> None
     points: list[Point] = []
     places: dict[int, int] = {}
     dense = True
-    for _ in range(data.draw(st.integers(1, 6))):
+    for _ in range(data.draw(st.one_of(st.integers(1, 6), st.integers(RECENT, RECENT + 12)))):
         aborted = data.draw(st.integers(0, 3))
         there += aborted + (1 if aborted else 0)
         for _ in range(data.draw(st.integers(1, 5))):
@@ -47,28 +63,40 @@ def test_no_record_is_lost_and_dense_logs_are_exact(data: st.DataObject) -> None
             places[here] = there
             here, there = here + 1, there + 1
         there += 1
-        points = add(points, (here, there))
+        points = add(points, Point(here, there))
+        if len(points) > RECENT and data.draw(st.booleans()):
+            points, dense = thinned(points), False
+    if data.draw(st.booleans()):
+        points = decode(encode(points))
     for offset in range(min(places), here + 1):
         to = translate(points, offset)
         assert to is not None
         unseen = [place for source, place in places.items() if source >= offset]
         assert all(place >= to for place in unseen)
         if dense and unseen:
-            assert to == min(unseen) or (offset, to) in points
+            assert to == min(unseen) or (offset, to) in [(p.here, p.there) for p in points]
 
 
 def test_points_are_bounded_and_the_newest_are_kept() -> None:
     points: list[Point] = []
     for n in range(1_000):
-        points = add(points, (n * 10**15, n * 10**15 + n))
+        points = add(points, Point(n * 10**15, n * 10**15 + n))
         assert len(points) <= MAX_POINTS
-    assert points[-1] == (999 * 10**15, 999 * 10**15 + 999)
+    assert points[-1] == (999 * 10**15, 999 * 10**15 + 999, True)
     assert len(encode(points)) <= MAX_NOTE_BYTES
-    assert decode(encode(points)) == points[-len(decode(encode(points))) :]
+    assert decode(encode(points)) == points
+
+
+def test_a_note_has_room_for_the_newest_and_tells_that_older_ones_were_left_out() -> None:
+    points = [Point(n, n) for n in range(500)]
+    kept = decode(encode(points))
+    assert len(encode(points)) <= MAX_NOTE_BYTES
+    assert 50 < len(kept) < 500
+    assert kept == [points[-len(kept)]._replace(is_one_batch=False), *points[1 - len(kept) :]]
 
 
 def test_a_batch_that_runs_again_keeps_its_point() -> None:
-    assert add([(10, 12)], (10, 15)) == [(10, 12)]
+    assert add([Point(10, 12)], Point(10, 15)) == [Point(10, 12)]
 
 
 @pytest.mark.parametrize("note", ["", "x", "{}", "[[1]]", '[["a", 2]]'])
