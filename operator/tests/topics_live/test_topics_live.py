@@ -77,19 +77,6 @@ async def test_topics_stay_when_their_namespace_goes_and_nothing_is_stuck(live: 
     assert "orders" in await topics(live)
 
 
-async def test_a_topic_whose_object_went_while_no_operator_ran_goes_afterwards(live: Live) -> None:
-    live.apply("orders", deletionPolicy="Delete")
-    live.ready("orders")
-    live.stop()
-    live.kubectl.must("delete", "topic.penstock.io", "orders", "--timeout=20s")
-    live.start()
-
-    async def is_gone() -> bool:
-        return "orders" not in await topics(live)
-
-    await until(is_gone, "two lists lack its owner", within_s=180)
-
-
 def test_two_hundred_topics_at_once_become_ready(live: Live) -> None:
     names = [f"t{number}" for number in range(200)]
     live.apply(*names, partitions=2)
