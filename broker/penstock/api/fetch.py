@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from penstock.api.exchange import Exchange
 from penstock.api.fetch_sessions import FetchSessions, Selection, Target, Topic
+from penstock.api.leaderships import Leaderships, Tenure, tenure
 from penstock.api.replica_fetch import ReplicaFetchApi
 from penstock.log.types import LogError, LogSlice, OffsetOutOfRange
 from penstock.replica.leader import Leader
@@ -39,7 +40,7 @@ class FetchLimits(NamedTuple):
 
 
 class FetchApi:
-    """Serves Fetch 4 to 18; `followers` what other brokers fetch, in a cluster."""
+    """Serves Fetch 4 to 18; in a cluster `followers` what other brokers fetch, and `leaderships` are confirmed."""
 
     def __init__(
         self,
@@ -48,9 +49,10 @@ class FetchApi:
         limits: FetchLimits,
         stats: RequestStats,
         followers: ReplicaFetchApi | None = None,
+        leaderships: Leaderships | None = None,
     ) -> None:
         self.replicas, self.sessions, self.limits = replicas, sessions, limits
-        self.stats, self.followers = stats, followers
+        self.stats, self.followers, self.leaderships = stats, followers, leaderships
 
     def handle(self, request: FetchRequest, version: int, correlation_id: int, exchange: Exchange, owner: str) -> None:
         """Answers now, or later when there is something to send."""
@@ -68,9 +70,11 @@ class FetchApi:
 class Gathered:
     """What one look at the partitions found."""
 
-    __slots__ = ("bytes", "found", "urgent")
+    __slots__ = ("bytes", "doubted", "found", "urgent")
 
     def __init__(self) -> None:
+        self.doubted: list[Partition] = []
+        """Those that can only say that an offset is out of range if this broker leads them still."""
         self.found: list[tuple[Target, FetchedPartition]] = []
         self.bytes = 0
         self.urgent = False
@@ -87,6 +91,7 @@ class PendingFetch:
 
     __slots__ = (
         "api",
+        "confirmed",
         "correlation_id",
         "done",
         "exchange",
@@ -114,6 +119,8 @@ class PendingFetch:
         self.started = api.stats.now_s()
         self.min_bytes = min(request.min_bytes, self.max_bytes)
         self.expected_bytes = 0
+        self.confirmed: frozenset[Tenure] | None = None
+        """What this broker leads without a doubt, once that was asked."""
         self.done = self.scheduled = False
         self.timer: asyncio.TimerHandle | None = None
 
@@ -121,7 +128,7 @@ class PendingFetch:
         gathered, session = self.gather(), self.selection.session
         wait_ms = min(self.request.max_wait_ms, MAX_WAIT_MS)
         if gathered.urgent or wait_ms <= 0 or gathered.bytes >= self.min_bytes or not session.targets:
-            self.reply(gathered)
+            self.answer(gathered)
             return
         gathered.release()
         self.expected_bytes = gathered.bytes
@@ -162,7 +169,20 @@ class PendingFetch:
             self.scheduled, self.expected_bytes = False, gathered.bytes
             return
         self.cancel()
-        self.reply(gathered)
+        self.answer(gathered)
+
+    def answer(self, gathered: Gathered) -> None:
+        """Replies, or first makes sure of what is doubted."""
+        leaderships = self.api.leaderships
+        if not gathered.doubted or leaderships is None:
+            self.reply(gathered)
+            return
+        gathered.release()
+        self.api.replicas.spawn(self.reply_confirmed(leaderships, gathered.doubted))
+
+    async def reply_confirmed(self, leaderships: Leaderships, doubted: list[Partition]) -> None:
+        self.confirmed = await leaderships.held(doubted)
+        self.reply(self.gather())
 
     def cancel(self) -> None:
         self.done = True
@@ -184,6 +204,9 @@ class PendingFetch:
                 fetched = self.nobody(target)
             else:
                 fetched = self.fetch_one(partition, target, left, at_least_one=gathered.bytes == 0)
+                if fetched.error == ErrorCode.OFFSET_OUT_OF_RANGE and self.is_doubtful(partition):
+                    gathered.doubted.append(partition)
+                    fetched = FetchedPartition(target.partition, ErrorCode.NOT_LEADER_OR_FOLLOWER)
             gathered.found.append((target, fetched))
             if fetched.error or is_pointer(fetched):
                 gathered.urgent = True
@@ -228,6 +251,12 @@ class PendingFetch:
         except LogError:
             return FetchedPartition(target.partition, ErrorCode.KAFKA_STORAGE_ERROR, high, stable, start)
         return FetchedPartition(target.partition, 0, high, stable, start, records, aborted, diverging)
+
+    def is_doubtful(self, partition: Partition) -> bool:
+        """Whether somebody else may lead a partition by now. A follower's word sends readers to the leader only."""
+        if self.api.leaderships is None or not isinstance(partition, Leader):
+            return False
+        return self.confirmed is None or tenure(partition) not in self.confirmed
 
     @property
     def committed_only(self) -> bool:

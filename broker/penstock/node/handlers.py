@@ -14,6 +14,7 @@ from penstock.api.fetch import FetchApi, FetchLimits
 from penstock.api.fetch_sessions import FetchSessions
 from penstock.api.group_admin import GroupAdminApi
 from penstock.api.groups import GroupsApi
+from penstock.api.leaderships import Leaderships
 from penstock.api.log_dirs import LogDirsApi
 from penstock.api.log_queries import LogQueriesApi
 from penstock.api.metadata import MetadataApi
@@ -78,10 +79,11 @@ def make_dispatcher(parts: Parts, now_s: Callable[[], float]) -> Dispatcher:
     apis = [*make_apis(parts), FeaturesApi(features)]
     routes = [route for api in apis for route in api.routes()]
     sessions = FetchSessions(config.max_incremental_fetch_session_cache_slots, now_s)
-    followers = None
+    followers = leaderships = None
     if replicas.membership is not None:
         followers = ReplicaFetchApi(replicas, config.replica_fetch_response_max_bytes)
-    fetch = FetchApi(replicas, sessions, FetchLimits(config.fetch_max_bytes), stats, followers)
+        leaderships = Leaderships(parts.store, replicas)
+    fetch = FetchApi(replicas, sessions, FetchLimits(config.fetch_max_bytes), stats, followers, leaderships)
     produce = ProduceApi(replicas, stats, parts.transactions.verifier)
     return Dispatcher(produce, fetch, ApiVersionsApi(routes, features), routes, stats)
 

@@ -20,6 +20,7 @@ from replica_kit import GatedFiles, Waiter, batch_of, until
 from penstock.api.exchange import Callback, Part
 from penstock.api.fetch import FetchApi, FetchLimits
 from penstock.api.fetch_sessions import FetchSessions
+from penstock.api.leaderships import Leaderships
 from penstock.api.replica_fetch import ReplicaFetchApi
 from penstock.config.broker import BrokerConfig
 from penstock.control.membership import ensure_cluster
@@ -177,7 +178,10 @@ class Broker:
         )
         self.followers = ReplicaFetchApi(self.replicas, 10 << 20, seed=self.broker_id)
         sessions = FetchSessions(10, lambda: 0.0, seed=1)
-        self.fetch = FetchApi(self.replicas, sessions, FetchLimits(50 << 20), RequestStats(), self.followers)
+        leaderships = Leaderships(self.cluster.store, self.replicas)
+        self.fetch = FetchApi(
+            self.replicas, sessions, FetchLimits(50 << 20), RequestStats(), self.followers, leaderships
+        )
         self.replicas.start()
 
     def connect(self, leader: int) -> Link:
@@ -242,6 +246,8 @@ class Cluster:
         self.brokers: dict[int, Broker] = {}
         self.cuts: set[tuple[int, int]] = set()
         """(follower, leader) links that are cut."""
+        self.deaf: set[int] = set()
+        """Brokers that hear nothing of what the store says any more."""
         self.racks: dict[int, str] = {}
         self.settings: dict[str, str] = {}
 
@@ -337,9 +343,15 @@ class Cluster:
             name, index, leader=leader, leader_epoch=record.leader_epoch + 1, isr=chosen, isr_epochs=epochs
         )
 
+    async def deafen(self, broker_id: int) -> None:
+        """From now on its view is what it was."""
+        await self[broker_id].watcher.stop()
+        self.deaf.add(broker_id)
+
     async def applied(self, revision: int) -> None:
         for broker in self.brokers.values():
-            await broker.watcher.applied(revision)
+            if broker.broker_id not in self.deaf:
+                await broker.watcher.applied(revision)
 
     # What clients do, and waiting
 

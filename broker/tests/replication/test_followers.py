@@ -4,41 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
-from cluster_kit import VERSION, Answered, Cluster
+from asking import asked
+from cluster_kit import Cluster
 from log_kit import headers_in
 from replica_kit import batch_of, until
 
 from penstock.log import opening
-from penstock.wire import codec
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.fetch import (
-    FetchPartition,
     FetchRequest,
     FetchResponse,
-    FetchTopic,
-    PartitionData,
     ReplicaState,
 )
-
-
-async def asked(cluster: Cluster, broker_id: int, offset: int, **more: Any) -> PartitionData:
-    """What a client is answered that fetches the first partition of t from a broker."""
-    broker = cluster[broker_id]
-    topic_id = broker.view.topics["t"].topic_id
-    place: dict[str, Any] = {"fetch_offset": offset, "partition_max_bytes": 1 << 20, **more.pop("place", {})}
-    topic = FetchTopic(topic_id=topic_id, partitions=[FetchPartition(**place)])
-    request = FetchRequest(**{"max_bytes": 1 << 20, "min_bytes": 1, "topics": [topic], **more})
-    answered = Answered()
-    received = codec.decode(FetchRequest, VERSION, codec.encode(request, VERSION))
-    broker.fetch.handle(received, VERSION, 1, answered, "127.0.0.1")
-    response = codec.decode(FetchResponse, VERSION, memoryview(await answered.frame), 9)
-    if response.error_code:
-        return PartitionData(error_code=response.error_code)
-    ((data,),) = [t.partitions for t in response.responses]
-    return data
-
 
 # Starting anew
 

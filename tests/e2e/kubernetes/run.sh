@@ -22,8 +22,8 @@ if [ "${CLUSTER:-}" = local ]; then
     $(find broker/penstock operator/penstock_operator spark_jobs/penstock_spark spark_jobs/pyspark_penstock -name '*.py' |
       LC_ALL=C sort) | sha256sum | cut -c1-12)
   images="broker operator"
-  # The image of Spark is large: the short set, and who asks for other files alone, do without it.
-  case " $* " in *test_spark*) images="$images spark" ;; *tests/* | *" not full "*) ;; *) images="$images spark" ;; esac
+  # The image of Spark is large: who asks for other files alone does without it.
+  case " $* " in *test_spark*) images="$images spark" ;; *tests/*) ;; *) images="$images spark" ;; esac
   for image in $images; do
     # Images are loaded onto the nodes that there are.
     built=${K8S_RUN:-$HOME/.cache/penstock-k8s/run}/built-$image-$tag-$(kubectl get nodes --output name | wc -l)

@@ -13,8 +13,6 @@ from penstock_kubernetes.clients import SCRIPTS, Load
 from penstock_kubernetes.kubectl import Object, Refused, eventually
 from penstock_kubernetes.release import Make, Release
 
-pytestmark = pytest.mark.full
-
 ROOT = Path(__file__).resolve().parents[3]
 CHART = ROOT / "charts" / "penstock-spark-job"
 SUBMIT = ROOT / "examples" / "kubernetes" / "spark-submit.yaml"

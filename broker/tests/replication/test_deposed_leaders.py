@@ -1,0 +1,109 @@
+"""A leader that does not know that it was replaced: what readers who come from its successor are told."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from asking import asked, asked_for, begun
+from cluster_kit import Cluster
+
+from penstock.state.store import StoreUnavailable
+from penstock.wire.errors import ErrorCode
+
+PAST = 4
+"""An offset past the end of the deposed leader's log, and within that of its successor."""
+
+
+async def deposed(cluster: Cluster) -> None:
+    """Broker 1 leads with three records, for all that it knows; broker 2 does, with six."""
+    await cluster.create(replicas=(1, 2))
+    await cluster.acknowledged(1)
+    await cluster.caught_up(1, 2)
+    cluster.cut(2, 1)
+    await cluster.deafen(1)
+    await cluster.elect(2, [2])
+    await cluster.acknowledged(2)
+
+
+async def test_a_reader_from_the_next_leader_is_sent_back_to_it(cluster: Cluster) -> None:
+    await deposed(cluster)
+    assert (await asked(cluster, 2, PAST)).error_code == 0
+    assert (await asked(cluster, 1, PAST)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+async def test_readers_of_what_is_there_are_served(cluster: Cluster) -> None:
+    await deposed(cluster)
+    data = await asked(cluster, 1, 0)
+    assert (data.error_code, data.high_watermark) == (0, 3)
+    assert data.records
+
+
+async def test_an_offset_before_the_start_is_not_out_of_range_either(cluster: Cluster) -> None:
+    """The next leader may have more of the past."""
+    await cluster.create(replicas=(1, 2))
+    await cluster.acknowledged(1)
+    await cluster.acknowledged(1)
+    await cluster.caught_up(1, 2)
+    await cluster.deafen(1)
+    await cluster.elect(2, [2])
+    await cluster[1].leader().log.delete_records_before(3)
+    assert (await asked(cluster, 1, 0)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+async def test_out_of_range_is_said_where_the_store_confirms_the_leader(cluster: Cluster) -> None:
+    await cluster.create(replicas=(1, 2))
+    await cluster.acknowledged(1)
+    for offset in (PAST, -1, 1 << 62):
+        assert (await asked(cluster, 1, offset)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+@pytest.mark.parametrize("waits_ms", [0, 60_000])
+async def test_the_others_of_a_request_are_read_all_the_same(cluster: Cluster, waits_ms: int) -> None:
+    await cluster.create("u", replicas=(1, 2))
+    await cluster.acknowledged(1, name="u")
+    await deposed(cluster)
+    lost, read = await asked_for(cluster, 1, {"t": PAST, "u": 0}, max_wait_ms=waits_ms)
+    assert lost.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert (read.error_code, bool(read.records)) == (0, True)
+
+
+async def test_nothing_is_called_out_of_range_without_a_lease_or_a_store(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await cluster.create(replicas=(1, 2))
+    await cluster.acknowledged(1)
+    cluster[1].membership.serves = False
+    assert (await asked(cluster, 1, PAST)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    cluster[1].membership.serves = True
+
+    async def away(key: str) -> None:
+        raise StoreUnavailable("the store is away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(cluster.store, "get", away)
+        assert (await asked(cluster, 1, PAST)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert (await asked(cluster, 1, PAST)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+async def test_a_reader_who_leaves_while_the_store_is_asked_is_forgotten(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await cluster.create(replicas=(1, 2))
+    await cluster.acknowledged(1)
+    asking = asyncio.Event()
+    real = cluster.store.get
+
+    async def get(key: str) -> object:
+        asking.set()
+        await asyncio.sleep(0.01)
+        return await real(key)
+
+    monkeypatch.setattr(cluster.store, "get", get)
+    answered = begun(cluster, 1, {"t": PAST})
+    await asking.wait()
+    answered.lose()
+    with pytest.raises(ConnectionResetError):
+        await answered.frame
+    monkeypatch.undo()
+    assert (await asked(cluster, 1, PAST)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
