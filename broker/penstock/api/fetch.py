@@ -70,11 +70,9 @@ class FetchApi:
 class Gathered:
     """What one look at the partitions found."""
 
-    __slots__ = ("bytes", "doubted", "found", "urgent")
+    __slots__ = ("bytes", "found", "urgent")
 
     def __init__(self) -> None:
-        self.doubted: list[Partition] = []
-        """Those that can only say that an offset is out of range if this broker leads them still."""
         self.found: list[tuple[Target, FetchedPartition]] = []
         self.bytes = 0
         self.urgent = False
@@ -94,6 +92,7 @@ class PendingFetch:
         "confirmed",
         "correlation_id",
         "done",
+        "doubted",
         "exchange",
         "expected_bytes",
         "min_bytes",
@@ -119,22 +118,25 @@ class PendingFetch:
         self.started = api.stats.now_s()
         self.min_bytes = min(request.min_bytes, self.max_bytes)
         self.expected_bytes = 0
+        self.doubted: list[Partition] | None = None
+        """Those that can only say that an offset is out of range if this broker leads them still."""
         self.confirmed: frozenset[Tenure] | None = None
         """What this broker leads without a doubt, once that was asked."""
         self.done = self.scheduled = False
         self.timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        gathered, session = self.gather(), self.selection.session
+        gathered, selection = self.gather(), self.selection
         wait_ms = min(self.request.max_wait_ms, MAX_WAIT_MS)
-        if gathered.urgent or wait_ms <= 0 or gathered.bytes >= self.min_bytes or not session.targets:
+        is_empty = not selection.asked and not selection.session.targets
+        if gathered.urgent or wait_ms <= 0 or gathered.bytes >= self.min_bytes or is_empty:
             self.answer(gathered)
             return
         gathered.release()
         self.expected_bytes = gathered.bytes
-        for target in session.ready:
+        for target in selection.restless:
             target.hang_on(self.find(target))
-        session.pending = self
+        selection.session.pending = self
         self.timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self.finish)
         self.exchange.on_gone(self.cancel)
 
@@ -173,12 +175,11 @@ class PendingFetch:
 
     def answer(self, gathered: Gathered) -> None:
         """Replies, or first makes sure of what is doubted."""
-        leaderships = self.api.leaderships
-        if not gathered.doubted or leaderships is None:
+        if self.doubted is None or self.api.leaderships is None:
             self.reply(gathered)
             return
         gathered.release()
-        self.api.replicas.spawn(self.reply_confirmed(leaderships, gathered.doubted))
+        self.api.replicas.spawn(self.reply_confirmed(self.api.leaderships, self.doubted))
 
     async def reply_confirmed(self, leaderships: Leaderships, doubted: list[Partition]) -> None:
         self.confirmed = await leaderships.held(doubted)
@@ -191,8 +192,7 @@ class PendingFetch:
             self.timer.cancel()
         if session.pending is self:
             session.pending = None
-        if not session.session_id:
-            session.let_go()
+        self.selection.let_go()
 
     def gather(self) -> Gathered:
         """Reads what there is, within the bounds; the first partition with data gets a whole batch, however large."""
@@ -204,17 +204,14 @@ class PendingFetch:
                 fetched = self.nobody(target)
             else:
                 fetched = self.fetch_one(partition, target, left, at_least_one=gathered.bytes == 0)
-                if fetched.error == ErrorCode.OFFSET_OUT_OF_RANGE and self.is_doubtful(partition):
-                    gathered.doubted.append(partition)
-                    fetched = FetchedPartition(target.partition, ErrorCode.NOT_LEADER_OR_FOLLOWER)
             gathered.found.append((target, fetched))
-            if fetched.error or is_pointer(fetched):
-                gathered.urgent = True
-            elif fetched.records is not None:
+            if fetched.records is not None:
                 gathered.bytes += fetched.records.size
                 left -= fetched.records.size
                 if left <= 0 and self.selection.incremental:
                     break  # those behind it are the first ones next time
+            elif fetched.error or is_pointer(fetched):
+                gathered.urgent = True
             elif session.session_id and partition is not None and self.has_all(target, partition, fetched):
                 session.rest(target, partition)
         return gathered
@@ -247,6 +244,8 @@ class PendingFetch:
                 records = partition.read(target.fetch_offset, max_bytes, at_least_one, limit)
             aborted = self.aborted(partition, target.fetch_offset, records, stable)
         except OffsetOutOfRange:
+            if self.is_doubtful(partition):
+                return FetchedPartition(target.partition, ErrorCode.NOT_LEADER_OR_FOLLOWER)
             return FetchedPartition(target.partition, ErrorCode.OFFSET_OUT_OF_RANGE, high, stable, start)
         except LogError:
             return FetchedPartition(target.partition, ErrorCode.KAFKA_STORAGE_ERROR, high, stable, start)
@@ -256,7 +255,10 @@ class PendingFetch:
         """Whether somebody else may lead a partition by now. A follower's word sends readers to the leader only."""
         if self.api.leaderships is None or not isinstance(partition, Leader):
             return False
-        return self.confirmed is None or tenure(partition) not in self.confirmed
+        if self.confirmed is None:
+            self.doubted = [*(self.doubted or ()), partition]
+            return True
+        return tenure(partition) not in self.confirmed
 
     @property
     def committed_only(self) -> bool:

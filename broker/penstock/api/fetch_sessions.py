@@ -9,7 +9,7 @@ silent longest makes room for a new one.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 from uuid import UUID
@@ -101,7 +101,8 @@ class Target:
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """What a reader asked for so far; `epoch` is the one that its next request must carry. Id 0: of one request."""
+    """What a reader asked for so far; `epoch` is the one that its next request must carry. Id 0: of one request, which
+    has its targets itself."""
 
     session_id: int
     by_id: bool
@@ -111,8 +112,16 @@ class Session:
     isolation_level: int = 0
     targets: dict[tuple[Topic, int], Target] = field(default_factory=dict)
     ready: dict[Target, None] = field(default_factory=dict)
-    """Those to look at, in the order of their turns; the others rest. In a session of one request none does."""
+    """Those to look at, in the order of their turns; the others rest."""
     pending: Waiting | None = None
+
+    def once(self, request: FetchRequest) -> list[Target]:
+        """What a request names that no other will come back to."""
+        return [
+            Target(self, topic.topic_id if self.by_id else topic.topic, asked)
+            for topic in request.topics
+            for asked in topic.partitions
+        ]
 
     def take(self, request: FetchRequest) -> None:
         """Takes in what a request names."""
@@ -156,9 +165,10 @@ class Session:
 
 @dataclass(slots=True)
 class Selection:
-    """What to read for a request. Unless `incremental`, the answer tells of all targets."""
+    """What to read for a request. Unless `incremental`, the answer tells of all that was `asked` for."""
 
     session: Session
+    asked: Sequence[Target] = ()
     incremental: bool = False
     error: ErrorCode = ErrorCode.NONE
 
@@ -167,9 +177,20 @@ class Selection:
         return self.session.session_id
 
     @property
-    def targets(self) -> list[Target]:
+    def targets(self) -> Sequence[Target]:
         """Those to look at now, in order."""
-        return list(self.session.ready if self.incremental else self.session.targets.values())
+        return list(self.session.ready) if self.incremental else self.asked
+
+    @property
+    def restless(self) -> Iterable[Target]:
+        """Those that do not hang on their partitions anyway. Without a session to come back to, none rests."""
+        return self.session.ready if self.session.session_id else self.asked
+
+    def let_go(self) -> None:
+        """Nobody comes back to targets without a session: they hang on nothing any more."""
+        if not self.session.session_id:
+            for target in self.asked:
+                target.hang_on(None)
 
 
 def refused(error: ErrorCode) -> Selection:
@@ -189,13 +210,16 @@ class FetchSessions:
         """Finds, makes, changes or ends the session that a request speaks of. `owner` is the host
         that asks, so that nobody takes over a stranger's session."""
         by_id = version >= 13
-        if version < 7 or request.session_epoch in (FINAL_EPOCH, INITIAL_EPOCH):
+        if version < 7 or request.session_epoch == FINAL_EPOCH:
+            self.end(request.session_id, owner)
+            session = Session(0, by_id, owner)
+            return Selection(session, session.once(request))
+        if request.session_epoch == INITIAL_EPOCH:
             self.end(request.session_id, owner)
             session = Session(0, by_id, owner)
             session.take(request)
-            if version >= 7 and request.session_epoch == INITIAL_EPOCH:
-                self.keep(session)
-            return Selection(session)
+            self.keep(session)
+            return Selection(session, list(session.targets.values()))
         found = self.sessions.get(request.session_id)
         if found is None or found.owner != owner:
             return refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
