@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 
 from penstock.client import TopicPartition
-from penstock_simulation import administering, transacting, workload
+from penstock_simulation import administering, plain_reading, transacting, workload
 from penstock_simulation.checker import Finding
 from penstock_simulation.cluster_faults import CLUSTER_WEIGHTS, ClusterFaults
 from penstock_simulation.hosting import BrokerHost
@@ -83,6 +83,7 @@ class Cluster(Scenario):
     def start_clients(self) -> None:
         super().start_clients()
         plan, streams = self.plan, self.world.streams
+        self.start_client("plain", partial(plain_reading.read_plainly, plan, "plain", streams["plain"]))
         if "transactions" in self.features:
             for number in range(TRANSACTORS):
                 name = f"t{number}"

@@ -159,6 +159,16 @@ HUNTED: tuple[tuple[Bug, Hunt], ...] = (
         ),
         Hunt(("kill_in_sync", "isolate", "cut_peers")),
     ),
+    (
+        one_edit(
+            "out-of-range-unconfirmed",
+            "a leader that was replaced and does not know calls out of range what its successor has",
+            "api/fetch.py",
+            "            if self.is_doubtful(partition):\n",
+            "            if self.is_doubtful(partition) and False:\n",
+        ),
+        Hunt(("store_cut", "lease_ends", "reset")),
+    ),
 )
 CLUSTER_BUGS: dict[str, Bug] = {bug.name: bug for bug, _ in HUNTED}
 """By name, the bugs of a cluster."""
