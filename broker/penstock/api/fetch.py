@@ -7,6 +7,7 @@ nothing until one of them has data or its time is up. What a session rests on is
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from penstock.api.exchange import Exchange
@@ -29,6 +30,10 @@ FOLLOWERS_FROM = 15
 """The version from which a follower says which incarnation it is; older ones serve no follower."""
 NEAREST_FROM = 11
 """The version from which consumers may read from followers (KIP-392)."""
+UNKNOWN = -1
+"""What is told for the high watermark, and the last stable offset, by a leader that does not know yet all that its
+predecessor had acknowledged. A reader who stands there must not take it for the end; ListOffsets says
+OFFSET_NOT_AVAILABLE then (KIP-207)."""
 MAX_WAIT_MS = 300_000
 """Nobody may hang on a broker for longer, whatever the request says."""
 
@@ -118,7 +123,7 @@ class PendingFetch:
         self.started = api.stats.now_s()
         self.min_bytes = min(request.min_bytes, self.max_bytes)
         self.expected_bytes = 0
-        self.doubted: list[Partition] | None = None
+        self.doubted: dict[Tenure, Partition] | None = None
         """Those that can only say that an offset is out of range if this broker leads them still."""
         self.confirmed: frozenset[Tenure] | None = None
         """What this broker leads without a doubt, once that was asked."""
@@ -179,9 +184,9 @@ class PendingFetch:
             self.reply(gathered)
             return
         gathered.release()
-        self.api.replicas.spawn(self.reply_confirmed(self.api.leaderships, self.doubted))
+        self.api.replicas.spawn(self.reply_confirmed(self.api.leaderships, self.doubted.values()))
 
-    async def reply_confirmed(self, leaderships: Leaderships, doubted: list[Partition]) -> None:
+    async def reply_confirmed(self, leaderships: Leaderships, doubted: Iterable[Partition]) -> None:
         self.confirmed = await leaderships.held(doubted)
         self.reply(self.gather())
 
@@ -231,8 +236,11 @@ class PendingFetch:
             return FetchedPartition(target.partition, error, leader=leader)
         log = partition.log
         stable, start, high = partition.last_stable_offset, log.start_offset, partition.high_watermark
-        if self.request.rack_id and isinstance(partition, Leader) and partition.isr is not None:
-            nearest = self.nearest(partition, target.fetch_offset)
+        limit = stable if self.committed_only else high
+        if isinstance(partition, Leader) and partition.isr is not None:
+            if high < partition.isr.epoch_start:
+                high = stable = UNKNOWN
+            nearest = self.nearest(partition, target.fetch_offset) if self.request.rack_id else -1
             if nearest >= 0:
                 return FetchedPartition(target.partition, 0, high, stable, start, preferred_read_replica=nearest)
         diverging = self.divergence(partition, target)
@@ -240,9 +248,8 @@ class PendingFetch:
         try:
             if diverging is None and (left > 0 or at_least_one):
                 max_bytes = max(min(target.max_bytes, left), 0)
-                limit = stable if self.committed_only else high
                 records = partition.read(target.fetch_offset, max_bytes, at_least_one, limit)
-            aborted = self.aborted(partition, target.fetch_offset, records, stable)
+            aborted = self.aborted(partition, target.fetch_offset, records, limit)
         except OffsetOutOfRange:
             if self.is_doubtful(partition):
                 return FetchedPartition(target.partition, ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -252,13 +259,18 @@ class PendingFetch:
         return FetchedPartition(target.partition, 0, high, stable, start, records, aborted, diverging)
 
     def is_doubtful(self, partition: Partition) -> bool:
-        """Whether somebody else may lead a partition by now. A follower's word sends readers to the leader only."""
-        if self.api.leaderships is None or not isinstance(partition, Leader):
+        """Whether somebody else may lead a partition by now. Readers who were sent to a follower go to the leader when
+        it says out of range (KIP-392); others take it for the leader."""
+        if self.api.leaderships is None:
             return False
-        if self.confirmed is None:
-            self.doubted = [*(self.doubted or ()), partition]
-            return True
-        return tenure(partition) not in self.confirmed
+        if not isinstance(partition, Leader):
+            return not self.request.rack_id
+        if self.confirmed is not None:
+            return tenure(partition) not in self.confirmed
+        if self.doubted is None:
+            self.doubted = {}
+        self.doubted[tenure(partition)] = partition
+        return True
 
     @property
     def committed_only(self) -> bool:

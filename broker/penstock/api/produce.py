@@ -13,6 +13,7 @@ from functools import partial
 from typing import NamedTuple
 
 from penstock.api.exchange import Connection, Exchange
+from penstock.api.leaderships import Doubted, Leaderships
 from penstock.api.produce_backlog import Asked, Backlog
 from penstock.api.transactional_produce import UNVERIFIED, Gate, Held
 from penstock.replica.acceptance import Appended
@@ -42,10 +43,16 @@ TopicResults = list[tuple[Topic, list[PartitionResult]]]
 
 
 class ProduceApi:
-    """Serves Produce 3 to 13."""
+    """Serves Produce 3 to 13; in a cluster `leaderships` are confirmed."""
 
-    def __init__(self, replicas: ReplicaManager, stats: RequestStats, verifier: Verifier | None = None) -> None:
-        self.replicas = replicas
+    def __init__(
+        self,
+        replicas: ReplicaManager,
+        stats: RequestStats,
+        verifier: Verifier | None = None,
+        leaderships: Leaderships | None = None,
+    ) -> None:
+        self.replicas, self.leaderships = replicas, leaderships
         self.verifier = verifier
         """Of transactional batches; None where there are no transactions."""
         self.stats = stats
@@ -143,7 +150,12 @@ class ProduceApi:
                 start = partition.log.start_offset
                 if done.error:
                     failed = True
-                    results.append(PartitionResult(place.partition, done.error, message=done.message))
+                    refused = PartitionResult(place.partition, done.error, message=done.message)
+                    doubted = self.doubted(partition, done) if acks == ALL else None
+                    if doubted is not None:
+                        waits.append(Unsettled(partition, 0, results, len(results), refused, doubted))
+                        refused = PartitionResult(place.partition, ErrorCode.REQUEST_TIMED_OUT)
+                    results.append(refused)
                     continue
                 result = PartitionResult(place.partition, 0, done.base_offset, done.log_append_time_ms, start)
                 if acks == -1 and partition.high_watermark < done.required_offset:
@@ -168,6 +180,13 @@ class ProduceApi:
         error, leader = self.replicas.absence(topic, place.partition)
         return PartitionResult(place.partition, error, leader=leader)
 
+    def doubted(self, partition: Leader, done: Appended) -> Doubted | None:
+        """A gap before a batch may have been filled at a successor that this broker does not know of; a producer that
+        is told of a gap gives up, so only who surely leads says so."""
+        if self.leaderships is None or done.error != ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            return None
+        return Doubted(self.leaderships, partition, done)
+
     def wait(self, wait: ProduceWait, waits: list[Unsettled], timeout_ms: int) -> None:
         loop = asyncio.get_running_loop()
         wait.remaining = len(waits)
@@ -185,6 +204,10 @@ class ProduceApi:
         """A batch that had to be verified elsewhere first was appended, or refused."""
         partition, index = unsettled.partition, unsettled.result.partition
         if done.error:
+            doubted = self.doubted(partition, done) if isinstance(unsettled.held, Held) else None
+            if doubted is not None:
+                doubted.when_appended(partial(self.appended, wait, unsettled._replace(held=doubted)))
+                return
             result = PartitionResult(index, done.error, message=done.message)
             wait.settler(unsettled._replace(result=result))(0)
             return
@@ -219,7 +242,7 @@ class Unsettled(NamedTuple):
     results: list[PartitionResult]
     at: int
     result: PartitionResult
-    held: Held | None = None
+    held: Held | Doubted | None = None
 
 
 class ProduceWait:

@@ -84,7 +84,7 @@ def make_dispatcher(parts: Parts, now_s: Callable[[], float]) -> Dispatcher:
         followers = ReplicaFetchApi(replicas, config.replica_fetch_response_max_bytes)
         leaderships = Leaderships(parts.store, replicas)
     fetch = FetchApi(replicas, sessions, FetchLimits(config.fetch_max_bytes), stats, followers, leaderships)
-    produce = ProduceApi(replicas, stats, parts.transactions.verifier)
+    produce = ProduceApi(replicas, stats, parts.transactions.verifier, leaderships)
     return Dispatcher(produce, fetch, ApiVersionsApi(routes, features), routes, stats)
 
 

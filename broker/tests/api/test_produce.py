@@ -15,6 +15,7 @@ from wire_in_memory import RecordedExchange, Wire, opened_wire
 
 from penstock.api import produce
 from penstock.api.exchange import ProtocolViolation
+from penstock.api.leaderships import Leaderships
 from penstock.log.types import CorruptLog
 from penstock.state import keys
 from penstock.state.records import PartitionRecord, encode
@@ -272,6 +273,31 @@ async def test_a_repeat_is_answered_when_the_original_counts_and_with_its_offset
     wire.path.files.let_go()
     await until(lambda: first.completed and again.completed)
     assert only(wire.decoded(again, ProduceResponse, 9)).base_offset == 3
+
+
+class WithoutLease:
+    """Implements `replica.membership.Membership`."""
+
+    epoch = 1
+
+    def may_serve(self) -> bool:
+        return False
+
+    def may_discard(self) -> bool:
+        return False
+
+
+async def test_a_gap_is_for_the_next_leader_to_judge_where_there_may_be_one(wire: Wire) -> None:
+    """An idempotent producer that comes back from a successor; to be told of a gap is the end of it."""
+    await wire.path.create()
+    await wire.produced(9, {("t", 0): batch_of(1, producer=(7, 0, 0))})
+    wire.produce.leaderships = Leaderships(wire.path.topics.store, wire.path.replicas)
+    gap = {("t", 0): batch_of(1, producer=(7, 0, 5))}
+    assert only(await wire.produced(9, gap)).error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    wire.path.replicas.membership = WithoutLease()
+    assert only(await wire.produced(9, gap)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    next_one = {("t", 0): batch_of(1, producer=(7, 0, 1))}
+    assert only(await wire.produced(9, next_one)).error_code == 0, "what comes in order is taken"
 
 
 async def test_what_does_not_count_in_time_is_answered_as_timed_out(

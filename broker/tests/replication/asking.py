@@ -13,13 +13,13 @@ MUCH = 1 << 20
 
 
 def begun(cluster: Cluster, broker_id: int, offsets: dict[str, int], **more: Any) -> Answered:
-    """A request for topic → offset of its first partition; `place` are fields of each partition."""
+    """A request for topic → offset of its first partition, named so many `times`; `place` are fields of each."""
     broker = cluster[broker_id]
-    place = more.pop("place", {})
+    place, times = more.pop("place", {}), more.pop("times", 1)
     topics = [
         FetchTopic(
             topic_id=broker.view.topics[name].topic_id,
-            partitions=[FetchPartition(**{"fetch_offset": offset, "partition_max_bytes": MUCH, **place})],
+            partitions=[FetchPartition(**{"fetch_offset": offset, "partition_max_bytes": MUCH, **place})] * times,
         )
         for name, offset in offsets.items()
     ]

@@ -107,3 +107,59 @@ async def test_a_reader_who_leaves_while_the_store_is_asked_is_forgotten(
         await answered.frame
     monkeypatch.undo()
     assert (await asked(cluster, 1, PAST)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+async def test_a_partition_that_is_named_often_is_asked_for_once(cluster: Cluster) -> None:
+    await cluster.create(replicas=(1, 2))
+    reads = 0
+    real = cluster.store.get
+
+    async def get(key: str) -> object:
+        nonlocal reads
+        reads += 1
+        return await real(key)
+
+    cluster.store.get = get  # type: ignore[method-assign, assignment]
+    answers = await asked_for(cluster, 1, {"t": PAST}, times=500)
+    assert {data.error_code for data in answers} == {ErrorCode.OFFSET_OUT_OF_RANGE}
+    assert (len(answers), reads) == (500, 1)
+
+
+async def test_a_follower_that_is_taken_for_the_leader_calls_nothing_out_of_range(cluster: Cluster) -> None:
+    """Clients that say where they are know followers, and go to the leader when one says so."""
+    cluster.settings["replica.selector.class"] = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+    cluster.racks = {1: "a", 2: "b"}
+    for broker_id in (1, 2):
+        await cluster.kill(broker_id)
+        await cluster.start(broker_id)
+    await cluster.create(replicas=(1, 2))
+    await cluster.acknowledged(1)
+    await cluster.caught_up(1, 2)
+    assert (await asked(cluster, 2, PAST)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert (await asked(cluster, 2, PAST, rack_id="b")).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+# A leader that has just begun
+
+
+async def test_what_counts_is_unknown_until_the_leader_knows_what_its_predecessor_acknowledged(
+    cluster: Cluster,
+) -> None:
+    """Readers take a high watermark where they stand for the end of the partition."""
+    await cluster.create(replicas=(1, 2), min_insync_replicas="2")
+    await cluster.acknowledged(1)
+    await cluster.caught_up(1, 2)
+    for broker_id in (1, 2):
+        await cluster.kill(broker_id)
+    await cluster.start(1)
+    await cluster.elect(1, [1])
+    data = await asked(cluster, 1, 0)
+    assert (data.error_code, data.high_watermark, data.last_stable_offset) == (0, -1, -1)
+    assert not data.records
+    waiting = begun(cluster, 1, {"t": 0}, max_wait_ms=60_000)
+    await cluster.start(2)
+    await cluster.in_sync(1, 2)
+    assert await waiting.frame
+    data = await asked(cluster, 1, 0)
+    assert (data.high_watermark, data.last_stable_offset) == (3, 3)
+    assert data.records
