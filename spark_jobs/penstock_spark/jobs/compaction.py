@@ -22,22 +22,23 @@ def compact_folder(folder: Folder, compaction: Compaction, compression: str) -> 
     """Looks at partition folders that got files since the last time. Returns how many files were replaced."""
     replaced = 0
     for name in folder.touched():
-        for group in groups(small_files(folder.root / name, compaction), compaction):
+        for group in groups(small_files(folder.root / name, folder.tag, compaction), compaction):
             replaced += len(group)
             replace(folder, name, group, compression)
     folder.compacted()
     return replaced
 
 
-def small_files(path: Path, compaction: Compaction) -> list[tuple[Path, int]]:
-    """Files of less than half of the wanted size, oldest first."""
+def small_files(path: Path, tag: str, compaction: Compaction) -> list[tuple[Path, int]]:
+    """A writer's files of less than half of the wanted size, oldest first. Others look after theirs: two who replaced
+    the same files would each leave their rows there."""
     if not path.is_dir():
         return []
     with os.scandir(path) as entries:
         found = [
             (Path(e.path), e.stat().st_size)
             for e in entries
-            if e.is_file() and e.name.endswith(".parquet") and not e.name.startswith(("_", "."))
+            if e.is_file() and e.name.endswith(".parquet") and e.name.startswith((f"part-{tag}-", f"compact-{tag}-"))
         ]
     return sorted((f, size) for f, size in found if size * 2 < compaction.target.bytes)
 
@@ -64,7 +65,7 @@ def replace(folder: Folder, name: str, group: Sequence[Path], compression: str) 
     same = [path for path in group if pq.read_schema(path).equals(schema)]
     if len(same) < 2:
         return
-    target = str(Path(name) / f"compact-{uuid.uuid4().hex[:16]}.parquet")
+    target = str(Path(name) / f"compact-{folder.tag}-{uuid.uuid4().hex[:16]}.parquet")
     top = folder.compaction_staging()
     staging = top / target
     staging.parent.mkdir(parents=True, exist_ok=True)

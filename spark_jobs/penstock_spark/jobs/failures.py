@@ -17,6 +17,8 @@ LASTING = (
     "ForeignCheckpoint",
     "FolderConflict",
     "TableMismatch",
+    "TableConflict",
+    "RepeatedBatchGrew",
     "Refused",
     "BatchDiffers",
     # Of Spark: the query is wrong.

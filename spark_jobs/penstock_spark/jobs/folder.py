@@ -2,7 +2,8 @@
 
 Used by `writing` in the driver. No Spark, no Arrow: files, names and the order of steps.
 
-    root/date=2013-01-01/part-0000000007-....parquet
+    root/date=2013-01-01/part-<wr>-0000000007-....parquet   <wr> is how `writer` begins
+    root/_penstock/<writer>/lock                      held by the driver that writes
     root/_penstock/<writer>/staging/7/...             files of batch 7, before they count
     root/_penstock/<writer>/0000000007.json           batch 7 counts: which files, and where to
 
@@ -16,9 +17,12 @@ everything that reads folders of Parquet.
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import re
 import shutil
+import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -30,6 +34,17 @@ STATE = "_penstock"
 RECORD = re.compile(r"(\d{10})\.json")
 WRITER = re.compile(r"[A-Za-z0-9-]{1,64}")
 MAX_TOUCHED = 100_000
+TAG_CHARS = 8
+LOCK_PATIENCE_S = 20.0
+"""How long a driver waits for one before it that is ending."""
+LOCK_POLL_S = 0.1
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EINVAL)
+"""What file systems say that have no locks."""
+
+
+_locks: dict[Path, int] = {}
+"""Those that this process keeps: a query that starts again in it goes on."""
+OTHER_DRIVER = "another driver writes with the same checkpoint"
 
 
 class FolderConflict(PenstockSparkError):
@@ -56,6 +71,36 @@ class Folder:
         self._state = root / STATE / writer
         self._touched: set[str] = set()
 
+    @property
+    def tag(self) -> str:
+        """In the names of this writer's files: nobody else compacts them."""
+        return self._state.name[:TAG_CHARS]
+
+    def claim(self, patience_s: float = LOCK_PATIENCE_S) -> None:
+        """Keeps drivers of other processes with the same checkpoint out until this process ends, or `release`. On file
+        systems without locks it does nothing. Raises `FolderConflict`."""
+        path = self._state / "lock"
+        if path in _locks:
+            return
+        self._state.mkdir(parents=True, exist_ok=True)
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            if not locked(lock, patience_s):
+                raise FolderConflict(
+                    f"{self.root}: another driver with the same checkpoint is writing here. End it first, or give this "
+                    "job a checkpoint of its own"
+                )
+        except BaseException:
+            os.close(lock)
+            raise
+        _locks[path] = lock
+
+    def release(self) -> None:
+        """Lets others in. Idempotent."""
+        lock = _locks.pop(self._state / "lock", None)
+        if lock is not None:
+            os.close(lock)
+
     def open(self) -> None:
         """Makes the folder; finishes what a crash left unfinished. Raises `OSError`."""
         self._state.mkdir(parents=True, exist_ok=True)
@@ -64,11 +109,11 @@ class Folder:
             path.unlink(missing_ok=True)
         compaction = self._read(self._state / "compaction.json")
         if compaction is not None:
-            self._finish_compaction(compaction)
+            self._finish_compaction(compaction, after_crash=True)
         for batch in self._batches():
             record = self._read(self._path(batch))
             assert record is not None, f"{self._path(batch)} was there a moment ago"
-            self._put_in_place(record)
+            self._put_in_place(record, after_crash=True)
             self._touched = set(record.touched)
 
     def begin(self, batch: int) -> Path | None:
@@ -89,14 +134,19 @@ class Folder:
 
     def commit(self, batch: int, files: Sequence[str], rows: int) -> None:
         """Makes the batch count. `files` are relative to what `begin` returned, and to the root; they are on disk, and
-        so are the names of the folders that they are in, up to what `begin` returned."""
+        so are the names of the folders that they are in, up to what `begin` returned. Raises `FolderConflict` where
+        another driver with the same checkpoint, which no lock kept out, has interfered."""
         self._touched.update(str(Path(f).parent) for f in files)
         if len(self._touched) > MAX_TOUCHED:
             self._touched.clear()
         staging = f"{self._relative()}/staging/{batch}"
         record = Record(staging, list(files), [], sorted(self._touched), rows)
+        if any(not (self.root / staging / name).exists() for name in files):
+            raise FolderConflict(f"{self.root}: files of batch {batch} are gone: {OTHER_DRIVER}")
+        if any(known > batch for known in self._batches()):
+            raise FolderConflict(f"{self.root} has a batch after {batch} already: {OTHER_DRIVER}")
         if not self._write(self._path(batch), record, exclusive=True):
-            raise FolderConflict(f"{self.root}: batch {batch} was written by somebody else with the same checkpoint")
+            raise FolderConflict(f"{self.root}: batch {batch} was written by somebody else: {OTHER_DRIVER}")
         self._put_in_place(record)
         for old in self._batches():
             if old < batch:
@@ -132,8 +182,8 @@ class Folder:
         """What was touched has been looked at. The next record says so; until then it is looked at again."""
         self._touched.clear()
 
-    def _finish_compaction(self, record: Record) -> None:
-        self._put_in_place(record)
+    def _finish_compaction(self, record: Record, *, after_crash: bool = False) -> None:
+        self._put_in_place(record, after_crash=after_crash)
         for name in record.removes:
             (self.root / name).unlink(missing_ok=True)
         self._sync({self.root / name for name in record.removes})
@@ -177,7 +227,7 @@ class Folder:
         sync_directory(path.parent)
         return True
 
-    def _put_in_place(self, record: Record) -> None:
+    def _put_in_place(self, record: Record, *, after_crash: bool = False) -> None:
         staging = self.root / record.staging
         moved = set()
         for name in record.adds:
@@ -187,14 +237,33 @@ class Folder:
                 os.rename(staging / name, target)
                 moved.add(target)
             except FileNotFoundError:
-                # Renamed before a crash; by now a compaction may have taken it in.
-                continue
+                if not after_crash:
+                    raise FolderConflict(f"{staging / name} is gone: {OTHER_DRIVER}") from None
+                # Renamed before the crash; by now a compaction may have taken it in.
         self._sync(moved)
         shutil.rmtree(staging, ignore_errors=True)
 
     def _sync(self, files: Iterable[Path]) -> None:
         """Folders of these files up to the root: any of them may be new."""
         sync_up({path.parent for path in files}, self.root)
+
+
+def locked(lock: int, patience_s: float) -> bool:
+    """Takes a lock on an open file, or finds that there are no locks here; False where somebody else keeps it."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(LOCK_POLL_S)
+        except OSError as e:
+            if e.errno not in NO_LOCKS:
+                raise
+            return True
+        else:
+            return True
 
 
 def sync_up(folders: Iterable[Path], top: Path) -> None:

@@ -19,7 +19,7 @@ from penstock_spark.jobs.folder import Folder
 from penstock_spark.jobs.parts import RESULT, Part, PartWriter, filesystem
 from penstock_spark.jobs.specs import DeltaTarget, Files, FileTarget, ParquetTarget, TimePartition
 from penstock_spark.jobs.table import Table
-from penstock_spark.model.errors import InvalidOption
+from penstock_spark.model.errors import InvalidOption, PenstockSparkError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,10 +90,10 @@ def is_instant(type_: pa.DataType) -> bool:
     return pa.types.is_timestamp(type_) and type_.tz is not None
 
 
-def part_writer(target: Files, root: str, batch: int, schema: pa.Schema, storage: dict[str, str]) -> PartWriter:
+def part_writer(target: Files, root: str, name: str, schema: pa.Schema, storage: dict[str, str]) -> PartWriter:
     return PartWriter(
         root=root,
-        prefix=f"part-{batch:010d}",
+        prefix=f"part-{name}",
         schema=schema,
         partition_by=partition_columns(target),
         compression=target.compression,
@@ -107,6 +107,20 @@ def write_parts(rows: DataFrame, writer: PartWriter) -> list[Part]:
     """Has tasks write the rows; the list of files comes back."""
     found = rows.mapInArrow(writer, RESULT).collect()
     return [Part(r.path, json.loads(r.partition), r.rows, r.bytes, r.stats) for r in found]
+
+
+class RepeatedBatchGrew(PenstockSparkError):
+    """A batch that was written comes again with more rows."""
+
+
+def check_repeated(where: str, batch: int, written: int | None, rows: DataFrame) -> None:
+    """A batch that is there already may have fewer rows by now (retention), never more: those are nowhere. Raises
+    `RepeatedBatchGrew`."""
+    if written is not None and (found := rows.count()) > written:
+        raise RepeatedBatchGrew(
+            f"{where} has batch {batch} with {written:,} rows, but now it has {found:,}: the checkpoint has lost how "
+            "far the batch went, as after a loss of power. Begin a new checkpoint where the target ends"
+        )
 
 
 class ParquetSink:
@@ -123,8 +137,11 @@ class ParquetSink:
         staging = folder.begin(batch)
         if staging is not None:
             self._schema = self._schema or arrow_schema(rows)
-            parts = write_parts(rows, part_writer(self._target, str(staging), batch, self._schema, {}))
+            name = f"{folder.tag}-{batch:010d}"
+            parts = write_parts(rows, part_writer(self._target, str(staging), name, self._schema, {}))
             folder.commit(batch, [p.path for p in parts], sum(p.rows for p in parts))
+        else:
+            check_repeated(str(folder.root), batch, folder.rows(batch), rows)
         compact = self._target.compact
         self._batches += 1
         if compact is not None and self._batches % compact.every_batches == 0:
@@ -134,6 +151,7 @@ class ParquetSink:
         if self._folder is None:
             check_partitions(rows, partition_columns(self._target))
             folder = Folder(Path(self._target.path.removeprefix("file://")).absolute(), query_id(rows.sparkSession))
+            folder.claim()
             folder.open()
             self._folder = folder
         return self._folder
@@ -154,6 +172,8 @@ class DeltaSink:
         table = self._open(rows, self._table_schema(self._schema))
         if not table.done(batch):
             self._write(table, rows, batch, self._schema)
+        else:
+            check_repeated(table.uri, batch, table.rows(batch), rows)
         compact = self._target.compact
         self._batches += 1
         if compact is not None and self._batches % compact.every_batches == 0:
@@ -174,7 +194,7 @@ class DeltaSink:
         return self._table
 
     def _write(self, table: Table, rows: DataFrame, batch: int, schema: pa.Schema) -> None:
-        parts = write_parts(rows, part_writer(self._target, table.uri, batch, schema, self._target.storage))
+        parts = write_parts(rows, part_writer(self._target, table.uri, f"{batch:010d}", schema, self._target.storage))
         if parts:
             table.append(batch, parts, schema, partition_columns(self._target))
 
@@ -215,7 +235,8 @@ class MergeSink(DeltaSink):
             parts = write_parts(rows, writer)
             if parts:
                 paths = [f"{base}/{p.path}" if base else p.path for p in parts]
-                table.merge(batch, lambda: reader(paths, schema, files), self._keys, self._deleted)
+                total = sum(p.rows for p in parts)
+                table.merge(batch, lambda: reader(paths, schema, files), self._keys, self._deleted, total)
         finally:
             clear(files, base)
 

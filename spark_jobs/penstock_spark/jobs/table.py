@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,10 +22,18 @@ from penstock_spark.jobs.specs import DeltaTarget
 from penstock_spark.model.errors import PenstockSparkError
 
 ATTEMPTS = 5
+HISTORY = 100
+"""Versions of the table that are looked through for a batch: others may have written since."""
+QUERY, BATCH, ROWS = "penstock.query", "penstock.batch", "penstock.rows"
+"""Of a commit's own metadata."""
 
 
 class TableMismatch(PenstockSparkError):
     """The table is not what the job would write; says what differs."""
+
+
+class TableConflict(PenstockSparkError):
+    """The table knows more than the checkpoint does."""
 
 
 class Table:
@@ -75,28 +83,48 @@ class Table:
         return self._table
 
     def done(self, batch: int) -> bool:
-        """Whether the table has this batch."""
+        """Whether the table has this batch. Raises `TableConflict` where it has one after it."""
         self.delta.update_incremental()
         version = self.delta.transaction_version(self._app_id)
-        return version is not None and version >= batch
+        if version is not None and version > batch:
+            raise TableConflict(
+                f"{self.uri} has batch {version} of this checkpoint, which is at batch {batch}: the checkpoint was set "
+                "back. Put the newer one in place, or begin a new checkpoint where the table ends"
+            )
+        return version == batch
 
-    def append(self, batch: int, parts: Iterable[Part], schema: pa.Schema, partition_by: Sequence[str]) -> None:
+    def rows(self, batch: int) -> int | None:
+        """How many rows were written, or merged, in a batch; None where the log does not tell any more."""
+        for entry in self.delta.history(HISTORY):
+            if entry.get(QUERY) == self._app_id and entry.get(BATCH) == str(batch):
+                found = entry.get(ROWS)
+                return int(found) if found is not None else None
+        return None
+
+    def append(self, batch: int, parts: Sequence[Part], schema: pa.Schema, partition_by: Sequence[str]) -> None:
         """Files that tasks wrote, in plain folders, begin to count, all of them at once."""
         now_ms = int(self._clock() * 1000)
         actions = [AddAction(p.path, p.bytes, p.partition, now_ms, True, p.stats) for p in parts]
+        rows = sum(part.rows for part in parts)
 
         def commit() -> None:
             self.delta.create_write_transaction(
                 cast("Any", actions), "append", Schema.from_arrow(schema), list(partition_by),
-                commit_properties=self._properties(batch),
+                commit_properties=self._properties(batch, rows),
             )  # fmt: skip
 
         self._commit(batch, commit)
 
     def merge(
-        self, batch: int, source: Callable[[], pa.RecordBatchReader], keys: Sequence[str], deleted: str | None
+        self,
+        batch: int,
+        source: Callable[[], pa.RecordBatchReader],
+        keys: Sequence[str],
+        deleted: str | None,
+        rows: int = 0,
     ) -> dict[str, Any]:
-        """Rows by their keys: replaced where they are there, else added; removed where the column `deleted` is true."""
+        """Rows by their keys: replaced where they are there, else added; removed where the column `deleted` is true.
+        `rows` is how many there are, for `rows`."""
         same = " AND ".join(f"(target.{quoted(k)} IS NOT DISTINCT FROM source.{quoted(k)})" for k in keys)
         result: dict[str, Any] = {}
 
@@ -105,8 +133,9 @@ class Table:
             columns = [name for name in reader.schema.names if name != deleted]
             values = {quoted(name): f"source.{quoted(name)}" for name in columns}
             merger = self.delta.merge(
-                reader, same, source_alias="source", target_alias="target", commit_properties=self._properties(batch)
-            )
+                reader, same, source_alias="source", target_alias="target",
+                commit_properties=self._properties(batch, rows),
+            )  # fmt: skip
             if deleted is None:
                 merger = merger.when_matched_update(values).when_not_matched_insert(values)
             else:
@@ -118,10 +147,10 @@ class Table:
         self._commit(batch, commit)
         return result
 
-    def _properties(self, batch: int) -> CommitProperties:
+    def _properties(self, batch: int, rows: int) -> CommitProperties:
         now_ms = int(self._clock() * 1000)
         return CommitProperties(
-            custom_metadata={"penstock.query": self._app_id, "penstock.batch": str(batch)},
+            custom_metadata={QUERY: self._app_id, BATCH: str(batch), ROWS: str(rows)},
             app_transactions=[Transaction(self._app_id, batch, now_ms)],
         )
 

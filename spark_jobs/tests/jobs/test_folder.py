@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -32,7 +35,7 @@ def write(staging: Path, batch: int, parts: int = 2) -> list[str]:
     """What tasks do; the names differ from run to run."""
     names = []
     for part in range(parts):
-        name = f"k={part}/part-{batch}-{random.getrandbits(64):x}.parquet"
+        name = f"k={part}/part-{staging.parents[1].name}-{batch}-{random.getrandbits(64):x}.parquet"
         (staging / name).parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(pa.table({"row": [batch * 10 + part]}), staging / name)
         names.append(name)
@@ -100,6 +103,86 @@ def test_a_second_driver_with_the_same_checkpoint_cannot_add_the_batch_again(tmp
     with pytest.raises(FolderConflict, match="somebody else"):
         second.commit(0, [], 0)
     assert rows(tmp_path) == everything(range(1))
+
+
+def test_files_of_a_batch_that_another_driver_took_away_are_missed_before_the_batch_counts(tmp_path: Path) -> None:
+    first, second = Folder(tmp_path, "w"), Folder(tmp_path, "w")
+    first.open()
+    second.open()
+    staging = first.begin(0)
+    assert staging is not None
+    files = write(staging, 0)
+    second.begin(0)
+    with pytest.raises(FolderConflict, match="files of batch 0 are gone"):
+        first.commit(0, files, 2)
+    run(tmp_path, range(1))
+    assert rows(tmp_path) == everything(range(1))
+
+
+def test_a_driver_that_was_overtaken_adds_no_batch_again(tmp_path: Path) -> None:
+    first = Folder(tmp_path, "w")
+    first.open()
+    first.begin(0)
+    run(tmp_path, range(2))
+    late = tmp_path / "_penstock" / "w" / "staging" / "0"
+    late.mkdir(parents=True)
+    with pytest.raises(FolderConflict, match="has a batch after 0 already"):
+        first.commit(0, write(late, 0), 2)
+    assert rows(tmp_path) == everything(range(2))
+
+
+def test_the_driver_of_another_process_is_kept_out_until_the_first_ends(tmp_path: Path) -> None:
+    script = (
+        "import pathlib, sys; from penstock_spark.jobs.folder import Folder;"
+        "Folder(pathlib.Path(sys.argv[1]), 'w').claim(); print('claimed', flush=True); sys.stdin.read()"
+    )
+    words = [sys.executable, "-c", script, str(tmp_path)]
+    other = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert other.stdout is not None
+    assert other.stdout.readline() == "claimed\n"
+    folder = Folder(tmp_path, "w")
+    Folder(tmp_path, "another").claim()
+    with pytest.raises(FolderConflict, match="another driver with the same checkpoint is writing here"):
+        folder.claim(patience_s=0)
+    other.kill()
+    other.communicate()
+    folder.claim()
+    Folder(tmp_path, "w").claim()  # a query that starts again in this process
+    folder.release()
+
+
+def test_where_there_are_no_locks_nobody_is_kept_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(lock: int, how: int) -> None:
+        raise OSError(errno.ENOLCK, "no locks available")
+
+    monkeypatch.setattr(folder_module.fcntl, "flock", refuse)
+    folder = Folder(tmp_path, "w")
+    folder.claim()
+    folder.release()
+
+
+def test_two_jobs_that_compact_one_folder_at_a_time_leave_each_others_files_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for writer in ("one", "two"):
+        for batch in range(3):
+            run(tmp_path, range(batch, batch + 1), writer)
+    one, two = Folder(tmp_path, "one"), Folder(tmp_path, "two")
+    one.open()
+    two.open()
+    for folder in (one, two):
+        folder._touched.update({"k=0", "k=1"})
+    real = Folder.replace
+
+    def late(folder: Folder, adds: list[str], removes: list[str]) -> None:
+        """Between its reading of files and its taking their place, the other one does the same."""
+        if folder is one and two.touched():
+            compact_folder(two, COMPACT, "none")
+        real(folder, adds, removes)
+
+    monkeypatch.setattr(Folder, "replace", late)
+    assert compact_folder(one, COMPACT, "none") > 0
+    assert rows(tmp_path) == everything(range(3)) + everything(range(3))
 
 
 def test_every_row_is_there_once_whatever_step_the_driver_dies_at(
@@ -188,10 +271,10 @@ def test_a_loss_of_power_takes_no_name_of_what_counts(tmp_path: Path, monkeypatc
         staging = folder.begin(batch)
         assert staging is not None
         writer = PartWriter(str(staging), "p", SCHEMA, (), "none", 1)
-        part = OpenPart(LocalFileSystem(), writer, SCHEMA, f"a=1/b=2/{batch}.parquet", {})
+        part = OpenPart(LocalFileSystem(), writer, SCHEMA, f"a=1/b=2/part-w-{batch}.parquet", {})
         part.add(pa.table({"row": [batch]}))
         folder.commit(batch, [part.end().path], 1)
-        assert not durable.lacks(root / f"a=1/b=2/{batch}.parquet", tmp_path / "new")
+        assert not durable.lacks(root / f"a=1/b=2/part-w-{batch}.parquet", tmp_path / "new")
     assert compact_folder(folder, COMPACT, "none") == 2
     (compacted,) = root.rglob("*.parquet")
     assert not durable.lacks(compacted, tmp_path / "new")

@@ -81,6 +81,25 @@ def test_archive_puts_every_flight_into_a_parquet_folder_once(
     assert any("compact-" in file for file in dataset.files)
 
 
+@pytest.mark.parametrize("form", ["delta", "parquet"])
+def test_a_checkpoint_that_lost_its_last_batch_leaves_nothing_out_in_silence(
+    spark: SparkSession, penstock: Broker, tmp_path: Path, sets: list[str], form: str
+) -> None:
+    """Spark does not wait for the disk when it writes a checkpoint: a loss of power may take its end away. The batch is
+    planned anew then, with what has come since, under a number that the target has."""
+    topic = f"archive-lost-{form}"
+    make_topic(penstock.bootstrap, topic, 1, {"retention.ms": "-1"})
+    produce(penstock.bootstrap, topic, records(30))
+    sets += [f"source.topics=[{topic}]", f"to.path={tmp_path}/lake", f"to.format={form}"]
+    run_once(spark, example("archive"), *sets)
+    for folder in ("offsets", "commits"):
+        for file in (tmp_path / "checkpoint" / folder).glob("*0*"):
+            file.unlink()
+    produce(penstock.bootstrap, topic, records(5))
+    with pytest.raises(StreamingQueryException, match="has batch 0 with 30 rows, but now it has 35"):
+        run_once(spark, example("archive"), *sets)
+
+
 def test_aggregate_keeps_counts_by_carrier_and_hour_right_from_batch_to_batch(
     spark: SparkSession, flights_topic: str, tmp_path: Path, sets: list[str]
 ) -> None:

@@ -12,7 +12,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from penstock_spark.jobs.parts import Part, PartWriter
 from penstock_spark.jobs.specs import Compaction, DeltaTarget
-from penstock_spark.jobs.table import Table, TableMismatch
+from penstock_spark.jobs.table import Table, TableConflict, TableMismatch
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("at", pa.timestamp("us", tz="UTC"))])
 
@@ -50,6 +50,26 @@ def test_a_driver_that_was_thought_dead_adds_no_batch_a_second_time(tmp_path: Pa
     new.append(0, parts(tmp_path, [1]), SCHEMA, ())
     old.append(0, parts(tmp_path, [1]), SCHEMA, ())
     assert ids(tmp_path) == Counter([1])
+
+
+def test_a_checkpoint_that_was_set_back_is_refused(tmp_path: Path) -> None:
+    """Its next batches hold what the table lacks, under numbers that the table has."""
+    found = table(tmp_path)
+    for batch in range(5):
+        found.append(batch, parts(tmp_path, [batch]), SCHEMA, ())
+    with pytest.raises(TableConflict, match="has batch 4 of this checkpoint, which is at batch 2"):
+        table(tmp_path).done(2)
+
+
+def test_a_table_tells_how_many_rows_a_batch_had(tmp_path: Path) -> None:
+    found = table(tmp_path)
+    found.append(0, parts(tmp_path, [1, 2, 3]), SCHEMA, ())
+    rows = pa.table({"id": [1, 9], "name": ["a", "b"], "at": [1, 1]}, schema=SCHEMA)
+    found.merge(1, rows.to_reader, ["id"], None, 2)
+    table(tmp_path, "another").append(1, parts(tmp_path, [4]), SCHEMA, ())
+    found.compact()
+    again = table(tmp_path)
+    assert [again.rows(batch) for batch in range(3)] == [3, 2, None]
 
 
 def test_another_checkpoint_is_another_writer(tmp_path: Path) -> None:
