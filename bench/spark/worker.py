@@ -72,6 +72,10 @@ class Worker:
 
         from penstock_spark.jobs import archive
         from penstock_spark.jobs.kinds import Archive
+        from penstock_spark.jobs.session import ARROW_ROWS, DEFAULTS
+
+        # Of what the command sets for its own session, what writing depends on.
+        self.spark.conf.set(ARROW_ROWS, DEFAULTS[ARROW_ROWS])
 
         options = command["options"]
         job = {
@@ -89,6 +93,7 @@ class Worker:
         }
         query = archive.start(self.spark, msgspec.convert(job, Archive))
         query.awaitTermination()
+        self.spark.conf.unset(ARROW_ROWS)
         return sum(progress["numInputRows"] for progress in query.recentProgress)
 
     def _rows_in(self, path: Path, sink: str) -> int:
