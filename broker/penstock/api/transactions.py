@@ -15,7 +15,7 @@ from penstock.state.records import TransactionRecord
 from penstock.state.view import ClusterView
 from penstock.txn.coordinator import TransactionCoordinator
 from penstock.txn.places import OFFSETS_TOPIC, OFFSETS_TOPIC_ID
-from penstock.txn.state_machine import MAX_PARTITIONS, Producer, TxnState, Verified
+from penstock.txn.state_machine import FINAL, MAX_PARTITIONS, Producer, TxnState, Verified
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from penstock.wire.messages.add_partitions_to_txn import (
@@ -77,7 +77,7 @@ class TransactionsApi:
     async def add_batched(self, asked: AddPartitionsToTxnTransaction, version: int) -> AddPartitionsToTxnResult:
         producer = Producer(asked.producer_id, asked.producer_epoch)
         if asked.verify_only:
-            return self.verified(asked, producer, version)
+            return await self.verified(asked, producer, version)
         topics = await self.add_topics(asked.transactional_id, producer, asked.topics, version)
         return AddPartitionsToTxnResult(transactional_id=asked.transactional_id, topic_results=topics)
 
@@ -111,22 +111,27 @@ class TransactionsApi:
             for topic in topics
         ]
 
-    def verified(
+    async def verified(
         self, asked: AddPartitionsToTxnTransaction, producer: Producer, version: int
     ) -> AddPartitionsToTxnResult:
         """Whether partitions, or under the name of the offsets' topic groups, are part of the transaction in hand; and
-        which transaction that is."""
-        topics, number = [], -1
-        for topic in asked.topics:
-            errors = []
-            for index in topic.partitions:
-                answer = self.verify_one(asked.transactional_id, producer, topic, index)
-                number = max(number, answer.number)
-                abortable = answer.error is ErrorCode.INVALID_TXN_STATE and version >= ABORTABLE_FROM
-                errors.append(ErrorCode.TRANSACTION_ABORTABLE if abortable else answer.error)
-            topics.append(topic_result(topic, errors))
+        which transaction that is. Nothing is refused for good before the store says that this broker coordinates it.
+        """
+        answers = [
+            [self.verify_one(asked.transactional_id, producer, topic, index) for index in topic.partitions]
+            for topic in asked.topics
+        ]
+        if any(answer.error in FINAL for of_topic in answers for answer in of_topic):
+            error = await self.coordinator.confirmed(asked.transactional_id)
+            if error:
+                answers = [[Verified(error)] * len(of_topic) for of_topic in answers]
         return AddPartitionsToTxnResult(
-            transactional_id=asked.transactional_id, topic_results=topics, transaction_number=number
+            transactional_id=asked.transactional_id,
+            topic_results=[
+                topic_result(topic, [abortable(answer.error, version) for answer in of_topic])
+                for topic, of_topic in zip(asked.topics, answers, strict=True)
+            ],
+            transaction_number=max((answer.number for of_topic in answers for answer in of_topic), default=-1),
         )
 
     def verify_one(
@@ -235,6 +240,12 @@ def told(error: ErrorCode, version: int) -> ErrorCode:
     if error is ErrorCode.PRODUCER_FENCED and version < FENCED_FROM:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     return error
+
+
+def abortable(error: ErrorCode, version: int) -> ErrorCode:
+    """What verification found, as brokers of a version know it."""
+    is_abortable = error is ErrorCode.INVALID_TXN_STATE and version >= ABORTABLE_FROM
+    return ErrorCode.TRANSACTION_ABORTABLE if is_abortable else error
 
 
 def topic_result(topic: AddPartitionsToTxnTopic, errors: list[ErrorCode]) -> AddPartitionsToTxnTopicResult:

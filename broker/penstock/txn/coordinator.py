@@ -146,8 +146,6 @@ class TransactionCoordinator:
             record = transaction.record
             new_id = await self._ids.next_id() if state_machine.needs_new_id(record) else None
             step = state_machine.init_producer(record, claimed, timeout_ms, self._clock.wall_ms(), new_id)
-            if step.record is None and not step.error:
-                await shards.confirm(self._store, shard)
             return await self._write(transaction, step)
 
         error = await self._locked(transaction, work)
@@ -204,6 +202,26 @@ class TransactionCoordinator:
         includes = record is not None and any(keys.shard_of(group_id) == shard for group_id in record.groups)
         return state_machine.verify(record, producer, includes)
 
+    async def confirmed(self, transactional_id: str) -> ErrorCode:
+        """NONE where the store says, as of now, that this broker coordinates the id; else an error to be tried again.
+
+        A lease is no proof: a broker renews it while it hears nothing of shards that move. So what `verify` refuses for
+        good (`state_machine.FINAL`) is told after this.
+        """
+        shard, error = self._shard(transactional_id)
+        if shard is None:
+            return error
+        try:
+            await shards.confirm(self._store, shard)
+        except ShardLost as e:
+            log.warning("a shard of transactions is lost", reason=str(e))
+            self._lose(shard)
+            return ErrorCode.NOT_COORDINATOR
+        except StoreError as e:
+            log.info("whose a shard is cannot be found out", id=transactional_id, reason=str(e))
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return ErrorCode.NONE
+
     def describe(self, transactional_id: str) -> tuple[ErrorCode, TransactionRecord | None]:
         transaction, error = self._find(transactional_id)
         if transaction is None or transaction.record is None:
@@ -254,7 +272,7 @@ class TransactionCoordinator:
             return error
         transaction = shard.transactions.get(transactional_id)
         if transaction is None:
-            return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+            return await self.confirmed(transactional_id) or ErrorCode.INVALID_PRODUCER_ID_MAPPING
         return await self._locked(transaction, lambda: self._write(transaction, decide(transaction.record)))
 
     async def _locked(self, transaction: Transaction, work: Callable[[], Work]) -> ErrorCode:
@@ -283,9 +301,12 @@ class TransactionCoordinator:
         self._arm(transaction)
 
     async def _write(self, transaction: Transaction, step: Step) -> ErrorCode:
+        """The error of a step, once that is true in the store: a producer does not come back after what is final."""
         if step.record is not None:
             await shards.write(self._store, transaction, step.record)
             self._arm(transaction)
+        elif step.error is not ErrorCode.CONCURRENT_TRANSACTIONS:
+            await shards.confirm(self._store, transaction.shard)
         return step.error
 
     def _arm(self, transaction: Transaction) -> None:

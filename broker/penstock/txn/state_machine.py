@@ -42,6 +42,8 @@ class TxnState(Enum):
 
 PREPARED = (TxnState.PREPARE_COMMIT, TxnState.PREPARE_ABORT)
 AT_REST = (TxnState.EMPTY, TxnState.COMPLETE_COMMIT, TxnState.COMPLETE_ABORT)
+FINAL = frozenset({ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_TXN_STATE})
+"""What `verify` refuses for good: its producer gives up, or gives up the transaction."""
 
 
 class Step(NamedTuple):

@@ -2,9 +2,10 @@
 
 Used for the first batch of a transaction in a partition and for offsets committed in one: whatever arrives after the
 transaction has ended is refused instead of beginning one that nobody ends. Where this broker is the coordinator the
-answer is there at once; questions for another broker leave together while one to it is under way. An answer is about
-one transaction, by its number, and is worth something as long as nobody has said that it has ended: `Verifier.settle`
-tells, at the moment when it is acted on.
+answer is there at once, except that nothing is refused for good before the store says that it is the coordinator still;
+questions for another broker leave together while one to it is under way. An answer is about one transaction, by its
+number, and is worth something as long as nobody has said that it has ended: `Verifier.settle` tells, at the moment when
+it is acted on.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from penstock.state import keys
 from penstock.txn.coordinator import TransactionCoordinator
 from penstock.txn.heard import Heard
 from penstock.txn.places import OFFSETS_TOPIC, OFFSETS_TOPIC_ID
-from penstock.txn.state_machine import Producer, Verified
+from penstock.txn.state_machine import FINAL, Producer, Verified
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
@@ -38,11 +39,14 @@ class VerificationChannel(Protocol):
 
 
 class Question(NamedTuple):
+    """`group_id` where it is answered here; other brokers are asked for the group's shard, by `partition`."""
+
     transactional_id: str
     producer: Producer
     topic: str
     topic_id: UUID
     partition: int
+    group_id: str | None = None
 
 
 Answer = Verified | asyncio.Future[Verified]
@@ -65,18 +69,14 @@ class Verifier:
         self._tasks: dict[int, asyncio.Task[None]] = {}
 
     def partition(self, transactional_id: str, producer: Producer, topic: str, topic_id: UUID, index: int) -> Answer:
-        coordinator = self._coordinator.coordinator_of(transactional_id)
-        if coordinator == self._broker_id or self._channel is None:
-            return self._coordinator.verify(transactional_id, producer, topic_id, index)
-        return self._ask(self._channel, coordinator, Question(transactional_id, producer, topic, topic_id, index))
+        question = Question(transactional_id, producer, topic, topic_id, index)
+        return self._ask(self._target(transactional_id), question)
 
     def group(self, transactional_id: str, producer: Producer, group_id: str) -> Answer:
-        coordinator = self._coordinator.coordinator_of(transactional_id)
-        if coordinator == self._broker_id or self._channel is None:
-            return self._coordinator.verify_group(transactional_id, producer, group_id)
+        target = self._target(transactional_id)
+        own = group_id if target == self._broker_id else None
         shard = keys.shard_of(group_id)
-        question = Question(transactional_id, producer, OFFSETS_TOPIC, OFFSETS_TOPIC_ID, shard)
-        return self._ask(self._channel, coordinator, question)
+        return self._ask(target, Question(transactional_id, producer, OFFSETS_TOPIC, OFFSETS_TOPIC_ID, shard, own))
 
     def settle(self, producer_id: int, answer: Verified) -> ErrorCode:
         """What an answer comes to, when what it was asked for is about to be done: an end that was heard of since, or
@@ -92,36 +92,63 @@ class Verifier:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _ask(self, channel: VerificationChannel, broker_id: int, question: Question) -> Answer:
-        if broker_id < 0:
-            return UNANSWERED
+    # --- inside
+
+    def _target(self, transactional_id: str) -> int:
+        """The broker that is to be asked, -1 where nobody is."""
+        return self._broker_id if self._channel is None else self._coordinator.coordinator_of(transactional_id)
+
+    def _ask(self, target: int, question: Question) -> Answer:
         asked = self._asked.get(question)
         if asked is None:
+            if target < 0:
+                return UNANSWERED
+            if target == self._broker_id:
+                answer = self._here(question)
+                if answer.error not in FINAL:
+                    return answer
             # Who asks the same while the answer is under way gets it in the order of asking.
             asked = self._asked[question] = asyncio.get_running_loop().create_future()
-            self._queues.setdefault(broker_id, []).append(question)
-            if broker_id not in self._tasks:
-                self._tasks[broker_id] = asyncio.ensure_future(self._drain(channel, broker_id))
+            self._queues.setdefault(target, []).append(question)
+            if target not in self._tasks:
+                self._tasks[target] = asyncio.ensure_future(self._drain(target))
         return asked
 
-    async def _drain(self, channel: VerificationChannel, broker_id: int) -> None:
+    def _here(self, question: Question) -> Verified:
+        """By what this broker remembers."""
+        who = question.transactional_id, question.producer
+        if question.group_id is not None:
+            return self._coordinator.verify_group(*who, question.group_id)
+        return self._coordinator.verify(*who, question.topic_id, question.partition)
+
+    async def _drain(self, target: int) -> None:
         try:
-            while questions := self._queues.pop(broker_id, None):
+            while questions := self._queues.pop(target, None):
                 found: dict[Question, Verified] = {}
                 try:
-                    request = request_of(questions)
-                    found = answers_in(request, await channel.add_partitions(broker_id, request))
+                    found = await self._answers(target, questions)
                 except (OSError, TimeoutError) as e:
-                    log.info("a coordinator could not be asked", broker=broker_id, reason=str(e))
+                    log.info("a coordinator could not be asked", broker=target, reason=str(e))
                 except Exception:
-                    log.exception("a coordinator could not be asked", broker=broker_id)
+                    log.exception("a coordinator could not be asked", broker=target)
                 finally:
                     for q in questions:
                         asked = self._asked.pop(q)
                         if not asked.done():
                             asked.set_result(found.get(q, UNANSWERED))
         finally:
-            del self._tasks[broker_id]
+            del self._tasks[target]
+
+    async def _answers(self, target: int, questions: list[Question]) -> dict[Question, Verified]:
+        """Of another broker; or of this one where it would refuse for good, once it is known to be the coordinator."""
+        if target != self._broker_id:
+            assert self._channel is not None, "without a channel there is no other broker"
+            request = request_of(questions)
+            return answers_in(request, await self._channel.add_partitions(target, request))
+        names = list(dict.fromkeys(q.transactional_id for q in questions))
+        errors = dict(zip(names, await asyncio.gather(*map(self._coordinator.confirmed, names)), strict=True))
+        # Asked again: what was remembered before may be of an earlier tenure than the one that was confirmed.
+        return {q: Verified(error) if (error := errors[q.transactional_id]) else self._here(q) for q in questions}
 
 
 def request_of(questions: list[Question]) -> AddPartitionsToTxnRequest:

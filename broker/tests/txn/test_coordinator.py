@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from uuid import UUID
 
 import pytest
@@ -60,12 +60,18 @@ class LosesAnswers:
         self.store = store
         self.lose: list[bool] = []
         self.holds = False
+        self.is_away = False
+        self.reads = 0
+        """Transactions of the store that only compare."""
         self.held: list[tuple[Sequence[Compare], Sequence[Operation]]] = []
         self.get, self.range = store.get, store.range
 
     async def txn(
         self, compares: Sequence[Compare], then: Sequence[Operation], otherwise: Sequence[Operation] = ()
     ) -> TxnResult:
+        if self.is_away:
+            raise StoreUnavailable("away")
+        self.reads += not then
         if then and self.holds and then[0].key.startswith(keys.TRANSACTIONS):
             self.holds = False
             self.held.append((compares, then))
@@ -221,6 +227,70 @@ async def test_a_coordinator_that_lost_its_shard_writes_nothing() -> None:
         assert await bench.record() == before
         assert await old.end("x", producer, True) is E.NOT_COORDINATOR
         assert not bench.parts.markers
+
+
+Ask = Callable[[TransactionCoordinator, Producer], Awaitable[E]]
+
+
+async def claimed(coordinator: TransactionCoordinator, transactional_id: str, producer: Producer) -> E:
+    return (await coordinator.init_producer_id(transactional_id, 1000, producer))[0]
+
+
+@pytest.mark.parametrize(
+    ("ask", "found"),
+    [
+        (lambda c, me: c.end("x", me, True), E.NONE),
+        (lambda c, me: c.end("x", me, False), E.INVALID_TXN_STATE),
+        (lambda c, me: c.end("new", me, True), E.INVALID_PRODUCER_ID_MAPPING),
+        (lambda c, me: c.add("new", me, {T: [0]}), E.INVALID_PRODUCER_ID_MAPPING),
+        (lambda c, me: c.add("x", me._replace(producer_id=77), {T: [0]}), E.INVALID_PRODUCER_ID_MAPPING),
+        (lambda c, me: c.add("x", me._replace(epoch=me.epoch - 1), {T: [0]}), E.PRODUCER_FENCED),
+        (lambda c, me: claimed(c, "x", me._replace(epoch=me.epoch + 1)), E.PRODUCER_FENCED),
+        (lambda c, me: claimed(c, "new", me), E.PRODUCER_FENCED),
+    ],
+    ids=["ended", "otherwise", "end of new", "new", "another", "fenced", "claimed", "claimed anew"],
+)
+async def test_what_is_final_is_told_by_who_surely_has_the_shard_alone(ask: Ask, found: E) -> None:
+    bench = Bench()
+    revision = (await bench.embedded.txn([], [Put("owner", b"me")])).revision
+    async with bench.coordinator(3, Compare("owner", Target.MOD_REVISION, revision)) as coordinator:
+        producer = await begun(coordinator)
+        assert await coordinator.end("x", producer, True) is E.NONE
+        await bench.until("CompleteCommit")
+        assert await ask(coordinator, producer) is found
+        bench.store.is_away = True
+        assert await ask(coordinator, producer) is E.COORDINATOR_NOT_AVAILABLE
+        bench.store.is_away = False
+        assert await ask(coordinator, producer) is found
+        await bench.embedded.txn([], [Put("owner", b"another")])
+        assert await ask(coordinator, producer) is E.NOT_COORDINATOR
+
+
+async def test_partitions_are_known_already_to_who_surely_has_the_shard_alone() -> None:
+    bench = Bench()
+    revision = (await bench.embedded.txn([], [Put("owner", b"me")])).revision
+    async with bench.coordinator(3, Compare("owner", Target.MOD_REVISION, revision)) as coordinator:
+        producer = await begun(coordinator)
+        assert await coordinator.add("x", producer, {T: [0]}) is E.NONE
+        await bench.embedded.txn([], [Put("owner", b"another")])
+        assert await coordinator.add("x", producer, {T: [0]}) is E.NOT_COORDINATOR
+        assert list(coordinator) == []
+
+
+async def test_of_a_transaction_that_goes_as_it_should_nothing_is_asked_of_the_store() -> None:
+    bench = Bench()
+    revision = (await bench.embedded.txn([], [Put("owner", b"me")])).revision
+    async with bench.coordinator(3, Compare("owner", Target.MOD_REVISION, revision)) as coordinator:
+        producer = await begun(coordinator)
+        assert await coordinator.add("x", producer, {T: [2]}) is E.NONE
+        assert not coordinator.verify("x", producer, T, 2).error
+        assert not coordinator.verify_group("x", producer, "g").error
+        assert await coordinator.end("x", producer, True) is E.NONE
+        await bench.until("CompleteCommit")
+        assert await coordinator.add("x", producer, {T: [2]}) is E.NONE
+        assert await coordinator.end("x", producer, False) is E.NONE
+        await bench.until("CompleteAbort")
+    assert bench.store.reads == 0
 
 
 async def test_where_a_partition_heard_of_a_newer_coordinator_the_store_knows_whether_there_is_one() -> None:
