@@ -34,6 +34,8 @@ from penstock.wire.schema import Payload
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Payload)
+Place = int | tuple[str, int]
+"""Who was asked: a broker by its id, or whoever serves an address."""
 
 DATA, COORDINATOR = "data", "coordinator"
 """What a connection is for: group traffic must not queue behind a long poll."""
@@ -296,6 +298,44 @@ class Cluster:
     async def call_any(self, request: Payload, response: type[R]) -> R:
         """One request to any broker."""
         return await (await self.any_connection()).call(request, response)
+
+    async def call_everyone(self, request: Payload, response: type[R], timeout_ms: float) -> dict[Place, R]:
+        """One request to each broker that is known, and to whoever serves a bootstrap address that is none of theirs,
+        all at the same time: one broker alone may be out of date. The answers that came within `timeout_ms`.
+
+        Raises `ClientError` where none came.
+        """
+        nodes = {(node.host, node.port): node.node_id for node in self.metadata.brokers.values()}
+        asked: list[Place] = list(dict.fromkeys([*nodes.values(), *(nodes.get(a, a) for a in self.addresses)]))
+        answers = await asyncio.gather(
+            *(self._call_at(place, request, response, timeout_ms) for place in asked), return_exceptions=True
+        )
+        found: dict[Place, R] = {}
+        errors: list[ClientError] = []
+        for place, answer in zip(asked, answers, strict=True):
+            if isinstance(answer, ClientError):
+                errors.append(answer)
+            elif isinstance(answer, BaseException):
+                raise answer
+            else:
+                found[place] = answer
+        if not found:
+            raise next((e for e in errors if not e.retriable), errors[0])
+        return found
+
+    async def _call_at(self, place: Place, request: Payload, response: type[R], timeout_ms: float) -> R:
+        """To an address by a connection of its own: nobody knows which broker that is."""
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                if isinstance(place, int):
+                    return await self.call(place, request, response)
+                connection = await self._connect(*place)
+                try:
+                    return await connection.call(request, response)
+                finally:
+                    await connection.close()
+        except TimeoutError:
+            raise RequestTimedOut(f"{place}: no answer within {timeout_ms:.0f} ms") from None
 
     async def call_controller(self, request: Payload, response: type[R], timeout_ms: float | None = None) -> R:
         """One request to the controller, or to any broker where none is known."""

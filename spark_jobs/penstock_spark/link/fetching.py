@@ -18,6 +18,7 @@ from penstock.client.types import TopicInfo
 from penstock.wire.errors import RETRIABLE
 from penstock.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from penstock_spark.link.batches import Stretch, measure
+from penstock_spark.link.everywhere import ANSWER_MS, leader_of, look_up_everywhere
 from penstock_spark.link.patience import given_up, refused
 from penstock_spark.link.ports import FetchSizes, Topic
 from penstock_spark.link.queries import look_up
@@ -37,7 +38,7 @@ END_OF_LOG_MS = 60_000
 one that was elected a moment ago may not know yet how far the one before had come, and one that was cut off may not
 know that it leads no more. What is called gone is skipped for good where `failOnDataLoss` is false."""
 LOOK_MS = 5_000
-"""While a leader says so, the other brokers are asked so often who leads."""
+"""While a leader says so, all brokers are asked so often who leads."""
 DOUBT_MS = 1_000
 """For so long a topic must be missing, or another one: not every cluster says which of its brokers knows best."""
 LEAST_BYTES = 64 * 1024
@@ -75,7 +76,8 @@ class RangeFetch:
         self._least_bytes = 0
         self._obstacle: Exception | str | None = None
         self._ended_since: float | None = None
-        """By the loop's time, the first of the answers in an unbroken row that say that the log ends here."""
+        """By the loop's time, the first of one leader's answers in an unbroken row that say that the log ends here."""
+        self._ended_by: tuple[object, ...] | None = None
         self._gone_since: float | None = None
         """The same of the answers that say that the topic is no longer the same."""
         self._look_at = 0.0
@@ -94,23 +96,22 @@ class RangeFetch:
         except TimeoutError:
             if self._ended_since is None:
                 raise self._given_up() from None
-        return await self._past_the_end(self._ended_since + END_OF_LOG_MS / 1000)
+        return await self._past_the_end()
 
-    async def _past_the_end(self, until_s: float) -> Fetched:
-        """The leader answers, and has no more. It is given until `until_s`, as long as it goes on answering; then the
+    async def _past_the_end(self) -> Fetched:
+        """The leader answers, and has no more. It is given `END_OF_LOG_MS`, as long as it goes on answering; then the
         log was cut off. Raises `OffsetGone`, and `Unavailable` where anything else comes between."""
         loop = asyncio.get_running_loop()
         try:
             while True:
-                async with asyncio.timeout(max(self.give_up_ms, 2 * MAX_WAIT_MS) / 1000):
+                async with asyncio.timeout(max(self.give_up_ms, 2 * MAX_WAIT_MS + ANSWER_MS) / 1000):
                     fetched = await self._once()
                     if fetched is not None:
                         return fetched
                     if self._ended_since is None:
                         break
-                    if loop.time() >= until_s:
+                    if loop.time() >= self._ended_since + END_OF_LOG_MS / 1000:
                         await self._confirm_end()
-                        break
                     await self._wait_at_the_end()
         except TimeoutError:
             self._obstacle = "the leader, which had no more, no longer answers"
@@ -141,25 +142,26 @@ class RangeFetch:
                 self._obstacle, self._ended_since = e, None
             await asyncio.sleep(self.cluster.backoff.delay_s(failures))
             failures += 1
-            await self._look_again()
+            # One broker was asked who leads, and that did not help: it may not know.
+            await self._look_again(doubt=failures > 1)
 
     async def _wait_at_the_end(self) -> None:
         await asyncio.sleep(EMPTY_PAUSE_S)
         now_s = asyncio.get_running_loop().time()
         if now_s >= self._look_at:
             self._look_at = now_s + LOOK_MS / 1000
-            await self._look_again()
+            await self._look_again(doubt=True)
 
-    async def _look_again(self) -> bool:
-        """Learns who leads the partition now; whether it was told. Raises `TopicGone` where it is not the same."""
+    async def _look_again(self, *, doubt: bool = False) -> None:
+        """Learns who leads the partition now, where it is told. Raises `TopicGone` where it is not the same."""
         topic = self._tp.topic
         try:
-            found = await look_up(self.cluster, [topic], {topic: Topic(topic, self._topic_id, self._tp.partition + 1)})
+            found = await look_up(self.cluster, [topic], self._known(), doubt=doubt)
         except ClientError as e:
             if not e.retriable:
                 raise refused(f"topic {topic!r}", e) from e
             self._obstacle = e
-            return False
+            return
         reason = self._why_gone(found.get(topic))
         now_s = asyncio.get_running_loop().time()
         if reason is None:
@@ -168,7 +170,9 @@ class RangeFetch:
             self._gone_since = now_s
         elif now_s - self._gone_since >= min(DOUBT_MS, self.give_up_ms / 2) / 1000:
             raise TopicGone(*self._tp, reason)
-        return reason is None
+
+    def _known(self) -> dict[str, Topic]:
+        return {self._tp.topic: Topic(self._tp.topic, self._topic_id, self._tp.partition + 1)}
 
     def _why_gone(self, info: TopicInfo | None) -> str | None:
         if info is None:
@@ -256,6 +260,8 @@ class RangeFetch:
         """Where a log begins only grows, so what lies before it is gone. Of its end a leader may be wrong."""
         log_start, end = await self._bounds()
         if self._next < log_start:
+            log_start, end = await self._confirmed_bounds()
+        if self._next < log_start:
             raise OffsetGone(self.range_, log_start, end, self._next)
         if self._next <= end:
             raise BrokerError(
@@ -275,20 +281,35 @@ class RangeFetch:
                 raise error
         return first[0][self._tp].offset, last[0][self._tp].offset
 
+    async def _confirmed_bounds(self) -> tuple[int, int]:
+        """As `_bounds`, of the leader that most of the brokers name. Raises `ClientError` where they do not."""
+        heard = await look_up_everywhere(self.cluster, self._known(), self._known())
+        reason = self._why_gone(self.cluster.metadata.topics.get(self._tp.topic))
+        if reason is not None:
+            raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, str(self._tp), reason)
+        heard.insist(self.cluster.metadata, [self._tp])
+        return await self._bounds()
+
+    def _led(self) -> tuple[object, ...] | None:
+        return leader_of(self.cluster.metadata.topics.get(self._tp.topic), self._tp)
+
     def _ended(self, end: int) -> None:
         self._obstacle = f"the leader has records up to offset {end}"
-        if self._ended_since is None:
+        if self._ended_since is None or self._ended_by != self._led():
+            self._ended_by = self._led()
             self._ended_since = asyncio.get_running_loop().time()
             self._look_at = self._ended_since + LOOK_MS / 1000
 
     async def _confirm_end(self) -> None:
-        """Raises `OffsetGone` where whoever leads now says too that the log ends here, and `ClientError`."""
-        if not await self._look_again():
+        """Raises `OffsetGone` where most of the brokers still name the leader that had no more, and it says again that
+        the log ends here; `ClientError`, and `Unavailable` where it has more. Another leader is given its time too."""
+        log_start, end = await self._confirmed_bounds()
+        if self._led() != self._ended_by:
             return
-        log_start, end = await self._bounds()
         if not log_start <= self._next < end:
             raise OffsetGone(self.range_, log_start, end, self._next)
         self._obstacle = f"the leader has records up to offset {end}, and sends none"
+        raise self._given_up()
 
     def _taken(self, data: PartitionData) -> Fetched | None:
         records = memoryview(data.records or b"")
@@ -307,6 +328,9 @@ class RangeFetch:
     def _ask_for_more(self, stretch: Stretch, data: PartitionData) -> None:
         """Nothing came whole: a batch that is larger than what was asked for, or there is nothing yet."""
         if not data.records:
+            if data.high_watermark < 0:  # one that was elected a moment ago
+                error = ErrorCode.OFFSET_NOT_AVAILABLE
+                raise BrokerError(error, str(self._tp), "the leader does not know yet where the log ends")
             self._ended(data.high_watermark)
             return
         self._ended_since = None

@@ -54,10 +54,12 @@ class Link:
                 link = _links.by_connection[connection] = cls(connection)
             return link
 
-    def topics(self, names: Iterable[str] | None, known: Mapping[str, Topic] = queries.NONE) -> Mapping[str, Topic]:
+    def topics(
+        self, names: Iterable[str] | None, known: Mapping[str, Topic] = queries.NONE, *, sure: bool = False
+    ) -> Mapping[str, Topic]:
         wanted = None if names is None else sorted(set(names))
         about = "topics" if wanted is None else f"topics {', '.join(wanted[:3])}"
-        return self._patiently(about, lambda cluster: lambda: queries.topics(cluster, wanted, known))
+        return self._patiently(about, lambda cluster: lambda: queries.topics(cluster, wanted, known, sure=sure))
 
     def offsets(self, wanted: Mapping[TopicPartition, int], isolation: int) -> Mapping[TopicPartition, int]:
         about = f"offsets of {', '.join(sorted({tp.topic for tp in wanted})[:3])}"

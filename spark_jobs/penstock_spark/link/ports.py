@@ -39,11 +39,17 @@ class Link(Protocol):
     """Every method repeats what may pass until `Connection.give_up_ms` are over, then raises `Unavailable`; what cannot
     pass (credentials, rights, certificates) is `Refused` at once. Safe to use from many threads."""
 
-    def topics(self, names: Iterable[str] | None, known: Mapping[str, Topic] = ...) -> Mapping[str, Topic]:
+    def topics(
+        self, names: Iterable[str] | None, known: Mapping[str, Topic] = ..., *, sure: bool = False
+    ) -> Mapping[str, Topic]:
         """The topics that exist, of those named or of all but internal ones. Never creates one.
 
         `known` is what the caller has seen of them before. Where a broker's answer lacks one of those, or some of its
-        partitions, or has another topic of its name, the controller is asked: the broker's view may lag.
+        partitions, or has another topic of its name, all brokers are asked: the broker's view may lag. That something
+        is gone is believed only if nobody knows it any more and most of the brokers say so.
+
+        `sure` is for callers who are about to call something lost: all brokers are asked in any case, and most of them
+        have to agree about who leads the partitions. `offsets` then asks these leaders.
         """
 
     def offsets(self, wanted: Mapping[TopicPartition, int], isolation: int) -> Mapping[TopicPartition, int]:

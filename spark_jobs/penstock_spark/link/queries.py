@@ -12,25 +12,34 @@ from penstock.client.errors import check
 from penstock.client.metadata import Metadata, merge
 from penstock.client.offsets import ask_leader
 from penstock.client.types import TopicInfo
-from penstock.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from penstock.wire.messages.metadata import MetadataResponse
+from penstock_spark.link.everywhere import (
+    MISSING,
+    contradicts,
+    known_or_any,
+    look_up_everywhere,
+    refusals_of,
+    request_for,
+    view_of,
+)
 from penstock_spark.link.ports import Topic
 
-MISSING = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 NONE: Mapping[str, Topic] = MappingProxyType({})
 
 
-async def topics(cluster: Cluster, names: Iterable[str] | None, known: Mapping[str, Topic] = NONE) -> dict[str, Topic]:
+async def topics(
+    cluster: Cluster, names: Iterable[str] | None, known: Mapping[str, Topic] = NONE, *, sure: bool = False
+) -> dict[str, Topic]:
     """The topics that exist, of those named or of all but internal ones. Raises `ClientError`.
 
-    `known` is what the caller has seen of them before; see `contradicts`.
+    `known` is what the caller has seen of them before, `sure` as in `settle`.
     """
     if names is not None:
-        return {name: described(info) for name, info in (await look_up(cluster, names, known)).items()}
-    found = (await cluster.all_metadata()).topics
-    doubtful = {name for name, topic in known.items() if contradicts(found.get(name), topic)}
-    found = {name: info for name, info in found.items() if name not in doubtful} | await look_up(
-        cluster, doubtful, known
-    )
+        return {name: described(info) for name, info in (await look_up(cluster, names, known, sure=sure)).items()}
+    answer = await ask_any(cluster, None)
+    found = {name: info for name, info in view_of(answer).items() if info is not None and name not in known}
+    doubtful = take(cluster, answer, set(known), known)
+    found |= await settle(cluster, set(known), doubtful, known, sure=sure)
     return {name: described(info) for name, info in found.items() if not info.is_internal}
 
 
@@ -38,54 +47,77 @@ def described(info: TopicInfo) -> Topic:
     return Topic(info.name, info.topic_id if info.topic_id.int else None, len(info.partitions))
 
 
-async def look_up(cluster: Cluster, names: Iterable[str], known: Mapping[str, Topic] = NONE) -> dict[str, TopicInfo]:
+async def look_up(
+    cluster: Cluster,
+    names: Iterable[str],
+    known: Mapping[str, Topic] = NONE,
+    *,
+    doubt: bool = False,
+    sure: bool = False,
+) -> dict[str, TopicInfo]:
     """Brings what the cluster client knows of these topics up to date, and returns those that exist.
 
     A broker that has just come back, or was cut off for a while, may not have heard of a topic yet, or of its new
     partitions, or that another one has its name now. So one that is said to be missing, or that contradicts what is
-    `known`, is asked for at the controller too. Raises `ClientError`.
+    `known`, is asked for at all others too; if there is `doubt`, all topics are. Raises `ClientError`.
     """
     wanted = set(names)
     if not wanted:
         return {}
-    await cluster.look_up(wanted)
-    doubtful = {name for name in wanted if is_doubtful(cluster.metadata, name, known)}
-    if doubtful:
-        await look_up_at_controller(cluster, doubtful)
+    doubtful = wanted
+    if not doubt and not sure:
+        doubtful = take(cluster, await ask_any(cluster, wanted), wanted, known)
+    return await settle(cluster, wanted, doubtful, known, sure=sure)
+
+
+async def settle(
+    cluster: Cluster, wanted: set[str], doubtful: set[str], known: Mapping[str, Topic], *, sure: bool
+) -> dict[str, TopicInfo]:
+    """Those of the wanted topics that exist, once all brokers were asked for the doubtful ones.
+
+    If it is to be `sure`, they are asked for all topics, and most of them have to agree about who leads each partition.
+    """
+    asked = wanted if sure else doubtful
+    heard = await look_up_everywhere(cluster, asked, known) if asked else None
+    found = existing(cluster.metadata, wanted)
+    if sure and heard is not None:
+        heard.insist(cluster.metadata, [TopicPartition(name, p) for name in found for p in found[name].partitions])
+    return found
+
+
+async def ask_any(cluster: Cluster, names: Iterable[str] | None) -> MetadataResponse:
+    answer = await cluster.call_any(request_for(names), MetadataResponse)
+    check(answer.error_code, "metadata")
+    return answer
+
+
+def take(cluster: Cluster, answer: MetadataResponse, names: set[str], known: Mapping[str, Topic]) -> set[str]:
+    """Has the cluster client know what the answer says of these topics, but where it contradicts what is `known`;
+    returns the topics of which it does."""
+    said, refused = view_of(answer), refusals_of(answer)
+    doubtful = {n for n in names if n not in refused and contradicts(said.get(n), known_or_any(known, n))}
+    sound = names - doubtful
+    part = MetadataResponse(
+        brokers=answer.brokers,
+        cluster_id=answer.cluster_id,
+        controller_id=answer.controller_id,
+        topics=[topic for topic in answer.topics if topic.name in sound],
+    )
+    cluster.metadata = merge(cluster.metadata, part, sorted(sound))
+    return doubtful
+
+
+def existing(metadata: Metadata, names: Iterable[str]) -> dict[str, TopicInfo]:
+    """Raises `BrokerError` for one that a broker refuses to tell of."""
     found = {}
-    for name in wanted:
-        error = cluster.metadata.errors.get(name)
-        info = cluster.metadata.topics.get(name)
+    for name in names:
+        error = metadata.errors.get(name)
+        info = metadata.topics.get(name)
         if error is None and info is not None:
             found[name] = info
         elif error not in MISSING:
             raise BrokerError(error or ErrorCode.UNKNOWN_SERVER_ERROR, f"topic {name!r}")
     return found
-
-
-def is_doubtful(metadata: Metadata, name: str, known: Mapping[str, Topic]) -> bool:
-    """Whether an answer about a topic is to be asked for again, at the controller."""
-    if metadata.errors.get(name) in MISSING:
-        return True
-    return name in known and contradicts(metadata.topics.get(name), known[name])
-
-
-def contradicts(found: TopicInfo | None, known: Topic) -> bool:
-    """Whether a topic lacks, or has lost partitions, or is another one than was known: what is lost is loss of data to
-    those above, and a broker whose view lags says all of that of a topic that is whole."""
-    if found is None or len(found.partitions) < known.partitions:
-        return True
-    return known.topic_id is not None and found.topic_id.int != 0 and found.topic_id != known.topic_id
-
-
-async def look_up_at_controller(cluster: Cluster, names: Iterable[str]) -> None:
-    asked = sorted(names)
-    request = MetadataRequest(
-        topics=[MetadataRequestTopic(name=name) for name in asked], allow_auto_topic_creation=False
-    )
-    answer = await cluster.call_controller(request, MetadataResponse)
-    check(answer.error_code, "metadata")
-    cluster.metadata = merge(cluster.metadata, answer, asked)
 
 
 class OffsetQuery:
@@ -95,14 +127,15 @@ class OffsetQuery:
         self.cluster, self.isolation = cluster, isolation
         self.found: dict[TopicPartition, int] = {}
         self._left = dict(wanted)
-        self._is_repeated = False
+        self._asks = 0
 
     async def ask(self) -> dict[TopicPartition, int]:
         """Offsets by partition; those that do not exist are left out. Raises `ClientError`, the last that came."""
-        known = self.cluster.metadata
-        stale = {tp.topic for tp in self._left if self._is_repeated or known.leader(*tp) < 0}
-        self._is_repeated = True
-        await look_up(self.cluster, stale, self._known_of(stale))
+        known, asked_before = self.cluster.metadata, self._asks
+        self._asks += 1
+        stale = {tp.topic for tp in self._left if asked_before or known.leader(*tp) < 0}
+        # One broker was asked who leads, and that did not help: it may not know.
+        await look_up(self.cluster, stale, self._known_of(stale), doubt=asked_before > 1)
         error: ClientError | None = None
         by_leader: dict[int, dict[TopicPartition, int]] = {}
         for tp, what in list(self._left.items()):

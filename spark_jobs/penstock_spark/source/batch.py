@@ -10,10 +10,11 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from penstock.client.types import TopicPartition
 from penstock_spark.link.link import Link
 from penstock_spark.link.ports import Link as LinkPort
+from penstock_spark.link.ports import Topic
 from penstock_spark.model.ranges import EARLIEST, LATEST, OffsetRange
 from penstock_spark.options.source import Kind, SourceOptions
 from penstock_spark.source import losses
-from penstock_spark.source.discovery import look, require, resolve
+from penstock_spark.source.discovery import Existing, attempts, look, require, resolve, seen
 from penstock_spark.source.reading import Task, read_task, tasks
 from penstock_spark.source.splitting import split
 
@@ -37,36 +38,37 @@ class BatchReader(DataSourceReader):
 
 def plan(link: LinkPort, options: SourceOptions) -> list[Task]:
     """What each task reads. Raises `InvalidOption` and `DataLoss`."""
-    existing = look(link, options.selection)
-    require(options.selection, existing.partitions)
-    begins = resolve(link, options.starting, existing, options, starting=True)
-    ends = resolve(link, options.ending, existing, options, starting=False)
-    if options.starting.kind is Kind.OFFSETS:
-        begins = _not_before(begins, link.offsets(dict.fromkeys(begins, EARLIEST), options.isolation), ends, options)
-    if options.ending.kind is Kind.OFFSETS:
-        ends = _not_beyond(ends, link.offsets(dict.fromkeys(ends, LATEST), options.isolation), options)
-    ranges = [OffsetRange(*one, begins[one], ends[one]) for one in sorted(begins.keys() & ends.keys())]
+    known: dict[str, Topic] = {}
+    for attempt in attempts(options):
+        existing = look(link, options.selection, known, sure=attempt > 0)
+        require(options.selection, existing.partitions)
+        known = seen(existing.partitions, existing.ids)
+        ranges, lost = _ranges(link, options, existing)
+        if not lost:
+            break
+    losses.Losses(options.fail_on_data_loss).report(lost)
     return tasks(split(ranges, options.min_partitions, options.max_records_per_partition), existing.ids)
 
 
-def _not_before(
-    begins: Mapping[TopicPartition, int],
-    log_starts: Mapping[TopicPartition, int],
-    ends: Mapping[TopicPartition, int],
-    options: SourceOptions,
-) -> dict[TopicPartition, int]:
-    """Where an offset that was asked for is no longer there."""
-    gone = [one for one, begin in sorted(begins.items()) if begin < min(log_starts.get(one, 0), ends.get(one, 0))]
-    losses.Losses(options.fail_on_data_loss).report(
-        losses.aged_out(one, begins[one], log_starts[one], ends[one]) for one in gone
-    )
-    return {one: max(begin, log_starts.get(one, 0)) for one, begin in begins.items()}
-
-
-def _not_beyond(
-    ends: Mapping[TopicPartition, int], log_ends: Mapping[TopicPartition, int], options: SourceOptions
-) -> dict[TopicPartition, int]:
-    """Where an offset that was asked for is not yet there, or no longer."""
-    beyond = [one for one, end in sorted(ends.items()) if end > log_ends.get(one, end)]
-    losses.Losses(options.fail_on_data_loss).report(losses.beyond_end(one, ends[one], log_ends[one]) for one in beyond)
-    return {one: min(end, log_ends.get(one, end)) for one, end in ends.items()}
+def _ranges(link: LinkPort, options: SourceOptions, existing: Existing) -> tuple[list[OffsetRange], list[str]]:
+    """(what is read, what is not there of what was asked for)."""
+    begins = resolve(link, options.starting, existing, options, starting=True)
+    ends = resolve(link, options.ending, existing, options, starting=False)
+    found = sorted(begins.keys() & ends.keys())
+    lost = [losses.vanished(one) for one in sorted(existing.partitions.difference(found))]
+    log_starts: Mapping[TopicPartition, int] = {}
+    log_ends: Mapping[TopicPartition, int] = {}
+    if options.starting.kind is Kind.OFFSETS:
+        log_starts = link.offsets(dict.fromkeys(found, EARLIEST), options.isolation)
+    if options.ending.kind is Kind.OFFSETS:
+        log_ends = link.offsets(dict.fromkeys(found, LATEST), options.isolation)
+    ranges = []
+    for one in found:
+        begin, end = begins[one], ends[one]
+        log_start, log_end = log_starts.get(one, begin), log_ends.get(one, end)
+        if begin < min(log_start, end):
+            lost.append(losses.aged_out(one, begin, log_start, end))
+        if end > log_end:
+            lost.append(losses.beyond_end(one, end, log_end))
+        ranges.append(OffsetRange(*one, max(begin, log_start), min(end, log_end)))
+    return ranges, lost

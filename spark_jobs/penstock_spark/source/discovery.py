@@ -5,7 +5,8 @@ The link is asked, nothing else does I/O.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -25,15 +26,26 @@ class Existing:
     ids: Mapping[str, UUID]
 
 
-def look(link: Link, selection: Selection, known: Mapping[str, Topic] | None = None) -> Existing:
-    """The partitions that exist, of those that the query reads. `known`: what it has seen of them already."""
+def look(link: Link, selection: Selection, known: Mapping[str, Topic] | None = None, *, sure: bool = False) -> Existing:
+    """The partitions that exist, of those that the query reads. `known`: what it has seen of them already; `sure`: as
+    all brokers have it, since what one of them said looks like a loss."""
     expected = seen(selection.partitions, {}) | dict(known or {})
-    topics = {name: topic for name, topic in link.topics(selection.names, expected).items() if selection.takes(name)}
+    told = link.topics(selection.names, expected, sure=sure)
+    topics = {name: topic for name, topic in told.items() if selection.takes(name)}
     found = {TopicPartition(name, number) for name, topic in topics.items() for number in range(topic.partitions)}
     if selection.choice is Choice.ASSIGN:
         found &= selection.partitions
     ids = {name: topic.topic_id for name, topic in topics.items() if topic.topic_id is not None}
     return Existing(frozenset(found), {topic: ids[topic] for topic in {one.topic for one in found} if topic in ids})
+
+
+def attempts(options: SourceOptions) -> Iterator[int]:
+    """How often what looks like a loss is asked for, with pauses between; twice at least, since no broker is believed
+    alone: from 1 on, all of them are to be asked."""
+    for attempt in range(max(options.retries, 2)):
+        if attempt:
+            time.sleep(options.retry_interval_ms / 1000)
+        yield attempt
 
 
 def seen(partitions: Iterable[TopicPartition], ids: Mapping[str, UUID]) -> dict[str, Topic]:
@@ -63,9 +75,14 @@ def missing(selection: Selection, existing: Iterable[TopicPartition]) -> str:
 def resolve(
     link: Link, bound: Bound, existing: Existing, options: SourceOptions, *, starting: bool
 ) -> dict[TopicPartition, int]:
-    """An offset for each partition. Raises `InvalidOption` where the option's partitions are not those that exist."""
+    """An offset for each partition but those that have gone since they were looked for. Raises `InvalidOption` where
+    the option's partitions are not those that exist."""
     wanted = _wanted(bound, existing, "starting" if starting else "ending")
     offsets = {one: number for one, number in wanted.items() if bound.kind is Kind.OFFSETS and number >= 0}
+    ends: Mapping[TopicPartition, int] = {}
+    if bound.kind in (Kind.TIME, Kind.TIMES) and (options.no_match_is_latest or not starting):
+        # Asked before the times: of what comes between the two questions nobody knows how young it is.
+        ends = link.offsets(dict.fromkeys(wanted, LATEST), options.isolation)
     found = dict(link.offsets({one: number for one, number in wanted.items() if one not in offsets}, options.isolation))
     unmatched = [one for one, offset in found.items() if offset < 0]
     if unmatched and starting and not options.no_match_is_latest:
@@ -74,9 +91,9 @@ def resolve(
             f"no record is as young as the starting timestamp ({_some(times)}). Give an earlier one, or set "
             "'startingOffsetsByTimestampStrategy' to latest, which begins at the end there"
         )
-    if unmatched:
-        found.update(link.offsets(dict.fromkeys(unmatched, LATEST), options.isolation))
-    return {**found, **offsets}
+    for one in unmatched:
+        del found[one]
+    return {**{one: ends[one] for one in unmatched if one in ends}, **found, **offsets}
 
 
 def _wanted(bound: Bound, existing: Existing, which: str) -> dict[TopicPartition, int]:

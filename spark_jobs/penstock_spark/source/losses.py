@@ -45,6 +45,10 @@ def deleted_partition(one: TopicPartition, offset: int) -> str:
     return f"{named(one)} no longer exists; it had been read up to offset {offset}"
 
 
+def vanished(one: TopicPartition) -> str:
+    return f"{named(one)} was there when the query began, and is no longer"
+
+
 def made_anew(topic: str, was: object, is_: object) -> str:
     return f"topic {topic!r} was deleted and made anew: its id was {was} and is {is_}; what was unread is lost"
 

@@ -25,12 +25,14 @@ from pyspark.sql.streaming.datasource import (
 from penstock.client.types import TopicPartition
 from penstock_spark.link.link import Link
 from penstock_spark.link.ports import Link as LinkPort
+from penstock_spark.link.ports import Topic
+from penstock_spark.model.errors import Unavailable
 from penstock_spark.model.ranges import EARLIEST, LATEST, OffsetRange
 from penstock_spark.options.source import SourceOptions
 from penstock_spark.progress.offsets import StreamOffset
 from penstock_spark.source import losses
 from penstock_spark.source.changes import Changes, compare, made_anew
-from penstock_spark.source.discovery import Existing, look, missing, require, resolve, seen
+from penstock_spark.source.discovery import Existing, attempts, look, missing, require, resolve, seen
 from penstock_spark.source.reading import Task, read_task, tasks
 from penstock_spark.source.splitting import limited, split
 
@@ -46,11 +48,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last_batch_s: float | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        link = self._link()
-        existing = look(link, self._options.selection)
-        require(self._options.selection, existing.partitions)
-        begins = resolve(link, self._options.starting, existing, self._options, starting=True)
-        return StreamOffset(begins, existing.ids, initial=True).to_json()
+        """Only that it is the beginning. Spark asks for it when it repeats the first batch too, whose own `@from` says
+        where that began; by then the options may lead elsewhere, or nowhere."""
+        return StreamOffset({}, initial=True).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         if self._options.max_offsets_per_trigger is not None:
@@ -65,12 +65,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Raises `DataLoss` before a batch begins that could not be read."""
         begin = StreamOffset.from_json(start)
+        if begin.initial:
+            begin = beginning(self._link(), self._options)
         now = self._now(begin)
         self._latest = now
         self._warn_once(*self._options.warnings, missing(self._options.selection, now.offsets))
         found = compare(begin, now)
         losses.Losses(self._options.fail_on_data_loss).report(found.losses)
         ends = self._ends(now, found, limit)
+        assert ends is not None or not begin.initial, "the first batch waits for nothing: its start has no offsets"
         if ends is None or (ends == begin.offsets and now.ids == begin.ids and not begin.initial):
             return start
         ids = {topic: now.ids.get(topic, id_) for topic, id_ in begin.ids.items()} | dict(now.ids)
@@ -131,13 +134,27 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return False
 
 
+def beginning(link: LinkPort, options: SourceOptions) -> StreamOffset:
+    """Where a new query begins. Raises `InvalidOption`, and `Unavailable` where partitions come and go."""
+    known: dict[str, Topic] = {}
+    for attempt in attempts(options):
+        existing = look(link, options.selection, known, sure=attempt > 0)
+        require(options.selection, existing.partitions)
+        known = seen(existing.partitions, existing.ids)
+        begins = resolve(link, options.starting, existing, options, starting=True)
+        absent = sorted(existing.partitions - begins.keys())
+        if not absent:
+            return StreamOffset(begins, existing.ids, initial=True)
+    raise Unavailable(losses.vanished(absent[0]))
+
+
 def ends_of_all(link: LinkPort, options: SourceOptions, begin: StreamOffset) -> StreamOffset:
     """The ends of all partitions. After a change of leaders an end may lie for a while before what was read already,
     and a broker whose view lags may lack a topic or a partition, or still have another topic of the name: what looks
-    like a loss is asked for again, as often as the options say, before it counts as one."""
+    like a loss is asked for again, of all brokers, as often as the options say, before it counts as one."""
     known = seen(begin.offsets, begin.ids)
-    for _ in attempts(options):
-        existing = look(link, options.selection, known)
+    for attempt in attempts(options):
+        existing = look(link, options.selection, known, sure=attempt > 0)
         ends = link.offsets(dict.fromkeys(existing.partitions, LATEST), options.isolation)
         now = StreamOffset(dict(ends), _of_topics(existing, ends))
         if not compare(begin, now).losses:
@@ -145,53 +162,47 @@ def ends_of_all(link: LinkPort, options: SourceOptions, begin: StreamOffset) -> 
     return now
 
 
-def attempts(options: SourceOptions) -> Iterator[int]:
-    """How often what looks like a loss is asked for, with pauses between."""
-    for attempt in range(options.retries):
-        if attempt:
-            time.sleep(options.retry_interval_ms / 1000)
-        yield attempt
-
-
 def plan(link: LinkPort, options: SourceOptions, begin: StreamOffset, until: StreamOffset) -> list[Task]:
     """What each task reads of the batch from `begin` to `until`. Raises `DataLoss`."""
-    start = StreamOffset(until.began, begin.ids) if until.began is not None else begin
+    start = begin
+    if until.began is not None:
+        start = StreamOffset(until.began, begin.ids)
+    elif begin.initial:  # the first batch of a checkpoint of the connector, which keeps its beginning elsewhere
+        start = beginning(link, options)
+    for attempt in attempts(options):
+        ranges, lost = _ranges(link, options, start, until, sure=attempt > 0)
+        if not lost:
+            break
+    losses.Losses(options.fail_on_data_loss).report(lost)
+    return tasks(split(ranges, options.min_partitions, options.max_records_per_partition), until.ids)
+
+
+def _ranges(
+    link: LinkPort, options: SourceOptions, start: StreamOffset, until: StreamOffset, *, sure: bool
+) -> tuple[list[OffsetRange], list[str]]:
+    """(what is read, what of it is no longer there)."""
     anew = made_anew(start, until)
     begins = {one: offset for one, offset in start.offsets.items() if one.topic not in anew}
     wanted = {one for one, end in until.offsets.items() if end > begins.get(one, -1)}
-    gone, log_starts = _still_there(link, options, wanted, until)
-    found = [text for topic, text in gone.items() if topic in {one.topic for one in wanted}]
+    existing = look(link, options.selection, seen(until.offsets, until.ids), sure=sure)
+    gone = made_anew(until, StreamOffset({}, existing.ids))
+    log_starts = link.offsets(dict.fromkeys(wanted & existing.partitions, EARLIEST), options.isolation)
+    lost = [text for topic, text in gone.items() if topic in {one.topic for one in wanted}]
     ranges: list[OffsetRange] = []
     for one in sorted(wanted):
         if one.topic in gone:
             continue
         log_start, end = log_starts.get(one), until.offsets[one]
         if log_start is None:
-            found.append(losses.deleted_partition(one, begins.get(one, 0)))
+            lost.append(losses.deleted_partition(one, begins.get(one, 0)))
             continue
         if one not in begins and log_start:
-            found.append(losses.late_beginning(one, log_start))
+            lost.append(losses.late_beginning(one, log_start))
         first = begins.get(one, log_start)
         if first < log_start:
-            found.append(losses.aged_out(one, first, log_start, end))
+            lost.append(losses.aged_out(one, first, log_start, end))
         ranges.append(OffsetRange(*one, max(first, log_start), end))
-    losses.Losses(options.fail_on_data_loss).report(found)
-    return tasks(split(ranges, options.min_partitions, options.max_records_per_partition), until.ids)
-
-
-def _still_there(
-    link: LinkPort, options: SourceOptions, wanted: set[TopicPartition], until: StreamOffset
-) -> tuple[dict[str, str], Mapping[TopicPartition, int]]:
-    """(what topics were made anew since `until`, where the others' logs begin); partitions that are gone are left
-    out."""
-    known = seen(until.offsets, until.ids)
-    for _ in attempts(options):
-        existing = look(link, options.selection, known)
-        gone = made_anew(until, StreamOffset({}, existing.ids))
-        log_starts = link.offsets(dict.fromkeys(wanted & existing.partitions, EARLIEST), options.isolation)
-        if not gone and wanted <= log_starts.keys():
-            break
-    return gone, log_starts
+    return ranges, lost
 
 
 def _of_topics(existing: Existing, ends: Mapping[TopicPartition, int]) -> dict[str, Any]:

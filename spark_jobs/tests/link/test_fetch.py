@@ -16,8 +16,9 @@ from penstock_spark_kit.broker import Broker
 from penstock_spark_kit.reading import records_of
 from penstock_spark_kit.topics import delete_records, delete_topic, eventually, make_topic, produce
 
-from penstock.client import TopicPartition
+from penstock.client import BrokerError, TopicPartition
 from penstock.client.cluster import Cluster
+from penstock.wire.messages.fetch import PartitionData
 from penstock_spark.link import FetchSizes, Link, fetching
 from penstock_spark.link.fetching import Densities, RangeFetch
 from penstock_spark.model.errors import OffsetGone, TopicGone, Unavailable
@@ -275,3 +276,13 @@ def test_a_topic_that_was_planned_for_is_not_taken_for_its_namesake(link: Link, 
     with pytest.raises(TopicGone, match="created again"):
         list(link.fetch(whole(filled), READ_UNCOMMITTED, SMALL, uuid.uuid4()))
     assert read(link, whole(filled)) == [b"new"] * COUNT
+
+
+async def test_a_leader_that_does_not_know_its_end_yet_says_nothing_about_it(penstock: Broker, filled: str) -> None:
+    """Its high watermark is -1 for so long."""
+    cluster = Cluster(penstock.bootstrap)
+    fetch = RangeFetch(cluster, whole(filled), READ_UNCOMMITTED, SMALL, None, 10_000, {}, lambda _: None)
+    with pytest.raises(BrokerError, match="does not know yet where the log ends") as caught:
+        fetch._taken(PartitionData(high_watermark=-1))
+    assert caught.value.retriable
+    assert fetch._ended_since is None

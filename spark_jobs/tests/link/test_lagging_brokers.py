@@ -1,4 +1,4 @@
-"""A broker whose view of topics lags: what it lacks is asked for at the controller before it counts as lost. On a real
+"""A broker whose view of topics lags: what it lacks is asked for at all brokers before it counts as lost. On a real
 broker, whose answers to one way of asking are set back."""
 
 from __future__ import annotations
@@ -27,17 +27,18 @@ OLD_ID = uuid.uuid4()
 
 
 class BehindTheTimes(Cluster):
-    """Any broker that it asks was cut off for a while; the controller was not, or for some answers."""
+    """The one broker that it asks was cut off for a while; of all brokers one was not, or only for some answers."""
 
     lag: Lag
-    controller_lags = 0
+    all_lag = 0
 
-    async def call_controller(self, request: Any, response: Any, timeout_ms: float | None = None) -> Any:
-        answer = await super().call_controller(request, response, timeout_ms)
-        self.controller_lags -= 1
-        if self.controller_lags >= 0:
-            self.lag(answer)
-        return answer
+    async def call_everyone(self, request: Any, response: Any, timeout_ms: float) -> Any:
+        answers = await super().call_everyone(request, response, timeout_ms)
+        self.all_lag -= 1
+        if self.all_lag >= 0:
+            for answer in answers.values():
+                self.lag(answer)
+        return answers
 
     async def call_any(self, request: Any, response: Any) -> Any:
         answer = await super().call_any(request, response)
@@ -61,10 +62,10 @@ def has_another_topic(answer: MetadataResponse) -> None:
         topic.topic_id = OLD_ID
 
 
-def with_lag(broker: Broker, lag: Lag, work: Callable[[Cluster], Awaitable[T]], controller_lags: int = 0) -> T:
+def with_lag(broker: Broker, lag: Lag, work: Callable[[Cluster], Awaitable[T]], all_lag: int = 0) -> T:
     async def run() -> T:
         cluster = BehindTheTimes(broker.bootstrap)
-        cluster.lag, cluster.controller_lags = lag, controller_lags
+        cluster.lag, cluster.all_lag = lag, all_lag
         await cluster.start()
         try:
             return await work(cluster)
@@ -89,7 +90,7 @@ def test_what_was_known_of_a_topic_is_not_lost(penstock: Broker, topic: MakeTopi
     assert found[name] == known
 
 
-def test_a_topic_that_the_controller_lacks_too_is_gone(penstock: Broker, topic: MakeTopic) -> None:
+def test_a_topic_that_all_lack_is_gone(penstock: Broker, topic: MakeTopic) -> None:
     known = truth(penstock, name := topic(2))
     delete_topic(penstock.bootstrap, name)
     for names in ([name], None):
@@ -123,8 +124,8 @@ def test_a_range_is_read_to_its_end(penstock: Broker, topic: MakeTopic, lag: Lag
     assert delivered[-1].high_watermark == 5
 
 
-def test_what_the_controller_lacks_for_a_moment_is_waited_for(penstock: Broker, topic: MakeTopic) -> None:
-    """Of other brokers' clusters any broker may be named as the controller, one that lags too."""
+def test_what_all_lack_for_a_moment_is_waited_for(penstock: Broker, topic: MakeTopic) -> None:
+    """When a topic is made, nobody may have heard of it but the one who made it."""
     known = truth(penstock, name := topic())
     produce(penstock.bootstrap, name, [b"v"] * 5)
     delivered: list[Fetched] = []
@@ -133,7 +134,7 @@ def test_what_the_controller_lacks_for_a_moment_is_waited_for(penstock: Broker, 
         range_, sizes = OffsetRange(name, 0, 0, 5), FetchSizes(ahead=9)
         return RangeFetch(cluster, range_, READ_UNCOMMITTED, sizes, known.topic_id, 10_000, {}, delivered.append).run()
 
-    with_lag(penstock, has_another_topic, fetch, controller_lags=3)
+    with_lag(penstock, has_another_topic, fetch, all_lag=3)
     assert delivered[-1].high_watermark == 5
     with pytest.raises(TopicGone, match=f"its id was {known.topic_id}, it is {OLD_ID}"):
-        with_lag(penstock, has_another_topic, fetch, controller_lags=1_000_000)
+        with_lag(penstock, has_another_topic, fetch, all_lag=1_000_000)

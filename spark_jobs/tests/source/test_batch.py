@@ -81,7 +81,9 @@ def test_what_no_offset_is_left_for_is_a_loss_unless_that_is_allowed(
     assert values(read(spark, penstock, **asked, failOnDataLoss="false")) == ["6", "7", "8", "9"]
 
 
-def test_an_end_that_is_not_there_is_said_at_once(spark: SparkSession, penstock: Broker, topic: MakeTopic) -> None:
+def test_an_end_that_is_not_there_is_a_loss_unless_that_is_allowed(
+    spark: SparkSession, penstock: Broker, topic: MakeTopic
+) -> None:
     name = topic()
     produce(penstock.bootstrap, name, [b"a"])
     asked = {"subscribe": name, "endingOffsets": f'{{"{name}": {{"0": 9}}}}'}

@@ -13,7 +13,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from penstock.client import TopicPartition
 from penstock_spark.link.ports import FetchSizes, Topic
-from penstock_spark.model.errors import DataLoss, InvalidOption
+from penstock_spark.model.errors import DataLoss, InvalidOption, Unavailable
 from penstock_spark.model.ranges import EARLIEST, LATEST, READ_COMMITTED, Fetched, OffsetRange
 from penstock_spark.options.source import SourceOptions
 from penstock_spark.source import batch, stream
@@ -36,9 +36,21 @@ class Cluster:
         self.known: Mapping[str, Topic] = {}
         self.lagging: list[dict[str, Topic]] = []
         """What the next questions for topics are answered."""
+        self.all_say: dict[TopicPartition, tuple[int, int]] | None = None
+        """The partitions once all brokers were asked, not one alone that was cut off."""
+        self.sure: list[bool] = []
+        self.vanishing: set[TopicPartition] = set()
+        """They go after they were looked for, each time."""
+        self.coming = 0
+        """So many records come to each partition right after a question for a time."""
 
-    def topics(self, names: Iterable[str] | None, known: Mapping[str, Topic]) -> Mapping[str, Topic]:
+    def topics(
+        self, names: Iterable[str] | None, known: Mapping[str, Topic], *, sure: bool = False
+    ) -> Mapping[str, Topic]:
         self.known = known
+        self.sure.append(sure)
+        if sure and self.all_say is not None:
+            self.parts = self.all_say
         if self.lagging:
             return self.lagging.pop(0)
         wanted = {one.topic for one in self.parts} if names is None else set(names)
@@ -49,9 +61,11 @@ class Cluster:
         self.isolations.add(isolation)
         found = {}
         for one, what in wanted.items():
-            if one in self.parts:
+            if one in self.parts and one not in self.vanishing:
                 first, end = self.parts[one]
                 found[one] = {EARLIEST: first, LATEST: end}.get(what, self.times.get(what, -1))
+                if what >= 0:
+                    self.parts[one] = (first, end + self.coming)
         if self.stale and set(wanted.values()) == {LATEST}:
             found |= self.stale.pop(0)
         return found
@@ -108,6 +122,37 @@ class TestBatches:
             planned(cluster, startingTimestamp="999")
         assert planned(cluster, startingTimestamp="999", startingOffsetsByTimestampStrategy="latest") == []
 
+    def test_what_comes_after_the_question_for_a_time_is_not_read_without_one(self) -> None:
+        """It may be younger than the end that was asked for."""
+        cluster = Cluster(t=[(0, 5)])
+        cluster.coming = 3
+        assert planned(cluster, endingTimestamp="999") == [("t", 0, 0, 5)]
+        latest = {"startingTimestamp": "999", "startingOffsetsByTimestampStrategy": "latest"}
+        assert planned(cluster, **latest) == [("t", 0, 8, 11)]
+
+    def test_a_partition_that_goes_while_it_is_planned_for_is_lost(self, caplog: pytest.LogCaptureFixture) -> None:
+        cluster = Cluster(t=[(0, 5), (0, 6)])
+        cluster.vanishing = {TopicPartition("t", 1)}
+        with pytest.raises(DataLoss, match="'t', partition 1 was there when the query began, and is no longer"):
+            planned(cluster)
+        assert cluster.sure == [False, True, True]
+        assert not caplog.text
+        assert planned(cluster, failOnDataLoss="false") == [("t", 0, 0, 5)]
+        assert "partition 1 was there" in caplog.text
+
+    @pytest.mark.parametrize("retries", ["1", "3"])
+    @pytest.mark.parametrize("wrong", [[(0, 5)], [(7, 20)]], ids=["its end", "its beginning"])
+    def test_no_broker_is_believed_alone_that_offsets_are_not_there(
+        self, wrong: list[tuple[int, int]], retries: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        cluster = Cluster(t=wrong)
+        cluster.all_say = Cluster(t=[(0, 20)]).parts
+        asked = {"startingOffsets": '{"t": {"0": 3}}', "endingOffsets": '{"t": {"0": 9}}'}
+        found = planned(cluster, failOnDataLoss="false", **asked, **{"fetchOffset.numRetries": retries})
+        assert found == [("t", 0, 3, 9)]
+        assert not caplog.text
+        assert cluster.known == {"t": Topic("t", OLD, 1)}
+
     def test_a_beginning_after_the_end_reads_nothing(self) -> None:
         cluster = Cluster(t=[(0, 9)])
         cluster.times = {1: 7, 2: 3}
@@ -137,7 +182,7 @@ class TestStreams:
     def test_a_first_batch_remembers_where_it_began(self) -> None:
         reader = Reader(Cluster(t=[(0, 5)]), startingOffsets="earliest")
         start = reader.initialOffset()
-        assert start == at(0, **{"@initial": True})
+        assert start == {"@initial": True}
         end = reader.latestOffset(start, ALL)
         assert end == at(5, **{"@from": {"t": {"0": 0}}})
         assert reader.ranges(start, end) == [("t", 0, 0, 5)]
@@ -146,6 +191,40 @@ class TestStreams:
         reader = Reader(Cluster(t=[(0, 9)]))
         end = at(5, **{"@from": {"t": {"0": 2}}})
         assert reader.ranges(reader.initialOffset(), end) == [("t", 0, 2, 5)]
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"startingTimestamp": "999"},
+            {"startingOffsets": '{"t": {"0": 2}}'},
+            {"subscribe": "t, u"},
+            {"assign": '{"t": [0, 7]}', "subscribe": None},
+        ],
+        ids=["time", "offsets", "topic", "partition"],
+    )
+    def test_a_first_batch_is_repeated_though_a_new_query_could_not_begin(self, options: dict[str, str | None]) -> None:
+        """A partition was added since, a topic deleted, or the records of that time are gone."""
+        given = {name: value for name, value in (GIVEN | options).items() if value is not None}
+        reader = Reader(Cluster(t=[(0, 9), (0, 9)]))
+        reader._options = SourceOptions.parse(given, streaming=True)
+        start = reader.initialOffset()
+        with pytest.raises(InvalidOption):
+            reader.latestOffset(start, ALL)
+        assert reader.ranges(start, at(5, **{"@from": {"t": {"0": 2}}})) == [("t", 0, 2, 5)]
+
+    def test_a_first_batch_of_the_connector_that_is_repeated_begins_where_the_options_say(self) -> None:
+        reader = Reader(Cluster(t=[(0, 9)]), startingOffsets='{"t": {"0": 2}}')
+        assert reader.ranges(reader.initialOffset(), {"t": {"0": 5}}) == [("t", 0, 2, 5)]
+
+    def test_a_query_does_not_begin_without_a_partition_that_is_there(self) -> None:
+        """It would be new later, and read from its beginning."""
+        cluster = Cluster(t=[(0, 9), (0, 6)])
+        reader = Reader(cluster)
+        cluster.vanishing = {TopicPartition("t", 1)}
+        with pytest.raises(Unavailable, match="partition 1 was there when the query began"):
+            reader.latestOffset(reader.initialOffset(), ALL)
+        cluster.vanishing = set()
+        assert reader.latestOffset(reader.initialOffset(), ALL)["@from"] == {"t": {"0": 9, "1": 6}}
 
     def test_the_offset_stays_the_same_where_nothing_is_new(self) -> None:
         """Spark compares its text: one that differs would be a batch."""
@@ -245,6 +324,22 @@ class TestStreams:
             with pytest.raises(DataLoss, match=said) if fail == "true" else contextlib.nullcontext():
                 ask()
         assert not cluster.lagging
+
+    @pytest.mark.parametrize("retries", ["1", "3"])
+    @pytest.mark.parametrize("fail", ["true", "false"])
+    def test_no_broker_is_believed_alone_that_something_is_lost(
+        self, fail: str, retries: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def with_one_that_says(parts: list[tuple[int, int]]) -> Reader:
+            cluster = Cluster(t=parts)
+            cluster.all_say = Cluster(t=[(0, 9)]).parts
+            return Reader(cluster, failOnDataLoss=fail, **{"fetchOffset.numRetries": retries})
+
+        for gone_or_short in ([], [(0, 6)]):
+            assert with_one_that_says(gone_or_short).latestOffset(at(8), ALL) == at(9)
+        for gone_or_late in ([], [(30, 40)]):
+            assert with_one_that_says(gone_or_late).ranges(at(8), at(9)) == [("t", 0, 8, 9)]
+        assert not caplog.text
 
     def test_brokers_are_asked_with_what_was_seen_before(self) -> None:
         cluster = Cluster(t=[(0, 9), (0, 6)])
