@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from functools import partial
 
 from penstock.api.producer_ids import TRANSACTIONS_REFUSED
 from penstock.api.routes import RequestContext, Route
 from penstock.group.calls import JoinAnswer, JoinRequest, SyncRequest
 from penstock.group.coordinator import GroupCoordinator, JoinFuture, SyncFuture
+from penstock.group.verdicts import FINAL
 from penstock.state.view import ClusterView
 from penstock.txn.coordinator import TransactionCoordinator
 from penstock.wire.errors import ErrorCode
@@ -85,7 +87,8 @@ class GroupsApi:
         future = self.coordinator.join(request.group_id, join_request(request, context))
         self.abandon_if_gone(request.group_id, future, context)
         answer = await future
-        return join_response(answer, version)
+        error = await self.coordinator.verdicts.confirmed(request.group_id, answer.error)
+        return join_response(answer, version) if error is answer.error else join_failed(request, error)
 
     async def sync_group(self, request: SyncGroupRequest, context: RequestContext) -> SyncGroupResponse:
         wanted = SyncRequest(
@@ -99,8 +102,9 @@ class GroupsApi:
         future = self.coordinator.sync(request.group_id, wanted)
         self.abandon_if_gone(request.group_id, future, context)
         answer = await future
+        error = await self.coordinator.verdicts.confirmed(request.group_id, answer.error)
         return SyncGroupResponse(
-            error_code=answer.error,
+            error_code=error,
             protocol_type=answer.protocol_type,
             protocol_name=answer.protocol,
             assignment=answer.assignment,
@@ -115,11 +119,16 @@ class GroupsApi:
         else:
             context.exchange.on_gone(partial(self.coordinator.abandon, group_id, future))
 
-    def heartbeat(self, request: HeartbeatRequest, context: RequestContext) -> HeartbeatResponse:
+    def heartbeat(
+        self, request: HeartbeatRequest, context: RequestContext
+    ) -> HeartbeatResponse | Awaitable[HeartbeatResponse]:
         error = self.coordinator.heartbeat(
             request.group_id, request.member_id, request.group_instance_id, request.generation_id
         )
-        return HeartbeatResponse(error_code=error)
+        return self.end_member(request.group_id, error) if error in FINAL else HeartbeatResponse(error_code=error)
+
+    async def end_member(self, group_id: str, error: ErrorCode) -> HeartbeatResponse:
+        return HeartbeatResponse(error_code=await self.coordinator.verdicts.confirmed(group_id, error))
 
     def leave_group(self, request: LeaveGroupRequest, context: RequestContext) -> LeaveGroupResponse:
         if context.version < LEAVE_BATCH:

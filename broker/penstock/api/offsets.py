@@ -58,7 +58,7 @@ class OffsetsApi:
             request.group_id, request.member_id, request.group_instance_id, request.generation_id_or_member_epoch
         )
         if error:
-            return commit_failed(request, error)
+            return commit_failed(request, await self.coordinator.verdicts.confirmed(request.group_id, error))
         by_id = context.version >= TOPIC_IDS
         commits: list[Commit] = []
         answers: list[OffsetCommitResponsePartition] = []

@@ -106,13 +106,13 @@ class TransactionPartsApi:
         """What is verified is written by the writer of before the verification, or not at all: see `TxnOffsets`."""
         producer = Producer(request.producer_id, request.producer_epoch)
         writer = self.offsets.writer(request.group_id)
-        error = self.group_error(request)
+        error = await self.groups.verdicts.confirmed(request.group_id, self.group_error(request))
         if error:
             return commit_failed(request, error)
         answer = self.verifier.group(request.transactional_id, producer, request.group_id)
         if not isinstance(answer, Verified):
             answer = await answer
-            error = self.group_error(request)
+            error = await self.groups.verdicts.confirmed(request.group_id, self.group_error(request))
         error = error or told(self.verifier.settle(request.producer_id, answer))
         if error:
             return commit_failed(request, error)

@@ -25,6 +25,7 @@ from penstock.group.settings_expiry import SettingsExpiry
 from penstock.group.state_machine import ClassicGroup
 from penstock.group.tenure import Idle, Running, Tenure
 from penstock.group.topic_cleaning import TopicCleaning, check_forgotten
+from penstock.group.verdicts import Verdicts
 from penstock.runtime.clock import Clock
 from penstock.runtime.logging import get_logger
 from penstock.state import keys, records
@@ -71,6 +72,7 @@ class GroupCoordinator:
         self.is_alone = membership is None
         self._groups = Directory(self._ownership, clock, config, new_id)
         self.reads = OffsetReads(store, self._ownership, self.offsets.residence, self.error, self.exists, self.is_alone)
+        self.verdicts = Verdicts(self.reads.confirmation, self._ownership, self.error)
         self.retention = OffsetRetention(self.offsets, view, clock, config, self._groups.standing, self._nothing_left)
         self._settings = SettingsExpiry(
             store, clock, config, self._ownership, self.exists, lambda: self.retention.paused
@@ -279,10 +281,13 @@ class GroupCoordinator:
         self, group_id: str, commits: Sequence[Commit], retention_ms: int | None = None
     ) -> asyncio.Future[list[int]]:
         """Makes offsets durable, after `check_commit`; the result names by index those that are not."""
-        if self._groups.known(group_id) is None:
-            self.offsets.residence.is_all_here(group_id)
-        elif group_id not in self.offsets.residence:
-            self.offsets.residence.want([group_id])
+        if commits and group_id not in self.offsets.residence:
+            is_new = self._groups.known(group_id) is None
+            if is_new and self.is_alone:
+                self.offsets.residence.is_all_here(group_id)
+            else:
+                # Offsets may be there without a record: a transaction's come before it, and it may be unreadable.
+                self.offsets.residence.want([group_id], must=is_new)
         if commits and not self._groups.is_stored(group_id):
             self._store_group(group_id)
         return self.offsets.commit(group_id, commits, retention_ms)

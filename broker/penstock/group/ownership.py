@@ -6,7 +6,7 @@ Where there is one broker it has them all. Made by `coordinator`, which fills wh
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol
 
 from penstock.group.lanes import read_fence, renew_fence
@@ -117,6 +117,15 @@ class Ownership:
                 self.resign(number)
             if guard is not None:
                 self._take(number, guard)
+
+    def compare(self, number: int, revisions: Mapping[int, int]) -> ErrorCode:
+        """NOT_COORDINATOR where a shard's record in the store (`Confirmation.revisions`) is not the one by which this
+        broker has it: then it has it no longer. Else NONE."""
+        tenure = self._tenures[number]
+        if tenure is None or tenure.guard is None or revisions.get(number) == tenure.guard.revision:
+            return ErrorCode.NONE
+        self.lost(number)
+        return ErrorCode.NOT_COORDINATOR
 
     def lost(self, number: int) -> None:
         """The store says that a shard is another's; the view will in a moment, or the shard is looked at again."""

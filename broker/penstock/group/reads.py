@@ -81,15 +81,7 @@ class OffsetReads:
         return {group_id: self._check(group_id, revisions) for group_id in wanted}
 
     def _check(self, group_id: str, revisions: Mapping[int, int]) -> ErrorCode:
-        error = self._error(group_id) or self._check_owner(group_id, revisions)
+        error = self._error(group_id) or self._ownership.compare(keys.shard_of(group_id), revisions)
         if not error and group_id not in self._residence:
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         return error
-
-    def _check_owner(self, group_id: str, revisions: Mapping[int, int]) -> ErrorCode:
-        number = keys.shard_of(group_id)
-        tenure = self._ownership.of_shard(number)
-        if tenure is not None and tenure.guard is not None and revisions.get(number) != tenure.guard.revision:
-            self._ownership.lost(number)
-            return ErrorCode.NOT_COORDINATOR
-        return ErrorCode.NONE

@@ -69,7 +69,8 @@ class Residence:
         return group_id in self._here
 
     def is_all_here(self, group_id: str) -> None:
-        """There is nothing of a group in the store that is not in the table. What another broker may change is not."""
+        """There is nothing of a group in the store that is not in the table: only a broker that is alone knows that
+        without reading."""
         if self.is_mine(group_id):
             self._here[group_id] = keys.shard_of(group_id)
 

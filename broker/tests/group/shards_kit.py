@@ -89,6 +89,7 @@ class Broker:
         """As by kill -9: nobody is told anything, and what it would do later it does not."""
         await self.freeze()
         self.line.is_cut = True
+        self.groups.offsets.residence.close()
         await self.cluster.store.txn((), [Delete(keys.broker(self.broker_id))])
         self.cluster.brokers.pop(self.broker_id)
         self.cluster.dead.append(self)
@@ -139,6 +140,7 @@ class Cluster:
         for broker in [*self.dead, *self.brokers.values()]:
             await broker.groups.close()
             await broker.watcher.stop()
+        await asyncio.sleep(0.1)  # what was being read still comes
         await self.store.close()
 
     async def assign(self, draining=(), only=None):

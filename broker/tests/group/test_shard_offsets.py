@@ -11,8 +11,9 @@ from penstock.group.lanes import LANES
 from penstock.group.offsets import Commit
 from penstock.group.reads import MAX_GROUPS, READS
 from penstock.group.shard_writer import MAX_PENDING
-from penstock.state import keys
-from penstock.state.store import StoreUnavailable
+from penstock.state import keys, records
+from penstock.state.records import OffsetRecord
+from penstock.state.store import Put, StoreUnavailable
 from penstock.wire.errors import ErrorCode
 
 E = ErrorCode
@@ -159,6 +160,73 @@ def test_a_commit_for_a_group_that_is_being_read_is_not_overwritten_by_what_is_r
             assert await broker.commit("g", t, offset) is E.NONE
             assert await reading in (offset - 1, offset)
             assert await broker.offset("g", t) == offset
+
+    run_cluster(scene, brokers=1)
+
+
+# --- offsets without a record of their group
+
+
+async def no_record(store):
+    """As where a transaction's offsets were the last that the coordinator before could write."""
+
+
+async def unreadable_record(store):
+    await store.txn((), [Put(keys.group("g"), b"?")])
+
+
+@pytest.mark.parametrize("left", [no_record, unreadable_record])
+def test_what_a_group_without_a_record_had_committed_is_told_also_after_it_commits_more(run_cluster, left):
+    async def scene(cluster):
+        t = await cluster.create_topic("t")
+        (old,) = cluster.brokers.values()
+        await old.kill()
+        stored = records.encode(OffsetRecord(offset=7, commit_ms=cluster.clock.wall_ms()))
+        await cluster.store.txn((), [Put(keys.offset("g", t, 0), stored)])
+        await left(cluster.store)
+        new = await cluster.add(2)
+        await cluster.assign()
+        assert not new.groups.exists("g")
+        assert await new.commit("g", t, 5, index=1) is E.NONE
+        assert await new.offset("g", t) == 7
+        assert await new.offset("g", t, index=1) == 5
+
+    run_cluster(scene, brokers=1)
+
+
+def test_a_new_group_is_read_once_however_much_it_commits(run_cluster):
+    async def scene(cluster):
+        t = await cluster.create_topic("t")
+        (broker,) = cluster.brokers.values()
+        real, read = broker.line.range, []
+
+        async def counting(prefix, revision=0):
+            read.append(prefix)
+            return await real(prefix, revision)
+
+        broker.line.range = counting
+        names = [f"g{n}" for n in range(20)]
+        for offset in range(50):
+            errors = await asyncio.gather(*[broker.commit(name, t, offset) for name in names])
+            assert set(errors) == {E.NONE}
+        await asyncio.sleep(1)
+        assert sorted(read) == sorted(map(keys.group_offsets, names))
+        assert {(c.group_id, c.offset) for c in broker.groups.committed()} == {(name, 49) for name in names}
+
+    run_cluster(scene, brokers=1)
+
+
+def test_offsets_of_a_new_group_end_also_where_memory_is_full(run_cluster):
+    async def scene(cluster):
+        t = await cluster.create_topic("t")
+        (broker,) = cluster.brokers.values()
+        broker.config.offsets_retention_minutes = 60
+        broker.groups.offsets.residence.limit = 0
+        for n in range(20):
+            assert await broker.commit(f"g{n}", t, n) is E.NONE
+        await asyncio.sleep(3 * 3600)
+        assert broker.groups.group_ids() == []
+        assert (await cluster.store.range(keys.OFFSETS)).entries == []
 
     run_cluster(scene, brokers=1)
 

@@ -229,6 +229,7 @@ def test_many_who_ask_for_offsets_share_a_read_that_begins_after_they_asked(run_
         (broker,) = cluster.brokers.values()
         for n in range(50):
             await broker.commit(f"g{n}", t, n)
+        await asyncio.sleep(1)  # until all of them are in memory
         first = asyncio.ensure_future(broker.offset("g0", t))
         while broker.groups.reads.confirmation.reads == 0:
             await asyncio.sleep(0)
