@@ -1,7 +1,8 @@
 """Whether the batches of a transactional Produce request may be appended (KIP-890). Used by `produce`.
 
 The first batch of a transaction in a partition is verified with the transaction's coordinator. Where that is this
-broker the answer is there at once, unless it refuses for good; else the batch is held, which is the one case in which it is copied.
+broker the answer is there at once, unless it refuses for good; else the batch is held, which is the one case in which
+it is copied.
 """
 
 from __future__ import annotations
