@@ -3,8 +3,10 @@
 {{- default .Chart.Name .Values.nameOverride | trunc 40 | trimSuffix "-" -}}
 {{- end -}}
 
+{{/* A Service has this name too, and may have no dot in it, and no digit first. */}}
 {{- define "job.fullname" -}}
-{{- default .Release.Name .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- $name := default (.Release.Name | replace "." "-") .Values.fullnameOverride -}}
+{{- regexReplaceAll "^([0-9])" $name "job-${1}" | trunc 40 | trimSuffix "-" -}}
 {{- end -}}
 
 {{- define "job.serviceAccountName" -}}
@@ -15,14 +17,21 @@
 {{- end -}}
 {{- end -}}
 
+{{/* A digest says which image it is; a tag beside it would say nothing more. */}}
 {{- define "job.image" -}}
-{{- printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) -}}
+{{- $image := .Values.image -}}
+{{- if $image.digest -}}
+{{- printf "%s@%s" $image.repository $image.digest -}}
+{{- else -}}
+{{- printf "%s:%s" $image.repository (default .Chart.AppVersion $image.tag) -}}
+{{- end -}}
 {{- end -}}
 
-{{/* Of (dict "root" $ "component" "driver"): what selects pods. Never changes, as selectors cannot. */}}
+{{/* Of (dict "root" $ "component" "driver"): what selects pods. Never changes, as selectors cannot. Quoted, here and
+     wherever a name stands, as a name may look like a number or a truth value. */}}
 {{- define "job.selector" -}}
-app.kubernetes.io/name: {{ include "job.name" .root }}
-app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/name: {{ include "job.name" .root | quote }}
+app.kubernetes.io/instance: {{ .root.Release.Name | quote }}
 app.kubernetes.io/component: {{ .component }}
 {{- end -}}
 
@@ -55,13 +64,24 @@ capabilities: {drop: [ALL]}
 {{- default (printf "%s-checkpoint" (include "job.fullname" .)) .Values.checkpoint.existingClaim -}}
 {{- end -}}
 
-{{/* The job's file: what the values say, over what the chart knows. */}}
+{{/* The job's file: what the values say, over what the chart knows. A false or a 0 is said (`merge` would take it for
+     nothing); a key without a value is not. */}}
 {{- define "job.yaml" -}}
 {{- $known := dict "name" (include "job.fullname" .) "checkpoint" (include "job.checkpointPath" .) "spark" (include "job.spark" . | fromYaml) -}}
 {{- if .Values.metrics.enabled -}}
 {{- $_ := set $known "metrics" (dict "host" "0.0.0.0" "port" (int .Values.metrics.port)) -}}
 {{- end -}}
-{{- toYaml (merge (deepCopy .Values.job) $known) -}}
+{{- $said := deepCopy .Values.job -}}
+{{- range $part := list $said $said.spark $said.metrics -}}
+{{- if kindIs "map" $part -}}
+{{- range $key, $value := $part -}}
+{{- if kindIs "invalid" $value -}}
+{{- $_ := unset $part $key -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml (mergeOverwrite $known $said) -}}
 {{- end -}}
 
 {{/* Settings of Spark. What the driver alone knows, its pod's address, is in its environment. */}}
@@ -123,10 +143,10 @@ metadata:
 spec:
   enableServiceLinks: false
   automountServiceAccountToken: false
-  serviceAccountName: {{ include "job.serviceAccountName" . }}
+  serviceAccountName: {{ include "job.serviceAccountName" . | quote }}
   terminationGracePeriodSeconds: {{ $v.executors.terminationGracePeriodSeconds }}
   {{- with $v.executors.priorityClassName }}
-  priorityClassName: {{ . }}
+  priorityClassName: {{ . | quote }}
   {{- end }}
   {{- with $v.imagePullSecrets }}
   imagePullSecrets:
@@ -165,7 +185,7 @@ spec:
   {{- end }}
   containers:
     - name: executor
-      image: {{ include "job.image" . }}
+      image: {{ include "job.image" . | quote }}
       securityContext:
         {{- include "job.containerSecurity" . | nindent 8 }}
       {{- with $v.env }}
@@ -184,7 +204,7 @@ spec:
     - {name: tmp, emptyDir: {}}
     {{- if $v.checkpoint.inExecutors }}
     - name: checkpoint
-      persistentVolumeClaim: {claimName: {{ include "job.claimName" . }}}
+      persistentVolumeClaim: {claimName: {{ include "job.claimName" . | quote }}}
     {{- end }}
     {{- with $v.volumes }}
     {{- toYaml . | nindent 4 }}
@@ -205,5 +225,14 @@ spec:
 {{- end -}}
 {{- if and .Values.checkpoint.inExecutors (gt (int .Values.executors.instances) 0) (eq .Values.checkpoint.storage.accessMode "ReadWriteOncePod") -}}
 {{- fail "checkpoint.storage.accessMode=ReadWriteOncePod is for the driver alone: with checkpoint.inExecutors=true it has to be ReadWriteOnce or ReadWriteMany" -}}
+{{- end -}}
+{{- if and (not .Values.serviceAccount.create) (not .Values.serviceAccount.name) (gt (int .Values.executors.instances) 0) -}}
+{{- fail "serviceAccount.create=false needs serviceAccount.name: without it every pod of the namespace that names no account would have the driver's rights, as the account `default`" -}}
+{{- end -}}
+{{- if .Values.metrics.enabled -}}
+{{- $metrics := (include "job.yaml" . | fromYaml).metrics -}}
+{{- if ne (int $metrics.port) (int .Values.metrics.port) -}}
+{{- fail (printf "job.metrics.port=%v is not metrics.port=%v, where the probe and the Service look for it: say metrics.port alone" $metrics.port .Values.metrics.port) -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}

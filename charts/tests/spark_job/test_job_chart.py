@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -138,6 +139,80 @@ def test_settings_of_spark_win_over_those_of_the_chart_and_keep_their_types(helm
     assert config(rendered(helm, chart, "alone"))["job.yaml"]["spark"]["spark.master"] == "local[2]"
 
 
+@pytest.mark.parametrize(("said", "meant"), [("false", False), ("0", 0)])
+def test_a_setting_of_spark_that_the_values_turn_off_is_off(helm: str, chart: Path, said: str, meant: object) -> None:
+    keys = [r"spark\.decommission\.enabled", r"spark\.executor\.decommission\.forceKillTimeout"]
+    options = [part for key in keys for part in ("--set", f"job.spark.{key}={said}")]
+    settings = config(rendered(helm, chart, "defaults", *options))["job.yaml"]["spark"]
+    assert settings["spark.decommission.enabled"] == meant
+    assert settings["spark.executor.decommission.forceKillTimeout"] == meant
+    assert settings["spark.storage.decommission.enabled"] == "true"
+
+
+def test_a_key_without_a_value_says_nothing(helm: str, chart: Path, tmp_path: Path) -> None:
+    values = tmp_path / "values.yaml"
+    values.write_text("job:\n  name:\n  metrics:\n    host:\n  spark:\n    spark.executor.memory:\n    spark.a: b\n")
+    usual = config(rendered(helm, chart, "defaults"))["job.yaml"]
+    job = config(rendered(helm, chart, "defaults", "--values", str(values)))["job.yaml"]
+    assert job["spark"].pop("spark.a") == "b"
+    assert job == usual
+    values.write_text("job: {metrics: , spark: , name: }\n")
+    assert config(rendered(helm, chart, "defaults", "--values", str(values)))["job.yaml"] == usual
+
+
+def test_a_driver_that_was_never_ready_is_replaced_by_an_upgrade(documents: list[Document]) -> None:
+    # Kubernetes waits for a pod of an OrderedReady set to be ready before it replaces it (kubernetes#67250).
+    (owner,) = [d for d in documents if d["kind"] == "StatefulSet"]
+    assert owner["spec"]["podManagementPolicy"] == "Parallel"
+    assert owner["spec"]["replicas"] == 1
+
+
+def texts(part: object, path: str = "") -> Iterator[tuple[str, object]]:
+    """What stands where Kubernetes takes text alone: names, what names them, and labels."""
+    if isinstance(part, dict):
+        for key, value in part.items():
+            below = f"{path}.{key}"
+            if isinstance(value, dict | list):
+                yield from texts(value, below)
+            elif key == "name" or key.endswith(("Name", "namespace")) or path.endswith(("labels", "matchLabels")):
+                yield below, value
+    elif isinstance(part, list):
+        for value in part:
+            yield from texts(value, path)
+
+
+@pytest.mark.parametrize(
+    ("name", "objects"), [("123", "job-123"), ("true", "true"), ("1e3", "job-1e3"), ("a.b", "a-b")]
+)
+def test_a_release_of_any_name_renders_names_and_labels_that_are_text(
+    helm: str, chart: Path, name: str, objects: str
+) -> None:
+    options = (*A_JOB, "--set", "checkpoint.inExecutors=true", "--set-string", "nameOverride=456")
+    options += ("--set-string", "driver.priorityClassName=7,executors.priorityClassName=7,serviceAccount.name=89")
+    documents = render(helm, chart, *options, "--namespace", "42", name=name)
+    found = [each for document in [*documents, *config(documents).values()] for each in texts(document)]
+    assert len(found) > 50
+    assert not [(path, value) for path, value in found if not isinstance(value, str)]
+    (service,) = [d["metadata"] for d in documents if d["kind"] == "Service"]
+    assert re.fullmatch("[a-z]([-a-z0-9]*[a-z0-9])?", service["name"]), "Kubernetes takes no other for a Service"
+    assert (service["name"], service["namespace"]) == (objects, "42")
+    assert service["labels"]["app.kubernetes.io/instance"] == name
+
+
+def test_an_image_by_digest_is_the_drivers_and_the_executors(helm: str, chart: Path) -> None:
+    digest = f"sha256:{'0a' * 32}"
+    documents = rendered(helm, chart, "everything", "--set", f"image.digest={digest}")
+    image = f"registry.example.com:5000/team/spark@{digest}"
+    assert driver(documents)["containers"][0]["image"] == image
+    assert config(documents)["executor.yaml"]["spec"]["containers"][0]["image"] == image
+    assert config(documents)["job.yaml"]["spark"]["spark.kubernetes.container.image"] == image
+
+
+def test_the_port_of_metrics_may_be_said_twice_where_it_is_the_same(helm: str, chart: Path) -> None:
+    job = config(rendered(helm, chart, "everything", "--set", "job.metrics.port=9999"))["job.yaml"]
+    assert job["metrics"] == {"host": "0.0.0.0", "port": 9999}
+
+
 def test_state_on_a_volume_of_one_node_keeps_executors_on_the_drivers_node(helm: str, chart: Path) -> None:
     pod = config(rendered(helm, chart, "with-state"))["executor.yaml"]["spec"]
     (near,) = pod["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
@@ -185,6 +260,10 @@ def test_the_checkpoint_outlives_the_release(helm: str, chart: Path) -> None:
         ("job.trigger.once=true", "kind archive with trigger.once ends by itself"),
         ("job.kind=aggregate", "set checkpoint.inExecutors=true"),
         ("checkpoint.inExecutors=true,checkpoint.storage.accessMode=ReadWriteOncePod", "is for the driver alone"),
+        ("image.digest=sha256:12", "does not match pattern"),
+        ("serviceAccount.create=false", "serviceAccount.create=false needs serviceAccount.name"),
+        ("serviceAccount.create=false,rbac.create=false", "serviceAccount.create=false needs serviceAccount.name"),
+        ("job.metrics.port=9100", "job.metrics.port=9100 is not metrics.port=8088"),
     ],
 )
 def test_wrong_values_are_refused_with_words_that_help(helm: str, chart: Path, options: str, words: str) -> None:

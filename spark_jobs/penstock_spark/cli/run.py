@@ -42,7 +42,7 @@ def run_job(job: Job) -> ExitCode:
         spark = session_of(job)
         try:
             with signals(stop):
-                return run_audit(spark, job) if isinstance(job, Audit) else run_stream(spark, job, stop)
+                return run_audit(spark, job, stop) if isinstance(job, Audit) else run_stream(spark, job, stop)
         finally:
             end_session(spark)
 
@@ -82,12 +82,14 @@ def end_session(spark: SparkSession) -> None:
         spark.stop()
 
 
-def run_audit(spark: SparkSession, job: Audit) -> ExitCode:
+def run_audit(spark: SparkSession, job: Audit, stop: threading.Event) -> ExitCode:
     from penstock_spark.cli.auditing import print_report
-    from penstock_spark.jobs.audit import run
+    from penstock_spark.jobs.audit import GaveUp, run
 
     try:
-        report = run(spark, job)
+        report = run(spark, job, stop, Lines().failed)
+    except GaveUp as e:
+        fail(str(e), ExitCode.GAVE_UP)
     except Exception as e:
         fail(cause(e), ExitCode.FAILED)
     print_report(report)

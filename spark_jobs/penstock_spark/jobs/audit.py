@@ -1,13 +1,15 @@
 """audit: compares topics with their archive, record by record, by topic, partition and offset.
 
 A batch job. Only the four columns that say which record a row is are read of the archive, in tasks. The answer is a
-`Report`; the command line makes an exit code of it.
+`Report`; the command line makes an exit code of it. What may pass is tried again, as a stream's `Supervisor` does: an
+audit writes nothing, so it begins anew.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,10 +19,12 @@ import pyarrow.dataset as ds
 
 from penstock_spark.jobs import reading
 from penstock_spark.jobs.checkpoint import finished
+from penstock_spark.jobs.failures import cause, is_gone, may_pass
 from penstock_spark.jobs.kinds import ArchiveColumns, Audit
 from penstock_spark.jobs.parts import filesystem
+from penstock_spark.jobs.running import backoff_s
 from penstock_spark.jobs.specs import DeltaTarget
-from penstock_spark.model.errors import PenstockSparkError
+from penstock_spark.model.errors import InvalidOption, PenstockSparkError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -35,6 +39,10 @@ ARROW = pa.schema(
     ]
 )
 FILES_A_TASK = 16
+
+
+class GaveUp(PenstockSparkError):
+    """What may pass did not, as often in a row as the job's `restart` lets it be tried."""
 
 
 @dataclass(frozen=True)
@@ -78,38 +86,80 @@ class Report:
         return json.dumps({"clean": self.is_clean, **asdict(self)}, indent=2)
 
 
-def run(spark: SparkSession, job: Audit) -> Report:
-    """Raises `PenstockSparkError` where the archive cannot be read."""
+def run(
+    spark: SparkSession,
+    job: Audit,
+    stop: threading.Event | None = None,
+    told: Callable[[str, float], None] = lambda text, again_in_s: None,
+) -> Report:
+    """Compares, and again while what fails may pass; `told` hears of each failure and of the seconds until the next
+    try. Raises `GaveUp`, also where `stop` ends the wait: an audit that was stopped must not look like one that found
+    nothing. What lasts is raised as it came."""
+    stop = stop or threading.Event()
+    failures = 0
+    while True:
+        try:
+            report = compare(spark, job)
+            break
+        except Exception as e:
+            if not passes(e):
+                raise
+            failures += 1
+            times = f" ({failures} times in a row)" if failures > 1 else ""
+            if failures > job.restart.attempts or is_gone(e) or stop.is_set():
+                raise GaveUp(f"{cause(e)}{times}") from e
+            wait_s = backoff_s(job.restart, failures)
+            told(cause(e), wait_s)
+            if stop.wait(wait_s):
+                raise GaveUp(f"{cause(e)}{times}; stopped before another try") from e
+    if job.report is not None:
+        Path(job.report).write_text(report.to_json() + "\n")
+    return report
+
+
+def passes(error: Exception) -> bool:
+    """Whether another try may succeed. Spark's text has the names of what was raised in its workers; what was raised
+    here has its own in its class."""
+    kind = type(error)
+    if kind.__module__.startswith(("pyspark.", "py4j.")):
+        return may_pass(error)
+    return may_pass(f"{kind.__module__}.{kind.__qualname__}: {error}")
+
+
+def compare(spark: SparkSession, job: Audit) -> Report:
+    """One comparison. Raises `InvalidOption` where the archive or the checkpoint is not what the job says."""
     ending = end_of(spark, job.until_checkpoint) if job.until_checkpoint is not None else "latest"
     records = reading.batch(spark, job.source, ending).select("topic", "partition", "offset", "timestamp")
     rows = archived(spark, job)
     joined = join(records, rows).persist()
     try:
-        report = Report(findings(joined), counts(joined, job.bucket.sql))
+        return Report(findings(joined), counts(joined, job.bucket.sql))
     finally:
         joined.unpersist()
-    if job.report is not None:
-        Path(job.report).write_text(report.to_json() + "\n")
-    return report
 
 
 def end_of(spark: SparkSession, checkpoint: str) -> str:
     """Where the last finished batch of a job ended, as the option endingOffsets has it."""
     found = finished(spark, checkpoint)
     if found is None:
-        raise PenstockSparkError(f"{checkpoint} holds no finished batch: there is nothing to audit yet")
+        raise InvalidOption(f"until_checkpoint: {checkpoint} holds no finished batch: there is nothing to audit yet")
     return json.dumps({t: p for t, p in found.items() if not t.startswith("@")})
 
 
 def archived(spark: SparkSession, job: Audit) -> DataFrame:
     """The archive's rows, read by tasks."""
+    from deltalake.exceptions import TableNotFoundError
+
     archive = job.archive
-    if isinstance(archive, DeltaTarget):
-        files = delta_files(archive)
-        storage, root = dict(archive.storage), archive.path
-    else:
-        root = str(Path(archive.path.removeprefix("file://")).absolute())
-        files, storage = parquet_files(root), {}
+    try:
+        if isinstance(archive, DeltaTarget):
+            files = delta_files(archive)
+            storage, root = dict(archive.storage), archive.path
+        else:
+            root = str(Path(archive.path.removeprefix("file://")).absolute())
+            files, storage = parquet_files(root), {}
+    except (FileNotFoundError, TableNotFoundError) as e:
+        raise InvalidOption(f"archive.path: there is no archive at {archive.path}") from e
     if not files:
         return spark.createDataFrame([], SCHEMA)
     chunks = [files[i : i + FILES_A_TASK] for i in range(0, len(files), FILES_A_TASK)]
@@ -166,7 +216,7 @@ class FileReader:
         fragment = ds.dataset(source, format="parquet", filesystem=files)
         lacking = [c for c in wanted.values() if c not in values and c not in fragment.schema.names]
         if lacking:
-            raise PenstockSparkError(
+            raise InvalidOption(
                 f"the archive has no column {', '.join(lacking)} ({path} has {', '.join(fragment.schema.names)}): an "
                 "audit needs topic, partition, offset and timestamp; say under columns what they are called"
             )

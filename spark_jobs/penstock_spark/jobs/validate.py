@@ -53,7 +53,9 @@ class Fork:
             write_topic(bad(rows, job), self._letters, job.name, "bad")
             good = shaped(rows, job)
             if isinstance(to, TopicTarget):
-                write_topic(writing.topic_rows(good, to), to, job.name, "good")
+                # Without a query the key is made already, of the record decoded, which is not what goes on.
+                target = to if job.transform.sql is not None else msgspec.structs.replace(to, key=None)
+                write_topic(writing.topic_rows(good, target), target, job.name, "good")
                 return
             assert to is not None, "good rows go somewhere"
             assert self._files is not None, "files are the other place"
@@ -118,21 +120,30 @@ def shaped(rows: DataFrame, job: Validate) -> DataFrame:
     if job.transform.sql is not None:
         return reading.query(good, job.transform.sql)
     if isinstance(job.to, TopicTarget):
-        return good.select(*as_it_came(), "headers", "topic")
+        return good.select(good_key(job.to).alias("key"), F.col("raw_value").alias("value"), "headers", "topic")
     return good.drop("raw_key", "raw_value")
 
 
 def routed(rows: DataFrame, job: Validate) -> DataFrame:
-    """All records as they came, each with the topic that it belongs to."""
+    """All records, each with the topic that it belongs to: as they came, but for the key that good ones are to have."""
     from pyspark.sql import functions as F  # noqa: N812
 
     assert isinstance(job.to, TopicTarget), "good rows go to a topic"
     is_bad = F.col(REASONS).isNotNull()
     return rows.select(
-        *as_it_came(),
+        F.when(is_bad, F.col("raw_key")).otherwise(good_key(job.to)).alias("key"),
+        F.col("raw_value").alias("value"),
         F.when(is_bad, dead_letter_headers(job)).otherwise(F.col("headers")).alias("headers"),
         F.when(is_bad, F.lit(job.dead_letters.topic)).otherwise(F.lit(job.to.topic)).alias("topic"),
     )
+
+
+def good_key(to: TopicTarget) -> Column:
+    """The key of a good record that goes on without a query: what the job makes of the decoded record, else its own."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    # As text first: bytes of a number would be its big-endian form.
+    return F.col("raw_key") if to.key is None else F.expr(to.key).cast("string").cast("binary")
 
 
 def as_it_came() -> list[Column]:

@@ -1,0 +1,51 @@
+"""The exit code of an audit that comes to no verdict: a supervisor, such as a CronJob, goes by it."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock_spark.cli.common import ExitCode
+
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]
+LIMIT_S = 300
+JOB = """
+kind: audit
+name: kept
+source:
+  brokers: 127.0.0.1:{port}
+  topics: [kept]
+  options: {{kafkaConsumer.pollTimeoutMs: 500}}
+archive: {{format: parquet, path: {archive}}}
+restart: {{attempts: 1, backoff: 1 ms}}
+spark: {{spark.driver.memory: 512m, spark.local.dir: {home}/local, spark.master: "local[1]"}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("archive", "code", "said"),
+    [
+        ("lake", ExitCode.GAVE_UP, "given up after 500 ms"),
+        ("nowhere", ExitCode.FAILED, "archive.path: there is no archive at"),
+    ],
+)
+def test_brokers_that_are_away_may_come_back_and_a_wrong_path_stays_wrong(
+    tmp_path: Path, archive: str, code: ExitCode, said: str
+) -> None:
+    (tmp_path / "lake").mkdir()
+    path = tmp_path / "job.yaml"
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    path.write_text(JOB.format(port=port, archive=tmp_path / archive, home=tmp_path))
+    command = [sys.executable, "-m", "penstock_spark.cli", "run", str(path)]
+    done = subprocess.run(
+        command, cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
+    assert done.returncode == code, done.stderr
+    (error,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert said in error
+    assert ("starts again in" in done.stderr) is (code is ExitCode.GAVE_UP)

@@ -1,0 +1,58 @@
+"""Which key a record goes on with, by each of the ways on which good records leave."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from penstock_spark_kit.broker import Broker
+from penstock_spark_kit.flights import flights
+from penstock_spark_kit.jobs import read_all, run_once
+from penstock_spark_kit.topics import Rec, make_topic, produce
+from pyspark.sql import SparkSession
+
+from penstock_spark.jobs.examples import example
+
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]
+BAD = b'{"carrier": "LONG", "flight": 1, "dest": "IAH", "origin": "EWR", "distance": 5}'
+
+
+@pytest.mark.parametrize(
+    ("host", "options", "key"),
+    [
+        # At the same brokers, good and bad in one transaction; by another name of theirs, in two.
+        ("127.0.0.1", ["to.key=value.carrier"], "carrier"),
+        ("localhost", ["to.key=value.carrier"], "carrier"),
+        ("127.0.0.1", ["to.key=value.flight"], "flight"),
+        (
+            "127.0.0.1",
+            ["to.key=c", "transform.sql=SELECT value.carrier AS c, raw_value AS value FROM source"],
+            "carrier",
+        ),
+        ("127.0.0.1", [], None),
+        ("localhost", [], None),
+    ],
+    ids=["together", "apart", "a-number", "query", "own-key-together", "own-key-apart"],
+)
+def test_good_records_get_the_key_that_the_job_asks_for_and_bad_ones_keep_their_own(
+    spark: SparkSession,
+    penstock: Broker,
+    request: pytest.FixtureRequest,
+    host: str,
+    options: list[str],
+    key: str | None,
+    tmp_path: Path,
+) -> None:
+    originals = [json.dumps(flight).encode() for flight in flights(40)]
+    name = f"validate-keys-{request.node.callspec.id}"
+    make_topic(penstock.bootstrap, name, 1)
+    produce(penstock.bootstrap, name, [Rec(value, b"as it \xff came") for value in (*originals, BAD)])
+    sets = [f"source.brokers={penstock.bootstrap}", f"source.topics=[{name}]", f"dead_letters.topic={name}-dlq"]
+    sets += [f"to.brokers={host}:{penstock.port}", f"to.topic={name}-good"]
+    sets += [f"checkpoint={tmp_path}/checkpoint"]
+    run_once(spark, example("validate"), *sets, *options)
+    good = {m.value(): m.key() for m in read_all(penstock.bootstrap, f"{name}-good", len(originals))}
+    wanted = {v: b"as it \xff came" if key is None else str(json.loads(v)[key]).encode() for v in originals}
+    assert good == wanted
+    assert [(m.value(), m.key()) for m in read_all(penstock.bootstrap, f"{name}-dlq", 1)] == [(BAD, b"as it \xff came")]
