@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import signal
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,10 @@ import pytest
 # In its mode "importlib" pytest names a test by its path, `operator.tests.topics.test_x`, and puts a package in place
 # of the parent module where that has no `__path__`: the standard library's `operator` would be lost for everybody else.
 operator.__path__ = [str(Path(__file__).parent / "operator")]  # type: ignore[attr-defined]
+
+# A script's background jobs ignore SIGINT, and all that they start: what tests send to their processes would be lost.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(trylast=True)

@@ -3,6 +3,7 @@ and goes on answering. Whoever has its connection is to hear of its successor al
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -16,9 +17,9 @@ from cluster_processes import Cluster, running
 from node_kit import Process
 from penstock_spark_kit.reading import records_of
 from penstock_spark_kit.relay import Relay
-from penstock_spark_kit.topics import Rec, ask_admin, eventually, make_topic, produce
+from penstock_spark_kit.topics import ask_admin, eventually, make_topic
 
-from penstock.client import TopicPartition
+from penstock.client import Producer, TopicPartition
 from penstock_spark.link import Link, Topic, fetching
 from penstock_spark.model.errors import Unavailable
 from penstock_spark.model.ranges import EARLIEST, LATEST, READ_UNCOMMITTED, OffsetRange
@@ -86,7 +87,15 @@ def divided(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster,
 
 
 def write(bootstrap: str, place: TopicPartition, values: list[bytes]) -> None:
-    produce(bootstrap, place.topic, [Rec(value, partition=place.partition) for value in values])
+    """By a client that goes by leader epochs: another may be sent to the deposed leader, and wait there."""
+
+    async def send() -> None:
+        async with Producer(bootstrap) as producer:
+            for value in values:
+                await producer.send(place.topic, value, partition=place.partition)
+            await producer.flush()
+
+    asyncio.run(send())
 
 
 @pytest.fixture

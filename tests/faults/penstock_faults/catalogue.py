@@ -114,9 +114,9 @@ MORE = (
     Fault(
         name="shard-unconfirmed",
         says="a coordinator that lost its shard goes on telling committed offsets",
-        file="group/reads.py",
-        old="revisions.get(number) != tenure.guard.revision:\n",
-        new="False:\n",
+        file="group/ownership.py",
+        old=" or revisions.get(number) == tenure.guard.revision:\n",
+        new=" or True:\n",
         caught_by=(GROUPS + "test_shards.py::test_a_coordinator_that_lost_its_shard_tells_no_offsets",),
     ),
     Fault(
