@@ -199,7 +199,7 @@ def subscribe() -> Callable[..., bytes]:
 
 
 class VirtualSelector(selectors.DefaultSelector):
-    """Instead of waiting, moves the loop's time on; unless a store is writing, which takes real time and no virtual."""
+    """Instead of waiting, moves the loop's time on; unless a store or a thread works: that takes real time."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         super().__init__()
@@ -223,13 +223,20 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self.now_s = 1000.0
         self.stores: list[EmbeddedStore] = []
+        self.threads: set[asyncio.Future[Any]] = set()
         super().__init__(VirtualSelector(self))
 
     def time(self) -> float:
         return self.now_s
 
     def busy(self) -> bool:
-        return any(store._queue or store._in_flight for store in self.stores)
+        return bool(self.threads) or any(store._queue or store._in_flight for store in self.stores)
+
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> asyncio.Future[Any]:
+        work = super().run_in_executor(executor, func, *args)
+        self.threads.add(work)
+        work.add_done_callback(self.threads.discard)
+        return work
 
 
 class VirtualClock:
@@ -271,6 +278,7 @@ class World:
     async def restart(self) -> GroupCoordinator:
         """As after kill -9: the coordinator is not asked, only the store's file is closed."""
         self.groups.retention.close()
+        self.groups._settings.close()
         for tenure in self.groups._ownership:
             for known in tenure.groups.values():
                 if isinstance(known, Running) and known.timer is not None:
