@@ -25,6 +25,8 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
+from penstock_spark.jobs.lists import unpacked
+
 RESULT = "path string, partition string, rows long, bytes long, stats string"
 RESULT_SCHEMA = pa.schema(
     [
@@ -76,7 +78,7 @@ class PartWriter:
         try:
             for batch in batches:
                 with naming(self.root):
-                    task.add(batch)
+                    task.add(unpacked(batch))
             with naming(self.root):
                 parts = task.end()
         except BaseException:

@@ -20,9 +20,9 @@ DEFAULTS: Mapping[str, str] = {
     # Times are instants; what a task sees must not depend on where it runs.
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    # After each row that Spark puts into an Arrow batch it asks how large that has become, and where there is a list
-    # (headers) the answer takes as long as the batch has rows: with 10,000, the default, most of a job's time.
-    ARROW_ROWS: "1000",
+    # What is done for each batch is little by then. Spark's 10,000 would cost a query with lists within lists dearly:
+    # see `lists`.
+    ARROW_ROWS: "4000",
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),

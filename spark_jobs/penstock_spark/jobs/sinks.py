@@ -16,6 +16,7 @@ import pyarrow.fs as pafs
 
 from penstock_spark.jobs.compaction import compact_folder
 from penstock_spark.jobs.folder import Folder
+from penstock_spark.jobs.lists import packed
 from penstock_spark.jobs.parts import RESULT, Part, PartWriter, filesystem
 from penstock_spark.jobs.specs import DeltaTarget, Files, FileTarget, ParquetTarget, TimePartition
 from penstock_spark.jobs.table import Table
@@ -105,7 +106,7 @@ def part_writer(target: Files, root: str, name: str, schema: pa.Schema, storage:
 
 def write_parts(rows: DataFrame, writer: PartWriter) -> list[Part]:
     """Has tasks write the rows; the list of files comes back."""
-    found = rows.mapInArrow(writer, RESULT).collect()
+    found = packed(rows).mapInArrow(writer, RESULT).collect()
     return [Part(r.path, json.loads(r.partition), r.rows, r.bytes, r.stats) for r in found]
 
 

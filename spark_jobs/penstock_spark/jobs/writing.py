@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock_spark.jobs import topics
+from penstock_spark.jobs.lists import never_null
 from penstock_spark.jobs.session import text
 from penstock_spark.jobs.sinks import file_sink, with_time
 from penstock_spark.jobs.specs import ConsoleTarget, StreamJob, Target, TopicTarget
@@ -84,7 +85,7 @@ def topic_rows(rows: DataFrame, target: TopicTarget, *, with_times: bool = False
     if "value" in rows.columns:
         chosen.append(as_bytes(rows, "value"))
         also = ("headers", "timestamp") if with_times else ("headers",)
-        chosen += [F.col(name) for name in also if name in rows.columns]
+        chosen += [never_null(rows, name) for name in also if name in rows.columns]
         return rows.select(*chosen)
     names = [name for name in rows.columns if name != "topic" or target.topic is not None]
     return rows.select(*chosen, F.to_json(F.struct(*names), {"ignoreNullFields": "false"}).alias("value"))
