@@ -161,7 +161,9 @@ def who_error(record: TransactionRecord | None, producer: Producer) -> ErrorCode
     """Whether a request comes from the producer that has the transactional id."""
     if record is None or record.producer_id != producer.producer_id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    return ErrorCode.NONE if record.epoch == producer.epoch else ErrorCode.PRODUCER_FENCED
+    # The last epoch is nobody's: it closes a transaction whose producer had the last but one.
+    is_present = record.epoch == producer.epoch <= LAST_GIVEN_EPOCH
+    return ErrorCode.NONE if is_present else ErrorCode.PRODUCER_FENCED
 
 
 def add(

@@ -199,6 +199,14 @@ def test_the_last_epoch_fences_and_is_never_given() -> None:
     assert (step.record.producer_id, step.record.epoch) == (99, 0)
 
 
+def test_the_last_epoch_is_no_producers_own() -> None:
+    done = record(TxnState.COMPLETE_ABORT, epoch=MAX_EPOCH)
+    imposter = Producer(7, MAX_EPOCH)
+    assert machine.add(done, imposter, {T: [0]}, (), NOW).error is E.PRODUCER_FENCED
+    assert machine.end(done, imposter, True, NOW).error is E.PRODUCER_FENCED
+    assert machine.verify(done, imposter, True).error is E.PRODUCER_FENCED
+
+
 @pytest.mark.parametrize("state", LIVE)
 def test_only_what_is_part_of_the_transaction_in_hand_is_verified(state: TxnState) -> None:
     expected = E.CONCURRENT_TRANSACTIONS if state in PREPARED else E.INVALID_TXN_STATE

@@ -102,7 +102,7 @@ def run(
             report = compare(spark, job)
             break
         except Exception as e:
-            if not passes(e):
+            if not may_pass(e):
                 raise
             failures += 1
             times = f" ({failures} times in a row)" if failures > 1 else ""
@@ -115,15 +115,6 @@ def run(
     if job.report is not None:
         Path(job.report).write_text(report.to_json() + "\n")
     return report
-
-
-def passes(error: Exception) -> bool:
-    """Whether another try may succeed. Spark's text has the names of what was raised in its workers; what was raised
-    here has its own in its class."""
-    kind = type(error)
-    if kind.__module__.startswith(("pyspark.", "py4j.")):
-        return may_pass(error)
-    return may_pass(f"{kind.__module__}.{kind.__qualname__}: {error}")
 
 
 def compare(spark: SparkSession, job: Audit) -> Report:

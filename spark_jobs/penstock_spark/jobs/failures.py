@@ -54,9 +54,17 @@ MAX_TEXT = 2_000
 def may_pass(error: BaseException | str) -> bool:
     """Whether another start may succeed. Where one of this project's errors is told, the last one decides: those before
     it were handled, and are there because Python tells of them too."""
-    text = str(error)
+    text = named(error)
     ours = list(CAUSE.finditer(text))
     return PATTERN.search(ours[-1]["name"] if ours else text) is None
+
+
+def named(error: BaseException | str) -> str:
+    """An error's text with the name of its class before it. Spark's text names what was raised in its workers; what was
+    raised here is named by its class alone."""
+    if isinstance(error, str):
+        return error
+    return f"{type(error).__module__}.{type(error).__qualname__}: {error}"
 
 
 def is_gone(error: BaseException) -> bool:

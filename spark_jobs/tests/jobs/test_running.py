@@ -15,6 +15,7 @@ from penstock_spark.jobs.figures import BatchDone, Figures, batch_of, ends_of, l
 from penstock_spark.jobs.running import Ended, Supervisor, backoff_s
 from penstock_spark.jobs.scalars import Duration
 from penstock_spark.jobs.specs import Metrics, Restart
+from penstock_spark.model.errors import Refused
 
 AWAY = "penstock_spark.model.errors.Unavailable: no broker of h:9 answers"
 WRONG = "pyspark.errors: org.apache.spark ... penstock_spark.model.errors.InvalidOption: option 'x' is wrong\n  at"
@@ -126,6 +127,18 @@ def test_a_batch_that_came_through_before_a_failure_is_told_though_nobody_asked_
 def test_what_lasts_is_not_tried_again() -> None:
     outcome, _, stop = run([Script([WRONG])])
     assert (outcome.ended, outcome.message, stop.waits) == (Ended.FAILED, "option 'x' is wrong", [])
+
+
+def test_what_lasts_is_known_by_its_class_where_it_is_raised_in_the_driver() -> None:
+    left: list[Exception] = [Refused("topic flights does not exist"), RuntimeError("never asked for")]
+
+    def start() -> Script:
+        raise left.pop(0)
+
+    stop = Stop()
+    outcome = Supervisor(start, Restart(), Figures("job", "archive", lambda: 0.0), Noted(), stop, 1.0).run()
+    assert (outcome.ended, outcome.message) == (Ended.FAILED, "topic flights does not exist")
+    assert len(left) == 1
 
 
 def test_a_start_that_fails_is_tried_again_like_a_batch() -> None:
