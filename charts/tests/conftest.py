@@ -1,4 +1,4 @@
-"""Where helm is, and `--update`. Run by `make chart`: these tests need a helm, and say so where there is none."""
+"""Where helm is. Run by `make chart`: these tests need a helm, and say so where there is none."""
 
 from __future__ import annotations
 
@@ -12,10 +12,6 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 CHART = Path(__file__).resolve().parents[1] / "penstock"
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--update", action="store_true", help="write the golden files instead of comparing with them")
 
 
 def find_helm() -> str | None:

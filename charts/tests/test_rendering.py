@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from penstock_charts import Document, closed, missing, pods, refusal, render
+from penstock_charts import Document, closed, free_texts, missing, other_than_text, pods, refusal, render
 
 HERE = Path(__file__).parent
 VARIANTS = sorted(path.stem for path in (HERE / "variants").glob("*.yaml"))
@@ -99,6 +99,58 @@ def test_numbers_and_booleans_of_the_config_become_the_text_that_was_meant(helm:
     }
 
 
+@pytest.mark.parametrize("mode", ["companion", "sidecar"])
+@pytest.mark.parametrize("name", ["123", "true", "on", "null", "1e3", "a.b"])
+def test_names_that_yaml_takes_for_something_else_stay_text(helm: str, chart: Path, name: str, mode: str) -> None:
+    schema = json.loads((chart / "values.schema.json").read_text())
+    values = msgspec.yaml.decode((chart / "values.yaml").read_text())
+    texts = list(free_texts(schema, values, schema, "123"))
+    assert len(texts) > 15
+    assert {"nameOverride", "cluster.brokers.storage.size", "serviceAccount.name"} <= set(texts)
+
+    def kinds(namespace: str, release: str, word: str) -> tuple[list[Document], dict[str, set[str]]]:
+        said = ",".join(f"{path}={'12Gi' if path.endswith('size') and word == 'abc' else word}" for path in texts)
+        said += f",operator.namespaces[0]=other,operator.namespaces[1]={word},imagePullSecrets[0].name={word}"
+        said += f",operator.podLabels.a={word},cluster.config.a={word}"
+        on = ["monitoring.serviceMonitor", "monitoring.prometheusRule", "monitoring.dashboard"]
+        options = ["--set", ",".join(f"{each}.enabled=true" for each in on), "--set", f"etcd.mode={mode}"]
+        if mode == "sidecar":
+            said += ",etcd.companion.tlsSecret=,etcd.tls.clientSecret="
+        documents = render(helm, chart, *options, "--set-string", said, "--namespace", namespace, name=release)
+        found: dict[str, set[str]] = {}
+        for document in documents:
+            found.setdefault(document["kind"], set()).update(other_than_text(document))
+        return documents, found
+
+    _, usual = kinds("queue", "penstock", "abc")
+    documents, found = kinds("2026", name, "123")
+    assert found == usual
+    for document in documents:
+        if document["kind"] in ("Service", "Cluster"):
+            assert re.fullmatch("[a-z]([-a-z0-9]*[a-z0-9])?", document["metadata"]["name"]), "Kubernetes takes no other"
+
+
+def test_no_two_releases_have_names_in_the_whole_cluster_in_common(helm: str, chart: Path) -> None:
+    def wide(namespace: str, name: str) -> set[str]:
+        documents = render(helm, chart, "--set", "operator.clusterWide=true", "--namespace", namespace, name=name)
+        return {d["metadata"]["name"] for d in documents if d["kind"].startswith("ClusterRole")}
+
+    assert len(wide("a", "b-c")) == 3
+    assert not wide("a", "b-c") & wide("a-b", "c")
+
+
+def test_what_is_set_to_nothing_is_not_what_is_not_set(helm: str, chart: Path) -> None:
+    def brokers(*options: str) -> Document:
+        (cluster,) = [d for d in render(helm, chart, *options) if d["kind"] == "Cluster"]
+        return dict(cluster["spec"]["brokers"])
+
+    assert not {"affinity", "topologySpreadConstraints"} & set(brokers())
+    chosen = {"affinity": {}, "topologySpreadConstraints": []}
+    options = [f"cluster.brokers.{name}={json.dumps(value)}" for name, value in chosen.items()]
+    found = brokers("--set-json", options[0], "--set-json", options[1])
+    assert {name: found.get(name) for name in chosen} == chosen
+
+
 def test_an_upgrade_of_the_chart_alone_restarts_no_etcd(helm: str, chart: Path, tmp_path: Path) -> None:
     import shutil
 
@@ -124,6 +176,8 @@ def test_an_upgrade_of_the_chart_alone_restarts_no_etcd(helm: str, chart: Path, 
         ("cluster.external.host=a", "missing property 'type'"),
         ("cluster.brokers.storage.size=ten", "does not match pattern"),
         ("operator.replicas=0", "minimum: got 0, want 1"),
+        ("fullnameOverride=2fast", "does not match pattern"),
+        ("cluster.name=2fast", "does not match pattern"),
         ("cluster.config.a.b=c", "got object, want boolean or number or string"),
         ("monitoring.prometheusRule.diskFreeRatio=2", "exclusiveMaximum"),
     ],

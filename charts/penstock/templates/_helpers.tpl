@@ -3,8 +3,10 @@
 {{- default .Chart.Name .Values.nameOverride | trunc 40 | trimSuffix "-" -}}
 {{- end -}}
 
+{{/* Services have this name too: no dot in it, and no digit first. */}}
 {{- define "penstock.fullname" -}}
-{{- default .Release.Name .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- $name := default (.Release.Name | replace "." "-") .Values.fullnameOverride -}}
+{{- regexReplaceAll "^([0-9])" $name "penstock-${1}" | trunc 40 | trimSuffix "-" -}}
 {{- end -}}
 
 {{- define "penstock.clusterName" -}}
@@ -19,10 +21,11 @@
 {{- end -}}
 {{- end -}}
 
-{{/* Of (dict "root" $ "component" "operator"): what selects pods. Never changes, as selectors cannot. */}}
+{{/* Of (dict "root" $ "component" "operator"): what selects pods. Never changes, as selectors cannot.
+     Quoted, here and wherever a name stands, as a name may look like a number or a truth value. */}}
 {{- define "penstock.selector" -}}
-app.kubernetes.io/name: {{ include "penstock.name" .root }}
-app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/name: {{ include "penstock.name" .root | quote }}
+app.kubernetes.io/instance: {{ .root.Release.Name | quote }}
 app.kubernetes.io/component: {{ .component }}
 {{- end -}}
 
@@ -109,9 +112,40 @@ podAntiAffinity:
 {{- fail "etcd.mode=sidecar needs 1 broker or at least 3: cluster.brokers.replicas is 2, and two members of etcd are worse than one" -}}
 {{- end -}}
 {{- if eq $values.etcd.mode "companion" -}}
-{{- $there := lookup "apps/v1" "StatefulSet" .Release.Namespace (printf "%s-etcd" (include "penstock.fullname" .)) -}}
-{{- if and $there (ne (int $there.spec.replicas) (int $values.etcd.companion.replicas)) -}}
-{{- fail (printf "etcd.companion.replicas is fixed at the first install: there are %d, %d are asked for" (int $there.spec.replicas) (int $values.etcd.companion.replicas)) -}}
+{{- $name := printf "%s-etcd" (include "penstock.fullname" .) -}}
+{{- with lookup "apps/v1" "StatefulSet" .Release.Namespace $name -}}
+{{- include "penstock.checkEtcd" (dict "root" $ "name" $name "there" .) -}}
 {{- end -}}
 {{- end -}}
+{{- end -}}
+
+{{/* Of (dict "root" $ "name" NAME "there" STATEFULSET): what an upgrade would change about the companion etcd that it
+     would not survive, or that Kubernetes refuses. */}}
+{{- define "penstock.checkEtcd" -}}
+{{- $companion := .root.Values.etcd.companion -}}
+{{- $name := .name -}}
+{{- if ne (int .there.spec.replicas) (int $companion.replicas) -}}
+{{- fail (printf "etcd.companion.replicas is fixed at the first install: there are %d, %d are asked for" (int .there.spec.replicas) (int $companion.replicas)) -}}
+{{- end -}}
+{{- $other := ternary "http" "https" (eq (include "penstock.etcdScheme" .root) "https") -}}
+{{- range .there.spec.template.spec.containers -}}
+{{- if has (printf "--listen-peer-urls=%s://0.0.0.0:2380" $other) (default list .args) -}}
+{{- fail (printf "TLS of the companion etcd is fixed at the first install: its members know each other by %s:// for good. Set etcd.companion.tlsSecret and etcd.tls.clientSecret back, or install another release" $other) -}}
+{{- end -}}
+{{- end -}}
+{{- range .there.spec.volumeClaimTemplates -}}
+{{- if ne (default "" .spec.storageClassName) (default "" $companion.storage.className) -}}
+{{- fail (printf "etcd.companion.storage.className is fixed at the first install: it is %q, and %q is asked for" (default "" .spec.storageClassName) (default "" $companion.storage.className)) -}}
+{{- end -}}
+{{- $size := .spec.resources.requests.storage -}}
+{{- if ne (include "penstock.bytes" $size) (include "penstock.bytes" $companion.storage.size) -}}
+{{- fail (printf "the companion etcd has volumes of %s, %s are asked for, and Kubernetes changes no claims of a StatefulSet. To grow them, set the size of each claim (kubectl patch pvc data-%s-0 --patch '{\"spec\":{\"resources\":{\"requests\":{\"storage\":\"%s\"}}}}', and so on), then kubectl delete statefulset %s --cascade=orphan, which leaves the pods alone, and upgrade again" $size $companion.storage.size $name $companion.storage.size $name) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* How much a size is, as text to compare: the API server says 1.5Gi as 1536Mi. */}}
+{{- define "penstock.bytes" -}}
+{{- $units := dict "m" 0.001 "k" 1000 "M" 1e6 "G" 1e9 "T" 1e12 "P" 1e15 "E" 1e18 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 "Pi" 1125899906842624 "Ei" 1152921504606846976 -}}
+{{- mulf (regexFind "^[0-9.]+" .) (default 1 (get $units (regexFind "[a-zA-Z]+$" .))) -}}
 {{- end -}}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,26 @@ def pods(documents: list[Document]) -> list[tuple[str, Document]]:
         elif "template" in (document.get("spec") or {}):
             found.append((document["metadata"]["name"], document["spec"]["template"]["spec"]))
     return found
+
+
+def other_than_text(part: Any, path: str = "") -> set[str]:
+    """Where numbers, truth values and nothing stand: paths without the indices of lists."""
+    if isinstance(part, dict):
+        return {found for key, value in part.items() for found in other_than_text(value, f"{path}.{key}")}
+    if isinstance(part, list):
+        return {found for value in part for found in other_than_text(value, f"{path}[]")}
+    return set() if isinstance(part, str) else {path}
+
+
+def free_texts(schema: Document, values: Any, part: Document, text: str, path: str = "") -> Iterator[str]:
+    """Paths of the values that may be `text`."""
+    part = schema["$defs"][part["$ref"].rsplit("/", 1)[1]] if "$ref" in part else part
+    if isinstance(values, dict):
+        for key, value in values.items():
+            if key in part.get("properties", {}):
+                yield from free_texts(schema, value, part["properties"][key], text, f"{path}.{key}".lstrip("."))
+    elif "string" in part.get("type", ()) and "enum" not in part and re.search(part.get("pattern", ""), text):
+        yield path
 
 
 def closed(schema: Any, path: str = "") -> list[str]:

@@ -36,7 +36,7 @@ class _Kind:
     """When, whether a DELETED event told it, what it was, and as of which version it was not there."""
     told_gone: OrderedDict[str, tuple[float, Object, str]] = field(default_factory=OrderedDict)
     """By UID, those of `gone` that a DELETED event told, also where another of the name has come since; with the UID of
-    the `Cluster` that they named, as it was there then ("" where none was)."""
+    the `Cluster` that they named, as it was there then ("" where none was, or nobody acted)."""
     lists_to_come: set[str | None] | None = None
     """Namespaces (None: all) whose first list has not come; None where nothing is known of the resource."""
 
@@ -89,6 +89,13 @@ class Copies:
         kind = self._kinds.get(resource)
         found = kind.told_gone.get(uid) if kind else None
         return found is not None and found[2] != "" and found[2] == self._cluster_uid(resource, found[1])
+
+    def distrust(self) -> None:
+        """Says that nobody dealt with the DELETED events that have come: this operator begins to act only now. They may
+        have told of the end of a definition that is back, and prove no more than lists do."""
+        for kind in self._kinds.values():
+            for uid, (when, body, _) in kind.told_gone.items():
+                kind.told_gone[uid] = (when, body, "")
 
     def deleted_names(self, resource: Resource) -> Sequence[Name]:
         """Of all that `deleted` remembers."""

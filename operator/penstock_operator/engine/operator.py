@@ -128,6 +128,7 @@ class Operator:
 
     async def _lead(self, before: asyncio.Task[None] | None) -> None:
         await self._end(before)
+        self._parts.sweep.copies.distrust()
         self._parts.routing.put_all()
         async with asyncio.TaskGroup() as tasks:
             for runner in self._parts.runners:

@@ -34,7 +34,8 @@ class Objects(Protocol):
 
     def has_same_cluster(self, resource: Resource, uid: str) -> bool:
         """Whether the `Cluster` that an object named is there, and is the one that was there when the object's DELETED
-        event came: otherwise it may have gone with everything else, of which some has been made again."""
+        event came: otherwise it may have gone with everything else, of which some has been made again. False also
+        where the event came before this operator acted: nobody may have looked into what it told of."""
 
 
 class Connections(Protocol):

@@ -26,7 +26,7 @@ from penstock_operator.reconcile.cluster_external import plan_external
 from penstock_operator.reconcile.cluster_founded import is_founded, members_of_claims
 from penstock_operator.reconcile.cluster_moves import Moves, Planned
 from penstock_operator.reconcile.cluster_observed import Observed
-from penstock_operator.reconcile.cluster_roll import Roll, plan_roll
+from penstock_operator.reconcile.cluster_roll import Roll, may_leave, plan_roll
 from penstock_operator.reconcile.cluster_scale import Scale, plan_scale, pods_there
 from penstock_operator.reconcile.cluster_settings import domain_changes, running_changes
 from penstock_operator.reconcile.cluster_status import Findings, happenings, status_of
@@ -83,6 +83,9 @@ def reconcile(cluster: Cluster, observed: Observed, *, image: str, planned: Plan
         data_size=storage.sizes.get(names.DATA_CLAIM),
         etcd_size=storage.sizes.get(names.ETCD_CLAIM),
         is_founded=is_founded(cluster, observed),
+        may_leave=may_leave(observed, scale.pods),
+        # Without etcd none is ready and all serve: then one that is not ready is no less of a loss.
+        may_unready_leave=any(pod.is_ready for pod in observed.pods),
     )
     is_remade = any(isinstance(action, Remove) for action in storage.actions)
     skipped = {STATEFUL_SETS} if is_remade or (holds and not facts.replicas) else set()
@@ -106,7 +109,7 @@ def reconcile(cluster: Cluster, observed: Observed, *, image: str, planned: Plan
         status,
         () if cluster.spec.paused else tuple(actions),
         happenings(cluster, status, is_rolling=bool(roll.outdated)),
-        look_again(cluster, observed, found, bool(actions), holds),
+        look_again(cluster, observed, found, bool(actions), holds, facts.may_leave),
     )
     return Reconciled(plan, moves.planned if moves is not None else planned if moving else None)
 
@@ -228,7 +231,9 @@ def resource_of(action: ClusterAction) -> Resource | None:
             return None
 
 
-def look_again(cluster: Cluster, observed: Observed, found: Findings, acts: bool, holds: bool) -> float | None:
+def look_again(
+    cluster: Cluster, observed: Observed, found: Findings, acts: bool, holds: bool, may_leave: bool
+) -> float | None:
     """None where only events and the resync can bring anything new."""
     if cluster.spec.paused:
         return None
@@ -238,8 +243,9 @@ def look_again(cluster: Cluster, observed: Observed, found: Findings, acts: bool
     if holds:
         times.append(1.0)
     ready = sum(pod.is_ready for pod in observed.pods)
-    if observed.said is None or ready < found.scale.pods or observed.said.partitions.under_replicated:
+    said = observed.said
+    if said is None or ready < found.scale.pods or said.partitions.under_replicated or not may_leave:
         times.append(WAIT_S)
-    elif len(observed.said.picture.brokers) < found.scale.pods:
+    elif len(said.picture.brokers) < found.scale.pods:
         times.append(LOOK_S)
     return min((time for time in times if time is not None), default=None)

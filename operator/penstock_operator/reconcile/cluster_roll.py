@@ -61,6 +61,23 @@ def plan_roll(cluster: Cluster, observed: Observed, restart: str, pods: int, mem
     return Roll(numbers, restarted(chosen), reason="Rolling")
 
 
+def may_leave(observed: Observed, pods: int) -> bool:
+    """Whether a node that is drained may take a broker that is ready: when all are, for long enough that what brokers
+    say is of after it, and none of them has a replica that is not in sync. Replicas of brokers that have no pod are
+    not waited for, nor partitions without a leader while all brokers are ready: waiting brings neither back. Where
+    brokers cannot be asked, ready pods are all that is known, and a drain must not hang for that."""
+    by_ordinal = observed.by_ordinal
+    for ordinal in range(pods):
+        pod = by_ordinal.get(ordinal)
+        if pod is None or not pod.is_ready or pod.is_terminating:
+            return False
+        since = seconds_between(pod.ready_since, observed.now)
+        if since is not None and since < SETTLE_S:
+            return False
+    behind = observed.said.partitions.behind if observed.said is not None else {}
+    return not any(behind.get(ordinal) for ordinal in range(pods))
+
+
 def waiting(there: Sequence[Pod], observed: Observed, pods: int) -> str:
     """The reason of a roll that waits: between two restarts, or for what does not end by itself."""
     if any(pod.problem for pod in there):

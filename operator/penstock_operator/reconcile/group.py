@@ -12,7 +12,7 @@ from penstock_operator.model.group import ConsumerGroup, ConsumerGroupStatus, Re
 from penstock_operator.ports.brokers import DELETION_POLICY, OWNER, RESET_ID, GroupState, OffsetState
 from penstock_operator.ports.kube import Happening
 from penstock_operator.reconcile import group_reset
-from penstock_operator.reconcile.group_types import Action, Commit, GroupPlan, Observed, Settings, is_there
+from penstock_operator.reconcile.group_types import Action, Commit, GroupPlan, Observed, Settings, is_idle, is_there
 from penstock_operator.reconcile.plan import Plan
 
 READY, HEALTHY = "Ready", "Healthy"
@@ -64,6 +64,9 @@ def _offsets(
         is_news = told is not None and told.id == reset.id and told.phase != "Done"
         text = f"reset {reset.id}: {now.total_changes} offsets were set to {reset.to}"
         return (), (Happening("Normal", "ResetDone", text),) if is_news else (), now, None
+    progress = group_reset.progress(desired, seen.group)
+    if progress in ("all", "lost") or (progress == "part" and not is_idle(seen.group)):
+        return _broken_off(desired, progress)
     now, offsets = group_reset.planned(desired, seen)
     is_new = told is None or (told.id, told.phase) != (now.id, now.phase)
     happenings = (_reset_told(now.phase, now.id, now.message, now.total_changes),) if is_new else ()
@@ -73,6 +76,21 @@ def _offsets(
     if group_reset.is_only_shown(reset, desired) and any(topic not in seen.partitions for topic in reset.topics):
         return actions, happenings, now, TOPIC_LOOK_S
     return actions, happenings, now, SOON_S if now.phase == "Planned" and not now.message else None
+
+
+def _broken_off(
+    desired: ConsumerGroup, progress: group_reset.Progress
+) -> tuple[tuple[Action, ...], tuple[Happening, ...], ResetStatus | None, float | None]:
+    """Of a reset that is not to be committed again: noted where all of it was, given up where that cannot be told.
+    While nothing may be done its plan stays as it is: it is what shows how far it came."""
+    reset, told = desired.spec.reset, desired.status.reset
+    assert reset is not None, "no reset is asked for"
+    if group_reset.is_only_shown(reset, desired):
+        return (), (), told, None
+    if progress == "all":
+        return (Settings({RESET_ID: reset.id}),), (), told, SOON_S
+    failed = group_reset.given_up(desired)
+    return (), (_reset_told(failed.phase, failed.id, failed.message, failed.total_changes),), failed, None
 
 
 def shown_status(desired: ConsumerGroup, group: GroupState | None) -> ConsumerGroupStatus:

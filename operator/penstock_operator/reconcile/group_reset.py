@@ -1,16 +1,19 @@
 """Setting a group's offsets: a reset that is done once, and where a group begins. Used by `reconcile.group`.
 
 A reset goes: its plan is written into the status (Planned), then offsets are committed, then its id is set with the
-group (`penstock.reset.id`), then the status says Done. Wherever that breaks off it goes on: until the id is set the
-commit is done again, to the same place. The id is kept by the brokers, so neither applying the manifest again, nor
-another object, nor another operator does it a second time. The group's newest id counts: an older one applied after it
-is a new wish. One that cannot be done is Failed, and stays so: another try is another id.
+group (`penstock.reset.id`), then the status says Done. Wherever that breaks off it goes on: what is committed is
+compared with the plan, so that a commit that was done is not done again, as consumers may have read since. The id is
+kept by the brokers, so neither applying the manifest again, nor another object, nor another operator does it a second
+time. The group's newest id counts: an older one applied after it is a new wish. One that cannot be done is Failed, and
+stays so: another try is another id.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Literal
+
+import msgspec
 
 from penstock_operator.model.group import ConsumerGroup, OffsetReset, ResetStatus
 from penstock_operator.ports.brokers import RESET_ID, GroupState
@@ -19,7 +22,9 @@ from penstock_operator.reconcile.group_types import At, Observed, is_idle
 EARLIEST, LATEST = -2, -1
 SHOWN_CHANGES = 100
 AGAIN = "for another try give the reset another id"
+ARROW = " → "
 Phase = Literal["Planned", "Done", "Refused", "Failed"]
+Progress = Literal["none", "part", "all", "lost"]
 
 
 def is_done(reset: OffsetReset, desired: ConsumerGroup, group: GroupState | None) -> bool:
@@ -104,6 +109,32 @@ def targets(desired: ConsumerGroup, seen: Observed) -> dict[At, int]:
     return dict(seen.offsets)
 
 
+def progress(desired: ConsumerGroup, group: GroupState | None) -> Progress:
+    """How far a reset has come whose plan was written: where offsets are, beside the plan's "from → to". "lost": at
+    neither, as after a commit somebody has read on, or has just read on after the plan."""
+    reset, told = desired.spec.reset, desired.status.reset
+    if reset is None or told is None or (told.id, told.phase, told.message) != (reset.id, "Planned", ""):
+        return "none"
+    now = {f"{o.topic}-{o.partition}": str(o.committed) for o in group.offsets} if group is not None else {}
+    is_before, is_after, is_either = True, True, True
+    for change in told.changes:
+        place, _, steps = change.rpartition(": ")
+        before, _, after = steps.partition(ARROW)
+        at = now.get(place, "none")
+        is_before, is_after = is_before and at == before, is_after and at == after
+        is_either = is_either and at in (before, after)
+    return "none" if is_before else "all" if is_after else "part" if is_either else "lost"
+
+
+def given_up(desired: ConsumerGroup) -> ResetStatus:
+    """Of a reset of which nobody can tell any more whether it was done."""
+    reset, told = desired.spec.reset, desired.status.reset
+    assert reset is not None, "no reset is asked for"
+    assert told is not None, "nothing was planned"
+    why = "it broke off, and somebody has read since: offsets are neither where they were nor where it sets them"
+    return msgspec.structs.replace(told, phase="Failed", message=f"{why}; {AGAIN}")
+
+
 def planned(desired: ConsumerGroup, seen: Observed) -> tuple[ResetStatus, dict[At, int]]:
     """The status of a reset that is not done, and the offsets that are to be committed now (none: not now)."""
     reset = desired.spec.reset
@@ -119,7 +150,7 @@ def planned(desired: ConsumerGroup, seen: Observed) -> tuple[ResetStatus, dict[A
         return _told(reset, "Failed", f"{why}; {AGAIN}"), {}
     before = {(o.topic, o.partition): o.committed for o in seen.group.offsets} if seen.group else {}
     changes = tuple(
-        f"{topic}-{partition}: {before.get((topic, partition), 'none')} → {offset}"
+        f"{topic}-{partition}: {before.get((topic, partition), 'none')}{ARROW}{offset}"
         for (topic, partition), offset in sorted(wanted.items())
     )
     if not is_idle(seen.group):

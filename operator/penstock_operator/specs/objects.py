@@ -35,6 +35,10 @@ class Facts:
     """Of the claims in the StatefulSet, where that is not yet what is wanted."""
     etcd_size: str | None = None
     is_founded: bool = False
+    may_leave: bool = True
+    """Whether a node that is drained may take a broker that is ready."""
+    may_unready_leave: bool = True
+    """Whether it may take brokers that are not."""
 
 
 def render(cluster: Cluster, facts: Facts) -> list[tuple[Resource, Object]]:
@@ -43,7 +47,7 @@ def render(cluster: Cluster, facts: Facts) -> list[tuple[Resource, Object]]:
         (SERVICES, headless_service(cluster)),
         (SERVICES, bootstrap_service(cluster)),
         *((SERVICES, external_service(cluster, ordinal)) for ordinal in external_ordinals(cluster, facts)),
-        (BUDGETS, budget(cluster)),
+        (BUDGETS, budget(cluster, facts)),
         (CONFIG_MAPS, config_map(cluster, facts)),
         (STATEFUL_SETS, stateful_set(cluster, facts)),
     ]
@@ -100,11 +104,16 @@ def port(name: str, number: int) -> Object:
     return {"name": name, "port": number, "targetPort": name, "protocol": "TCP"}
 
 
-def budget(cluster: Cluster) -> Object:
-    """Nodes are drained one broker at a time."""
+def budget(cluster: Cluster, facts: Facts) -> Object:
+    """Nodes are drained one broker at a time, and the next one when the last is in sync again: to be ready, which is
+    what Kubernetes sees, a broker needs no more than its lease."""
     name = cluster.metadata.name
     return names.owned(cluster, "policy/v1", "PodDisruptionBudget", names.budget(name)) | {
-        "spec": {"maxUnavailable": 1, "selector": {"matchLabels": names.selector(name)}}
+        "spec": {
+            "maxUnavailable": 1 if facts.may_leave else 0,
+            "unhealthyPodEvictionPolicy": "AlwaysAllow" if facts.may_unready_leave else "IfHealthyBudget",
+            "selector": {"matchLabels": names.selector(name)},
+        }
     }
 
 

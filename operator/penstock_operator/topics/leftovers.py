@@ -1,6 +1,6 @@
 """Topics whose object went while nobody looked: what is stored with them decides. Used by `controller`.
 
-An event that came is dealt with by its key. Here is what no event told: an owner that is missing from two complete
+An event that came is dealt with by its key. Here is what no event proves: an owner that is missing from two complete
 lists in a row, which are asked for only where there is a topic whose owner is not known. Clusters that were made a
 moment ago are left out, and lists without a Topic that was not: Topics may be on their way.
 """
@@ -27,7 +27,7 @@ from penstock_operator.reconcile.topic import reconcile
 from penstock_operator.reconcile.topic_deletion import fate
 from penstock_operator.reconcile.topic_types import Observed, TopicAction
 from penstock_operator.topics.carrying import carry_out
-from penstock_operator.topics.looking import Wishes, cluster_of, gone, live, name_of, topic_name_of, wishes
+from penstock_operator.topics.looking import Wishes, cluster_of, gone, last_word, live, name_of, topic_name_of, wishes
 from penstock_operator.topics.troubles import ClusterKey
 
 log = structlog.get_logger("penstock.operator.topics")
@@ -87,7 +87,7 @@ class Leftovers:
             if not owner or topic.settings.get(DELETION_POLICY) != "Delete" or known.wants(name, owner):
                 continue
             last = self._objects.deleted_of_uid(TOPICS, owner)
-            if last is not None:
+            if last is not None and (last_word(last) != "Delete" or self._objects.has_same_cluster(TOPICS, owner)):
                 self._put(Key("Topic", cluster[0], str(last["metadata"]["name"])))
             elif not known.by_topic.get(name):
                 found[name] = topic

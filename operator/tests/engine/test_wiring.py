@@ -14,7 +14,7 @@ import replica
 from doubles.api_server import ApiServer
 
 from penstock_operator.engine import sweep as sweeping
-from penstock_operator.ports.kube import CLUSTERS, CONSUMER_GROUPS, NODES, PODS, TOPICS
+from penstock_operator.ports.kube import CLUSTERS, CONSUMER_GROUPS, LEASES, NODES, PODS, TOPICS
 
 
 def group(name: str, namespace: str = "ns", **spec: Any) -> dict[str, Any]:
@@ -200,3 +200,28 @@ async def test_stopping_gives_the_lease_up_and_ends_within_seconds(
     async with asyncio.timeout(10):
         await going.end()
     assert server.kube.read(LEASES, "ns", "test-operator")["spec"]["holderIdentity"] == ""
+
+
+async def test_what_was_deleted_while_another_replica_acted_is_not_taken_for_a_proof(
+    server: ApiServer, start: Callable[..., Going]
+) -> None:
+    lease = {"metadata": {"name": "test-operator", "namespace": "ns"}}
+    held = {"holderIdentity": "another", "leaseDurationSeconds": 15, "leaseTransitions": 0}
+    server.kube.put(LEASES, lease | {"spec": held})
+    server.kube.put(CLUSTERS, {"metadata": {"name": "c", "namespace": "ns"}, "spec": {}})
+    before = server.kube.put(CONSUMER_GROUPS, group("before"))["metadata"]["uid"]
+    after = server.kube.put(CONSUMER_GROUPS, group("after"))["metadata"]["uid"]
+    going = start("ns")
+    copies = going.made.copies
+    await until(lambda: len(copies.of(CONSUMER_GROUPS)) == 2 and bool(copies.of(CLUSTERS)), "all is seen")
+    await until(lambda: server.requests["WATCH", "consumergroups"] > 0, "it watches")
+    server.kube.remove(CONSUMER_GROUPS, "ns", "before")
+    await until(lambda: copies.deleted(CONSUMER_GROUPS, "ns", "before") is not None, "it is told")
+    assert copies.has_same_cluster(CONSUMER_GROUPS, before)
+    server.kube.put(LEASES, lease | {"spec": held | {"holderIdentity": ""}})
+    await until(lambda: going.status("after") == "a", "it acts")
+    assert copies.deleted_of_uid(CONSUMER_GROUPS, before) is not None, "what it said is still known"
+    assert not copies.has_same_cluster(CONSUMER_GROUPS, before)
+    server.kube.remove(CONSUMER_GROUPS, "ns", "after")
+    await until(lambda: going.controller.deleted.count("after") > 0, "it is told")
+    assert copies.has_same_cluster(CONSUMER_GROUPS, after)

@@ -80,6 +80,80 @@ def test_a_reset_that_broke_off_is_done_to_its_end(call: str) -> None:
     play()
 
 
+async def breaks_off(world: World, **spec: Any) -> None:
+    """A reset to the end whose offsets are committed, and of which nothing is noted: the operator has died."""
+    with_orders(world)
+    world.c.fail_next("change_groups", BrokersError("the operator was killed here"), times=1_000)
+    world.apply("billing", reset={"id": "one", "to": "latest"}, **spec)
+    while committed(world) != 20:
+        await asyncio.sleep(0.1)
+    await world.stop()
+    world.c.mend()
+
+
+def read(world: World, offset: int, members: int) -> None:
+    """Where consumers are, and how many they still are."""
+    world.c.log("orders").end = 120
+    group = world.c.groups_by_id["billing"]
+    group.offsets[AT], group.members, group.state = offset, members, "Stable" if members else "Empty"
+
+
+@pytest.mark.parametrize("members", [0, 1])
+@pytest.mark.parametrize("while_paused", [False, True])
+def test_a_reset_that_broke_off_after_its_commit_is_not_done_again(members: int, while_paused: bool) -> None:
+    @in_a_world
+    async def play(world: World) -> None:
+        await breaks_off(world)
+        read(world, 20, members)
+        if while_paused:
+            world.apply("billing", reset={"id": "one", "to": "latest"}, paused=True)
+            await world.restart()
+            await asyncio.sleep(30)
+            assert "billing" not in world.c.group_settings
+            await world.stop()
+            world.apply("billing", reset={"id": "one", "to": "latest"}, paused=False)
+        await world.restart()
+        await asyncio.sleep(30)
+        assert (committed(world), world.c.group_settings["billing"][RESET_ID]) == (20, "one")
+        assert world.status("billing")["reset"]["phase"] == "Done"
+        assert world.status("billing")["reset"]["changes"] == ["orders-0: 7 → 20"]
+        assert world.reasons().count("ResetDone") == 1
+        read(world, 30, 0)
+        await asyncio.sleep(30)
+        assert committed(world) == 30, "90 records would be skipped"
+
+    play()
+
+
+@pytest.mark.parametrize("members", [0, 1])
+@pytest.mark.parametrize("while_paused", [False, True])
+def test_a_reset_that_broke_off_and_after_which_somebody_has_read_is_given_up(members: int, while_paused: bool) -> None:
+    @in_a_world
+    async def play(world: World) -> None:
+        await breaks_off(world)
+        read(world, 30, members)
+        if while_paused:
+            world.apply("billing", reset={"id": "one", "to": "latest"}, paused=True)
+            await world.restart()
+            await asyncio.sleep(30)
+            await world.stop()
+            world.apply("billing", reset={"id": "one", "to": "latest"}, paused=False)
+        await world.restart()
+        await asyncio.sleep(30)
+        read(world, 30, 0)
+        await asyncio.sleep(30)
+        assert committed(world) == 30, "90 records would be skipped"
+        reset = world.status("billing")["reset"]
+        assert reset["phase"] == "Failed"
+        assert "somebody has read since" in reset["message"]
+        assert "another id" in reset["message"]
+        world.apply("billing", reset={"id": "two", "to": "latest"})
+        await asyncio.sleep(10)
+        assert committed(world) == 120
+
+    play()
+
+
 @pytest.mark.parametrize(
     ("reset", "offset"),
     [

@@ -8,9 +8,13 @@ from typing import Any
 import pytest
 from reconcile.cluster_tables import NEW, NOW, OLD, away, broken, cluster, observed, part, pod, said, topics
 
-from penstock_operator.reconcile.cluster_observed import Observed
+from penstock_operator.ports.brokers import PartitionState
+from penstock_operator.ports.kube import BUDGETS
+from penstock_operator.reconcile.cluster import reconcile
+from penstock_operator.reconcile.cluster_actions import Apply
+from penstock_operator.reconcile.cluster_observed import Observed, Pod, Said
 from penstock_operator.reconcile.cluster_partitions import summary
-from penstock_operator.reconcile.cluster_roll import plan_roll
+from penstock_operator.reconcile.cluster_roll import may_leave, plan_roll
 from penstock_operator.specs.notes import Notes
 
 THREE = [0, 1, 2]
@@ -202,3 +206,36 @@ def test_who_was_there_before_its_external_address_was_known_is_restarted(unknow
     seen = observed([pod(0), pod(1), pod(2)], said(THREE))
     roll = plan_roll(cluster(), seen, NEW, 3, 0, Notes(external_unknown_to={1: unknown_to}))
     assert (roll.action.ordinal if roll.action is not None else None) == goes
+
+
+ALL = [pod(0), pod(1), pod(2)]
+
+
+@pytest.mark.parametrize(
+    ("pods", "says", "may"),
+    [
+        (ALL, said([0, 1, 2], topics(t=part([0, 1, 2]))), True),
+        (ALL, said([0, 1, 2], topics(t=part([0, 1, 2], [0, 1]))), False),
+        # a broker that is away, is ending, or came back a moment ago: what brokers say may be from before
+        ([pod(0), pod(1)], said([0, 1], topics(t=part([0, 1]))), False),
+        ([pod(0), pod(1), away(2)], said([0, 1, 2], topics(t=part([0, 1, 2]))), False),
+        ([pod(0), pod(1), pod(2, is_terminating=True)], said([0, 1, 2], topics(t=part([0, 1, 2]))), False),
+        ([pod(0), pod(1), pod(2, ready_since=NOW)], said([0, 1, 2], topics(t=part([0, 1, 2]))), False),
+        # what no waiting brings back: a broker without a pod, a partition's only replica; and brokers that are silent
+        (ALL, said([0, 1, 2], topics(t=part([0, 1, 7], [0, 1]))), True),
+        (ALL, said([0, 1, 2], topics(t=PartitionState(-1, (7,), (7,)))), True),
+        (ALL, None, True),
+    ],
+)
+def test_a_drained_node_may_take_a_broker_only_while_all_others_that_come_back_are_in_sync(
+    pods: list[Pod], says: Said | None, may: bool
+) -> None:
+    assert may_leave(observed(pods, says, replicas=3), 3) is may
+
+
+@pytest.mark.parametrize(("first", "policy"), [(pod(0), "AlwaysAllow"), (away(0), "IfHealthyBudget")])
+def test_brokers_that_are_not_ready_may_leave_with_their_node_unless_none_is(first: Pod, policy: str) -> None:
+    seen = observed([first, away(1), away(2)], said([0, 1, 2], topics(t=part([0, 1, 2]))), replicas=3)
+    actions = reconcile(cluster(), seen, image="penstock:1").plan.actions
+    (budget,) = [action.body for action in actions if isinstance(action, Apply) and action.resource == BUDGETS]
+    assert (budget["spec"]["maxUnavailable"], budget["spec"]["unhealthyPodEvictionPolicy"]) == (0, policy)

@@ -54,6 +54,8 @@ RESET, ANOTHER = OffsetReset(id="one", to="earliest"), OffsetReset(id="two", to=
 LATEST_ORDERS = OffsetReset(id="r", to="latest", topics=("orders",))
 PLAN = ResetStatus(id="one", phase="Planned", changes=("orders-0: 10 → 0",), total_changes=3)
 PLANNED = ConsumerGroupStatus(reset=PLAN)
+ANEW = ResetStatus(id="one", phase="Planned", changes=("orders-0: none → 9",), total_changes=1)
+PLANNED_ANEW = ConsumerGroupStatus(reset=ANEW)
 IDLE, BUSY = GroupState("billing", "Empty", 0, HERE), GroupState("billing", "Stable", 2, HERE)
 EARLY = {("orders", 0): 0, ("orders", 1): 0, ("bills", 0): 0}
 
@@ -180,7 +182,7 @@ def go(desired: ConsumerGroup, seen: Observed) -> Any:
         ),
         # a group that does not exist yet, with topics named
         (
-            wanted(PLANNED, reset=OffsetReset(id="one", to="latest", topics=("orders",))),
+            wanted(PLANNED_ANEW, reset=OffsetReset(id="one", to="latest", topics=("orders",))),
             Observed(None, partitions={"orders": 1}, offsets={("orders", 0): 9}),
             "Planned",
             "",
@@ -201,6 +203,21 @@ def test_a_reset_goes_through_its_phases(
         assert settings == Settings({RESET_ID: desired.spec.reset.id}), "the id is written after the offsets"
     else:
         assert plan.actions == ()
+
+
+@pytest.mark.parametrize(
+    ("bills", "members", "phase", "actions"),
+    [(1, 0, "Planned", 2), (1, 1, "Failed", 0), (0, 1, "Planned", 1), (7, 0, "Failed", 0)],
+)
+def test_a_commit_that_was_half_done_is_done_again_only_while_nobody_can_have_read(
+    bills: int, members: int, phase: str, actions: int
+) -> None:
+    changes = ("bills-0: 1 → 0", "orders-0: 10 → 0")
+    told = ConsumerGroupStatus(reset=ResetStatus(id="one", phase="Planned", changes=changes, total_changes=2))
+    group = state(at("orders", 0, 0, 15), at("bills", 0, bills, 2), members=members)
+    plan = go(wanted(told, reset=RESET), Observed(group, offsets={("orders", 0): 0, ("bills", 0): 0}))
+    assert plan.status.reset.phase == phase
+    assert len(plan.actions) == actions
 
 
 def test_a_reset_is_done_to_its_end_when_it_broke_off_anywhere() -> None:

@@ -49,7 +49,7 @@ class World:
         self.brokers = brokers or InMemoryBrokers()
         self.connections = Connected()
         self.queue = HandQueue(self)
-        Routing(self.kube.objects, self.queue)
+        self.routing = Routing(self.kube.objects, self.queue)
         self.controller = self.started()
         self.errors: list[str] = []
         self.kube.put(CLUSTERS, {"metadata": {"name": CLUSTER, "namespace": NS}, "spec": {}})
@@ -62,6 +62,12 @@ class World:
             now=lambda: self.time, wall=lambda: EPOCH_S + self.time,
         )  # fmt: skip
         return self.controller
+
+    def take_over(self) -> None:
+        """A replica that saw what the watches told begins to act, as `engine.operator` has it."""
+        self.started()
+        self.kube.objects.distrust()
+        self.routing.put_all()
 
     # What users do
 
