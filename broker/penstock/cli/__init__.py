@@ -16,4 +16,9 @@ def main() -> None:
         os.environ.setdefault("TYPER_USE_RICH", "0")
     from penstock.cli.root import app
 
-    app(prog_name="penstock")
+    try:
+        app(prog_name="penstock")
+    except SystemExit as e:
+        if isinstance(e.__context__, BrokenPipeError):
+            sys.exit(0)  # whoever read the help has enough
+        raise

@@ -12,9 +12,20 @@ from typing import Annotated, Any, Literal, NoReturn
 import typer
 
 from penstock.client.errors import BrokerError, ClientError, ConnectionFailed, NoBrokerAvailable, UnknownTopic
+from penstock.client.metadata import parse_bootstrap
 from penstock.wire.errors import ErrorCode
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+
+
+def check_bootstrap(servers: str) -> str:
+    """An address that is none is wrong usage."""
+    try:
+        parse_bootstrap(servers)
+    except ValueError as e:
+        raise typer.BadParameter(str(e)) from None
+    return servers
+
 
 Bootstrap = Annotated[
     str,
@@ -24,6 +35,7 @@ Bootstrap = Annotated[
         envvar="PENSTOCK_BOOTSTRAP",
         metavar="HOST:PORT",
         help="A broker to begin with, or several with commas between.",
+        callback=check_bootstrap,
     ),
 ]
 Format = Literal["text", "json"]

@@ -15,6 +15,7 @@ from penstock.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, CommandError, Exit
 from penstock.cli.root import make_app
 from penstock.cli.times import format_time, parse_time_ms
 from penstock.client import Consumer, Record, TopicPartition
+from penstock.client.types import Headers
 from penstock.runtime.clock import SystemClock
 
 app = make_app()
@@ -78,7 +79,8 @@ def consume(
 
     With `--group` it goes on where the group is (at the beginning where it committed nothing). With `--output json`
     each message is a line with topic, partition, offset, timestamp_ms, key, value and headers; what is no UTF-8 stands
-    under key_base64 and value_base64.
+    under key_base64 and value_base64. Headers are an object, or a list of objects with key and value where names come
+    twice or values are no UTF-8.
 
     Examples:
 
@@ -207,8 +209,15 @@ def document(tp: TopicPartition, record: Record) -> dict[str, Any]:
         **content("value", record.value),
     }
     if record.headers:
-        found["headers"] = {name: None if v is None else v.decode("utf-8", "replace") for name, v in record.headers}
+        found["headers"] = headers(record.headers)
     return found
+
+
+def headers(pairs: Headers) -> dict[str, str | None] | list[dict[str, str | None]]:
+    """An object where that says everything, else a list: names may come twice, and values be no UTF-8."""
+    listed = [{"key": name, **content("value", data)} for name, data in pairs]
+    plain = {entry["key"]: entry["value"] for entry in listed if entry["key"] is not None and "value" in entry}
+    return plain if len(plain) == len(listed) else listed
 
 
 def content(name: str, data: bytes | None) -> dict[str, str | None]:

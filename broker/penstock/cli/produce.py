@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 import sys
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Annotated, Any, BinaryIO, Literal
@@ -17,7 +18,7 @@ from penstock.cli.lines import read_lines
 from penstock.cli.output import print_json
 from penstock.cli.progress import Progress
 from penstock.cli.root import make_app
-from penstock.client import Producer
+from penstock.client import Delivery, Producer
 from penstock.client.types import Headers
 
 app = make_app()
@@ -81,10 +82,12 @@ def produce(
 ) -> None:
     """Send messages: each line of a file or of standard input is one.
 
-    With `--format json` each line is a document with `value` and, if wanted, `key`, `headers` (an object),
-    `partition`, `timestamp_ms`. A value that is no string is sent as JSON; `value_base64` and `key_base64` give bytes.
-    This is what `penstock consume --output json` writes. A copy keeps the partitions of its original; where the target
-    has fewer of them, `--ignore-partition` has the keys decide.
+    With `--format json` each line is a document with `value` and, if wanted, `key`, `headers` (an object, or a list of
+    objects with `key` and `value`), `partition`, `timestamp_ms`. A value that is no string is sent as JSON;
+    `value_base64` and `key_base64` give bytes. This is what `penstock consume --output json` writes. A copy keeps the
+    partitions of its original; where the target has fewer of them, `--ignore-partition` has the keys decide.
+
+    It stops at the first message that is refused, or not acknowledged in time.
 
     Examples:
 
@@ -135,10 +138,7 @@ def parse_document(line: bytes, options: Options) -> Message:
     key = part(document, "key")
     if key is None and options.key is not None:
         key = options.key.encode()
-    headers = document.get("headers") or {}
-    if not isinstance(headers, dict):
-        raise ValueError('"headers" is no object')
-    named = [(name, None if v is None else content(v)) for name, v in headers.items()]
+    named = parse_headers(document.get("headers") or {})
     partition, timestamp_ms = document.get("partition"), document.get("timestamp_ms")
     for name, number in (("partition", partition), ("timestamp_ms", timestamp_ms)):
         if number is not None and (isinstance(number, bool) or not isinstance(number, int)):
@@ -149,8 +149,22 @@ def parse_document(line: bytes, options: Options) -> Message:
     return Message(part(document, "value"), key, [*options.headers, *named], chosen, timestamp_ms)
 
 
+def parse_headers(headers: object) -> list[tuple[str, bytes | None]]:
+    """An object of names and values, or a list of objects with `key` and `value` or `value_base64`."""
+    if isinstance(headers, dict):
+        return [(name, None if v is None else content(v)) for name, v in headers.items()]
+    if not isinstance(headers, list):
+        raise ValueError('"headers" is neither an object nor a list')
+    found = []
+    for header in headers:
+        if not isinstance(header, dict) or not isinstance(name := header.get("key"), str):
+            raise ValueError('"headers" has something that is no object with a "key"')
+        found.append((name, part(header, "value")))
+    return found
+
+
 def part(document: dict[str, Any], name: str) -> bytes | None:
-    """A key or value: text, JSON, or bytes in base64."""
+    """A key or value: text, JSON, or bytes in base64. Raises ValueError."""
     encoded = document.get(f"{name}_base64")
     if encoded is not None:
         try:
@@ -169,7 +183,7 @@ def open_source(file: str, stack: AsyncExitStack) -> BinaryIO:
     return sys.stdin.buffer if file == "-" else stack.enter_context(open(file, "rb"))
 
 
-async def send(producer: Producer, topic: str, message: Message) -> None:
+async def send(producer: Producer, topic: str, message: Message) -> Delivery:
     """Raises ValueError where the topic does not have the message's partition."""
     partition = message.partition
     if partition is not None and not 0 <= partition < (count := await producer.partitions(topic)):
@@ -177,7 +191,7 @@ async def send(producer: Producer, topic: str, message: Message) -> None:
             f"topic {topic!r} has no partition {partition}: it has {count}. With --ignore-partition the keys decide, "
             "--partition names one for all, `penstock topic alter` adds some"
         )
-    await producer.send(
+    return await producer.send(
         topic,
         message.value,
         key=message.key,
@@ -185,6 +199,26 @@ async def send(producer: Producer, topic: str, message: Message) -> None:
         headers=message.headers,
         timestamp_ms=message.timestamp_ms,
     )
+
+
+async def read_until(source: BinaryIO, failed: asyncio.Event) -> AsyncIterator[list[bytes]]:
+    """The lines of a source that may go on for ever, until something that was sent has failed."""
+    lines = read_lines(source)
+    failing = asyncio.create_task(failed.wait())
+    try:
+        while True:
+            reading = asyncio.ensure_future(anext(lines, None))
+            await asyncio.wait({reading, failing}, return_when=asyncio.FIRST_COMPLETED)
+            if failing.done() and not reading.done():
+                reading.cancel()
+                await asyncio.gather(reading, return_exceptions=True)
+                return
+            chunk = reading.result()
+            if chunk is None:
+                return
+            yield chunk
+    finally:
+        failing.cancel()
 
 
 async def produce_all(
@@ -198,17 +232,22 @@ async def produce_all(
         progress = stack.enter_context(Progress("messages sent", quiet=source.isatty()))
         began = loop.time()
         count = size_bytes = 0
-        async for lines in read_lines(source):
+        failed = asyncio.Event()
+        async for lines in read_until(source, failed):
             for line in lines:
                 try:
                     message = parse_line(line, options)
-                    await send(producer, topic, message)
+                    delivery = await send(producer, topic, message)
                 except ValueError as e:
                     where = "standard input" if file == "-" else file
                     raise CommandError(f"{where}, line {count + 1}: {e}", ExitCode.USAGE) from None
                 count += 1
                 size_bytes += len(message.value or b"") + len(message.key or b"")
             progress.show(count)
+            # The last of a chunk is known last, or nearly so; the next chunk tells of what came later.
+            delivery.add_done_callback(lambda _: failed.set() if producer.failure is not None else None)
+            if producer.failure is not None:
+                break
         await producer.flush()
         seconds = loop.time() - began
     if as_json:

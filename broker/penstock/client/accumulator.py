@@ -208,7 +208,8 @@ class Memory:
             if future.done() and not future.cancelled():
                 self.give_back(size_bytes)  # it was granted in the moment of cancelling
             else:
-                self._waiters.remove(entry)
+                if entry in self._waiters:  # unless it was passed over already
+                    self._waiters.remove(entry)
                 self._grant()
             raise
 

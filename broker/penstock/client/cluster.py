@@ -111,7 +111,7 @@ class Cluster:
         if self._refreshing is None or self._refreshing.done():
             self._refreshing = asyncio.create_task(self._refresh())
             self._refreshing.add_done_callback(lambda t: t.cancelled() or t.exception())
-        await asyncio.shield(self._refreshing)
+        await self._shared(self._refreshing)
 
     def invalidate(self) -> None:
         """Has metadata asked for again soon: somebody was told by a broker that it is out of date."""
@@ -238,7 +238,17 @@ class Cluster:
                 raise NoBrokerAvailable(f"broker {node_id} is not known: the metadata does not name it")
             task = self._opening[key] = asyncio.create_task(self._open(key, node))
             task.add_done_callback(lambda t: t.cancelled() or t.exception())  # who waited for it may have given up
-        return await asyncio.shield(task)
+        return await self._shared(task)
+
+    async def _shared(self, task: asyncio.Task[T]) -> T:
+        """The outcome of work that several may wait for: one who is cancelled leaves it to the others.
+
+        Raises `Closed` where `close` ended it.
+        """
+        await asyncio.wait({task})
+        if task.cancelled():
+            raise Closed("the client is closed")
+        return task.result()
 
     async def _open(self, key: tuple[int, str], node: Node) -> Connection:
         try:
@@ -267,6 +277,8 @@ class Cluster:
 
     async def any_connection(self) -> Connection:
         """A connection to whichever broker answers: one that is open, a known one, a bootstrap address."""
+        if self._closed:
+            raise Closed("the client is closed")
         for connection in (self._bootstrap, *self._connections.values()):
             if connection is not None and not connection.closed and not connection.expiring:
                 return connection

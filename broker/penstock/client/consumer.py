@@ -46,9 +46,11 @@ class Consumer:
       are read through a rebalance.
     - `offset_reset`: where to start without a committed offset: "earliest", "latest" (the default) or "error".
     - `auto_commit`: commits what earlier calls handed out, each `auto_commit_interval_ms`, when partitions are given
-      up, and when the consumer closes. Off unless there is a group and it is asked for.
+      up, and when the consumer closes, unless an exception ends its `async with`. Off unless there is a group and it is
+      asked for.
     - `fetch_*`: how much one request asks for, and how long the broker may wait for `fetch_min_bytes`.
       `buffer_bytes` bounds what is fetched ahead.
+    - `rack_id`: where this consumer runs. A leader that knows a replica there has it read from that one (KIP-392).
     - `security`: TLS and SASL; without it connections are plain.
     - `metadata_max_age_ms`: how soon new partitions and topics are seen.
 
@@ -131,7 +133,7 @@ class Consumer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.close()
+        await self.close(commit=kind is None)
 
     async def start(self) -> None:
         """Connects. Raises `NoBrokerAvailable`."""
@@ -143,14 +145,18 @@ class Consumer:
         self._polling = Polling(self._cluster, self._fetch, self._group, self._offset_reset, self._auto_commit_s)
         self._started = True
 
-    async def close(self, *, leave: bool = True) -> None:
-        """Commits (with `auto_commit`), leaves the group unless the member is static, closes. Idempotent."""
+    async def close(self, *, leave: bool = True, commit: bool = True) -> None:
+        """Commits (with `auto_commit`), leaves the group unless the member is static, closes. Idempotent.
+
+        Closing says that all that was handed out has been dealt with; `commit=False` has what was not come again.
+        A task that waits in `getmany` or `getone` gets `Closed`, iteration ends.
+        """
         if self._closed:
             return
         self._closed = True
         if self._started:
             try:
-                await self._polling.close(leave=leave)
+                await self._polling.close(leave=leave, commit=commit)
             finally:
                 await self._cluster.close()
 
@@ -231,7 +237,13 @@ class Consumer:
 
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
         while not self._closed:
-            yield await self.getone()
+            try:
+                record = await self.getone()
+            except Closed:
+                if self._closed:
+                    return
+                raise
+            yield record
 
     # Positions
 

@@ -60,13 +60,13 @@ class Fetcher:
         for state in self.positions.states.values():
             if not self._fetchable(state):
                 continue
-            leader = self.cluster.metadata.leader(*state.tp)
-            if leader < 0:
+            node_id = self._source(state)
+            if node_id < 0:
                 self.cluster.follow([state.tp.topic])
                 self.cluster.invalidate()
                 self._later()
-            elif leader not in self._tasks:
-                self._start(leader)
+            elif node_id not in self._tasks:
+                self._start(node_id)
 
     async def close(self) -> None:
         self._closed = True
@@ -77,34 +77,45 @@ class Fetcher:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _start(self, leader: int) -> None:
-        task = self._tasks[leader] = self._loop.create_task(self._run(leader), name=f"penstock-fetch-{leader}")
-        self._room[leader] = asyncio.Event()
-        task.add_done_callback(lambda _: self._ended(leader))
+    def is_full(self, state: PartitionState) -> bool:
+        """Whether nothing is fetched for a partition because enough is buffered."""
+        return state.buffered_bytes >= self.options.partition_buffer_bytes
 
-    def _ended(self, leader: int) -> None:
-        del self._tasks[leader], self._room[leader]
+    def _source(self, state: PartitionState) -> int:
+        """The broker that a partition is read from: its leader, or the replica that the leader named."""
+        return state.read_from if state.read_from >= 0 else self.cluster.metadata.leader(*state.tp)
+
+    def _start(self, node_id: int) -> None:
+        self._room[node_id] = asyncio.Event()
+        self._tasks[node_id] = self._loop.create_task(self._run(node_id), name=f"penstock-fetch-{node_id}")
 
     def _fetchable(self, state: PartitionState) -> bool:
         return (
             state.fetch_offset >= 0
             and not state.paused
             and state.error is None
-            and state.buffered_bytes < self.options.partition_buffer_bytes
+            and not self.is_full(state)
             and state.retry_at <= self._loop.time()
         )
 
-    async def _run(self, leader: int) -> None:
+    async def _run(self, node_id: int) -> None:
         """Fetches from one broker for as long as there is something to fetch from it."""
+        try:
+            await self._fetch_while_wanted(node_id)
+        finally:
+            # In the step in which fetching ends: whoever pokes after it has to see that nobody fetches.
+            del self._tasks[node_id], self._room[node_id]
+
+    async def _fetch_while_wanted(self, node_id: int) -> None:
         while not self._closed:
-            self._room[leader].clear()
-            mine = [s for s in self.positions.in_turn() if self.cluster.metadata.leader(*s.tp) == leader]
+            self._room[node_id].clear()
+            mine = [s for s in self.positions.in_turn() if self._source(s) == node_id]
             wanted = [state for state in mine if self._fetchable(state)]
             if not wanted or self._buffered_bytes() >= self.options.buffer_bytes:
                 return
-            full = any(state.buffered_bytes >= self.options.partition_buffer_bytes for state in mine)
+            full = any(self.is_full(state) for state in mine)
             try:
-                got = await self._fetch(leader, wanted, 0 if full else self.options.max_wait_ms)
+                got = await self._fetch(node_id, wanted, 0 if full else self.options.max_wait_ms)
                 self._failures = 0
             except ClientError as e:
                 self._failed(wanted, e)
@@ -113,14 +124,14 @@ class Fetcher:
                 # A long poll now would hold up those whose buffers empty meanwhile.
                 try:
                     async with asyncio.timeout(FULL_BUFFER_WAIT_S):
-                        await self._room[leader].wait()
+                        await self._room[node_id].wait()
                 except TimeoutError:
                     pass
 
     def _buffered_bytes(self) -> int:
         return sum(state.buffered_bytes for state in self.positions.states.values())
 
-    async def _fetch(self, leader: int, wanted: list[PartitionState], max_wait_ms: int) -> bool:
+    async def _fetch(self, node_id: int, wanted: list[PartitionState], max_wait_ms: int) -> bool:
         """One request; True where it brought records."""
         asked = {state.tp: (state, state.version) for state in wanted}
         topics: dict[str, FetchTopic] = {}
@@ -142,18 +153,35 @@ class Fetcher:
             rack_id=self.options.rack_id,
         )
         timeout_ms = self.cluster.request_timeout_ms + max_wait_ms
-        answer = await self.cluster.call(leader, request, FetchResponse, timeout_ms=timeout_ms)
+        answer = await self.cluster.call(node_id, request, FetchResponse, timeout_ms=timeout_ms)
         if answer.error_code:
             raise BrokerError(answer.error_code, "fetch")
-        got = False
+        got = moved = False
         for answered in answer.responses:
             for data in answered.partitions:
                 found = asked.get(TopicPartition(answered.topic, data.partition_index))
                 if found is not None and found[0].version == found[1]:
                     got |= self._take_in(found[0], data)
+                    moved |= self._redirected(node_id, found[0], data)
         if got:
             self._available()
+        if moved:
+            self.poke()
         return got
+
+    def _redirected(self, node_id: int, state: PartitionState, data: PartitionData) -> bool:
+        """Whether a partition is to be read from another broker now: from the replica that the leader prefers for this
+        consumer's rack, or from the leader again, whose advice is old.
+        """
+        now = self._loop.time()
+        if data.preferred_read_replica not in (-1, node_id):
+            state.read_from = data.preferred_read_replica
+            state.read_from_until = now + self.cluster.metadata_max_age_ms / 1000
+            return True
+        if state.read_from >= 0 and now >= state.read_from_until:
+            state.read_from = -1
+            return True
+        return False
 
     def _take_in(self, state: PartitionState, data: PartitionData) -> bool:
         if data.error_code:
@@ -174,19 +202,22 @@ class Fetcher:
 
     def _partition_failed(self, state: PartitionState, code: int) -> None:
         error = error_code(code)
-        if error == ErrorCode.OFFSET_OUT_OF_RANGE:
-            state.error = OutOfRange(code, f"{state.tp} at offset {state.fetch_offset}")
-        elif error in RETRIABLE:
+        was_near, state.read_from = state.read_from >= 0, -1
+        if error in RETRIABLE or was_near:  # what another replica says is the leader's to confirm
             self.cluster.invalidate()
             state.retry_at = self._loop.time() + self.cluster.backoff.delay_s(1)
             self._later()
             return
+        if error == ErrorCode.OFFSET_OUT_OF_RANGE:
+            state.error = OutOfRange(code, f"{state.tp} at offset {state.fetch_offset}")
         else:
             state.error = BrokerError(code, str(state.tp))
         self._available()
 
     def _failed(self, wanted: list[PartitionState], error: ClientError) -> None:
-        """A whole request failed: later again where that can help, else the consumer is told."""
+        """A whole request failed: later again where that can help, at the leaders, else the consumer is told."""
+        for state in wanted:
+            state.read_from = -1
         if error.retriable:
             self.cluster.invalidate()
             until = self._loop.time() + self.cluster.backoff.delay_s(self._failures)

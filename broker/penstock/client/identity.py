@@ -26,8 +26,11 @@ class Identity:
     def drop(self) -> None:
         self.producer_id, self.epoch = NO_ID, NO_EPOCH
 
-    async def renew(self, cluster: Cluster) -> None:
-        """Gets a new id from any broker, trying again where that can help. Raises `ClientError`."""
+    async def renew(self, cluster: Cluster, timeout_ms: float | None = None) -> None:
+        """Gets a new id from any broker. Raises `ClientError`.
+
+        Tries again where that can help, for `timeout_ms` (default: that of a request).
+        """
 
         async def ask() -> InitProducerIdResponse:
             request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
@@ -35,5 +38,5 @@ class Identity:
             check(answer.error_code, "producer id")
             return answer
 
-        answer = await cluster.retrying(ask)
+        answer = await cluster.retrying(ask, timeout_ms)
         self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch

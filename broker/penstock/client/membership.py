@@ -49,10 +49,15 @@ class GroupOptions:
         return all(assignor.cooperative for assignor in self.assignors)
 
 
+class MembershipLost(Exception):
+    """The group went on without this member: what it owned is others' by now."""
+
+
 class Membership:
     """`wake` is called when `rejoin_needed` or `fatal` was set by what a heartbeat learned.
 
     `generation` is -1 outside the group. `lost` says that the partitions are gone without having been given up.
+    `polled` is set for each record that the user takes; heartbeats make `last_poll` (the loop's time, s) of it.
     """
 
     def __init__(self, cluster: Cluster, options: GroupOptions, wake: Callable[[], None]) -> None:
@@ -66,7 +71,7 @@ class Membership:
         self.lost = False
         self.fatal: ClientError | None = None
         self.last_poll = self._loop.time()
-        self.polling = False
+        self.polling = self.polled = False
         self._heartbeats: asyncio.Task[None] | None = None
         self._assigned_counts: dict[str, int] = {}
         self._all_topics: frozenset[str] = frozenset()
@@ -93,7 +98,8 @@ class Membership:
     async def join(self, topics: Iterable[str], owned: Iterable[TopicPartition]) -> list[TopicPartition]:
         """Joins, or joins again, and returns what this member is to read. Retries until it works.
 
-        Raises `GroupFenced`, or `BrokerError` for what trying again cannot cure.
+        Raises `MembershipLost` where something is owned and the group has not waited for this member; `GroupFenced`, or
+        `BrokerError` for what trying again cannot cure.
         """
         await self._stop_heartbeats()
         topics, owned = list(topics), list(owned)
@@ -108,7 +114,8 @@ class Membership:
                 code = e.code if isinstance(e, BrokerError) else None
                 if code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION):
                     self.reset(keep_id=code == ErrorCode.ILLEGAL_GENERATION)
-                    owned = []
+                    if owned:
+                        raise MembershipLost from None
                 elif code in MOVED:
                     self.cluster.forget_coordinator(self.options.group_id)
                 elif code == ErrorCode.FENCED_INSTANCE_ID:
@@ -193,6 +200,8 @@ class Membership:
         interval_s = self.options.heartbeat_interval_ms / 1000
         while True:
             await asyncio.sleep(interval_s)
+            if self.polled:
+                self.polled, self.last_poll = False, self._loop.time()
             idle_ms = (self._loop.time() - self.last_poll) * 1000
             if not self.polling and idle_ms > self.options.max_poll_interval_ms:
                 await self.leave(f"no poll for {idle_ms:.0f} ms (max_poll_interval_ms)")

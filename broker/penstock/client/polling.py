@@ -12,7 +12,7 @@ from collections.abc import Coroutine, Mapping
 
 from penstock.client import offsets as requests
 from penstock.client.cluster import Cluster
-from penstock.client.errors import BrokerError, ClientError, CommitFailed, IllegalState, NoOffset
+from penstock.client.errors import BrokerError, ClientError, Closed, CommitFailed, IllegalState, NoOffset
 from penstock.client.fetcher import RESET_POLICIES, Fetcher, FetchOptions, OutOfRange
 from penstock.client.membership import GroupOptions
 from penstock.client.metadata import Metadata
@@ -52,18 +52,26 @@ class Polling:
         self.positions = Positions()
         self.rebalancing: Rebalancing | None = None
         self._isolation_level = fetch.isolation_level
+        self._full_bytes = fetch.partition_buffer_bytes
         self._loop = asyncio.get_running_loop()
         self._event = asyncio.Event()
         self._fetcher = Fetcher(cluster, self.positions, fetch, self._event.set)
         self._locating: asyncio.Task[None] | None = None
         self._auto_commit_s = auto_commit_s
-        self._next_commit = self._loop.time() + (auto_commit_s or 0)
+        self._commit_due = self._closed = False
+        self._commit_timer: asyncio.TimerHandle | None = None
+        self._time_next_commit()
         self._background: set[asyncio.Task[Offsets]] = set()
         self._commit_lock = asyncio.Lock()
         self._current: PartitionState | None = None
         cluster.on_metadata.append(self._metadata_changed)
 
-    async def close(self, *, leave: bool) -> None:
+    async def close(self, *, leave: bool, commit: bool) -> None:
+        """`commit`: what was handed out has been dealt with. Calls that wait for records raise `Closed`."""
+        self._closed = True
+        self._event.set()
+        if self._commit_timer is not None:
+            self._commit_timer.cancel()
         if self.rebalancing is not None:
             await self.rebalancing.stop()
         if self._locating is not None:
@@ -71,7 +79,8 @@ class Polling:
             await asyncio.gather(self._locating, return_exceptions=True)
         await asyncio.gather(*self._background, return_exceptions=True)
         try:
-            await self._commit_before_revoking()
+            if commit:
+                await self._commit_before_revoking()
         finally:
             await self._fetcher.close()
             if self.rebalancing is not None:
@@ -130,19 +139,31 @@ class Polling:
             self._note_poll(False)
 
     def next_record(self) -> tuple[TopicPartition, Record] | None:
-        """One record that is there already, or None: then `wait_for_records`."""
-        if self.rebalancing is not None and self.rebalancing.interrupts:
+        """One record that is there already, or None: then `wait_for_records`.
+
+        Called for each record: whatever takes time is left to timers, which have it return None.
+        """
+        rebalancing = self.rebalancing
+        if rebalancing is not None:
+            if rebalancing.interrupts:
+                return None
+            rebalancing.membership.polled = True
+        if self._commit_due:
             return None
         state = self._current
         if state is None or state.paused or self.positions.states.get(state.tp) is not state or not state.has_records:
             state = next((s for s in self.positions.in_turn() if s.has_records and not s.paused), None)
             self._current = state
+            self._fetcher.poke()
         if state is None:
             return None
+        buffered_bytes = state.buffered_bytes
         try:
             record = state.next()
         except MalformedMessage as e:
             raise damaged(state, e) from None
+        if buffered_bytes >= self._full_bytes > state.buffered_bytes:
+            self._fetcher.poke()
         return None if record is None else (state.tp, record)
 
     async def wait_for_records(self) -> None:
@@ -172,7 +193,7 @@ class Polling:
                 records = state.take(left)
             except MalformedMessage as e:
                 if found:
-                    break  # the next call raises, with nothing in hand that would be lost
+                    continue  # a call raises that has nothing else in hand
                 raise damaged(state, e) from None
             if records:
                 found[state.tp] = records
@@ -182,9 +203,8 @@ class Polling:
 
     async def _wait(self, deadline: float) -> None:
         if not self._event.is_set():
-            until = min(deadline, self._next_commit) if self._auto_commit_s is not None else deadline
             try:
-                async with asyncio.timeout_at(until):
+                async with asyncio.timeout_at(deadline):
                     await self._event.wait()
             except TimeoutError:
                 return
@@ -196,13 +216,19 @@ class Polling:
 
     async def _advance(self, deadline: float) -> None:
         """Everything that is due before records may be handed out."""
+        self._check_open()
         if self.rebalancing is not None:
             await self.rebalancing.step(deadline, self._has_records())
+            self._check_open()
         if self.rebalancing is None or self.rebalancing.handing_out:
-            await self._locate_until(deadline)
-            self._raise_errors()
             self._auto_commit()
+            await self._locate_until(self._loop.time() if self._has_records() else deadline)
+            self._raise_errors()
             self._fetcher.poke()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed("the consumer is closed")
 
     # Positions
 
@@ -212,9 +238,11 @@ class Polling:
             if all(s.position >= 0 or s.error is not None for s in self.positions.states.values()):
                 return
             self._locating = self._loop.create_task(self.locate())
-        await asyncio.wait({self._locating}, timeout=max(deadline - self._loop.time(), 0))
-        if self._locating.done():
-            task, self._locating = self._locating, None
+        task = self._locating
+        await asyncio.wait({task}, timeout=max(deadline - self._loop.time(), 0))
+        self._check_open()
+        if task.done():
+            self._locating = None
             task.result()
 
     async def locate(self) -> None:
@@ -315,14 +343,24 @@ class Polling:
 
     def _auto_commit(self) -> None:
         """Positions of what earlier calls handed out; this call says that it was dealt with."""
-        if self._auto_commit_s is None or self._loop.time() < self._next_commit:
+        if not self._commit_due:
             return
-        self._next_commit = self._loop.time() + self._auto_commit_s
+        self._commit_due = False
+        self._time_next_commit()
         if self.rebalancing is not None and not self.rebalancing.membership.joined:
             return
         changed = [s for s in self.positions.states.values() if s.position >= 0 and s.position != s.committed]
         if changed:
             self.in_background(self._commit_quietly({s.tp: OffsetAndMetadata(s.position) for s in changed}))
+
+    def _time_next_commit(self) -> None:
+        if self._auto_commit_s is not None and not self._closed:
+            self._commit_timer = self._loop.call_later(self._auto_commit_s, self._commit_is_due)
+
+    def _commit_is_due(self) -> None:
+        """Has the next call for a record commit first, also one that waits now."""
+        self._commit_due = True
+        self._event.set()
 
     async def _commit_quietly(self, offsets: Offsets) -> Offsets:
         try:
@@ -337,4 +375,5 @@ class Polling:
 
 
 def damaged(state: PartitionState, error: MalformedMessage) -> ClientError:
-    return ClientError(f"{state.tp} at offset {state.position}: {error}; seek past it to go on")
+    behind = state.batches[0][0].last_offset + 1
+    return ClientError(f"{state.tp} at offset {state.position}: {error}; seek to {behind} to go on behind the batch")

@@ -15,6 +15,7 @@ from penstock.wire.batch import BatchHeader
 from penstock.wire.messages.fetch import AbortedTransaction
 from penstock.wire.record import Record
 from penstock.wire.records import iterate_batches, iterate_records
+from penstock.wire.schema import MalformedMessage
 
 MAX_DECOMPRESSED_BYTES = 512 * 1024 * 1024
 """What one batch may decompress to."""
@@ -24,13 +25,14 @@ CONTROL_ABORT = 0
 class PartitionState:
     """One assigned partition. `position` is -1 until it is known.
 
-    `version` changes whenever what is under way for it must be thrown away: a seek, a new assignment.
+    `version` changes whenever what is under way for it must be thrown away: a seek, a new assignment. `read_from` is
+    the replica that the leader prefers for this consumer until the loop's time `read_from_until` (KIP-392), else -1.
     """
 
     __slots__ = (
         "batches", "buffered_bytes", "committed", "error", "fetch_offset", "high_watermark", "index",
-        "last_stable_offset", "log_start_offset", "paused", "position", "records", "reset_to", "retry_at", "tp",
-        "version",
+        "last_stable_offset", "log_start_offset", "paused", "position", "read_from", "read_from_until", "records",
+        "reset_to", "retry_at", "tp", "version",
     )  # fmt: skip
 
     def __init__(self, tp: TopicPartition) -> None:
@@ -41,6 +43,7 @@ class PartitionState:
         self.committed = -1
         self.reset_to: int | None = None
         self.retry_at = 0.0
+        self.read_from, self.read_from_until = -1, 0.0
         self.error: ClientError | None = None
         self.high_watermark = self.last_stable_offset = self.log_start_offset = -1
         self.batches: deque[tuple[BatchHeader, memoryview]] = deque()
@@ -79,9 +82,19 @@ class PartitionState:
             self.buffered_bytes += len(batch)
 
     def take(self, max_records: int) -> list[Record]:
-        """The next records, up to `max_records`, and the position behind them. Raises MalformedMessage."""
+        """The next records, up to `max_records`, and the position behind them.
+
+        Raises MalformedMessage where the very next batch is damaged, and does so until there is a seek.
+        """
         taken: list[Record] = []
-        while len(taken) < max_records and self.advance():
+        while len(taken) < max_records:
+            try:
+                if not self.advance():
+                    break
+            except MalformedMessage:
+                if taken:
+                    break
+                raise
             more = list(islice(self.records, self.index, self.index + max_records - len(taken)))
             self.index += len(more)
             self.position = more[-1].offset + 1
@@ -98,16 +111,20 @@ class PartitionState:
         return record
 
     def advance(self) -> bool:
-        """Makes `records[index]` the next record, decoding a batch where needed; False where there is none."""
+        """Makes `records[index]` the next record, decoding a batch where needed; False where there is none.
+
+        Raises MalformedMessage, and leaves everything as it was.
+        """
         while self.index >= len(self.records):
             if self.records:
                 self.records, self.index = [], 0
             if not self.batches:
                 return False
-            header, batch = self.batches.popleft()
+            header, batch = self.batches[0]
+            decoded = list(iterate_records(batch, header, MAX_DECOMPRESSED_BYTES)) if batch else []
+            self.batches.popleft()  # only now: one that cannot be decoded stays in the way
             self.buffered_bytes -= len(batch)
             if batch:
-                decoded = list(iterate_records(batch, header, MAX_DECOMPRESSED_BYTES))
                 if header.base_offset < self.position:
                     decoded = [record for record in decoded if record.offset >= self.position]
                 self.records, self.index = decoded, 0

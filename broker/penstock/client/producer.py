@@ -182,6 +182,7 @@ class Producer:
         count = self._cluster.metadata.partition_count(topic)
         if not count:
             count = len((await self._cluster.topic(topic, self._max_block_ms)).partitions)
+            self._check_open()
         key = key.encode() if isinstance(key, str) else key
         value = value.encode() if isinstance(value, str) else value
         size_bound = record_size_bound(key, value, headers)
@@ -214,6 +215,11 @@ class Producer:
         """
         self._check_open()
         await self._flush()
+
+    @property
+    def failure(self) -> BaseException | None:
+        """The first delivery that failed since the last `flush`, which will raise because of it."""
+        return self._sender.first_failure if self._started else None
 
     async def _batch_opened(self, queue: PartitionQueue, partition_count: int) -> None:
         if queue.closed:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Awaitable, Callable
 
 from penstock.client.cluster import Cluster
-from penstock.client.membership import GroupOptions, Membership
+from penstock.client.membership import GroupOptions, Membership, MembershipLost
 from penstock.client.metadata import Metadata
 from penstock.client.positions import Positions
 from penstock.client.types import TopicPartition
@@ -78,8 +78,10 @@ class Rebalancing:
 
     @property
     def interrupts(self) -> bool:
-        """Whether `step` has to come before the next record."""
-        return self.membership.rejoin_needed or self._due or not self.handing_out
+        """Whether `step` has to come before the next record. While one rebalance is under way, another has to wait."""
+        if self._task is not None and not self._task.done():
+            return self._due or not self.handing_out
+        return self._task is not None or self.membership.rejoin_needed or not self.handing_out
 
     async def step(self, deadline: float, has_records: bool) -> None:
         """Begins a rebalance where one is needed, and waits for it until `deadline`, or not at all where there are
@@ -99,10 +101,11 @@ class Rebalancing:
         if self._due:
             self._due = self.handing_out = False
             self._asked.set()
+        task = self._task
         if not (self.handing_out and has_records):
-            await asyncio.wait({self._task}, timeout=max(deadline - self._loop.time(), 0))
-        if self._task.done():
-            task, self._task = self._task, None
+            await asyncio.wait({task}, timeout=max(deadline - self._loop.time(), 0))
+        if task.done() and not task.cancelled():  # else `stop` ended it
+            self._task = None
             self.handing_out = True
             if task.exception() is not None:
                 membership.rejoin_needed = True
@@ -136,12 +139,16 @@ class Rebalancing:
         if self._pattern is not None:
             await self.cluster.refresh()
             self.topics = self._matching()
-        assigned = set(await membership.join(self.topics, owned))
+        try:
+            assigned = set(await membership.join(self.topics, owned))
+            if owned:
+                await self._until_asked()
+        except MembershipLost:
+            await self._until_asked()
+            self.handing_out = False
+            await self._give_up(owned, lost=True)
+            assigned = set(await membership.join(self.topics, ()))
         self._wake()
-        if owned and not membership.polling:
-            self._asked.clear()
-            self._due = True
-            await self._asked.wait()
         self.handing_out = False
         gone = set(self.positions.states) - assigned
         await self._give_up(gone, lost=False)
@@ -150,6 +157,14 @@ class Rebalancing:
         await self._listener.on_partitions_assigned(new)
         if gone and self.group.cooperative:
             membership.request_rejoin()  # so that what was given up here is given to others (KIP-429)
+
+    async def _until_asked(self) -> None:
+        """Returns inside the user's next call for records, or at once where one is under way."""
+        self._wake()
+        if not self.membership.polling:
+            self._asked.clear()
+            self._due = True
+            await self._asked.wait()
 
     async def _give_up(self, partitions: set[TopicPartition], *, lost: bool) -> None:
         if not partitions:

@@ -293,6 +293,8 @@ class Sender:
     def _expire(self, queue: PartitionQueue) -> bool:
         """Fails what has waited too long to be sent; True where nothing is left."""
         oldest = self._loop.time() - self.delivery_timeout_ms / 1000
+        if queue.open is not None and queue.open.created <= oldest:
+            queue.close_open()
         while queue.closed and queue.closed[0].created <= oldest:
             batch = queue.closed.popleft()
             late = ClientError(f"not sent within {self.delivery_timeout_ms:.0f} ms")
@@ -330,8 +332,9 @@ class Sender:
     async def _get_identity(self) -> None:
         try:
             self._restart_sequences()
-            await self.identity.renew(self.cluster)
+            await self.identity.renew(self.cluster, timeout_ms=0)  # once: between attempts batches run out of time
         except ClientError as e:
+            self.cluster.invalidate()
             for batch in list(self.accumulator.outstanding):
                 if not e.retriable or self._loop.time() - batch.created >= self.delivery_timeout_ms / 1000:
                     self._drop_queued(batch, e)

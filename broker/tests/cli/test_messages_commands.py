@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from penstock.client import Consumer, Producer
 from penstock.wire.batch_builder import build_batch
 from penstock.wire.record import Record
 
@@ -69,9 +73,55 @@ def test_what_consume_writes_as_json_produce_reads(cli: Cli, topic: str, name: s
     assert [m.get("value", m.get("value_base64")) for m in zero] == [None, '{"nested": [1, 2]}', "/wA="]
 
 
+def test_a_copy_has_the_headers_of_its_original_whatever_they_hold(cli: Cli, topic: str, bootstrap: str) -> None:
+    given: list[list[tuple[str, bytes | None]]] = [
+        [("trace", b"\x00\xff\x80"), ("n", b"1"), ("n", b"2"), ("none", None)],
+        [("plain", b"text"), ("none", None)],
+        [],
+    ]
+
+    async def send() -> None:
+        async with Producer(bootstrap) as producer:
+            for number, headers in enumerate(given):
+                await producer.send(topic, b"%d" % number, partition=0, headers=headers)
+
+    async def received() -> list[list[tuple[str, bytes | None]]]:
+        async with Consumer(bootstrap, offset_reset="earliest") as consumer:
+            consumer.assign([(topic, 0)])
+            return [list((await consumer.getone()).headers) for _ in range(6)]
+
+    asyncio.run(send())
+    written = cli("consume", topic, "--output", "json").out
+    assert [json.loads(line).get("headers") for line in written.splitlines()][1:] == [
+        {"plain": "text", "none": None},
+        None,
+    ]
+    assert cli("produce", topic, "--format", "json", stdin=written).code == 0
+    assert asyncio.run(received()) == given * 2
+
+
+def test_produce_stops_when_a_message_is_refused_though_its_input_goes_on(cli: Cli, topic: str, bootstrap: str) -> None:
+    assert cli("topic", "alter", topic, "--config", "max.message.bytes=1000").code == 0
+    command = [sys.executable, "-m", "penstock.cli", "produce", topic, "--bootstrap", bootstrap]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as producing:
+        assert producing.stdin is not None
+        assert producing.stderr is not None
+        producing.stdin.write(b"x" * 5_000 + b"\n")
+        producing.stdin.flush()
+        assert producing.wait(60) == 1
+        assert b"MESSAGE_TOO_LARGE" in producing.stderr.read()
+
+
 @pytest.mark.parametrize(
     ("line", "says"),
-    [("{", "no JSON"), ("5", 'no object with a "value"'), ('{"value": "v", "partition": "x"}', '"partition"')],
+    [
+        ("{", "no JSON"),
+        ("5", 'no object with a "value"'),
+        ('{"value": "v", "partition": "x"}', '"partition"'),
+        ('{"value": "v", "headers": 5}', "neither an object nor a list"),
+        ('{"value": "v", "headers": [{"value": "x"}]}', 'no object with a "key"'),
+        ('{"value": "v", "headers": [{"key": "x", "value_base64": "?"}]}', "no base64"),
+    ],
 )
 def test_a_document_that_cannot_be_sent_is_named_by_its_line(cli: Cli, topic: str, line: str, says: str) -> None:
     outcome = cli("produce", topic, "--format", "json", stdin='{"value": "fine"}\n' + line + "\n")

@@ -36,7 +36,20 @@ def test_an_unreachable_broker_ends_with_code_5_and_the_cure(alone: Cli) -> None
 
 def test_an_address_that_is_none_is_explained(alone: Cli) -> None:
     outcome = alone("status", "--bootstrap", "here:there")
-    assert (outcome.code, "write host:port" in outcome.err) == (1, True)
+    assert (outcome.code, "write host:port" in outcome.err) == (2, True)
+
+
+@pytest.mark.parametrize("command", [["--help"], ["topic", "--help"], ["up", "--help"], ["completion", "bash"]])
+def test_whoever_has_read_enough_of_the_help_ends_it_without_an_error(command: list[str]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "penstock.cli", *command], stdout=writing, stderr=subprocess.PIPE, text=True
+        )
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -148,3 +148,16 @@ async def test_memory_granted_in_the_moment_of_cancelling_goes_back() -> None:
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
     assert memory.used_bytes == 0
+
+
+async def test_one_who_stopped_waiting_when_memory_came_back_leaves_it_to_the_next() -> None:
+    memory = Memory(100)
+    assert memory.take_now(100)
+    first, second = asyncio.create_task(memory.take(60)), asyncio.create_task(memory.take(50))
+    await asyncio.sleep(0)
+    first.cancel()
+    memory.give_back(100)
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    await second
+    assert memory.used_bytes == 50

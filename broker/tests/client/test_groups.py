@@ -18,6 +18,11 @@ from penstock.client import (
     RebalanceListener,
     TopicPartition,
 )
+from penstock.client.assignors import find
+from penstock.client.cluster import Cluster
+from penstock.client.membership import GroupOptions
+from penstock.client.positions import Positions
+from penstock.client.rebalancing import Rebalancing
 
 SESSION_MS = 1_000
 
@@ -161,6 +166,20 @@ async def test_partitions_are_given_up_only_while_records_are_asked_for(bootstra
             while not notes.revoked:
                 await one.getmany(max_records=1)
             assert len(notes.revoked[0]) == 2
+
+
+async def test_a_second_rebalance_that_is_wanted_during_the_first_stops_no_records_until_that_has_ended() -> None:
+    async def nothing() -> None:
+        return None
+
+    group = GroupOptions("g", [find("cooperative-sticky")])
+    rebalancing = Rebalancing(Cluster("127.0.0.1:1"), group, Positions(), lambda: None, nothing)
+    assert rebalancing.interrupts, "a member joins first"
+    rebalancing._task = asyncio.create_task(asyncio.sleep(0))
+    rebalancing.membership.request_rejoin()
+    assert not rebalancing.interrupts
+    await rebalancing._task
+    assert rebalancing.interrupts
 
 
 async def test_a_member_that_dies_is_replaced_when_its_session_is_over(bootstrap: str, topic: str, name: str) -> None:

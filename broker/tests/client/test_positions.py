@@ -9,10 +9,11 @@ import pytest
 from penstock.client.errors import IllegalState
 from penstock.client.positions import PartitionState, Positions
 from penstock.client.types import TopicPartition
-from penstock.wire.batch import CONTROL, TRANSACTIONAL
+from penstock.wire.batch import CONTROL, TRANSACTIONAL, checksum
 from penstock.wire.batch_builder import build_batch
 from penstock.wire.messages.fetch import AbortedTransaction
 from penstock.wire.record import Record
+from penstock.wire.schema import MalformedMessage
 
 TP = TopicPartition("t", 0)
 
@@ -25,6 +26,14 @@ def batch(base: int, count: int, *, producer_id: int = -1, attributes: int = 0, 
 def marker(offset: int, producer_id: int, *, commit: bool) -> bytes:
     record = Record(offset, 1000, struct.pack(">hh", 0, int(commit)), b"\0" * 6)
     return build_batch([record], base_offset=offset, producer_id=producer_id, attributes=TRANSACTIONAL | CONTROL)
+
+
+def damaged(base: int, count: int) -> bytes:
+    """A batch with a right checksum over compressed records that are nonsense."""
+    data = bytearray(batch(base, count, codec=1))
+    data[-12:-8] = b"\xff\xff\xff\xff"
+    struct.pack_into(">I", data, 17, checksum(memoryview(data), 0, len(data)))
+    return bytes(data)
 
 
 def state_at(offset: int) -> PartitionState:
@@ -64,6 +73,22 @@ def test_a_batch_that_is_cut_short_is_not_taken_and_is_fetched_again() -> None:
     fill(state, batch(0, 3), batch(3, 3)[:-5])
     assert offsets(state) == [0, 1, 2]
     assert state.fetch_offset == 3
+
+
+def test_a_damaged_batch_takes_no_good_record_with_it_and_is_passed_by_seeking_alone() -> None:
+    state = state_at(0)
+    fill(state, batch(0, 2), damaged(2, 2), batch(4, 1))
+    assert offsets(state) == [0, 1]
+    for _ in range(2):
+        with pytest.raises(MalformedMessage):
+            state.take(1000)
+        assert state.position == 2
+    with pytest.raises(MalformedMessage):
+        state.next()
+    assert state.position == 2
+    state.seek(4)
+    fill(state, batch(4, 1))
+    assert offsets(state) == [4]
 
 
 def test_seeking_throws_away_what_is_buffered() -> None:

@@ -8,7 +8,7 @@ import random
 import pytest
 from client_doubles.scripted import TOPIC, Fault, ScriptedBroker
 
-from penstock.client import BufferFull, DeliveryFailed, Producer
+from penstock.client import BufferFull, Closed, DeliveryFailed, Producer
 from penstock.wire.errors import ErrorCode
 
 RETRIED: list[Fault] = [
@@ -108,6 +108,35 @@ async def test_a_record_that_cannot_be_delivered_in_time_fails(scripted: Scripte
         assert (await (await producer.send(TOPIC, b"w", partition=0))).offset == 0
         with pytest.raises(DeliveryFailed):
             await producer.flush()
+
+
+@pytest.mark.timeout(20)
+async def test_a_record_fails_in_time_where_no_broker_is_left_to_send_it_to(scripted: ScriptedBroker) -> None:
+    async with producer_of(scripted, delivery_timeout_ms=150) as producer:
+        await (await producer.send(TOPIC, b"v", partition=0))
+        await scripted.stop()
+        for _ in range(2):
+            delivery = await producer.send(TOPIC, b"w", partition=0)
+            with pytest.raises(DeliveryFailed, match="were not"):
+                await delivery
+        await producer.send(TOPIC, b"x", partition=0)
+        with pytest.raises(DeliveryFailed, match="3 batches"):
+            await producer.flush()
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("topic", ["unknown", TOPIC])
+async def test_a_send_that_waits_while_the_producer_closes_hears_of_it(scripted: ScriptedBroker, topic: str) -> None:
+    producer = producer_of(scripted, buffer_memory=3_000)
+    await producer.start()
+    scripted.always = "silent"
+    if topic == TOPIC:
+        await producer.send(TOPIC, b"x" * 2_500, partition=0)
+    waiting = asyncio.create_task(producer.send(topic, b"x" * 1_000))
+    await asyncio.sleep(0)
+    await producer.close(flush=False)
+    with pytest.raises(Closed):
+        await waiting
 
 
 async def test_no_more_requests_are_under_way_than_allowed(scripted: ScriptedBroker) -> None:

@@ -63,6 +63,10 @@ class ScriptedBroker:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        await self.stop()
+
+    async def stop(self) -> None:
+        """Nobody can connect any more, and who was connected is not."""
         self._server.close()
         for task in self._connections:
             task.cancel()
