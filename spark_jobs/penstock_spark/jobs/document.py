@@ -260,6 +260,8 @@ class Checker:
             except msgspec.ValidationError:
                 continue
         choices = next((get_args(o) for o in plain if get_args(o)), ())
+        if node.value in choices:  # whatever else YAML takes the word for, such as null
+            return node.value
         hint = did_you_mean(str(value), map(str, choices)) if choices else ""
         return self._bad(node, path, f"{node.value!r} is not possible here{hint}; {expected(options)} is wanted")
 

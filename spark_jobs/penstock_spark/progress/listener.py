@@ -1,7 +1,7 @@
 """Publishes where streaming queries stand: `penstock_spark.track(spark)`.
 
 After each batch the ends of what it read are committed as the offsets of a group without members, so that the lag of a
-query shows where the lag of any consumer does: `penstock group describe`, the console, `kubectl get consumergroups`.
+query shows where the lag of any consumer does: `penstock group describe`, `kubectl get consumergroups`.
 Nothing reads them back; a query's own checkpoint says where it goes on.
 
 A source in a query learns of a batch's end only with the next batch, and knows neither name nor id of its query. Spark

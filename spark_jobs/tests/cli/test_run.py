@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -17,6 +16,7 @@ from urllib.request import urlopen
 
 import pyarrow.dataset as ds
 import pytest
+from node_kit import port_of, reserved_port
 from penstock_spark_kit.broker import Broker
 from penstock_spark_kit.flights import flights, records
 from penstock_spark_kit.topics import produce
@@ -71,14 +71,18 @@ def killed() -> Iterator[list[subprocess.Popen[str]]]:
             process.stderr.close()
 
 
+@pytest.fixture
+def metrics_port() -> Iterator[int]:
+    with reserved_port() as reserved:
+        yield port_of(reserved)
+
+
 def test_a_run_archives_until_sigterm_and_shows_metrics_and_lag(
-    penstock: Broker, job: tuple[Path, str], tmp_path: Path, killed: list[subprocess.Popen[str]]
+    penstock: Broker, job: tuple[Path, str], tmp_path: Path, killed: list[subprocess.Popen[str]], metrics_port: int
 ) -> None:
     path, topic = job
     produce(penstock.bootstrap, topic, records(COUNT))
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    process = run(str(path), "--metrics-port", str(port), folder=tmp_path)
+    process = run(str(path), "--metrics-port", str(metrics_port), folder=tmp_path)
     killed.append(process)
     lines: list[str] = []
     batch = threading.Event()
@@ -95,7 +99,7 @@ def test_a_run_archives_until_sigterm_and_shows_metrics_and_lag(
     reader.start()
     assert batch.wait(LIMIT_S), "".join(lines)
     assert process.poll() is None, "".join(lines)
-    text = urlopen(f"http://127.0.0.1:{port}/metrics").read().decode()
+    text = urlopen(f"http://127.0.0.1:{metrics_port}/metrics").read().decode()
     assert f'penstock_spark_rows_total{{job="flights-archive",kind="archive"}} {COUNT}.0' in text
     link = Link.to(Connection(penstock.bootstrap))
     partitions = [TopicPartition(topic, p) for p in range(2)]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from node_kit import port_of, reserved_port
 
 from penstock_spark.cli.common import ExitCode
 
@@ -38,13 +38,18 @@ def test_brokers_that_are_away_may_come_back_and_a_wrong_path_stays_wrong(
 ) -> None:
     (tmp_path / "lake").mkdir()
     path = tmp_path / "job.yaml"
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    path.write_text(JOB.format(port=port, archive=tmp_path / archive, home=tmp_path))
-    command = [sys.executable, "-m", "penstock_spark.cli", "run", str(path)]
-    done = subprocess.run(
-        command, cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S, check=False
-    )
+    command = [sys.executable, "-m", "penstock_spark.cli", "run", str(path), "--once"]
+    with reserved_port() as nobody:
+        path.write_text(JOB.format(port=port_of(nobody), archive=tmp_path / archive, home=tmp_path))
+        done = subprocess.run(
+            command,
+            cwd=tmp_path,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
     assert done.returncode == code, done.stderr
     (error,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert said in error

@@ -92,8 +92,8 @@ def test_the_chart_is_a_png_of_1200_by_600(run: Run) -> None:
 
 
 def test_nothing_is_left_behind(run: Run) -> None:
-    assert list(run.temporary.iterdir()) == []
     nothing_lives(str(run.temporary))
+    assert list(run.temporary.iterdir()) == []
 
 
 def failed(result: Result) -> set[str]:
@@ -157,8 +157,8 @@ def test_ctrl_c_ends_everything_that_was_started(tmp_path: Path) -> None:
     out, errors = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == ExitCode.INTERRUPTED, (out, errors)
     assert "Traceback" not in errors
-    assert list(tmp_path.iterdir()) == []
     nothing_lives(str(tmp_path))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_java_is_brought_where_there_is_none(capsys: pytest.CaptureFixture[str]) -> None:

@@ -175,6 +175,12 @@ def test_a_date_and_a_number_are_text_where_text_is_wanted() -> None:
     assert found.source.starting_ms() == 1_356_998_400_000
 
 
+def test_a_word_that_may_be_chosen_is_that_word_though_yaml_has_another_meaning_for_it() -> None:
+    found = job(GOOD + "transform: {value: {format: json, schema: a int, on_error: null}}\n")
+    assert isinstance(found, Archive)
+    assert found.transform.value.on_error == "null"
+
+
 @given(st.text(alphabet="abk:{}[]-&*!|>'\"\n #,?<0", max_size=80))
 def test_whatever_stands_in_a_file_it_is_a_job_or_problems_with_places(text: str) -> None:
     found: list[Problem] = []

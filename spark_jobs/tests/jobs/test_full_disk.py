@@ -8,7 +8,7 @@ import random
 import resource
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pyarrow.dataset as ds
@@ -40,21 +40,23 @@ def no_space_for_workers(spark: SparkSession) -> Iterator[None]:
     """The kernel refuses Spark's Python workers to let a file grow, as a disk that is full does."""
     spark.range(1).mapInArrow(lambda batches: batches, "id long").collect()  # so that there are workers
     jvm = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
-    before = {
-        pid: resource.prlimit(pid, resource.RLIMIT_FSIZE)
-        for pid, command in descendants(jvm).items()
-        if "pyspark" in command
-    }
-    assert before, "no workers"
-    for pid, (_, hard) in before.items():
-        resource.prlimit(pid, resource.RLIMIT_FSIZE, (SPACE_BYTES, hard))
+    usual = resource.getrlimit(resource.RLIMIT_FSIZE)
+    assert limit_workers(jvm, (SPACE_BYTES, usual[1])), "no workers"
     try:
         yield
     finally:
-        unlimited = next(iter(before.values()))
-        for pid, command in descendants(jvm).items():
-            if "pyspark" in command:
-                resource.prlimit(pid, resource.RLIMIT_FSIZE, unlimited)
+        limit_workers(jvm, usual)
+
+
+def limit_workers(jvm: int, limit: tuple[int, int]) -> int:
+    """The daemon, whose workers have its limits, and the workers that there are; how many."""
+    count = 0
+    for pid, command in descendants(jvm).items():
+        if "pyspark" in command:
+            with suppress(ProcessLookupError):  # a worker whose task has failed ends
+                resource.prlimit(pid, resource.RLIMIT_FSIZE, limit)
+                count += 1
+    return count
 
 
 def test_a_full_disk_ends_the_query_with_its_name_and_space_lets_it_go_on_exactly(

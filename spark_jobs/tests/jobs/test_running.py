@@ -5,8 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
+from node_kit import port_of, reserved_port
 from pyspark.sql import Row
 
 from penstock.client import TopicPartition
@@ -255,20 +257,15 @@ def test_offsets_of_other_sources_are_no_offsets_of_topics(offset: object) -> No
 
 
 def test_figures_are_served_to_prometheus() -> None:
-    import socket
-    from urllib.request import urlopen
-
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     figures = Figures("flights", "archive", lambda: 12.0)
     figures.batch_done(BatchDone(1, 500, 250, {"bad": 3}))
     figures.lag_is(42)
-    stop = figures.serve(Metrics(port=port))
-    try:
-        text = urlopen(f"http://127.0.0.1:{port}/metrics").read().decode()
-    finally:
-        stop()
+    with reserved_port() as reserved:
+        stop = figures.serve(Metrics(port=port_of(reserved)))
+        try:
+            text = urlopen(f"http://127.0.0.1:{port_of(reserved)}/metrics").read().decode()
+        finally:
+            stop()
     labels = '{job="flights",kind="archive"}'
     assert f"penstock_spark_rows_total{labels} 500.0" in text
     assert f"penstock_spark_lag_records{labels} 42.0" in text

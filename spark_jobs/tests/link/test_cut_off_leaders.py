@@ -4,8 +4,6 @@ and goes on answering. Whoever has its connection is to hear of its successor al
 from __future__ import annotations
 
 import asyncio
-import os
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -43,12 +41,9 @@ class Divided(Cluster):
             self.relay.upstream = urlsplit(etcd.endpoints[0]).port or 0
             self.etcd = cast(Any, SimpleNamespace(endpoints=(f"http://127.0.0.1:{self.relay.port}",)))
         try:
-            made = super().begin(broker_id, *more, **rest)
+            return super().begin(broker_id, *more, **rest)
         finally:
             self.etcd = etcd
-        assert made.process.stderr is not None
-        threading.Thread(target=drain, args=(os.dup(made.process.stderr.fileno()),), daemon=True).start()
-        return made
 
     def end(self) -> None:
         super().end()
@@ -56,13 +51,6 @@ class Divided(Cluster):
 
     def at(self, *broker_ids: int) -> str:
         return ",".join(f"127.0.0.1:{self.brokers[broker_id].port}" for broker_id in broker_ids)
-
-
-def drain(descriptor: int) -> None:
-    """A broker without etcd has much to say, and would wait for ever for somebody to read it."""
-    while os.read(descriptor, 65_536):
-        pass
-    os.close(descriptor)
 
 
 def leaders(bootstrap: str) -> dict[int, int]:

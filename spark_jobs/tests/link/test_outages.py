@@ -61,10 +61,10 @@ def test_every_question_outlasts_a_restart(own_broker: Broker, link_to: LinkTo) 
 def test_a_broker_that_stays_away_is_given_up_with_what_was_to_be_read(own_broker: Broker, link_to: LinkTo) -> None:
     make_topic(own_broker.bootstrap, "t")
     produce(own_broker.bootstrap, "t", VALUES, config=MANY_BATCHES)
-    answers = link_to(own_broker.bootstrap, give_up_ms=700).fetch(RANGE, READ_UNCOMMITTED, SIZES)
+    answers = link_to(own_broker.bootstrap, give_up_ms=3_000).fetch(RANGE, READ_UNCOMMITTED, SIZES)
     next(iter(answers))
     own_broker.kill()
-    with pytest.raises(Unavailable, match=r"t-0 at offset \d+: given up after 700 ms"):
+    with pytest.raises(Unavailable, match=r"t-0 at offset \d+: given up after 3000 ms"):
         list(answers)
 
 

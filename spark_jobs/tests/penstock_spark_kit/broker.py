@@ -11,6 +11,8 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+from node_kit import port_of, reserved_port
+
 DEADLINE_S = 60.0
 """Generous: only what never comes up, or never ends, reaches it."""
 SETTINGS = ("group.initial.rebalance.delay.ms=0", "group.min.session.timeout.ms=500")
@@ -19,11 +21,12 @@ READY = re.compile(r"ready kafka=(\S+):(\d+) ")
 
 
 class Broker:
-    """One `penstock up` on a free port of loopback; `start`s after the first keep port and data."""
+    """One `penstock up` on a free port of loopback; each `start` is on the same port and data."""
 
     def __init__(self, home: Path, settings: Sequence[str] = SETTINGS) -> None:
         self.home, self.settings = home, tuple(settings)
-        self.port = 0
+        self._reserved = reserved_port()  # nobody else gets it while the broker is down
+        self.port = port_of(self._reserved)
         self.process: subprocess.Popen[str] | None = None
 
     @property
@@ -59,7 +62,7 @@ class Broker:
         if ready is None:
             self.kill()
             raise AssertionError(f"no `ready` line but {line!r}: {self.log[-4000:]}")
-        self.port = int(ready[2])
+        assert int(ready[2]) == self.port, line
         return self
 
     def kill(self) -> None:

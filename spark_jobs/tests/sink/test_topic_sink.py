@@ -18,6 +18,7 @@ from penstock_spark.jobs.failures import may_pass
 
 MakeTopic = Callable[..., str]
 pytestmark = pytest.mark.xdist_group("spark")
+LIMIT_S = 300
 
 
 def numbers(spark: SparkSession, count: int, tasks: int = 3) -> DataFrame:
@@ -130,7 +131,7 @@ def test_a_stream_goes_on_from_its_checkpoint(
     for count in (3, 5):
         files(source, count, 100)
         query = stream(spark, source, penstock, name, checkpoint).option("penstock.delivery", delivery).start()
-        assert query.awaitTermination(60)
+        assert query.awaitTermination(LIMIT_S)
     assert values_of(penstock.bootstrap, name) == wanted(500)
 
 
@@ -143,7 +144,7 @@ def test_a_batch_that_was_written_but_not_checkpointed_is_not_written_again(
 
     def run() -> None:
         query = stream(spark, source, penstock, name, checkpoint).option("penstock.delivery", "exactly-once").start()
-        assert query.awaitTermination(60)
+        assert query.awaitTermination(LIMIT_S)
 
     run()
     (last,) = (checkpoint / "commits").glob("1")
@@ -168,7 +169,7 @@ def test_a_checkpoint_that_was_set_back_is_refused_where_its_batch_has_other_row
         writer = writer.option("penstock.delivery", "exactly-once")
         for option, value in more.items():
             writer = writer.option(option.replace("_", "."), value)
-        writer.trigger(availableNow=True).start().awaitTermination(60)
+        assert writer.trigger(availableNow=True).start().awaitTermination(LIMIT_S)
 
     run()
     for folder in ("commits", "offsets", "sources/0"):
@@ -215,7 +216,7 @@ def test_a_task_that_fails_once_fails_the_batch_and_the_restart_writes_it_once(
             .trigger(availableNow=True)
             .start()
         )
-        query.awaitTermination(60)
+        assert query.awaitTermination(LIMIT_S)
 
     with pytest.raises(PySparkException, match="a task that fails once"):
         run()

