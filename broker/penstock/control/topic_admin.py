@@ -18,6 +18,7 @@ from penstock.config.broker import BrokerConfig
 from penstock.config.definition import InvalidSetting
 from penstock.config.topic import resolve
 from penstock.control.assignment import check_manual, partition_puts
+from penstock.control.controller.reassign import target
 from penstock.control.drains import Drains, drains_of
 from penstock.control.naming import Collisions, check_name
 from penstock.control.placing import Placing, usable_brokers
@@ -377,7 +378,7 @@ class TopicAdmin:
                 f"{count - present} partitions are more than the {MAX_REQUEST_PARTITIONS} that can be added at a time.",
             )
         self._check_count(count - present)
-        factor = len(topic.partitions[0].replicas)
+        factor = len(target(topic.partitions[0]))  # as it will be, where replicas are being moved
         if assignments is None:
             factor = min(factor, max(len(usable_brokers(self.view, draining)), 1))
             return self._placing.place(count - present, factor, draining, topic)
@@ -409,7 +410,11 @@ class TopicAdmin:
         if not self.config.delete_topic_enable:
             return Outcome(ErrorCode.TOPIC_DELETION_DISABLED, "Topic deletion is disabled (delete.topic.enable).")
         tombstone = TopicRecord(
-            name=topic.name, topic_id=topic.topic_id, partition_count=len(topic.partitions), deleting=True
+            name=topic.name,
+            topic_id=topic.topic_id,
+            partition_count=len(topic.partitions),
+            deleting=True,
+            deleted_ms=self.clock.wall_ms(),
         )
         name_key = keys.topic_name(topic.name)
         try:

@@ -16,20 +16,28 @@ from penstock.state import keys
 from penstock.state.records import PartitionRecord, decode
 from penstock.state.store import Store
 from penstock.state.view import ClusterView, TopicChange
+from penstock.state.watcher import Watcher
 
 log = get_logger("penstock.node")
 
+RETRY_S = 1.0
+"""Before another look whether what is deleted in the store may be deleted here."""
+
 
 class Hosted:
-    """The partitions that the cluster knows, those on their way out included, as a container of (topic id, index)."""
+    """The partitions that the cluster knows, as a container of (topic id, index).
 
-    def __init__(self, view: ClusterView) -> None:
-        self.view = view
+    Those on their way out are among them, and all of a topic that is no topic to the view, but of which the store has
+    something: a value of it may be damaged, and its data is needed when that is mended.
+    """
+
+    def __init__(self, view: ClusterView, watcher: Watcher) -> None:
+        self.view, self.watcher = view, watcher
 
     def __contains__(self, key: object) -> bool:
         assert isinstance(key, tuple), key
         topic = self.view.topics_by_id.get(key[0])
-        return key[0] in self.view.deleting or (topic is not None and key[1] < len(topic.partitions))
+        return key[1] < len(topic.partitions) if topic is not None else self.watcher.has_part_of(key[0])
 
 
 class DirSizes:
@@ -70,12 +78,15 @@ class Assignments:
 class DeletedTopics:
     """Deletes this broker's data of topics that have a tombstone; for a cluster, where each broker has its own.
 
-    What cannot be deleted now is deleted after the next start: a tombstone stays for a day.
+    While the store may have gone back in time it is not believed: what is due waits. What cannot be deleted is tried
+    again after the next start, as a tombstone stays for a day.
     """
 
     def __init__(self, view: ClusterView, replicas: ReplicaManager, may_discard: Callable[[], bool]) -> None:
         self.view, self.replicas, self.may_discard = view, replicas, may_discard
         self.tasks: set[asyncio.Task[None]] = set()
+        self.due: set[UUID] = set()
+        self.beginning: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         self.view.subscribe(self._on_topics)
@@ -88,12 +99,25 @@ class DeletedTopics:
                 self._delete(change.old.topic_id)
 
     def _delete(self, topic_id: UUID) -> None:
-        task = asyncio.get_running_loop().create_task(self._forget(topic_id))
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
+        self.due.add(topic_id)
+        if self.beginning is None or self.beginning.done():
+            self.beginning = asyncio.get_running_loop().create_task(self._begin())
+
+    async def _begin(self) -> None:
+        """Begins all that is due as soon as that may be."""
+        while not self.may_discard():  # noqa: ASYNC110 - nobody tells when the store is believed again
+            await asyncio.sleep(RETRY_S)
+        due, self.due = self.due, set()
+        for topic_id in due & self.view.deleting:
+            task = asyncio.get_running_loop().create_task(self._forget(topic_id))
+            self.tasks.add(task)
+            task.add_done_callback(self.tasks.discard)
 
     async def _forget(self, topic_id: UUID) -> None:
-        if not self.may_discard() or topic_id not in self.view.deleting:
+        if topic_id not in self.view.deleting:
+            return
+        if not self.may_discard():
+            self._delete(topic_id)
             return
         try:
             await self.replicas.forget_topic(topic_id)
@@ -101,4 +125,6 @@ class DeletedTopics:
             log.warning("data of a deleted topic stays for now", topic_id=str(topic_id), reason=str(e))
 
     async def close(self) -> None:
+        if self.beginning is not None:
+            self.beginning.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)

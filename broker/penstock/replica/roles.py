@@ -24,6 +24,7 @@ from penstock.replica.producer_state import ProducerState
 from penstock.replica.throttle import Throttles
 from penstock.runtime.clock import Clock
 from penstock.runtime.logging import get_logger
+from penstock.state.records import BadRecord
 from penstock.state.store import StoreError
 from penstock.state.view import ClusterView, PartitionView, TopicChange, TopicView
 from penstock.wire.errors import ErrorCode
@@ -33,8 +34,12 @@ logger = get_logger("penstock.replica")
 SLICE = 64
 """Followers that are made in one turn of the loop: each may have its checkpoint read."""
 RETRY_S = 0.5
+DISCARD_RETRY_S = 5.0
+"""Before data of replicas that have moved is looked at again, where the store could not be asked."""
 
 Key = tuple[UUID, int]
+Unassigned = Callable[[UUID, int], Coroutine[Any, Any, bool]]
+"""Whether a partition's record, read linearizably, leaves this broker out. Raises `StoreError`."""
 
 
 class Manager(Protocol):
@@ -64,15 +69,15 @@ class Manager(Protocol):
 class Roles:
     """See the module."""
 
-    def __init__(
-        self, manager: Manager, is_unassigned: Callable[[UUID, int], Coroutine[Any, Any, bool]] | None
-    ) -> None:
+    def __init__(self, manager: Manager, is_unassigned: Unassigned | None) -> None:
         self.manager, self.is_unassigned = manager, is_unassigned
         self.started = self.closed = False
         self.due: dict[Key, None] = {}
         """Partitions that are to be looked at: to be followed, or with data that may be nobody's."""
         self.scheduled = False
-        self.discarding: set[Key] = set()
+        self.leaving: dict[Key, None] = {}
+        """Partitions with data that this broker has no replica of: the store is still to confirm that."""
+        self.discarding: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Takes up everything that other brokers lead."""
@@ -88,6 +93,8 @@ class Roles:
     def close(self) -> None:
         self.closed = True
         self.due.clear()
+        if self.discarding is not None:
+            self.discarding.cancel()
 
     def is_mine(self, placed: PartitionView) -> bool:
         return self.manager.broker_id in placed.replicas or self.manager.broker_id in placed.adding
@@ -262,29 +269,45 @@ class Roles:
                 role.work.add_done_callback(lambda _: self.manager.log_dir.release(*key))
             else:
                 self.manager.log_dir.release(*key)
-        has_data = key[1] in self.manager.log_dir.topics.get(key[0], ())
-        if has_data and self.is_unassigned is not None and key not in self.discarding:
-            self.discarding.add(key)
-            self.manager.spawn(self.discard(key, self.is_unassigned))
+        if self.is_unassigned is not None and self.is_left(key):
+            self.leaving[key] = None
+            if self.discarding is None or self.discarding.done():
+                self.discarding = self.manager.spawn(self.discard_all(self.is_unassigned))
 
-    async def discard(self, key: Key, is_unassigned: Callable[[UUID, int], Coroutine[Any, Any, bool]]) -> None:
-        manager = self.manager
-        try:
-            if not manager.may_discard() or not await is_unassigned(*key):
-                return
-        except StoreError as e:
-            logger.warning("data of a replica that has moved stays for now", topic_id=str(key[0]), reason=str(e))
+    def is_left(self, key: Key) -> bool:
+        """Whether there is data of a partition of which, as far as this broker knows, it has no replica."""
+        topic = self.manager.view.topics_by_id.get(key[0])
+        if topic is not None and key[1] < len(topic.partitions) and self.is_mine(topic.partitions[key[1]]):
+            return False
+        return self.manager.role(key) is None and key[1] in self.manager.log_dir.topics.get(key[0], ())
+
+    async def discard_all(self, is_unassigned: Unassigned) -> None:
+        """One by one; goes on later where the store does not answer, or may have gone back in time."""
+        while self.leaving:
+            if not self.manager.may_discard():
+                await asyncio.sleep(DISCARD_RETRY_S)
+                continue
+            key = next(iter(self.leaving))
+            del self.leaving[key]
+            try:
+                await self.discard(key, is_unassigned)
+            except BadRecord as e:  # looked at again when the record changes
+                logger.warning("data of a replica that may have moved stays", topic_id=str(key[0]), reason=str(e))
+            except StoreError as e:
+                self.leaving[key] = None
+                logger.warning("data of replicas that have moved stays for now", reason=str(e))
+                await asyncio.sleep(DISCARD_RETRY_S)
+
+    async def discard(self, key: Key, is_unassigned: Unassigned) -> None:
+        """Raises what `is_unassigned` does."""
+        if not self.is_left(key) or not await is_unassigned(*key) or not self.is_left(key):
             return
-        finally:
-            self.discarding.discard(key)
-        topic = manager.view.topics_by_id.get(key[0])
-        again = topic is not None and key[1] < len(topic.partitions) and self.is_mine(topic.partitions[key[1]])
-        known = key[1] in manager.log_dir.topics.get(key[0], ())
-        if again or not known or manager.role(key) is not None:
+        if not self.manager.may_discard():  # of which time the answer was is not known
+            self.leaving[key] = None
             return
         logger.info("the data of a replica that has moved is deleted", topic_id=str(key[0]), partition=key[1])
         try:
-            manager.log_dir.delete_partition(*key)
+            self.manager.log_dir.delete_partition(*key)
         except LogError as e:
             logger.warning("data stays", reason=str(e))
 

@@ -204,6 +204,8 @@ def damaged(path: str, what: str) -> StoreError:
 def refusal(path: str, error: Exception) -> StoreError:
     if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return StoreError(f"the state database {path} is in use by another process: stop that, or use other data")
+    if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL:
+        return DiskFull(f"no space for the state database {path}: free some")
     return StoreError(
         f"the state database {path} cannot be read: {error}; restore it from a backup, or begin with other data"
     )

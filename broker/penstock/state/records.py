@@ -88,6 +88,8 @@ class TopicRecord(Record, frozen=True, kw_only=True):
     overrides: dict[str, str] = {}
     created_ms: Int64 = 0
     deleting: bool = False
+    deleted_ms: Int64 = 0
+    """When it was deleted; 0 in the tombstones of older versions."""
 
 
 class TopicNameRecord(Record, frozen=True, kw_only=True):

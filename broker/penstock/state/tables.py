@@ -172,6 +172,8 @@ class Tables:
     def keep_understood(self, before: Tables) -> None:
         """Where a value is not understood, takes over what was understood of its key `before`."""
         for key in self.problems:
+            if key.startswith(keys.TOPIC_NAMES) and (name := unquote(key[len(keys.TOPIC_NAMES) :])) in before.names:
+                self.names[name] = before.names[name]
             kind = keys.PARTITIONS if key.startswith(keys.PARTITIONS) else keys.TOPICS
             id_text, _, index = key[len(kind) :].partition("/")
             topic_id = before._ids.get(id_text)
@@ -183,6 +185,19 @@ class Tables:
                 table.record = known.record
             elif index.isdecimal() and int(index) in known.partitions:
                 table.partitions[int(index)] = known.partitions[int(index)]
+
+    def unnamed(self) -> list[UUID]:
+        """Topic ids of which something is stored that no name points to, and that are not being deleted.
+
+        Not those whose name may be among the values that are not understood.
+        """
+        named = set(self.names.values())
+        return [i for i, table in self.topics.items() if i not in named and not self._may_be_named(i, table)]
+
+    def _may_be_named(self, topic_id: UUID, table: TopicTable) -> bool:
+        if table.record is None:
+            return keys.topic(topic_id) in self.problems
+        return table.record.deleting or keys.topic_name(table.record.name) in self.problems
 
     def is_deleting(self, topic_id: UUID) -> bool:
         table = self.topics.get(topic_id)

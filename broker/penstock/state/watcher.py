@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from typing import TypeVar
 from uuid import UUID
 
@@ -53,9 +52,17 @@ class Watcher:
         return self._tables.problems
 
     def unnamed(self) -> list[UUID]:
-        """Topic ids of which something is stored that no name points to, and that are not being deleted."""
-        named = set(self._tables.names.values())
-        return [i for i in self._tables.topics if i not in named and not self._tables.is_deleting(i)]
+        """As `Tables.unnamed`: topic ids that no name points to."""
+        return self._tables.unnamed()
+
+    def has_part_of(self, topic_id: UUID) -> bool:
+        """Whether the store has a record or a partition of a topic, that of one on its way out included."""
+        return topic_id in self._tables.topics
+
+    def deleted_ms(self, topic_id: UUID) -> int:
+        """When a topic that has a tombstone was deleted, by the wall clock of who did it; 0 where that is unknown."""
+        table = self._tables.topics.get(topic_id)
+        return table.record.deleted_ms if table is not None and table.record is not None else 0
 
     async def start(self) -> None:
         """Returns when the view is filled. Raises `StoreError`."""
@@ -66,8 +73,7 @@ class Watcher:
     async def stop(self) -> None:
         if self._task is not None:
             self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+            await asyncio.wait([self._task])
         for _, waiter in self._waiting:
             waiter.cancel()
         self._waiting.clear()

@@ -311,6 +311,28 @@ async def test_what_is_not_understood_when_all_is_read_again_stays_as_it_was(
     assert set(followed.watcher.problems) == {keys.topic(A), keys.partition(A, 1)}
 
 
+async def test_a_topic_whose_name_is_not_understood_stays_when_all_is_read_again(followed: Followed) -> None:
+    await followed.write(*topic(A, "a"), *topic(B, "b"))
+    await followed.write(Put(keys.topic_name("a"), b"broken"))
+    await followed.watcher._reload()
+    assert set(followed.view.topics) == {"a", "b"}
+    assert followed.watcher.unnamed() == []
+    await followed.write(Delete(keys.topic_name("a")))
+    assert followed.watcher.unnamed() == [A], "whoever takes the name away means it"
+
+
+@pytest.mark.parametrize("also_broken", [[], [keys.topic(A)], [keys.partition(A, 0)]])
+async def test_a_topic_whose_name_was_never_understood_is_not_taken_for_one_without(
+    store: EmbeddedStore, also_broken: list[str]
+) -> None:
+    await store.txn([], [*topic(A, "a", 2), *topic(B, "b")[:-1]])
+    await store.txn([], [Put(key, b"broken") for key in [keys.topic_name("a"), *also_broken]])
+    followed = Followed(store)
+    await followed.watcher.start()
+    assert followed.watcher.unnamed() == [B]
+    await followed.watcher.stop()
+
+
 async def test_a_topic_that_lacks_a_partition_is_reported_and_not_seen(store: EmbeddedStore) -> None:
     await store.txn([], [*topic(A, "a", 3), *topic(B, "b")])
     await store.txn([], [Delete(keys.partition(A, 1))])
@@ -370,6 +392,14 @@ async def test_a_failure_while_applying_changes_is_survived(
         await advance(10)
         await waiting
     assert "a" in followed.view.topics
+
+
+async def test_whoever_stops_a_watcher_can_be_cancelled(followed: Followed) -> None:
+    stopping = asyncio.ensure_future(followed.watcher.stop())
+    await asyncio.sleep(0)
+    stopping.cancel()
+    await asyncio.wait([stopping])
+    assert stopping.cancelled()
 
 
 async def test_a_store_that_is_away_for_a_while_is_followed_again(store: EmbeddedStore) -> None:

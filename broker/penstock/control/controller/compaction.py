@@ -108,6 +108,7 @@ class EtcdCare:
         self._compacted = 0
         self._defragmented_ms: dict[int, int] = {}
         self._alarms: set[tuple[int, str]] = set()
+        self._silent: frozenset[str] = frozenset()
 
     async def run(self) -> None:
         while True:
@@ -120,8 +121,12 @@ class EtcdCare:
             await asyncio.sleep(self.policy.sample_s)
 
     async def sample(self) -> None:
-        """Raises `StoreError`, where a member does not answer for instance: nothing is then done to the others."""
-        members = {url: await self.etcd.status(url) for url in self.etcd.urls}
+        """Goes by the members that answer. Raises `StoreError` where none does.
+
+        While one does not, the others are not defragmented, as they may be needed for a majority; unless etcd is full,
+        and so takes no writes either way. A member that comes back full raises the alarm again.
+        """
+        members = await self._statuses()
         alarms = await self.etcd.alarms()
         self._tell(alarms)
         if not self.is_managed or self.leadership.lost.is_set():
@@ -133,12 +138,29 @@ class EtcdCare:
         is_pressed = in_use > self.policy.pressed_bytes
         keep_ms = self.policy.pressed_keep_ms if is_pressed else self.policy.keep_ms
         await self._compact(now_ms if is_full else now_ms - keep_ms)
-        for url in self._worth(members, now_ms, is_full):
+        may_stand_still = is_full or len(members) == len(self.etcd.urls)
+        for url in self._worth(members, now_ms, is_full) if may_stand_still else ():
             if self.leadership.lost.is_set():
                 return
             await self._defragment(url, members[url])
         if is_full:
             await self._disarm(alarms)
+
+    async def _statuses(self) -> dict[str, MemberStatus]:
+        """By endpoint, of the members that answer. Raises `StoreError` where none does."""
+        members: dict[str, MemberStatus] = {}
+        silent: dict[str, StoreError] = {}
+        for url in self.etcd.urls:
+            try:
+                members[url] = await self.etcd.status(url)
+            except StoreError as e:
+                silent[url] = e
+        if not members:
+            raise next(iter(silent.values()))
+        for url in silent.keys() - self._silent:
+            log.warning("a member of etcd does not answer", endpoint=url, reason=str(silent[url]))
+        self._silent = frozenset(silent)
+        return members
 
     async def _compact(self, until_ms: int) -> None:
         """Forgets what is older than the newest sample of that time or before."""

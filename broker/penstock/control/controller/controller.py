@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from penstock.config.broker import BrokerConfig
@@ -35,6 +36,8 @@ log = get_logger("penstock.control")
 
 LOOK_S = 0.05
 """Between two looks at whether a broker that is leaving leads nothing more."""
+NOTE_S = 30.0
+"""Between two looks at which of the brokers that are away have replicas, where no broker comes or goes."""
 RETRY_S = 0.5
 
 
@@ -108,9 +111,7 @@ class Term:
         self.replacement = Replacement(
             given.view, self.index, self.registry, self.keeper, self.writer, given.clock, given.config
         )
-        self.housekeeping = Housekeeping(
-            given.store, leadership, given.view, given.watcher.unnamed, given.forget, given.clock
-        )
+        self.housekeeping = Housekeeping(given.store, leadership, given.view, given.watcher, given.forget, given.clock)
         self.shards = ShardKeeper(given.store, given.view, given.watcher, leadership, self.registry)
         etcd = maintenance_of(given.store)
         self.care: EtcdCare | None = None
@@ -152,7 +153,9 @@ class Term:
     async def _note_gone(self) -> None:
         """Notes in the store since when brokers with replicas are away, so that the next controller knows too."""
         while True:
-            await self._brokers_changed.wait()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(NOTE_S):
+                    await self._brokers_changed.wait()
             self._brokers_changed.clear()
             try:
                 await self._write_gone()
@@ -166,8 +169,9 @@ class Term:
         note = encode(GoneRecord(since_ms=now_ms))
         away = self.index.by_broker.keys() - registry.members.keys() - registry.gone.keys()
         back = registry.gone.keys() & registry.members.keys()
+        emptied = registry.gone.keys() - self.index.by_broker.keys()
         operations: list[Operation] = [Put(gone_key(broker), note) for broker in away]
-        operations += [Delete(gone_key(broker)) for broker in back]
+        operations += [Delete(gone_key(broker)) for broker in back | emptied]
         for start in range(0, len(operations), 100):
             await self.given.store.txn([self.leadership.condition], operations[start : start + 100])
 

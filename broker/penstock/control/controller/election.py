@@ -21,6 +21,7 @@ from penstock.runtime.logging import get_logger
 from penstock.state import keys
 from penstock.state.records import ControllerRecord, decode, encode
 from penstock.state.store import (
+    Compacted,
     Compare,
     Delete,
     Entry,
@@ -122,8 +123,7 @@ class Election:
         finally:
             for task in (changed, suspected, probing):
                 task.cancel()
-                with suppress(asyncio.CancelledError, StoreError):
-                    await task
+            await asyncio.gather(changed, suspected, probing, return_exceptions=True)
 
     async def _probe(self, controller: ControllerRecord) -> None:
         while (broker := self.find(controller.broker_id)) is None:  # noqa: ASYNC110 - the view tells nobody of brokers
@@ -131,9 +131,18 @@ class Election:
         await watch_broker(self.prober, broker, lambda: self._suspect(controller.epoch))
 
     async def _next_change(self, revision: int) -> None:
-        async for changes in self.store.watch(keys.CONTROLLER, revision + 1):
-            if any(event.key == keys.CONTROLLER for event in changes.events):
+        """Returns once the key is no longer as it was written at `revision`.
+
+        What may be days ago: the store need not have kept what came after, so the key is read and watched from there.
+        """
+        while True:
+            listing = await self.store.range(keys.CONTROLLER)
+            if not any(e.key == keys.CONTROLLER and e.mod_revision == revision for e in listing.entries):
                 return
+            with suppress(Compacted):
+                async for changes in self.store.watch(keys.CONTROLLER, listing.revision + 1):
+                    if any(event.key == keys.CONTROLLER for event in changes.events):
+                        return
 
     async def campaign(self, present: Entry | None) -> Leadership | None:
         """Tries to succeed `present`; None where another was faster, or this broker's registration is over.

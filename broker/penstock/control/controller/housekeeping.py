@@ -16,6 +16,7 @@ from penstock.runtime.logging import get_logger
 from penstock.state import keys
 from penstock.state.store import Compare, Delete, Store, StoreUnavailable, Target
 from penstock.state.view import ClusterView
+from penstock.state.watcher import Watcher
 
 log = get_logger("penstock.control")
 
@@ -24,27 +25,29 @@ UNNAMED_MS = 15 * 60_000
 """How long a topic's parts may be without a name: its creation has failed by then, and would be told so."""
 TOMBSTONE_MS = 24 * 3_600_000
 """How long a deleted topic's tombstone stays; the data of a broker that was away for longer is put aside instead."""
+LAST_MS = 15 * 60_000
+"""How long the controller has seen a tombstone itself at least before it removes it."""
 
 Forget = Callable[[UUID], Awaitable[None]]
 """Removes from the store what a room keeps of a deleted topic (committed offsets), once for the whole cluster."""
 
 
 class Housekeeping:
-    """Sweeps while this broker is controller. `unnamed` gives topic ids that no name points to (`Watcher.unnamed`)."""
+    """Sweeps while this broker is controller."""
 
     def __init__(
         self,
         store: Store,
         leadership: Leadership,
         view: ClusterView,
-        unnamed: Callable[[], list[UUID]],
+        watcher: Watcher,
         forget: list[Forget],
         clock: Clock,
     ) -> None:
-        self.store, self.leadership, self.view, self.unnamed, self.forget = store, leadership, view, unnamed, forget
+        self.store, self.leadership, self.view, self.watcher, self.forget = store, leadership, view, watcher, forget
         self.clock = clock
         self._since: dict[UUID, int] = {}
-        """When an id was first seen without a name, or deleted, by the boot clock."""
+        """When an id was first seen without a name, or was deleted, by the boot clock."""
         self._forgotten: set[UUID] = set()
 
     async def run(self) -> None:
@@ -57,8 +60,9 @@ class Housekeeping:
 
     async def sweep(self) -> None:
         now_ms = self.clock.boot_ms()
-        deleting, unnamed = set(self.view.deleting), set(self.unnamed())
-        self._since = {topic: self._since.get(topic, now_ms) for topic in deleting | unnamed}
+        deleting, unnamed = set(self.view.deleting), set(self.watcher.unnamed())
+        ages_ms = {topic: self._age_ms(topic) for topic in deleting - self._since.keys()}
+        self._since = {topic: self._since.get(topic, now_ms - ages_ms.get(topic, 0)) for topic in deleting | unnamed}
         self._forgotten &= deleting
         for topic in deleting:
             if topic not in self._forgotten and await self._forget(topic):
@@ -70,6 +74,15 @@ class Housekeeping:
                 await self._remove_unnamed(topic)
             elif topic in self._forgotten:
                 await self._remove(topic)
+
+    def _age_ms(self, topic: UUID) -> int:
+        """How long ago a topic was deleted, when its tombstone is first seen: controllers may follow each other faster.
+
+        Wall clocks may be wrong, so that the last of the time is always waited for: brokers that are there need less.
+        """
+        deleted_ms = self.watcher.deleted_ms(topic)
+        age_ms = self.clock.wall_ms() - deleted_ms if deleted_ms else 0
+        return min(max(age_ms, 0), TOMBSTONE_MS - LAST_MS)
 
     async def _forget(self, topic: UUID) -> bool:
         try:
@@ -90,7 +103,7 @@ class Housekeeping:
         """The topic's record must not have become another since it was looked at."""
         entry = await self.store.get(keys.topic(topic))
         unchanged = Compare(keys.topic(topic), Target.MOD_REVISION, entry.mod_revision if entry is not None else 0)
-        if topic not in self.view.deleting and topic not in self.unnamed():
+        if topic not in self.view.deleting and topic not in self.watcher.unnamed():
             return False
         result = await self.store.txn(
             [self.leadership.condition, unchanged],

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Protocol
 from uuid import UUID
 
@@ -176,10 +177,10 @@ class PartitionKeeper:
     def _note(self, topic: TopicView, before: PartitionRecord, record: PartitionRecord, facts: leaders.Facts) -> None:
         """Counts, and logs, what an operator must hear of."""
         if record.leader != leaders.NO_LEADER and facts.unclean_allowed:
-            complete = {*before.isr, *before.eligible}
-            if record.leader not in complete:
+            otherwise = leaders.settle(before, replace(facts, unclean_allowed=False)) or before
+            if otherwise.leader == leaders.NO_LEADER:
                 self.elected_unclean += 1
-                log.warning("a replica that was not in sync leads: records may be lost", topic=topic.name)
+                log.warning("a replica that may lack records leads: they may be lost", topic=topic.name)
 
     def _next_batch(self) -> list[Proposal]:
         batch: list[Proposal] = []

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
@@ -138,9 +137,7 @@ class BrokerProbes:
             tasks, self._tasks = list(self._tasks.values()), {}
             for task in tasks:
                 task.cancel()
-            for task in tasks:
-                with suppress(asyncio.CancelledError):
-                    await task
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _judge(self) -> None:
         now_s = asyncio.get_running_loop().time()

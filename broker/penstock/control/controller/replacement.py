@@ -144,9 +144,9 @@ class Replacement:
         present = [self.registry.view_of(broker) for broker in self.registry.members]
         brokers = placement_brokers(present, wanted | self._draining())
         existing = existing_replicas(self.view)
+        self._queue, self._planned_for = [], wanted  # also where that fails: it is tried again in its time
         moves, refused = await asyncio.to_thread(plan_what_can_be, brokers, existing)
         self._queue = [self._only_from(move, wanted) for move in emptying(moves, wanted)]
-        self._planned_for = wanted
         for topic in refused:
             known = self.view.topics_by_id.get(UUID(topic))
             log.warning(

@@ -95,13 +95,13 @@ class Wishes:
                     raise AdminError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "Nothing is being reassigned.")
                 return reassign.cancelled(record, facts)
             reassign.check_target(wish.replicas, facts.epochs.keys() | set(record.replicas))
-            before = reassign.original(record)
-            if not wish.may_change_factor and len(wish.replicas) != len(before):
+            factor = len(reassign.target(record))
+            if not wish.may_change_factor and len(wish.replicas) != factor:
                 raise AdminError(
                     ErrorCode.INVALID_REPLICATION_FACTOR,
-                    f"{len(wish.replicas)} replicas where there are {len(before)}, and their number is to stay.",
+                    f"{len(wish.replicas)} replicas where {factor} are wanted, and their number is to stay.",
                 )
-            for broker in set(wish.replicas) - set(before):
+            for broker in set(wish.replicas) - set(reassign.original(record)):
                 if broker in drains.brokers:
                     raise reassign.RefusedReassignment(f"Broker {broker} is draining: end that first.")
             return reassign.started(record, wish.replicas, facts)
@@ -118,8 +118,9 @@ class Wishes:
         """Returns the revision of the change, 0 where there was none to make. Raises `AdminError`, `StoreError`."""
         for _ in range(ATTEMPTS):
             topic = self.view.topics.get(name)
-            entry = await self.store.get(keys.partition(topic.topic_id, index)) if topic is not None else None
-            if topic is None or entry is None or index < 0:
+            is_known = topic is not None and 0 <= index < len(topic.partitions)  # there may be keys of a failed growth
+            entry = await self.store.get(keys.partition(topic.topic_id, index)) if topic and is_known else None
+            if topic is None or entry is None:
                 raise AdminError(
                     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no partition {index} of a topic {name!r}."
                 )

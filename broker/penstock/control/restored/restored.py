@@ -130,8 +130,7 @@ class Restored:
         """Writes down how far the store was: nobody is left to notice if that goes back now."""
         if self._task is not None:
             self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+            await asyncio.wait([self._task])
         revision = max(self._newest_revision, self.view.revision)
         async with self._writing:
             if self.reason is None and revision > self._seen.revision:

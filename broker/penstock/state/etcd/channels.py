@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from aetcd.rpc import rpc_pb2, rpc_pb2_grpc
 
 from penstock.state.etcd.errors import ForeignCluster, NoAnswer
 from penstock.state.etcd.options import EndpointAddress, EtcdOptions, InvalidEtcdOption
-from penstock.state.store import StoreError, StoreUnavailable
+from penstock.state.store import StoreUnavailable
 
 MAX_RECEIVE_BYTES = 16 << 20
 """One message from etcd: ranges are paged and watches fragmented to stay far below."""
@@ -176,8 +175,7 @@ class Endpoint:
         connecting = self._connecting
         if connecting is not None:
             connecting.cancel()
-            with suppress(asyncio.CancelledError, StoreError):
-                await connecting
+            await asyncio.gather(connecting, return_exceptions=True)
         await self.discard(grace_s)
 
 

@@ -38,13 +38,19 @@ from penstock.state.watcher import Watcher
 
 LEASE_MS = 9000
 STEP_S = 0.02
+PATIENCE_S = 10.0
+"""How long a thread may keep virtual time from going on."""
 
 
 class Time:
-    """The loop's clock, moved by hand, and a `Clock` that goes with it."""
+    """The loop's clock, moved by hand, and a `Clock` that goes with it. It stands still while a thread works."""
 
-    def __init__(self) -> None:
+    def __init__(self, store: EmbeddedStore) -> None:
+        self.store = store
+        self.threads: set[asyncio.Future[Any]] = set()
         self.loop = asyncio.get_running_loop()
+        self._run_in_executor = self.loop.run_in_executor
+        self.loop.run_in_executor = self.in_thread  # type: ignore[method-assign]
         self._real, self.passed_s = self.loop.time, 0.0
         self._start_s = self._real()
         self.loop.time = lambda: self._start_s + self.passed_s  # type: ignore[method-assign]
@@ -56,11 +62,23 @@ class Time:
     def boot_ms(self) -> int:
         return 1_000_000 + int(self.passed_s * 1000)
 
+    def in_thread(self, executor: Any, function: Any, *arguments: Any) -> asyncio.Future[Any]:
+        work = self._run_in_executor(executor, function, *arguments)
+        self.threads.add(work)
+        work.add_done_callback(self.threads.discard)
+        return work
+
+    def is_busy(self) -> bool:
+        return bool(self.threads or self.store._queue or self.store._in_flight)
+
     async def settle(self) -> None:
-        """Lets everything happen that is due, the store's thread included."""
-        for _ in range(6):
+        """Lets everything happen that is due, what threads do for it included, however slow the machine is."""
+        for _ in range(10):
             await asyncio.sleep(0)
-        time.sleep(0.0003)
+        end_s = time.monotonic() + PATIENCE_S
+        while self.is_busy() and time.monotonic() < end_s:
+            time.sleep(0.0002)
+            await asyncio.sleep(0)
         for _ in range(4):
             await asyncio.sleep(0)
 
@@ -178,8 +196,8 @@ class World:
     """A cluster; `topic` makes a topic in it directly, `brokers` holds the processes that run."""
 
     def __init__(self) -> None:
-        self.time = Time()
         self.store = EmbeddedStore(":memory:")
+        self.time = Time(self.store)
         self.network, self.ends = Network(), Ends()
         self.brokers: dict[int, Node] = {}
         self.settings: dict[str, str] = {}

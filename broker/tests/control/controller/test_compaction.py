@@ -160,13 +160,47 @@ async def test_a_member_is_defragmented_once_an_hour_at_most(three: Etcd, clock:
     assert three.defragmented == ["http://2"] * 2
 
 
-async def test_no_member_is_defragmented_while_another_does_not_answer(three: Etcd, clock: HandClock) -> None:
+async def test_while_a_member_does_not_answer_none_is_defragmented_and_history_is_forgotten_all_the_same(
+    three: Etcd, clock: HandClock, capsys
+) -> None:
     care = care_of(three, clock)
     three.members["http://1"].db_size_bytes = 400 * MB
     three.down.add("http://3")
+    await minutes(care, three, clock, 17)
+    assert (three.compacted, three.defragmented) == ([101, 201], [])
+    said = capsys.readouterr()
+    assert (said.out + said.err).count("a member of etcd does not answer") == 1
+    three.down.clear()
+    await minutes(care, three, clock, 1)
+    assert three.defragmented == ["http://1"]
+
+
+async def test_an_alarm_is_told_though_a_member_does_not_answer(three: Etcd, clock: HandClock, capsys) -> None:
+    care = care_of(three, clock, is_managed=False)
+    three.down.add("http://1")
+    three.raised.append(Alarm(1, "NOSPACE"))
+    await minutes(care, three, clock, 2)
+    said = capsys.readouterr()
+    assert (said.out + said.err).count("etcd has raised an alarm") == 1
+
+
+async def test_a_full_one_writes_again_though_a_member_does_not_answer(three: Etcd, clock: HandClock) -> None:
+    care = care_of(three, clock)
+    three.down.add("http://3")
+    three.raised = [Alarm(2, "NOSPACE"), Alarm(3, "NOSPACE")]
+    await minutes(care, three, clock, 1)
+    assert three.compacted == [101]
+    assert three.defragmented == ["http://2", "http://1"]
+    assert three.raised == []
+
+
+async def test_nothing_is_done_while_no_member_answers(three: Etcd, clock: HandClock) -> None:
+    care = care_of(three, clock)
+    three.down.update(three.urls)
+    three.raised.append(Alarm(2, "NOSPACE"))
     with pytest.raises(StoreUnavailable):
         await care.sample()
-    assert three.defragmented == []
+    assert (three.compacted, three.defragmented, len(three.raised)) == ([], [], 1)
 
 
 async def test_a_full_one_is_compacted_defragmented_and_writes_again(three: Etcd, clock: HandClock) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
+
 from penstock.control.elections import ElectionPair, check_election, newest_election
 from penstock.control.showing import Shown
 from penstock.state import keys
 from penstock.state.records import ControllerRecord, decode
-from penstock.state.store import Delete
+from penstock.state.store import Delete, Put
 
 
 async def test_of_many_candidates_one_is_elected(world) -> None:
@@ -70,6 +73,56 @@ async def test_a_failing_controller_makes_room_for_another(world) -> None:
     await world.brokers[2].registration.show(Shown(None, "", True))
     await world.time.until(lambda: world.view.controller_epoch == 2)
     await world.time.until(lambda: len(world.controllers()) == 1)
+
+
+async def test_a_broker_that_starts_after_a_compaction_notices_the_controllers_death_at_once(world) -> None:
+    await world.start(1)
+    await world.time.until(lambda: world.controllers() == [1])
+    for i in range(20):
+        await world.store.txn([], [Put("/x", b"%d" % i)])
+    await world.store.compact((await world.store.range("/x")).revision)
+    await world.start(2, 3)
+    await world.time.advance(5)
+    assert len(world.network.probes[1]) == 2, "each candidate has connected to it once"
+    await world.kill(1, notice=True)
+    took_s = await world.time.until(lambda: world.controllers() in ([2], [3]))
+    assert took_s < 1
+
+
+async def test_a_controller_whose_watch_was_cut_off_by_a_compaction_stays_controller(world) -> None:
+    await world.start(1)
+    await world.time.until(lambda: world.controllers() == [1])
+    election = world.brokers[1].controller.election
+    for i in range(20):
+        await world.store.txn([], [Put("/x", b"%d" % i)])
+    await world.store.compact((await world.store.range("/x")).revision)
+    changed = asyncio.ensure_future(election._next_change(election.leadership.revision))
+    await world.time.advance(1)
+    assert not changed.done()
+    await world.store.txn([], [Delete(keys.CONTROLLER)])
+    await world.time.advance(1)
+    assert changed.done()
+    assert changed.exception() is None
+
+
+async def test_a_candidate_ends_when_it_is_cancelled_whatever_it_is_at(world) -> None:
+    await world.start(1, 2)
+    await world.time.until(lambda: world.controllers() == [1])
+    election = world.brokers[2].controller.election
+    for turns in range(12):
+        standing = asyncio.ensure_future(election.run())
+        await world.time.advance(1)
+        election._suspicion.set()  # of an epoch that is over: it looks again
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        standing.cancel()
+        for _ in range(50):
+            await asyncio.sleep(0)
+        ended = standing.done()
+        standing.cancel()
+        with suppress(asyncio.CancelledError):
+            await standing
+        assert ended, f"cancelled {turns} turns after it was woken"
 
 
 async def test_a_pair_that_the_history_has_is_no_reason_to_freeze(world) -> None:

@@ -208,6 +208,17 @@ async def test_an_unclean_election_needs_the_topics_permission(three) -> None:
     assert three.the_controller().term.keeper.elected_unclean == 1
 
 
+async def test_a_last_replica_that_may_lack_something_is_elected_uncleanly_and_counted_so(three) -> None:
+    topic_id = await three.topic("t", [2], overrides={"unclean.leader.election.enable": "true"})
+    await three.topic("whole", [2], overrides={"unclean.leader.election.enable": "true"})
+    await three.kill(2, notice=True)
+    await three.time.until(lambda: three.partition("t").leader == -1)
+    three.damage[2] = [partition_name(topic_id, 0)]
+    await three.start(2, was_unclean=True)
+    await three.time.until(lambda: three.partition("t").leader == three.partition("whole").leader == 2)
+    assert three.the_controller().term.keeper.elected_unclean == 1
+
+
 async def test_a_controller_that_was_replaced_without_noticing_writes_nothing(three) -> None:
     """Its watch has not told it yet: only the condition of its writes holds it back."""
     await three.topic("t", [2, 3, 1])

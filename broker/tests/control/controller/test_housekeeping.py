@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from penstock.control.controller.housekeeping import SWEEP_S, TOMBSTONE_MS, UNNAMED_MS
+import pytest
+
+from penstock.control.controller.housekeeping import LAST_MS, SWEEP_S, TOMBSTONE_MS, UNNAMED_MS
 from penstock.state import keys
-from penstock.state.records import PartitionRecord, encode
+from penstock.state.records import PartitionRecord, TopicRecord, encode
 from penstock.state.store import Put
 
 
@@ -77,6 +79,34 @@ async def test_a_tombstone_stays_for_brokers_that_are_away_and_then_goes(three) 
     assert forgotten == [topic], "what is kept in the store is removed once"
     assert await left(three, topic) == 1
     assert topic in three.view.deleting
+    await sweep(three, 1000)
+    assert await left(three, topic) == 0
+
+
+async def test_a_tombstone_goes_a_day_after_the_deletion_however_often_the_controller_changes(three) -> None:
+    topic = await three.topic("t", [1, 2, 3])
+    await three.finish(three.brokers[1].topics.delete(three.view.topics["t"]))
+    three.time.wall_offset_ms += TOMBSTONE_MS - LAST_MS // 2
+    await three.kill(1, notice=True)
+    await three.time.until(lambda: three.controllers() in ([2], [3]))
+    await sweep(three)
+    await sweep(three, LAST_MS // 2 - 30_000)
+    assert await left(three, topic) == 1
+    await sweep(three, 60_000)
+    assert await left(three, topic) == 1, "a wall clock that is wrong must not take it from brokers that are there"
+    await sweep(three, LAST_MS // 2)
+    assert await left(three, topic) == 0
+
+
+@pytest.mark.parametrize("deleted_ms", [0, 1 << 62])
+async def test_a_tombstone_whose_time_is_unknown_or_in_the_future_stays_for_a_day(three, deleted_ms: int) -> None:
+    topic = UUID(int=79)
+    tombstone = TopicRecord(name="t", topic_id=topic, partition_count=1, deleting=True, deleted_ms=deleted_ms)
+    await three.store.txn([], [Put(keys.topic(topic), encode(tombstone))])
+    await three.time.until(lambda: topic in three.view.deleting)
+    await sweep(three)
+    await sweep(three, TOMBSTONE_MS - 1000)
+    assert await left(three, topic) == 1
     await sweep(three, 1000)
     assert await left(three, topic) == 0
 

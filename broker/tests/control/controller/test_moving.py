@@ -7,12 +7,12 @@ from collections import Counter
 
 import pytest
 
-from penstock.control.controller.replacement import rebalance
+from penstock.control.controller.replacement import REPLAN_S, rebalance
 from penstock.control.controller.wishes import Wish, Wishes
 from penstock.control.drains import is_removable
 from penstock.control.results import NewTopic
 from penstock.state import keys
-from penstock.state.records import BrokerConfigRecord, encode
+from penstock.state.records import BrokerConfigRecord, PartitionRecord, encode
 from penstock.state.store import Put
 from penstock.wire.errors import ErrorCode
 
@@ -117,6 +117,31 @@ async def test_a_factor_that_is_to_stay_stays(four) -> None:
     assert await asked(four, Wish("t", 0, [1, 3], may_change_factor=False)) == [ErrorCode.NONE]
 
 
+async def test_a_factor_that_is_to_stay_is_that_of_the_move_in_hand(four) -> None:
+    await four.topic("t", [1, 2])
+    assert await asked(four, Wish("t", 0, [1, 2, 3])) == [ErrorCode.NONE]
+    assert four.partition("t").adding == [3]
+    assert await asked(four, Wish("t", 0, [1, 2, 4], may_change_factor=False)) == [ErrorCode.NONE]
+    assert await asked(four, Wish("t", 0, [1, 4], may_change_factor=False)) == [ErrorCode.INVALID_REPLICATION_FACTOR]
+
+
+async def test_what_a_failed_growth_has_left_is_no_partition_yet(four) -> None:
+    topic_id = await four.topic("t", [1, 2])
+    record = PartitionRecord(replicas=[1, 2], leader=1, isr=[1, 2])
+    await four.store.txn([], [Put(keys.partition(topic_id, 1), encode(record))])
+    assert await asked(four, Wish("t", 1, [1, 3])) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+
+
+@pytest.mark.parametrize("assignments", [None, [[2, 3, 4]]])
+async def test_partitions_added_during_a_move_have_as_many_replicas_as_the_moved_will_have(four, assignments) -> None:
+    await four.topic("t", [1, 2, 3], [2, 3, 1])
+    await asked(four, Wish("t", 0, [4, 2, 3]))
+    assert len(four.partition("t").replicas) == 4
+    outcome = await four.finish(four.brokers[1].topics.create_partitions("t", 3, assignments))
+    assert outcome.error is ErrorCode.NONE, outcome
+    assert len(four.partition("t", 2).replicas) == 3
+
+
 async def test_nothing_is_moved_to_a_broker_that_drains(four) -> None:
     await four.topic("t", [1, 2])
     await set_draining(four, 4)
@@ -164,6 +189,16 @@ async def test_a_draining_broker_keeps_what_nobody_else_could_hold(three) -> Non
     assert three.partition("t").replicas == [1, 2, 3]
 
 
+async def test_a_plan_that_cannot_be_made_is_not_tried_again_at_each_look(three, capsys) -> None:
+    await three.topic("t", [1, 2])
+    for broker in (1, 2, 3):
+        await set_draining(three, broker)
+    await three.time.advance(6)
+    assert "replicas cannot be placed elsewhere" in capsys.readouterr().out
+    await three.time.advance(REPLAN_S)
+    assert capsys.readouterr().out.count("replicas cannot be placed elsewhere") == 1
+
+
 async def test_replicas_of_a_broker_that_is_gone_for_long_are_placed_elsewhere(four) -> None:
     await four.topic("t", [4, 1, 2], [1, 2, 3])
     await four.kill(4, notice=True)
@@ -200,6 +235,17 @@ async def test_since_when_a_broker_is_gone_outlives_the_controller(four) -> None
     await four.time.until(lambda: four.controllers())
     await four.time.advance(1)
     assert four.the_controller().term.registry.gone[4] == since_ms
+
+
+async def test_that_a_broker_is_gone_is_forgotten_once_it_has_no_replicas_left(four) -> None:
+    await four.topic("t", [4, 1, 2])
+    await four.kill(4, notice=True)
+    await four.time.until(lambda: 4 in four.the_controller().term.registry.gone)
+    four.time.wall_offset_ms += 2_000_000
+    await four.time.until(lambda: four.partition("t").adding == [3])
+    await four.admit("t", 0, 3)
+    await four.time.until(lambda: 4 not in four.partition("t").replicas)
+    await four.time.until(lambda: 4 not in four.the_controller().term.registry.gone)
 
 
 async def test_elections_by_request(four) -> None:
