@@ -14,13 +14,15 @@ from typing import TypeVar
 from uuid import UUID
 
 from penstock.api.fetch import READ_COMMITTED, epoch_error
+from penstock.api.record_deletion import RecordDeletion
 from penstock.api.routes import RequestContext, Route
 from penstock.api.unread import Unread
-from penstock.log.types import LogError, OffsetOutOfRange
+from penstock.log.types import LogError
 from penstock.replica.leader import Leader
 from penstock.replica.manager import ReplicaManager
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.delete_records import (
+    DeleteRecordsPartition,
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
@@ -60,8 +62,6 @@ SPECIAL_SINCE = {
 }
 """The version of ListOffsets from which each means what it does."""
 NEVER = 1 << 15
-HIGH_WATERMARK = -1
-"""As a DeleteRecords offset: all that readers may see."""
 SLICE = 64
 """Partitions that a request looks at before others have their turn; the first look at one makes its object."""
 MAX_SEARCHES = 2
@@ -236,28 +236,35 @@ class LogQueriesApi:
 
     async def delete_records(self, request: DeleteRecordsRequest, context: RequestContext) -> DeleteRecordsResponse:
         turns, topics = Turns(context), []
+        deletion = RecordDeletion(context.exchange, request.timeout_ms)
         try:
             for topic in request.topics:
-                results = []
+                results: list[DeleteRecordsPartitionResult] = []
+                topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))
                 for asked in topic.partitions:
                     await turns.take()
-                    results.append(await self.delete_one(topic.name, asked.partition_index, asked.offset))
-                topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))
+                    results.append(await self.delete_one(topic.name, asked, deletion))
+            await deletion.replicated()
         except ClientGone:
             topics = []
+        finally:
+            deletion.end()
         return DeleteRecordsResponse(topics=topics)
 
-    async def delete_one(self, topic: str, index: int, offset: int) -> DeleteRecordsPartitionResult:
-        partition = self.replicas.find(topic, index)
+    async def delete_one(
+        self, topic: str, asked: DeleteRecordsPartition, deletion: RecordDeletion
+    ) -> DeleteRecordsPartitionResult:
+        result = DeleteRecordsPartitionResult(partition_index=asked.partition_index, low_watermark=-1)
+        partition = self.replicas.find(topic, asked.partition_index)
         if partition is None:
-            error, low = self.why_not(topic, index), -1
+            result.error_code = self.why_not(topic, asked.partition_index)
         elif not partition.config.cleanup_delete:
-            error, low = ErrorCode.POLICY_VIOLATION, -1
+            result.error_code = ErrorCode.POLICY_VIOLATION
         elif not self.replicas.may_discard():  # the store may have been restored: what is here may be needed again
-            error, low = ErrorCode.REQUEST_TIMED_OUT, -1
+            result.error_code = ErrorCode.REQUEST_TIMED_OUT
         else:
-            error, low = await delete_before(partition, offset)
-        return DeleteRecordsPartitionResult(partition_index=index, low_watermark=low, error_code=error)
+            await deletion.delete(partition, asked.offset, result)
+        return result
 
     async def describe_producers(
         self, request: DescribeProducersRequest, context: RequestContext
@@ -298,20 +305,6 @@ def known_place(partition: Leader, timestamp_ms: int, end: int) -> tuple[int, in
     if timestamp_ms in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD) or not log.segments:
         return NOWHERE
     return None
-
-
-async def delete_before(partition: Leader, offset: int) -> tuple[ErrorCode, int]:
-    """(error, the log's start afterwards)."""
-    target = partition.high_watermark if offset == HIGH_WATERMARK else offset
-    if target < 0 or target > partition.high_watermark:
-        return ErrorCode.OFFSET_OUT_OF_RANGE, -1
-    try:
-        await partition.log.delete_records_before(target)
-    except OffsetOutOfRange:
-        return ErrorCode.OFFSET_OUT_OF_RANGE, -1
-    except LogError:
-        return ErrorCode.KAFKA_STORAGE_ERROR, -1
-    return ErrorCode.NONE, partition.log.start_offset
 
 
 def producers_of(partition: Leader) -> list[ProducerState]:

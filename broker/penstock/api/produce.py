@@ -3,6 +3,9 @@
 acks=all waits for the high watermark, so for the flush; acks=1 is answered when written; acks=0 never. This handler
 works on the frame itself and is called by the dispatcher before any general decoding. The first batches of partitions
 wait until their files have been made, off the event loop (`produce_backlog`).
+
+A broker without its lease goes on with acks=all as long as the in-sync replicas fetch; where they do not come, another
+leads perhaps, and producers are sent to look for it.
 """
 
 from __future__ import annotations
@@ -37,6 +40,12 @@ ALL = -1
 ACKS = (ALL, 0, 1)
 SWEEP_S = 1.0
 """How often waiting requests are looked over for those whose time is up."""
+MAX_WAIT_MS = 300_000
+"""Clients may ask for 24 days."""
+DOUBT_MS = 2_000
+"""Within it an in-sync replica would have come for a batch: a fetch hangs for a part of that at most."""
+
+ABANDONED = "this broker has lost its lease and the in-sync replicas do not fetch: another may lead"
 
 Refusal = tuple[ErrorCode, str]
 TopicResults = list[tuple[Topic, list[PartitionResult]]]
@@ -189,8 +198,8 @@ class ProduceApi:
 
     def wait(self, wait: ProduceWait, waits: list[Unsettled], timeout_ms: int) -> None:
         loop = asyncio.get_running_loop()
-        wait.remaining = len(waits)
-        wait.deadline = wait.started + max(timeout_ms, 0) / 1000
+        wait.remaining, wait.unsettled = len(waits), waits.copy()
+        wait.deadline = wait.started + min(max(timeout_ms, 0), MAX_WAIT_MS) / 1000
         self.waiting[wait] = None
         if self.sweep is None:
             self.sweep = loop.call_later(SWEEP_S, self.expire)
@@ -213,21 +222,30 @@ class ProduceApi:
             return
         start = partition.log.start_offset
         result = PartitionResult(index, 0, done.base_offset, done.log_append_time_ms, start)
-        settle = wait.settler(unsettled._replace(result=result))
+        written = unsettled._replace(result=result, required_offset=done.required_offset)
+        wait.unsettled.append(written)
+        settle = wait.settler(written)
         if partition.high_watermark >= done.required_offset:
             settle(0)
         else:
             partition.when_committed(done.required_offset, settle)
 
     def expire(self) -> None:
-        """Answers the requests whose timeout has passed; runs only while some are waiting.
+        """Answers the requests whose timeout has passed, forgets those whose client has gone; runs only while some are
+        waiting.
 
         What was written of theirs may still come to count.
         """
         loop = asyncio.get_running_loop()
         now = loop.time()
-        for wait in [w for w in self.waiting if w.deadline <= now]:
+        for wait in [w for w in self.waiting if w.deadline <= now or w.exchange.gone]:
             wait.finish()
+        if not self.replicas.may_serve():
+            boot_ms = self.replicas.clock.boot_ms()
+            for wait in list(self.waiting):
+                waited_ms = (now - wait.started) * 1000
+                if waited_ms >= DOUBT_MS:
+                    wait.give_up_abandoned(boot_ms - waited_ms)
         self.sweep = loop.call_later(SWEEP_S, self.expire) if self.waiting else None
 
 
@@ -248,7 +266,9 @@ class Unsettled(NamedTuple):
 class ProduceWait:
     """A request with acks=all whose batches are written but do not count yet."""
 
-    __slots__ = ("answer", "api", "correlation_id", "deadline", "exchange", "remaining", "started", "version")
+    __slots__ = (
+        "answer", "api", "correlation_id", "deadline", "exchange", "remaining", "started", "unsettled", "version",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -262,6 +282,8 @@ class ProduceWait:
         self.api, self.exchange, self.answer = api, exchange, answer
         self.correlation_id, self.version = correlation_id, version
         self.remaining = 0
+        self.unsettled: list[Unsettled] = []
+        """Those that were so when the wait began, and once more those that were appended since."""
         self.started = started
         self.deadline = 0.0
 
@@ -281,10 +303,21 @@ class ProduceWait:
 
         return settle
 
+    def give_up_abandoned(self, began_ms: float) -> None:
+        """Answers, once nothing is waited for but batches that an in-sync replica has not come for since `began_ms`."""
+        latest = {(id(u.results), u.at): u for u in self.unsettled}.values()
+        left = [u for u in latest if u.results[u.at].error == ErrorCode.REQUEST_TIMED_OUT]
+        if all(u.partition.is_abandoned(u.required_offset, began_ms) for u in left):
+            for unsettled in left:
+                index = unsettled.result.partition
+                result = PartitionResult(index, ErrorCode.NOT_LEADER_OR_FOLLOWER, message=ABANDONED)
+                unsettled.results[unsettled.at] = result
+            self.finish()
+
     def finish(self) -> None:
         """Answers with what is settled by now."""
         if self not in self.api.waiting:
-            return  # its time had run out before
+            return  # it was answered before
         del self.api.waiting[self]
         self.api.stats.observe(ApiKey.PRODUCE, self.api.stats.now_s() - self.started)
         self.exchange.reply([encode_produce_response(self.correlation_id, self.version, self.answer)])

@@ -30,6 +30,7 @@ FULL, FINAL = 0, -1
 MAX_EPOCH = (1 << 31) - 1
 MAX_WAIT_MS = 60_000
 
+UNTOLD = (-1, -1)
 Key = tuple[UUID, int]
 Found = list[tuple[Key, FetchedPartition]]
 
@@ -42,7 +43,7 @@ class Followed:
     def __init__(self, session: FollowerSession, key: Key, asked: FetchPartition) -> None:
         self.session, self.key, self.asked = session, key, asked
         self.leader: Leader | None = None
-        self.told = (-1, -1)
+        self.told = UNTOLD
         """(high watermark, log start offset) of the last answer."""
         self.awaited = False
         """Whether the follower has to name it again before there is anything to tell."""
@@ -169,6 +170,8 @@ class ReplicaFetchApi:
         if followed is None:
             followed = session.followed[key] = Followed(session, key, asked)
         followed.asked, followed.awaited = asked, False
+        if asked.log_start_offset < followed.told[1]:
+            followed.told = UNTOLD  # it has not heard where the log starts now, or could not follow: it is told again
         refusal = self.record(session, followed)
         if refusal is not None:
             found.append((key, self.final(followed, refusal)))
@@ -191,7 +194,7 @@ class ReplicaFetchApi:
                 return FetchedPartition(asked.partition, 0, *marks, diverging=(epoch, end_offset))
         if not log.start_offset <= asked.fetch_offset <= log.end_offset:
             return FetchedPartition(asked.partition, ErrorCode.OFFSET_OUT_OF_RANGE, *marks)
-        error = leader.record_fetch(session.replica, asked.fetch_offset, asked.flushed_offset)
+        error = leader.record_fetch(session.replica, asked.fetch_offset, asked.flushed_offset, asked.log_start_offset)
         return FetchedPartition(asked.partition, error) if error else None
 
     def leader_of(self, followed: Followed) -> Leader | FetchedPartition:

@@ -40,7 +40,8 @@ class Next(Enum):
 
 
 class Place(NamedTuple):
-    """What a follower tells its leader of itself."""
+    """What a follower tells its leader of itself; a crash brings back nothing below
+    `log_start_offset`."""
 
     leader_epoch: int
     fetch_offset: int
@@ -99,7 +100,8 @@ class Follower(Partition):
     @property
     def place(self) -> Place:
         log = self.log
-        return Place(self.leader_epoch, log.end_offset, log.latest_epoch, self.written_end(), log.start_offset)
+        start_offset = min(log.start_offset, log.durable_start_offset)
+        return Place(self.leader_epoch, log.end_offset, log.latest_epoch, self.written_end(), start_offset)
 
     @property
     def is_flushed(self) -> bool:
@@ -207,17 +209,22 @@ class Follower(Partition):
             for reader in list(self.readers):
                 reader.on_data(max(grown, 1))
         start = min(log_start_offset, self.high_watermark)
-        if start > log.start_offset and not self.moving_start and self.host.may_discard():
+        if start > log.durable_start_offset and not self.moving_start and self.host.may_discard():
             self.moving_start = True
             self.host.spawn(self.move_start(start))
 
     async def move_start(self, offset: int) -> None:
-        """Deletes what the leader has deleted."""
+        """Deletes what the leader has deleted, and has it told. Where that cannot be now, the leader says it again when
+        this partition is named next."""
+        moved = False
         try:
             if not self.ended and self.work is None and offset <= self.log.end_offset:
                 await self.log.delete_records_before(offset)
+                moved = True
         finally:
             self.moving_start = False
+            if moved and self.source is not None and not self.ended:
+                self.source.on_change(self)
 
     # Cutting
 

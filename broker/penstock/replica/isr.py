@@ -21,7 +21,10 @@ UNKNOWN = -1
 class Progress:
     """What one incarnation of a follower has told in this leader epoch."""
 
-    __slots__ = ("broker_id", "caught_up_ms", "epoch", "fetch_offset", "flushed_offset", "heard", "seen_end", "seen_ms")
+    __slots__ = (
+        "broker_id", "caught_up_ms", "epoch", "fetch_offset", "flushed_offset", "heard", "log_start_offset", "seen_end",
+        "seen_ms",
+    )  # fmt: skip
 
     def __init__(self, broker_id: int, epoch: int, now_ms: int) -> None:
         self.broker_id, self.epoch = broker_id, epoch
@@ -29,6 +32,8 @@ class Progress:
         """Where its log ends."""
         self.flushed_offset = UNKNOWN
         """All below is on its disk, or written where the topic says that this is enough."""
+        self.log_start_offset = UNKNOWN
+        """All below is deleted, and does not come back when it crashes."""
         self.caught_up_ms = now_ms
         """When it last had all that the leader had; for one that has not fetched yet, when the leader began."""
         self.seen_end = UNKNOWN
@@ -124,6 +129,10 @@ class InSync:
             if progress.flushed_offset < own_offset:
                 own_offset = progress.flushed_offset
         return own_offset
+
+    def starts_everywhere(self, own_offset: int) -> int:
+        """From where on, at the earliest, the log of each of the maximal ISR begins, given the leader's own start."""
+        return min([own_offset, *(progress.log_start_offset for progress in self.maximal)])
 
     def record(
         self, replica: Member, fetch_offset: int, flushed_offset: int, leader_end: int, now_ms: int

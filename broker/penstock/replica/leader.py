@@ -15,6 +15,7 @@ from penstock.config.values import TopicConfig
 from penstock.log.partition_log import PartitionLog
 from penstock.log.types import LogDirFailed, LogFull
 from penstock.replica.acceptance import Appended, check_keys, check_times, explain
+from penstock.replica.deletions import Deletion, Deletions
 from penstock.replica.held_up import HeldUp
 from penstock.replica.isr import InSync, IsrChange, Member, Progress, effective_min_isr
 from penstock.replica.partition import Partition
@@ -36,7 +37,8 @@ class Tail(Protocol):
     """A follower's place in a partition, which is told when there is something to fetch."""
 
     def on_news(self, urgent: bool) -> None:
-        """Records came, or the role has ended; where not `urgent`, only the high watermark has moved."""
+        """Records came, the role has ended, or somebody waits until records are deleted; where not `urgent`, only the
+        high watermark or the log's start has moved."""
 
 
 class LeaderHost(Protocol):
@@ -74,7 +76,9 @@ class Leader(Partition):
     `high_watermark` is what this broker knew of it in its last role, None where it had none since it started.
     """
 
-    __slots__ = ("commit_waiters", "held_up", "host", "isr", "tails", "under_min_isr", "watched", "watched_ms")
+    __slots__ = (
+        "commit_waiters", "deletions", "held_up", "host", "isr", "tails", "under_min_isr", "watched", "watched_ms",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -92,6 +96,7 @@ class Leader(Partition):
         high_watermark: int | None = None,
     ) -> None:
         self.commit_waiters: deque[CommitWaiter] = deque()
+        self.deletions = Deletions()
         self.tails: dict[int, Tail] = {}
         """By broker id, who is told of news."""
         self.host = host
@@ -207,6 +212,7 @@ class Leader(Partition):
             if self.isr.behind(self.log.end_offset):
                 self.begin_watch()
         self.advance()
+        self.settle_deletions()
 
     def check_min_isr(self) -> None:
         """Notes whether enough replicas are in sync; where they no longer are, says so to those who wait."""
@@ -231,19 +237,28 @@ class Leader(Partition):
             self.check_min_isr()
         super().reconfigure(config)
 
-    def record_fetch(self, replica: Member, fetch_offset: int, flushed_offset: int) -> ErrorCode:
-        """Takes in that a follower's log ends at `fetch_offset`, agrees with this one, and is on disk up to
-        `flushed_offset`."""
+    def record_fetch(self, replica: Member, fetch_offset: int, flushed_offset: int, log_start_offset: int) -> ErrorCode:
+        """Takes in that a follower's log ends at `fetch_offset`, agrees with this one, is on disk up to
+        `flushed_offset`, and starts at `log_start_offset`."""
         isr = self.isr
         if isr is None or self.ended:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         progress = isr.record(replica, fetch_offset, flushed_offset, self.log.end_offset, self.clock.boot_ms())
         if progress is None:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        progress.log_start_offset = log_start_offset
         self.advance()
+        if self.deletions:
+            self.settle_deletions()
         if progress not in isr.committed and isr.pending is None:
             self.expand()
         return ErrorCode.NONE
+
+    def is_abandoned(self, offset: int, time_ms: float) -> bool:
+        """Whether a member of the ISR that lacks something below `offset` has not fetched, in this leader epoch, after
+        a time of the clock since boot."""
+        members = () if self.isr is None else self.isr.maximal
+        return any(p.flushed_offset < offset and not (p.heard and p.seen_ms > time_ms) for p in members)
 
     def expand(self) -> None:
         """Proposes to take in the followers that have caught up with what is committed, and with this epoch's start."""
@@ -300,6 +315,7 @@ class Leader(Partition):
             isr.count()
             self.begin_watch()
             self.advance()
+            self.settle_deletions()
 
     def on_growth(self) -> None:
         """The log of a partition with followers has grown: they are behind until they have fetched it."""
@@ -375,9 +391,42 @@ class Leader(Partition):
         for tail in self.tails.values():
             tail.on_news(False)
 
+    # What is deleted
+
+    @property
+    def low_watermark(self) -> int:
+        """What is below it no in-sync replica has; -1 where one of them has told nothing yet."""
+        own_offset = min(self.log.start_offset, self.log.durable_start_offset)
+        return own_offset if self.isr is None else self.isr.starts_everywhere(own_offset)
+
+    def when_deleted(self, deletion: Deletion) -> None:
+        """Has `deletion` called back; to be called when this log starts at its offset, durably."""
+        if self.log.failed is not None or self.ended:
+            over = ErrorCode.NOT_LEADER_OR_FOLLOWER
+            deletion.callback(over if self.log.failed is None else ErrorCode.KAFKA_STORAGE_ERROR)
+            return
+        if deletion.offset <= self.low_watermark:
+            deletion.callback(0)
+            return
+        self.deletions.wait(deletion)
+        for tail in self.tails.values():
+            tail.on_news(True)
+
+    def settle_deletions(self) -> None:
+        if self.deletions:
+            self.deletions.settle(self.low_watermark)
+
+    # What happens around it
+
     def on_flushed(self, log: PartitionLog) -> None:
         assert log is self.log
         self.advance()
+
+    def on_start_moved(self, log: PartitionLog) -> None:
+        """Followers too are told with their next answer: who may lead next must not have what was deleted."""
+        super().on_start_moved(log)
+        for tail in self.tails.values():
+            tail.on_news(False)
 
     def on_failed(self, log: PartitionLog) -> None:
         super().on_failed(log)
@@ -386,6 +435,7 @@ class Leader(Partition):
 
     def fail_waiters(self, error: int) -> None:
         self.fail_commits(error)
+        self.deletions.fail(error)
         self.wake_readers()
         for tail in list(self.tails.values()):
             tail.on_news(True)

@@ -216,6 +216,9 @@ class ProducerState:
         ]
         return msgspec.msgpack.encode((FORMAT, rows, self.transactions.snapshot()))
 
+    def forget_before(self, start_offset: int) -> None:
+        self.transactions.aborted.forget_before(start_offset)
+
     def restore(self, snapshot: bytes | None) -> None:
         self.entries.clear()
         self.transactions.restore(None)

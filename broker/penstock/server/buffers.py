@@ -2,7 +2,8 @@
 
 All connections receive into one shared buffer and whole requests are served right there, so an idle connection holds
 no memory. Only what is left of an incomplete frame moves to a place of its own: a few bytes to a copy of just their
-size, large frames to a buffer that grows as they arrive. A declared size by itself never makes anybody allocate.
+size, large frames to a buffer that grows as they arrive. A declared size by itself never makes anybody allocate, and
+what a peer has sent before only as far as `BufferPool.trusted_bytes` goes.
 """
 
 from __future__ import annotations
@@ -19,16 +20,20 @@ EXACT_BYTES = 64 << 10
 GROWTH = 4
 RETAINED_BYTES = 8 << 20
 LARGEST_RETAINED = 4 << 20
+TRUSTED_BYTES = 64 << 20
 SIZE = struct.Struct(">i")
 
 
 class BufferPool:
-    """The shared buffer, spare ones, and the sum of what connections hold."""
+    """The shared buffer, spare ones, and the sum of what connections hold.
 
-    __slots__ = ("held_bytes", "max_request_bytes", "retained_bytes", "shared", "spare")
+    While they hold less than `trusted_bytes`, room is made for a whole frame before it has arrived.
+    """
 
-    def __init__(self, max_request_bytes: int) -> None:
-        self.max_request_bytes = max_request_bytes
+    __slots__ = ("held_bytes", "max_request_bytes", "retained_bytes", "shared", "spare", "trusted_bytes")
+
+    def __init__(self, max_request_bytes: int, trusted_bytes: int = TRUSTED_BYTES) -> None:
+        self.max_request_bytes, self.trusted_bytes = max_request_bytes, trusted_bytes
         self.shared = memoryview(bytearray(SHARED_BYTES))
         self.spare: dict[int, list[memoryview]] = {}
         self.retained_bytes = 0
@@ -61,7 +66,7 @@ class FrameReader:
 
     A turn: `get_buffer` → (bytes are received into it) → `received` → `next_frame` until it returns None or the caller
     has had enough → `settle`, after which no frame is valid any more. `proven_bytes` is the largest frame that the peer
-    has completed: for as much it gets a buffer at once.
+    has completed: for as much it gets a buffer at once, while the pool can trust it.
     """
 
     __slots__ = ("end", "held_bytes", "needed", "own", "pool", "proven_bytes", "rest", "start", "view")
@@ -148,7 +153,10 @@ class FrameReader:
             self.clear()
             self.view = None
             return
-        capacity = min(max(self.needed, left), max(GROWTH * left, self.proven_bytes + 4))
+        pool = self.pool
+        is_trusted = pool.held_bytes - self.held_bytes + self.needed <= pool.trusted_bytes
+        ahead = self.proven_bytes + 4 if is_trusted else 0
+        capacity = min(max(self.needed, left), max(GROWTH * left, ahead))
         if capacity <= SMALL_BYTES:
             rest = bytes(view[self.start : self.end])
             self.clear()

@@ -40,7 +40,7 @@ class Hub:
         self.handler, self.limits, self.executor = handler, limits, executor
         self.loop = asyncio.get_running_loop()
         self.stats = ServerStats()
-        self.pool = BufferPool(limits.max_request_bytes)
+        self.pool = BufferPool(limits.max_request_bytes, limits.max_receive_bytes // 2)
         self.connections: dict[int, Member] = {}
         self.idle = IdleWatch(self.loop, limits.idle_s)
         self.pressure = Pressure(self.loop, limits, self.pool, self.connections)

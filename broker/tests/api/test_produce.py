@@ -356,6 +356,24 @@ async def test_no_time_at_all_is_time_for_one_sweep(
     assert only(wire.decoded(exchange, ProduceResponse, 9)).error_code == ErrorCode.REQUEST_TIMED_OUT
 
 
+async def test_nobody_waits_for_longer_than_five_minutes(wire: Wire) -> None:
+    await wire.path.create()
+    await held(wire, timeout_ms=(1 << 31) - 1)
+    (wait,) = wire.produce.waiting
+    assert wait.deadline - wait.started == pytest.approx(300)
+
+
+async def test_a_client_that_left_is_forgotten_before_its_time_is_up(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(produce, "SWEEP_S", 0.001)
+    await wire.path.create()
+    exchange = await held(wire)
+    assert wire.produce.waiting
+    exchange.lose()
+    await until(lambda: not wire.produce.waiting)
+
+
 async def test_no_sweep_runs_while_nobody_waits(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(produce, "SWEEP_S", 0.001)
     await wire.path.create()

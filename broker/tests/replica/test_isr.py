@@ -46,6 +46,18 @@ def test_the_least_of_what_all_have_flushed_counts_the_leader_too() -> None:
     assert isr.flushed_everywhere(7) == 7
 
 
+def test_what_all_have_deleted_lies_below_the_least_of_their_starts_and_the_leaders() -> None:
+    isr = in_sync(placed([1, 2]))
+    assert isr.starts_everywhere(7) == -1
+    for broker_id, start in ((2, 6), (3, 2)):
+        progress = isr.record((broker_id, 100 + broker_id), 10, 10, 10, 0)
+        assert progress is not None
+        progress.log_start_offset = start
+    assert (isr.starts_everywhere(7), isr.starts_everywhere(5)) == (6, 5)
+    proposed(isr, set(), [(3, 103)])
+    assert isr.starts_everywhere(7) == 2
+
+
 def test_who_is_not_in_the_isr_holds_nobody_up() -> None:
     isr = in_sync(placed([1, 2]))
     isr.record((2, 102), 10, 10, 10, 0)

@@ -1,14 +1,20 @@
-"""What a client is answered that fetches from one of the brokers. For the tests of replication."""
+"""What a client is answered that fetches from one of the brokers, or writes to it. For the tests of replication."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from cluster_kit import VERSION, Answered, Cluster
+from replica_kit import batch_of
 
+from penstock.api.exchange import Peer
+from penstock.api.produce import ProduceApi
+from penstock.runtime.stats import RequestStats
 from penstock.wire import codec
 from penstock.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
+from penstock.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 
+PRODUCE = 9
 MUCH = 1 << 20
 
 
@@ -43,3 +49,36 @@ async def asked(cluster: Cluster, broker_id: int, offset: int, **more: Any) -> P
     """The answer for the first partition of t."""
     (data,) = await asked_for(cluster, broker_id, {"t": offset}, **more)
     return data
+
+
+class Producer:
+    """A connection to one of the brokers, for its producers. Implements `api.exchange.Connection`."""
+
+    peer = Peer(1, "PLAINTEXT", "127.0.0.1", 5)
+
+    def __init__(self, cluster: Cluster, broker_id: int) -> None:
+        self.api = ProduceApi(cluster[broker_id].replicas, RequestStats())
+        self.exchanges: list[Answered] = []
+
+    def open_exchange(self) -> Answered:
+        self.exchanges.append(Answered())
+        return self.exchanges[-1]
+
+    def send(self, *names: str, timeout_ms: int = 60_000, **more: Any) -> Answered:
+        """A batch for the first partition of each of the topics, with acks=all."""
+        topics = [
+            TopicProduceData(name=name, partition_data=[PartitionProduceData(index=0, records=batch_of(**more))])
+            for name in names
+        ]
+        request = ProduceRequest(acks=-1, timeout_ms=timeout_ms, topic_data=topics)
+        self.api.handle(self, memoryview(bytearray(codec.encode(request, PRODUCE))), 0, PRODUCE, 1)
+        return self.exchanges[-1]
+
+    async def errors(self, exchange: Answered) -> list[int]:
+        """What is answered for each of the topics."""
+        response = codec.decode(ProduceResponse, PRODUCE, memoryview(await exchange.frame), 9)
+        return [p.error_code for topic in response.responses for p in topic.partition_responses]
+
+    def close(self) -> None:
+        if self.api.sweep is not None:
+            self.api.sweep.cancel()

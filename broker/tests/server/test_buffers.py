@@ -114,6 +114,37 @@ def test_a_peer_that_has_sent_large_frames_gets_room_for_the_next_at_once() -> N
     assert pool.held_bytes == 0
 
 
+def test_what_a_peer_has_sent_before_gets_it_no_more_than_all_peers_are_trusted_with() -> None:
+    """Else five bytes of each of a hundred connections would hold a hundred times the largest request."""
+    frame = framed(b"z" * (2 * MIB))
+    pool = BufferPool(8 * MIB, trusted_bytes=5 * MIB)
+    readers = [FrameReader(pool) for _ in range(100)]
+    for reader in readers:
+        assert len(feed(reader, frame)) == 1
+    assert pool.held_bytes == 0
+    for reader in readers:
+        feed(reader, frame[:5])
+    assert len([r for r in readers if r.own is not None]) == 1, "with a second one it would be more"
+    assert pool.held_bytes <= 5 * MIB
+    for reader in readers[:3]:
+        assert feed(reader, frame[5:]) == [frame[4:]]
+    feed(readers[-1], frame[5:70_000])
+    assert readers[-1].own is not None
+    assert len(readers[-1].own) > 2 * MIB, "there is room again"
+
+
+def test_a_buffer_that_was_given_on_trust_does_not_count_against_its_own_frame() -> None:
+    reader = FrameReader(BufferPool(8 * MIB, trusted_bytes=5 * MIB))
+    frame = framed(b"z" * (3 * MIB))
+    assert len(feed(reader, frame)) == 1
+    feed(reader, frame[:5])
+    own = reader.own
+    assert own is not None
+    feed(reader, frame[5:100])
+    assert reader.own is own
+    assert feed(reader, frame[100:]) == [frame[4:]]
+
+
 @pytest.mark.parametrize("size", [-1, -(1 << 31), MIB + 1, (1 << 31) - 1])
 def test_an_impossible_size_is_refused_before_anything_is_held(size: int) -> None:
     pool = BufferPool(MIB)

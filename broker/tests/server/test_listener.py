@@ -157,6 +157,24 @@ def test_memory_for_incomplete_requests_is_bounded_and_small_ones_still_pass(run
     run(scenario())
 
 
+def test_peers_that_have_sent_large_requests_hold_no_more_for_the_beginnings_of_the_next(run: Run) -> None:
+    async def scenario() -> None:
+        mib = 1 << 20
+        desk = Desk(lambda e, content: e.reply([framed(b"%d" % len(content))]))
+        limits = ServerLimits(max_request_bytes=8 * mib, max_receive_bytes=32 * mib)
+        async with serving(desk, limits) as service:
+            clients = [await service.connect() for _ in range(20)]
+            for client in clients:
+                assert await client.ask(b"z" * (5 * mib)) == b"%d" % (5 * mib)
+            for client in clients:
+                client.writer.write((5 * mib).to_bytes(4, "big") + b"x")
+            await until(lambda: sum(c.reader.incomplete for c in service.server.hub.connections.values()) == 20)
+            assert service.server.hub.pool.held_bytes <= limits.max_receive_bytes // 2
+            assert not service.server.hub.pressure.waiting
+
+    run(scenario())
+
+
 def test_requests_larger_than_the_memory_for_all_pass_one_by_one(run: Run) -> None:
     async def scenario() -> None:
         mib = 1 << 20
