@@ -9,6 +9,7 @@ A frame is: magic 4 bytes, format version u8, CRC-32C u32 of the payload, payloa
 
 from __future__ import annotations
 
+import errno
 import struct
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
@@ -18,6 +19,8 @@ import msgspec
 from crc32c import crc32c
 
 from penstock.log.segment import SegmentRow
+from penstock.log.space import PASSING, patiently, sync_directory
+from penstock.runtime.files import Files
 
 FILE_NAME = "checkpoint"
 TABLE_NAME = "checkpoints"
@@ -58,6 +61,24 @@ DECODER = msgspec.msgpack.Decoder(Checkpoint)
 def encode(checkpoint: Checkpoint) -> bytes:
     """The whole file."""
     return frame(MAGIC, ENCODER.encode(checkpoint))
+
+
+def write(files: Files, directory: str, checkpoint: Checkpoint) -> None:
+    """Puts a partition's checkpoint in the place of the one before, durably. In a thread.
+
+    Raises OSError. Where that is one that passes, the one before is still there: who knows neither can go neither on
+    nor back.
+    """
+    path, data = f"{directory}/{FILE_NAME}", encode(checkpoint)
+    try:
+        files.write_atomic(path, data)
+    except OSError as e:
+        if e.errno not in PASSING or not files.exists(path) or patiently(files.read, path) != data:
+            raise
+        try:
+            sync_directory(files, directory)  # that was left to do
+        except OSError as again:
+            raise OSError(errno.EIO, f"{directory} cannot be synced: {again}") from again
 
 
 def decode(data: bytes) -> Checkpoint:

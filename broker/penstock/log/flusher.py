@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import NamedTuple, Protocol, TypeVar
 
-from penstock.log.space import NO_DESCRIPTOR
+from penstock.log.space import sync_directory
 from penstock.runtime.files import File, Files
 from penstock.runtime.logging import get_logger
 from penstock.runtime.stats import Histogram
@@ -24,7 +23,6 @@ T = TypeVar("T")
 PARALLEL_BEYOND = 4
 """Dirty files in a round beyond which they are synced side by side."""
 PARALLEL_SYNCS = 8
-DESCRIPTOR_RETRY_S = 0.05
 
 logger = get_logger(__name__)
 
@@ -41,6 +39,8 @@ class FlushWork(NamedTuple):
     """How many sealed segments are among the files."""
     files: Sequence[File]
     directories: Sequence[str]
+    cuts: int
+    """How often the log had been cut: what was true of it before says nothing of what it is after."""
 
 
 class Flushable(Protocol):
@@ -74,6 +74,7 @@ class Flusher:
         self.thread: threading.Thread | None = None
         self.helpers: ThreadPoolExecutor | None = None
         self.idle_waiters: list[asyncio.Future[None]] = []
+        self.round_waiters: list[asyncio.Future[None]] = []
 
     def start(self) -> None:
         self.loop = asyncio.get_running_loop()
@@ -131,6 +132,17 @@ class Flusher:
         self.idle_waiters.append(waiter)
         await waiter
 
+    async def leave_out(self, log: Flushable) -> None:
+        """Returns when nothing of a log that has failed is being synced, nor will be: its files may be closed then."""
+        if log in self.requested:
+            self.requested.remove(log)
+        if self.running:
+            waiter = asyncio.get_running_loop().create_future()
+            self.round_waiters.append(waiter)
+            await waiter
+        elif not self.requested:
+            self.wake_idle_waiters()
+
     def run(self) -> None:
         """The worker thread."""
         loop = self.loop
@@ -154,15 +166,7 @@ class Flusher:
         self.each(self.sync_directory, list(dict.fromkeys(path for one in work for path in one.directories)))
 
     def sync_directory(self, path: str) -> None:
-        """A directory must be opened to be synced: where no descriptor is left for that, waits for one."""
-        while True:
-            try:
-                self.files.sync_dir(path)
-                return
-            except OSError as e:
-                if e.errno not in NO_DESCRIPTOR:
-                    raise
-            time.sleep(DESCRIPTOR_RETRY_S)
+        sync_directory(self.files, path)
 
     def each(self, sync: Callable[[T], None], items: Sequence[T]) -> None:
         """Side by side where there are many: the file system then makes one commit of several."""
@@ -178,6 +182,7 @@ class Flusher:
     def done(self, work: list[FlushWork], error: Exception | None) -> None:
         self.running = False
         self.rounds += 1
+        wake(self.round_waiters)
         if self.loop is not None:
             self.durations.observe(self.loop.time() - self.began_s)
         if error is not None:
@@ -209,10 +214,14 @@ class Flusher:
         self.wake_idle_waiters()
 
     def wake_idle_waiters(self) -> None:
-        waiters, self.idle_waiters = self.idle_waiters, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+        wake(self.idle_waiters)
+
+
+def wake(waiters: list[asyncio.Future[None]]) -> None:
+    for waiter in waiters:
+        if not waiter.done():
+            waiter.set_result(None)
+    waiters.clear()
 
 
 def sync_file(file: File) -> None:

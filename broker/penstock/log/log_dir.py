@@ -8,7 +8,8 @@ then a partition is one checkpoint in memory.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Coroutine, Iterator
+from typing import Any
 from uuid import UUID
 
 from penstock.config.values import TopicConfig
@@ -22,7 +23,7 @@ from penstock.log.creation import Creations
 from penstock.log.file_pool import DEFAULT_MAX_OPEN, FilePool
 from penstock.log.flusher import Flusher
 from penstock.log.index_files import IndexCache
-from penstock.log.maintenance import Maintenance
+from penstock.log.maintenance import Maintenance, take_dropped
 from penstock.log.partition_log import PartitionLog
 from penstock.log.retention import Retention
 from penstock.log.truncation import restart, truncate
@@ -69,6 +70,7 @@ class LogDir:
         self.retention = Retention(clock, self.drop_old, retention_delay_ms)
         self.creations = Creations(self, self.maintenance)
         self.compactor = Compactor(self.maintenance, clock, compaction or ProcessRunner())
+        self.new_state: Callable[[], BatchState]
         self.found: opening.Opened | None = None
         self.was_unclean = False
         self.recovered = False
@@ -111,16 +113,22 @@ class LogDir:
     def recover(self, make_state: Callable[[], BatchState]) -> None:
         """Recovers the partitions of a directory that was not shut down cleanly; next to nothing where it was. Blocks.
 
-        Raises OSError. Partitions whose files are damaged are listed in `corrupt`.
+        Raises OSError, RecoveryGivenUp. Partitions whose files are damaged are listed in `corrupt`.
         """
         found = self.found
         assert found is not None, "the log directory was claimed"
         opening.recover_all(self.files, self.path, found, make_state, self.clock)
+        self.new_state = make_state
         self.stored, self.corrupt, self.torn_bytes = found.checkpoints, found.corrupt, found.torn_bytes
         for topic_id, partition in [*self.stored, *self.corrupt]:
             self.topics.setdefault(topic_id, set()).add(partition)
         self.maintenance.keep_reserve()
         self.recovered = True
+
+    def give_up_recovery(self) -> None:
+        """Has `recover` end early, which runs in a thread. The directory is not to be closed before it has returned."""
+        assert self.found is not None, "the log directory was claimed"
+        self.found.given_up = True
 
     def start(self) -> None:
         """Starts the flush worker and the timers, on the running event loop."""
@@ -151,7 +159,7 @@ class LogDir:
             await self.flusher.idle()
         await self.flusher.stop()
         if self.failed is None and self.recovered:
-            entries, unsynced = dict(self.stored), []
+            entries, unsynced, dropped = dict(self.stored), [], []
             for key, log in self.logs.items():
                 if log.created and not log.closed:
                     if log.progress.directory_unsynced:  # of a segment without records
@@ -159,8 +167,10 @@ class LogDir:
                     captured, pending = capture(log)
                     opening.write_pending(self.files, pending)
                     entries[key] = checkpoints.encode(captured)
+                    dropped += take_dropped(log)
             run = asyncio.get_running_loop().run_in_executor
-            await run(None, opening.mark_clean, self.files, self.path, entries, unsynced)
+            if await run(None, opening.mark_clean, self.files, self.path, entries, unsynced) and dropped:
+                await run(None, self.maintenance.clear, dropped)
         for log in self.logs.values():
             self.maintenance.release(log)
         self.files.unlock(f"{self.path}/{opening.LOCK_NAME}")
@@ -364,22 +374,18 @@ class LogDir:
             self.maintenance.spawn(self.maintenance.advance_start(log))
 
     async def advance_start(self, log: PartitionLog) -> None:
-        try:
-            await self.maintenance.advance_start(log)
-        except OSError as e:
-            self.fail(e)
-            raise LogDirFailed(f"{self.path}: {e}") from e
+        await self.work_on(self.maintenance.advance_start(log))
 
     async def truncate(self, log: PartitionLog, offset: int) -> None:
-        try:
-            await truncate(self.maintenance, log, offset)
-        except OSError as e:
-            self.fail(e)
-            raise LogDirFailed(f"{self.path}: {e}") from e
+        await self.work_on(truncate(self.maintenance, log, offset))
 
     async def start_over(self, log: PartitionLog, offset: int) -> None:
+        await self.work_on(restart(self.maintenance, log, offset))
+
+    async def work_on(self, work: Coroutine[Any, Any, None]) -> None:
+        """Does what a log asked for. What passes is a LogFull by now; other errors may leave things half done."""
         try:
-            await restart(self.maintenance, log, offset)
+            await work
         except OSError as e:
             self.fail(e)
             raise LogDirFailed(f"{self.path}: {e}") from e

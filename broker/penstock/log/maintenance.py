@@ -15,12 +15,13 @@ from typing import Any, Protocol, TypeVar
 from penstock.log import checkpoint as checkpoints
 from penstock.log.capture import capture
 from penstock.log.file_pool import FilePool
+from penstock.log.flusher import Flusher
 from penstock.log.index import PendingEntries
 from penstock.log.index_files import IndexCache, write_indexes
 from penstock.log.partition_log import PartitionLog
 from penstock.log.segment import DELETED, Segment
 from penstock.log.space import NO_SPACE, PASSING, RESERVE_BYTES, RESERVE_NAME
-from penstock.log.types import LogDirFailed, LogFull
+from penstock.log.types import BatchState, LogDirFailed, LogFull
 from penstock.runtime.files import Files
 from penstock.runtime.logging import get_logger
 
@@ -38,9 +39,14 @@ class Owner(Protocol):
     files: Files
     pool: FilePool
     indexes: IndexCache
+    flusher: Flusher
     path: str
+    failed: Exception | None
 
     def fail(self, error: Exception) -> None: ...
+
+    def new_state(self) -> BatchState:
+        """State that knows of no batch yet."""
 
     def note_dirty(self, log: PartitionLog) -> None: ...
 
@@ -52,7 +58,9 @@ class Maintenance:
         self.owner = owner
         self.executor: ThreadPoolExecutor | None = None
         self.tasks: set[asyncio.Task[Any]] = set()
-        self.timers: set[asyncio.TimerHandle] = set()
+        self.timers: dict[asyncio.TimerHandle, Callable[[], Coroutine[Any, Any, Any]] | None] = {}
+        """What is to begin later; None where the next start does it as well."""
+        self.stopping = False
 
     async def run(self, function: Callable[..., T], *arguments: Any) -> T:
         """Runs what may wait for the disk in a thread."""
@@ -80,21 +88,29 @@ class Maintenance:
         except Exception:
             logger.exception("work on a log failed")
 
-    def later(self, delay_s: float, work: Callable[[], Coroutine[Any, Any, Any]]) -> None:
-        """Starts a piece of work after a while, unless the directory is closed before."""
+    def later(self, delay_s: float, work: Callable[[], Coroutine[Any, Any, Any]], *, or_at_start: bool = False) -> None:
+        """Starts a piece of work after a while, or when the directory is closed before, unless the next start does it
+        as well."""
+        if self.stopping:
+            if not or_at_start:
+                self.spawn(work())
+            return
 
         def begin() -> None:
-            self.timers.discard(timer)
+            del self.timers[timer]
             self.spawn(work())
 
         timer = asyncio.get_running_loop().call_later(delay_s, begin)
-        self.timers.add(timer)
+        self.timers[timer] = None if or_at_start else work
 
     async def stop(self) -> None:
-        """Waits for what has begun, and forgets what was to begin later."""
-        for timer in self.timers:
+        """Waits for what has begun, and does now what was to begin later."""
+        self.stopping = True
+        timers, self.timers = self.timers, {}
+        for timer, work in timers.items():
             timer.cancel()
-        self.timers.clear()
+            if work is not None and self.owner.failed is None:
+                self.spawn(work())
         while self.tasks:
             await asyncio.wait(list(self.tasks))
         executor, self.executor = self.executor, None
@@ -124,13 +140,18 @@ class Maintenance:
         except OSError as e:
             if e.errno not in PASSING:
                 raise
-            if log.dirty_since_ms is None:
-                self.owner.note_dirty(log)
+            self.note_dirty(log)
             raise LogFull(f"the checkpoint of {log.directory} cannot be written: {e}") from e
         log.checkpointed_offset, log.durable_start_offset = captured.end_offset, captured.start_offset
         for segment, _ in pending:
             if segment.sealed and segment.indexes is not None and segment is not log.active:
                 self.owner.indexes.keep(segment, segment.indexes)
+        await self.drop(log)
+
+    def note_dirty(self, log: PartitionLog) -> None:
+        """A checkpoint is wanting."""
+        if log.dirty_since_ms is None:
+            self.owner.note_dirty(log)
 
     def store(
         self, directory: str, pending: list[tuple[Segment, PendingEntries]], captured: checkpoints.Checkpoint
@@ -140,13 +161,13 @@ class Maintenance:
         try:
             for segment, entries in pending:
                 write_indexes(files, segment, entries, sync=True)
-            files.write_atomic(f"{directory}/{checkpoints.FILE_NAME}", checkpoints.encode(captured))
+            checkpoints.write(files, directory, captured)
         except OSError as e:
             reserve = f"{self.owner.path}/{RESERVE_NAME}"
             if e.errno not in NO_SPACE or not files.exists(reserve):
                 raise
             files.remove(reserve)
-            files.write_atomic(f"{directory}/{checkpoints.FILE_NAME}", checkpoints.encode(captured))
+            checkpoints.write(files, directory, captured)
 
     def keep_reserve(self) -> None:
         """Takes the space that a checkpoint will need on a full disk; tries again another time where there is none."""
@@ -166,12 +187,10 @@ class Maintenance:
         async with lock_of(log):
             if log.closed or not log.created:
                 return
-            dropped = self.take_below_start(log)
+            self.take_below_start(log)
             await self.write_checkpoint(log)
-            if dropped:
-                await self.drop(dropped, log.config.file_delete_delay_ms)
 
-    def take_below_start(self, log: PartitionLog) -> list[Segment]:
+    def take_below_start(self, log: PartitionLog) -> None:
         segments = log.segments
         count = 0
         while count + 1 < len(segments) and segments[count + 1].base_offset <= log.start_offset:
@@ -179,18 +198,30 @@ class Maintenance:
         dropped = segments[:count]
         if dropped:
             # they stay open and are synced with the rest until the checkpoint without them is written
+            log.dropped += dropped
             del segments[:count]
             log.size_bytes -= sum(s.size for s in dropped)
             log.reader.forget_places()
+            log.state.forget_before(log.start_offset)
         log.epochs.advance(log.start_offset)
-        return dropped
 
-    async def drop(self, segments: list[Segment], delay_ms: int) -> None:
-        """Takes segments that no checkpoint names out of the way; their bytes go after a while."""
+    async def drop(self, log: PartitionLog) -> None:
+        """Takes dropped segments, which no checkpoint names, out of the way; their bytes go after a while. What cannot
+        be moved for now goes with the next checkpoint. The caller holds the log's lock."""
+        segments = take_dropped(log)
+        if not segments:
+            return
         for segment in segments:
             self.owner.indexes.forget(segment)
-        await self.run(self.mark_deleted, segments)
-        self.later(delay_ms / 1000, lambda: self.remove(segments))
+        try:
+            await self.run(self.mark_deleted, segments)
+        except OSError as e:
+            if e.errno not in PASSING:
+                raise
+            log.dropped += segments
+            self.note_dirty(log)
+            return
+        self.later(log.config.file_delete_delay_ms / 1000, lambda: self.remove(segments))
 
     def mark_deleted(self, segments: list[Segment]) -> None:
         for segment in segments:
@@ -199,12 +230,14 @@ class Maintenance:
                     self.owner.files.rename(path, path + DELETED)
 
     async def remove(self, segments: list[Segment]) -> None:
-        """Unlinks dropped segments; one that is just being sent waits."""
+        """Unlinks dropped segments; one that is just being sent waits, unless nothing will come later."""
         pinned = [s for s in segments if s.pins or s.unsynced]
         ready = [s for s in segments if not (s.pins or s.unsynced)]
         for segment in ready:
             self.owner.pool.close(segment)
-        if pinned:
+        if pinned and self.stopping:
+            ready = segments  # whoever has one open can go on
+        elif pinned:
             self.later(PINNED_RETRY_S, lambda: self.remove(pinned))
         await self.run(self.unlink, ready)
 
@@ -214,6 +247,11 @@ class Maintenance:
                 with contextlib.suppress(FileNotFoundError):
                     self.owner.files.remove(path + DELETED)
         self.keep_reserve()
+
+    def clear(self, segments: list[Segment]) -> None:
+        """As above, those that were not even moved yet: after a clean end nothing tells of them. In a thread."""
+        self.mark_deleted(segments)
+        self.unlink(segments)
 
     def close_unpinned(self, segment: Segment) -> None:
         """Closes the file of a segment that nobody can find any more, now or when it has been sent."""
@@ -237,6 +275,7 @@ class Maintenance:
                 await self.run(self.store, log.directory, pending, captured)
                 await creation_over(log)
                 assert captured.end_offset == log.end_offset, f"{log.directory} was appended to while it was closed"
+                await self.drop(log)
             self.release(log)
             return checkpoints.encode(captured) if captured is not None else None
 
@@ -244,7 +283,7 @@ class Maintenance:
         """Gives up the log's files, but for those that are just being sent."""
         log.closed = True
         log.progress.cancel_timer()
-        for segment in log.segments:
+        for segment in [*log.segments, *log.dropped]:
             self.owner.indexes.forget(segment)
             segment.unsynced = False
             if not segment.pins:
@@ -258,12 +297,11 @@ class Maintenance:
             with contextlib.suppress(LogDirFailed):
                 await settle(log)
             await creation_over(log)
-            delay_ms = log.config.file_delete_delay_ms
-            if log.failed is not None or not log.created:
-                self.release(log)
-                return
+            if log.failed is not None and self.owner.failed is None:  # it alone, perhaps while it was flushed
+                await self.owner.flusher.leave_out(log)
             self.release(log)
-            await self.delete_directory(log.directory, number, delay_ms)
+            if log.created and self.owner.failed is None:
+                await self.delete_directory(log.directory, number, log.config.file_delete_delay_ms)
 
     async def delete_directory(self, directory: str, number: int, delay_ms: int) -> None:
         doomed = f"{directory}.{number}{DELETED}"
@@ -277,7 +315,14 @@ class Maintenance:
             await self.run(files.remove_tree, doomed)
 
         await self.run(rename)
-        self.later(delay_ms / 1000, remove)
+        self.later(delay_ms / 1000, remove, or_at_start=True)
+
+
+def take_dropped(log: PartitionLog) -> list[Segment]:
+    """What is to go now. A file whose name another segment of the log has by now went when that took it."""
+    dropped, log.dropped = log.dropped, []
+    taken = {s.base_offset for s in log.segments} if dropped else set()
+    return [s for s in dropped if s.base_offset not in taken]
 
 
 async def settle(log: PartitionLog) -> None:

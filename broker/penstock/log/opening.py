@@ -40,6 +40,10 @@ class DirectoryInUse(LogError):
     """Another process has the directory; the message names it."""
 
 
+class RecoveryGivenUp(LogError):
+    """The broker is told to end: what is not recovered yet is left to the next start."""
+
+
 @dataclass
 class Opened:
     """A directory as it was found."""
@@ -51,6 +55,8 @@ class Opened:
     checkpoints: dict[Key, bytes] = field(default_factory=dict)
     corrupt: dict[Key, CorruptLog] = field(default_factory=dict)
     torn_bytes: dict[Key, int] = field(default_factory=dict)
+    given_up: bool = False
+    """Whether `recover_all` is to end with the partition at hand."""
 
 
 def lock_directory(files: Files, path: str) -> None:
@@ -85,9 +91,9 @@ def look(files: Files, path: str, cluster_id: str, broker_id: int) -> Opened:
 
 
 def recover_all(files: Files, path: str, opened: Opened, make_state: Callable[[], BatchState], clock: Clock) -> None:
-    """Recovers what was not left clean; a partition that is damaged does not stop the others. Raises OSError.
+    """Recovers what was not left clean; a partition that is damaged does not stop the others.
 
-    From here on the directory is in use: a crash now is an unclean end.
+    Raises OSError, RecoveryGivenUp. From here on the directory is in use: a crash now is an unclean end.
     """
     if files.exists(f"{path}/{CLEAN_NAME}"):
         files.remove(f"{path}/{CLEAN_NAME}")
@@ -95,6 +101,8 @@ def recover_all(files: Files, path: str, opened: Opened, make_state: Callable[[]
     read_bytes = 0
     keys, opened.unrecovered = opened.unrecovered, []
     for key in keys:
+        if opened.given_up:
+            raise RecoveryGivenUp(f"{path}: the broker is told to end")
         directory = f"{path}/{key[0]}-{key[1]}"
         try:
             recovered = recover(files, directory, make_state(), opened.table.get(key), clock.wall_ms())
@@ -159,8 +167,8 @@ def write_table(files: Files, path: str, entries: dict[Key, bytes]) -> int:
     return crc32c(data)
 
 
-def mark_clean(files: Files, path: str, entries: dict[Key, bytes], unsynced: Sequence[str] = ()) -> None:
-    """The last thing of a clean shutdown, when all data is on disk. May be called in any thread.
+def mark_clean(files: Files, path: str, entries: dict[Key, bytes], unsynced: Sequence[str] = ()) -> bool:
+    """The last thing of a clean shutdown, when all data is on disk; whether it was done. May be called in any thread.
 
     Directories that are `unsynced` name files that the entries vouch for. On a full disk the reserve is given up; where
     even that is too little, the next start will recover.
@@ -171,13 +179,14 @@ def mark_clean(files: Files, path: str, entries: dict[Key, bytes], unsynced: Seq
         try:
             crc = write_table(files, path, entries)
             files.write_atomic(f"{path}/{CLEAN_NAME}", f"{crc:08x}\n".encode())
-            return
+            return True
         except OSError as e:
             if e.errno not in NO_SPACE:
                 raise
             if files.exists(f"{path}/{RESERVE_NAME}"):
                 files.remove(f"{path}/{RESERVE_NAME}")
     logger.warning("no space is left to mark the shutdown as clean", path=path)
+    return False
 
 
 def write_pending(files: Files, pending: list[tuple[Segment, PendingEntries]]) -> None:

@@ -9,18 +9,18 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Sequence
-from typing import NoReturn, Protocol
+from typing import NoReturn
 from uuid import UUID
 
 from penstock.config.values import FOREVER, TopicConfig
 from penstock.log.batch_times import batch_times
 from penstock.log.checkpoint import Checkpoint
 from penstock.log.epochs import EpochHistory
-from penstock.log.file_pool import FilePool
 from penstock.log.flush_progress import FlushProgress
 from penstock.log.flusher import FlushWork
+from penstock.log.host import Host
 from penstock.log.index import Indexes
-from penstock.log.index_files import IndexCache, load_indexes
+from penstock.log.index_files import load_indexes
 from penstock.log.reading import LogReader
 from penstock.log.search import LogSearch
 from penstock.log.segment import WIDE_GAP, Segment
@@ -34,51 +34,11 @@ from penstock.log.types import (
     OffsetAndTimestamp,
     OffsetOutOfRange,
 )
-from penstock.runtime.clock import Clock
-from penstock.runtime.files import File, Files
+from penstock.runtime.files import File
 from penstock.wire.batch import BatchHeader
 
 CHECKPOINT_BYTES = 64 << 20
 """Bytes appended after which a log is checkpointed: recovery reads at most about this much of it."""
-
-
-class Host(Protocol):
-    """What a log needs of its log directory."""
-
-    files: Files
-    pool: FilePool
-    clock: Clock
-    indexes: IndexCache
-
-    def request_flush(self, log: PartitionLog) -> None: ...
-
-    def fail(self, error: Exception) -> None:
-        """Stops the whole log directory."""
-
-    def note_dirty(self, log: PartitionLog) -> None:
-        """The log was appended to for the first time since its last checkpoint."""
-
-    def note_created(self, log: PartitionLog) -> None:
-        """The log has a directory now."""
-
-    def create(self, log: PartitionLog) -> asyncio.Future[None] | None:
-        """Has the log's directory and first segment made in a thread; None where the log directory is closing."""
-
-    def note_rolled(self, log: PartitionLog) -> None:
-        """A segment was sealed, or settings changed: retention and compaction may have something to do."""
-
-    def checkpoint_soon(self, log: PartitionLog) -> None: ...
-
-    async def advance_start(self, log: PartitionLog) -> None:
-        """Makes a new start offset durable; drops segments below it."""
-
-    async def truncate(self, log: PartitionLog, offset: int) -> None: ...
-
-    async def start_over(self, log: PartitionLog, offset: int) -> None: ...
-
-    async def delete(self, log: PartitionLog) -> None: ...
-
-    async def close_log(self, log: PartitionLog) -> None: ...
 
 
 class PartitionLog:
@@ -87,17 +47,17 @@ class PartitionLog:
     `durable_start_offset`."""
 
     __slots__ = (
-        "active", "checkpointed_offset", "closed", "compacted_until", "config", "created", "creation", "directory",
-        "dirty_since_ms", "durable_start_offset", "end_offset", "epochs", "failed", "flush_requested",
-        "flushed_offset", "gaps", "host", "latest_epoch", "maintenance", "max_age_ms", "on_failed", "on_flushed",
-        "on_start_moved", "partition", "progress", "reader", "refusal", "retention_due_ms", "retention_limit",
-        "segments", "sequence", "size_bytes", "start_offset", "state", "topic_id", "topic_name", "torn_bytes",
-        "uncheckpointed_bytes", "unflushed_records", "unindexed",
+        "active", "checkpointed_offset", "closed", "compacted_until", "config", "created", "creation", "cuts",
+        "directory", "dirty_since_ms", "dropped", "durable_start_offset", "end_offset", "epochs", "failed",
+        "flush_requested", "flushed_offset", "gaps", "host", "latest_epoch", "maintenance", "max_age_ms", "on_failed",
+        "on_flushed", "on_start_moved", "partition", "progress", "reader", "refusal", "retention_due_ms",
+        "retention_limit", "segments", "sequence", "size_bytes", "start_offset", "state", "topic_id", "topic_name",
+        "torn_bytes", "uncheckpointed_bytes", "unflushed_records", "unindexed",
     )  # fmt: skip
 
     def __init__(
         self,
-        host: Host,
+        host: Host[PartitionLog],
         directory: str,
         topic_id: UUID,
         topic_name: str,
@@ -118,7 +78,11 @@ class PartitionLog:
         rows = checkpoint.segments
         self.segments = [Segment.from_row(directory, row, sealed=row is not rows[-1]) for row in rows]
         self.active: Segment | None = self.segments[-1] if rows else None
+        self.dropped: list[Segment] = []
+        """Segments that are none any more, and whose files go when a checkpoint without them is on disk."""
         self.size_bytes = sum(row.size_bytes for row in rows)
+        self.cuts = 0
+        """Counts truncations: a flush that began before one says nothing of what came after it."""
         self.epochs = EpochHistory(checkpoint.epochs)
         self.latest_epoch = self.epochs.latest
         self.compacted_until = checkpoint.compacted_until
@@ -339,10 +303,12 @@ class PartitionLog:
             progress.cancel_timer()
         position = active.size if active is not None else 0
         files, directories = progress.files(active), progress.directories()
-        return FlushWork(self, self.end_offset, active, position, len(progress.sealed), files, directories)
+        return FlushWork(self, self.end_offset, active, position, len(progress.sealed), files, directories, self.cuts)
 
     def end_flush(self, work: FlushWork) -> None:
         """See `flusher.Flushable`."""
+        if work.cuts != self.cuts:
+            return
         progress, active = self.progress, self.active
         progress.synced(work.sealed, active, work.position, active is not work.active, bool(work.directories))
         if self.reader.places and active is not None and active is work.active:

@@ -15,7 +15,8 @@ from penstock.log.scan import BadBatch, walk
 from penstock.log.segment import Segment
 from penstock.log.types import CorruptLog, LogSlice
 
-MAX_PLACES = 256
+MAX_PLACES = 32
+"""Enough for the replicas and some groups of consumers; each costs about 180 bytes, in every partition that is read."""
 BASE_OFFSET = attrgetter("base_offset")
 
 Place = tuple[Segment, int]

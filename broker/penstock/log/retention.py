@@ -142,7 +142,7 @@ class Retention:
             self.note(log, due_ms)
         if count:
             log.move_start(log.segments[count].base_offset)
-        if count or (len(log.segments) > 1 and log.segments[1].base_offset <= log.start_offset):
+        if count or log.dropped or (len(log.segments) > 1 and log.segments[1].base_offset <= log.start_offset):
             self.drop(log)
         return count
 

@@ -7,38 +7,54 @@ end or the new one.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Iterator, Sequence
 
 from penstock.log import checkpoint as checkpoints
+from penstock.log.epochs import EpochHistory
 from penstock.log.index import Indexes
-from penstock.log.maintenance import Maintenance, creation_over, lock_of
+from penstock.log.maintenance import Maintenance, Owner, creation_over, lock_of, take_dropped
 from penstock.log.partition_log import PartitionLog
 from penstock.log.scan import BadBatch, walk
 from penstock.log.segment import Segment, SegmentRow
-from penstock.log.types import BatchState, CorruptLog
+from penstock.log.space import PASSING, patiently, sync_directory
+from penstock.log.types import BatchState, CorruptLog, LogFull
 from penstock.runtime.files import Files
 
 PINNED_POLL_S = 0.01
+PINNED_WAIT_S = 10.0
+"""After that what stays is copied: who sends from the old file may take as long as it will."""
+COPY_BYTES = 1 << 20
 
 
 async def truncate(maintenance: Maintenance, log: PartitionLog, offset: int) -> None:
     """Removes all batches that hold `offset` or later ones. Nobody may append meanwhile.
 
-    Raises CorruptLog, LogDirFailed, OSError.
+    Raises LogFull, and then the log is as it was; CorruptLog, LogDirFailed, OSError.
     """
     async with lock_of(log):
         await log.flush()
         if not log.segments or offset < log.segments[0].base_offset:
             await start_over(maintenance, log, offset)
             return
-        place = log.reader.locate(offset)
+        with nothing_done(log):
+            place = log.reader.locate(offset)
         if log.closed or place is None:
             return
         segment, position = place
-        later = log.segments[log.segments.index(segment) + 1 :]
-        while any(s.pins for s in [segment, *later]):  # noqa: ASYNC110 - readers are many, truncations rare
-            await asyncio.sleep(PINNED_POLL_S)
-        work = Truncation(maintenance.owner.files, log, segment, position, offset)
-        await maintenance.run(work.prepare)
+        work = Truncation(maintenance.owner, log, segment, position, offset)
+        try:
+            with nothing_done(log):
+                await maintenance.run(work.prepare)
+                await unpinned(log.segments[log.segments.index(segment) :])  # readers that came meanwhile, too
+                if segment.pins:
+                    await maintenance.run(work.copy)
+        except LogFull:
+            # The checkpoint may be there: it vouches for less than there is, which is no harm.
+            log.durable_start_offset = min(log.durable_start_offset, work.end_offset)
+            maintenance.note_dirty(log)
+            raise
+        later = log.segments[log.segments.index(segment) + 1 :]  # retention may have rolled the log
         forget(maintenance, log, segment, later)
         work.take_over()
         await maintenance.run(work.cut, later)
@@ -55,23 +71,49 @@ async def restart(maintenance: Maintenance, log: PartitionLog, offset: int) -> N
 
 
 async def start_over(maintenance: Maintenance, log: PartitionLog, offset: int) -> None:
-    """Empties a log that is to end before its first segment: what comes next has `offset`."""
-    gone, files = list(log.segments), maintenance.owner.files
-    while any(s.pins for s in gone):  # noqa: ASYNC110 - as above
-        await asyncio.sleep(PINNED_POLL_S)
+    """Empties a log that is to end before its first segment: what comes next has `offset`. Raises as above."""
+    owner = maintenance.owner
+    log.sequence += 1
+    compacted_until = min(log.compacted_until, offset)
+    emptied = checkpoints.Checkpoint(log.sequence, offset, offset, [], [], b"", compacted_until, log.gaps)
+    with nothing_done(log):
+        await maintenance.run(maintenance.store, log.directory, [], emptied)
+    await unpinned(log.segments)
+    gone = [*take_dropped(log), *log.segments]
     log.reader.forget_places()
     for one in gone:
-        maintenance.owner.indexes.forget(one)
-        maintenance.owner.pool.close(one)
+        owner.indexes.forget(one)
+        maintenance.close_unpinned(one)
     log.segments.clear()
     log.unindexed.clear()
     log.active, log.size_bytes = None, 0
-    log.start_offset = log.end_offset = log.flushed_offset = log.checkpointed_offset = offset
+    log.start_offset = log.end_offset = log.flushed_offset = offset
+    log.checkpointed_offset = log.durable_start_offset = offset
+    log.cuts += 1
+    log.uncheckpointed_bytes, log.dirty_since_ms = 0, None
     log.epochs.truncate(0)
-    log.latest_epoch, log.compacted_until = -1, min(log.compacted_until, offset)
+    log.latest_epoch, log.compacted_until = -1, compacted_until
     log.state.restore(None)
-    await maintenance.write_checkpoint(log)
-    await maintenance.run(remove_segments, files, log.directory, gone)
+    await maintenance.run(remove_segments, owner.files, log.directory, gone)
+
+
+@contextlib.contextmanager
+def nothing_done(log: PartitionLog) -> Iterator[None]:
+    """Around what leaves the log as it is where it fails: errors that pass are LogFull then."""
+    try:
+        yield
+    except OSError as e:
+        if e.errno not in PASSING:
+            raise
+        raise LogFull(f"{log.directory} cannot be cut for now: {e}") from e
+
+
+async def unpinned(segments: Sequence[Segment]) -> None:
+    """Waits for those who send from segments; not for long, as one of them may have stopped reading."""
+    loop = asyncio.get_running_loop()
+    until_s = loop.time() + PINNED_WAIT_S
+    while any(s.pins for s in segments) and loop.time() < until_s:  # noqa: ASYNC110 - readers are many, cuts rare
+        await asyncio.sleep(PINNED_POLL_S)
 
 
 def remove_segments(files: Files, directory: str, segments: list[Segment]) -> None:
@@ -80,7 +122,7 @@ def remove_segments(files: Files, directory: str, segments: list[Segment]) -> No
         for path in (segment.path, segment.index_path, segment.time_index_path):
             if files.exists(path):
                 files.remove(path)
-    files.sync_dir(directory)
+    sync_directory(files, directory)
 
 
 def forget(maintenance: Maintenance, log: PartitionLog, segment: Segment, later: list[Segment]) -> None:
@@ -88,20 +130,26 @@ def forget(maintenance: Maintenance, log: PartitionLog, segment: Segment, later:
     log.reader.forget_places()
     for one in [segment, *later]:
         maintenance.owner.indexes.forget(one)
-        maintenance.owner.pool.close(one)
+        maintenance.close_unpinned(one)
     log.unindexed[:] = [s for s in log.unindexed if s is not segment and s not in later]
     del log.segments[len(log.segments) - len(later) :]
 
 
 class Truncation:
-    """One cut: what the segment will be like, and the state as of its new end."""
+    """One cut: what the segment will be like, and the state as of its new end. The log knows nothing of it before
+    `take_over`."""
 
-    def __init__(self, files: Files, log: PartitionLog, segment: Segment, position: int, offset: int) -> None:
-        self.files, self.log, self.segment, self.position, self.offset = files, log, segment, position, offset
+    def __init__(self, owner: Owner, log: PartitionLog, segment: Segment, position: int, offset: int) -> None:
+        self.files, self.log, self.segment, self.position, self.offset = owner.files, log, segment, position, offset
         self.kept = Segment(log.directory, segment.base_offset)
         self.kept.indexes = Indexes()
         self.end_offset = offset
-        self.state: BatchState = log.state
+        self.epochs = EpochHistory(log.epochs.entries())
+        self.state: BatchState = owner.new_state()
+        self.snapshot = b""
+        self.copied: str | None = None
+        log.sequence += 1  # also of an attempt that fails: no two checkpoints are to have the same
+        self.sequence = log.sequence
 
     def prepare(self) -> None:
         """Reads what stays of the segment and replays the state up to there. In a thread."""
@@ -121,7 +169,9 @@ class Truncation:
         finally:
             file.close()
         kept.end_offset = self.end_offset
+        self.epochs.truncate(self.end_offset)
         self.replay()
+        self.snapshot = self.state.snapshot() if self.end_offset else b""
         self.vouch()
 
     def replay(self) -> None:
@@ -166,19 +216,28 @@ class Truncation:
         log = self.log
         rows: list[SegmentRow] = [s.row() for s in log.segments if s.base_offset < self.segment.base_offset]
         rows.append(self.kept.row())
-        log.epochs.truncate(self.end_offset)
-        log.sequence += 1
         captured = checkpoints.Checkpoint(
-            log.sequence,
+            self.sequence,
             min(log.start_offset, self.end_offset),
             self.end_offset,
             rows,
-            log.epochs.entries(),
-            self.state.snapshot() if self.end_offset else b"",
+            self.epochs.entries(),
+            self.snapshot,
             min(log.compacted_until, self.end_offset),
             log.gaps,
         )
-        self.files.write_atomic(f"{log.directory}/{checkpoints.FILE_NAME}", checkpoints.encode(captured))
+        checkpoints.write(self.files, log.directory, captured)
+
+    def copy(self) -> None:
+        """Writes what stays to a new file, for the old one is still being sent. In a thread."""
+        target = f"{self.kept.path}.tmp"
+        try:
+            copy_head(self.files, self.segment.path, target, self.kept.size)
+        except OSError:
+            with contextlib.suppress(OSError):
+                self.files.remove(target)
+            raise
+        self.copied = target
 
     def take_over(self) -> None:
         """Makes the shortened segment the active one. On the event loop."""
@@ -186,18 +245,40 @@ class Truncation:
         log.segments[-1] = kept
         log.active = kept
         log.end_offset = log.flushed_offset = self.end_offset
+        log.cuts += 1
         log.start_offset = min(log.start_offset, self.end_offset)
         log.durable_start_offset = min(log.durable_start_offset, self.end_offset)
         log.size_bytes = sum(s.size for s in log.segments)
-        log.latest_epoch = log.epochs.latest
+        log.epochs, log.latest_epoch = self.epochs, self.epochs.latest
+        log.state.restore(self.snapshot or None)
         log.compacted_until = min(log.compacted_until, self.end_offset)
 
     def cut(self, later: list[Segment]) -> None:
-        """Removes the bytes. In a thread."""
+        """Removes the bytes, now that there is no way back. In a thread."""
         remove_segments(self.files, self.log.directory, later)
-        file = self.files.open(self.kept.path)
+        if self.copied is not None:
+            self.files.rename(self.copied, self.kept.path)
+            sync_directory(self.files, self.log.directory)
+            return
+        file = patiently(self.files.open, self.kept.path)
         try:
             file.truncate(self.kept.size)
             file.sync()
         finally:
             file.close()
+
+
+def copy_head(files: Files, path: str, target: str, size_bytes: int) -> None:
+    """Copies the beginning of a file, durably but for its name."""
+    source = files.open(path, read_only=True)
+    try:
+        copy = files.open(target, create=True)
+        try:
+            copy.truncate(0)
+            for position in range(0, size_bytes, COPY_BYTES):
+                copy.append(source.read_at(position, min(COPY_BYTES, size_bytes - position)))
+            copy.sync()
+        finally:
+            copy.close()
+    finally:
+        source.close()

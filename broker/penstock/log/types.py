@@ -46,6 +46,9 @@ class BatchState(Protocol):
         """Takes in the next batch where it is a control batch, which says something in its record. Raises ValueError
         where that cannot be read."""
 
+    def forget_before(self, start_offset: int) -> None:
+        """The log begins at `start_offset` now: what concerns only offsets below it may go."""
+
     def snapshot(self) -> bytes:
         """The state as of the log's end."""
 

@@ -28,6 +28,9 @@ class FaultyFile:
         self.inner.append(data)
 
     def sync(self) -> None:
+        for part, event in list(self.files.held.items()):
+            if part in self.path:
+                assert event.wait(10), f"{self.path} is held for good"
         self.files.check("sync", self.path)
         self.files.synced.append(self.path)
         self.inner.sync()
@@ -50,11 +53,18 @@ class FaultyFiles(OsFiles):
         self.made_by: dict[str, str] = {}
         """The threads that made directories and files of logs, by path."""
         self.failures = 0
+        self.held: dict[str, threading.Event] = {}
+
+    def hold(self, part: str) -> threading.Event:
+        """Makes syncs of files with `part` in their path wait for an event, as on a disk that takes its time."""
+        event = self.held[part] = threading.Event()
+        return event
 
     def fail(
         self, operation: str, number: int, where: Callable[[str], bool] = lambda path: True, times: int = 1 << 30
     ) -> None:
-        """Makes an operation (append, sync, sync_dir, truncate, create, make_dir, write_atomic) fail with an errno."""
+        """Makes an operation (append, sync, truncate, create, open, make_dir, sync_dir, list, rename, write_atomic)
+        fail with an errno."""
         self.faults[operation] = number, where, times
 
     def heal(self) -> None:
@@ -74,6 +84,7 @@ class FaultyFiles(OsFiles):
         if create and not self.exists(path):
             self.check("create", path)
             self.made_by[path] = threading.current_thread().name
+        self.check("open", path)
         return FaultyFile(self, super().open(path, create=create, read_only=read_only))
 
     def make_dir(self, path: str) -> None:
@@ -81,6 +92,14 @@ class FaultyFiles(OsFiles):
             self.check("make_dir", path)
             self.made_by[path] = threading.current_thread().name
         super().make_dir(path)
+
+    def list(self, path: str) -> list[str]:
+        self.check("list", path)
+        return super().list(path)
+
+    def rename(self, old: str, new: str) -> None:
+        self.check("rename", old)
+        super().rename(old, new)
 
     def sync_dir(self, path: str) -> None:
         self.check("sync_dir", path)

@@ -53,6 +53,7 @@ class Digest:
     def __init__(self) -> None:
         self.value = 0
         self.count = 0
+        self.start_offset = 0
 
     def restore(self, snapshot: bytes | None) -> None:
         if snapshot is None:
@@ -70,6 +71,9 @@ class Digest:
 
     def replay_control(self, header: BatchHeader, batch: bytes | bytearray | memoryview) -> None:
         self.replay(header)
+
+    def forget_before(self, start_offset: int) -> None:
+        self.start_offset = start_offset
 
     def snapshot(self) -> bytes:
         return struct.pack(">Iq", self.value, self.count)

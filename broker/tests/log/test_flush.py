@@ -262,3 +262,60 @@ async def test_logs_that_nobody_flushes_do_not_hold_files_without_bound() -> Non
             most = max(most, directory.pool.open_files)
         assert most < 60
         assert all(read_all(log) for log in logs)
+
+
+async def test_a_flush_that_began_before_a_truncation_says_nothing_of_the_log_after_it(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    async with opened(files, str(tmp_path)) as directory:
+        log, other = (open_log(directory, replace(SMALL, segment_bytes=1 << 20), partition=n) for n in range(2))
+        for one in (log, other):
+            append(one)
+            await one.flush()
+        first = files.hold(f"{TOPIC}-0/")
+        for _ in range(10):
+            append(log)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert directory.flusher.running, "the round with all of this is under way"
+        append(other)
+        second = files.hold(f"{TOPIC}-1/")
+        cut = asyncio.ensure_future(log.truncate_to(6))  # asks for a second round, which knows the old end
+        await asyncio.sleep(0)
+        first.set()
+        await cut
+        assert (log.end_offset, log.flushed_offset) == (6, 6)
+        third = files.hold(f"{TOPIC}-0/")
+        second.set()
+        await other.flush()
+        assert (log.end_offset, log.flushed_offset) == (6, 6)
+        append(log, epoch=2)
+        flushed = asyncio.ensure_future(log.flush())
+        await asyncio.wait([flushed], timeout=0.1)
+        assert not flushed.done(), "its bytes are not on disk"
+        assert log.flushed_offset == 6
+        third.set()
+        await flushed
+        assert log.flushed_offset == log.end_offset == 9
+
+
+async def test_a_flush_that_began_before_a_log_starts_over_says_nothing_of_it_either(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    async with opened(files, str(tmp_path)) as directory:
+        log, other = (open_log(directory, partition=n) for n in range(2))
+        append(other)
+        append(log)
+        await log.flush()
+        await other.flush()
+        first = files.hold(f"{TOPIC}-0/")
+        append(log)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        append(other)
+        second = files.hold(f"{TOPIC}-1/")
+        anew = asyncio.ensure_future(log.start_over(2))
+        await asyncio.sleep(0)
+        first.set()
+        await anew
+        second.set()
+        await other.flush()
+        assert (log.start_offset, log.end_offset, log.flushed_offset) == (2, 2, 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
+from faulty import FaultyFiles
 from log_kit import CLUSTER, SMALL, TOPIC, Digest, HandClock, append, open_log, opened, read_all, settle
 from memory_files import MemoryFiles
 
@@ -199,6 +201,25 @@ async def test_a_topic_deleted_while_its_flush_is_under_way_does_not_stop_the_di
         await settle(directory)
         assert directory.failed is None
         assert not [n for n in os.listdir(tmp_path) if n.endswith(tuple("0123456789")) and "-" in n]
+
+
+async def test_a_topic_is_deleted_with_a_log_that_had_failed_alone(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    async with opened(files, str(tmp_path)) as directory:
+        log = open_log(directory)
+        held = files.hold(log.directory)
+        append(log)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert directory.flusher.running
+        log.fail(CorruptLog("its file is not as long as what was written"))
+        deleted = asyncio.gather(*directory.delete_topic(TOPIC))
+        await asyncio.wait([deleted], timeout=0.1)
+        held.set()  # a file that is just being synced is not to be closed under that
+        await deleted
+        await settle(directory)
+        assert not [name for name in files.list(str(tmp_path)) if str(TOPIC) in name]
+        assert directory.failed is None
 
 
 async def test_directories_that_nobody_knows_go_to_quarantine() -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from faulty import FaultyFiles
-from log_kit import SMALL, START_MS, TOPIC, HandClock, append, batch_of, open_log, opened, read_all, settle
+from log_kit import SMALL, START_MS, TOPIC, Digest, HandClock, append, batch_of, open_log, opened, read_all, settle
 from memory_files import CrashImages, MemoryFiles
 
 from penstock.config.values import DAY_MS
@@ -213,6 +213,57 @@ async def test_a_full_disk_does_not_stop_retention_for_the_others(tmp_path: Path
         directory.retention.on_timer()
         await settle(directory)
         assert logs[0].size_bytes == 0
+
+
+async def test_what_was_dropped_from_a_disk_too_full_for_a_checkpoint_goes_when_there_is_space(tmp_path: Path) -> None:
+    clock, files = HandClock(), FaultyFiles()
+
+    def on_disk(log: PartitionLog) -> list[str]:
+        return sorted(name for name in files.list(log.directory) if ".log" in name)
+
+    async with opened(files, str(tmp_path), clock) as directory:
+        log, other = (open_log(directory, replace(SMALL, retention_bytes=3000), partition=n) for n in range(2))
+        for one in (log, other):
+            await fill(one, 8)
+        files.fail("write_atomic", errno.ENOSPC)
+        for one in (log, other):
+            await apply(directory, one)
+            assert one.start_offset == one.segments[0].base_offset > 0
+            assert len(on_disk(one)) == 8
+        files.heal()
+        await apply(directory, log)
+        assert on_disk(log) == [f"{s.base_offset:020d}.log" for s in log.segments]
+    left = [f"{s.base_offset:020d}.log" for s in other.segments]
+    assert on_disk(other) == left, "a clean end does not leave them either"
+    async with opened(files, str(tmp_path), clock) as directory:
+        log = open_log(directory, partition=1)
+        assert [f"{s.base_offset:020d}.log" for s in log.segments] == left
+
+
+async def test_what_is_known_of_dropped_segments_only_is_forgotten_with_them() -> None:
+    async with opened(MemoryFiles(), "/data") as directory:
+        state = Digest()
+        log = open_log(directory, state=state)
+        await fill(log, 6)
+        await log.delete_records_before(log.segments[0].end_offset - 1)
+        assert state.start_offset == 0, "nothing was dropped"
+        await log.delete_records_before(log.segments[3].base_offset)
+        assert state.start_offset == log.start_offset == log.segments[0].base_offset
+
+
+async def test_a_clean_end_removes_what_was_to_go_later() -> None:
+    files = MemoryFiles()
+    async with opened(files, "/data") as directory:
+        log = open_log(directory, replace(SMALL, file_delete_delay_ms=60_000))
+        await fill(log, 6)
+        await log.delete_records_before(log.segments[4].base_offset)
+        await asyncio.sleep(0)
+        assert any(name.endswith(".deleted") for name in files.list(log.directory))
+        part = log.read(log.start_offset, 1 << 20, log.end_offset, at_least_one=True)
+        assert part is not None
+        await log.delete_records_before(log.segments[-1].base_offset)
+    assert not [name for name in files.list(log.directory) if name.endswith(".deleted")], "nor what somebody sends"
+    part.release()
 
 
 async def test_a_checkpoint_counts_on_a_rolled_segment_only_when_its_name_is_durable() -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from penstock.log.compaction.cleaner import Job, Source, clean, cleaned_name
+from penstock.log.compaction.cleaner import clean, cleaned_name
+from penstock.log.compaction.job import Job, Source
 from penstock.log.segment import Segment
 from penstock.runtime.disk import OsFiles
-from penstock.wire.batch import TRANSACTIONAL
+from penstock.wire.batch import TRANSACTIONAL, stamp
+from penstock.wire.control_batch import Marker, build_marker
 from penstock.wire.record import Record
 from penstock.wire.records import build_batch, iterate_batches, iterate_records
 
@@ -23,6 +25,12 @@ def batch(offset: int, key: bytes, value: bytes | None, *, transactional: bool) 
     )
 
 
+def marker(offset: int, *, committed: bool) -> bytes:
+    batch = build_marker(Marker(7, 0, committed, 0), 1)
+    stamp(batch, 0, offset, 0)
+    return bytes(batch)
+
+
 def kept(home: Path, batches: list[bytes]) -> list[tuple[bytes | None, bytes | None]]:
     files, directory = OsFiles(), str(home)
     segment = Segment(directory, 0)
@@ -33,16 +41,17 @@ def kept(home: Path, batches: list[bytes]) -> list[tuple[bytes | None, bytes | N
     path = cleaned_name(segment.path, "j") if result.rows else segment.path
     found = []
     for header, one in iterate_batches(Path(path).read_bytes()):
-        found += [(r.key, r.value) for r in iterate_records(one, header, 1 << 20)]
+        if not header.is_control:
+            found += [(r.key, r.value) for r in iterate_records(one, header, 1 << 20)]
     return found
 
 
-def test_a_record_of_a_transaction_does_not_replace_an_earlier_one(tmp_path: Path) -> None:
+def test_a_record_of_a_transaction_that_is_not_decided_does_not_replace_an_earlier_one(tmp_path: Path) -> None:
     batches = [batch(0, b"k", b"committed", transactional=False), batch(1, b"k", b"aborted?", transactional=True)]
     assert kept(tmp_path, batches) == [(b"k", b"committed"), (b"k", b"aborted?")]
 
 
-def test_a_deletion_in_a_transaction_stays_with_what_it_deletes(tmp_path: Path) -> None:
+def test_a_deletion_in_a_transaction_that_is_not_decided_stays_with_what_it_deletes(tmp_path: Path) -> None:
     batches = [batch(0, b"k", b"old", transactional=False), batch(1, b"k", None, transactional=True)]
     assert kept(tmp_path, batches) == [(b"k", b"old"), (b"k", None)]
 
@@ -50,7 +59,8 @@ def test_a_deletion_in_a_transaction_stays_with_what_it_deletes(tmp_path: Path) 
 def test_a_later_record_replaces_one_of_a_transaction(tmp_path: Path) -> None:
     batches = [
         batch(0, b"k", b"in a transaction", transactional=True),
-        batch(1, b"k", b"later", transactional=False),
-        batch(2, b"other", b"x", transactional=True),
+        marker(1, committed=True),
+        batch(2, b"k", b"later", transactional=False),
+        batch(3, b"other", b"x", transactional=True),
     ]
     assert kept(tmp_path, batches) == [(b"k", b"later"), (b"other", b"x")]

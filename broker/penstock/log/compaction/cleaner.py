@@ -1,86 +1,35 @@
 """Cleans segments: keeps of each key the last record, and writes what stays to new files (KIP-58, KIP-534).
 
 Runs in the worker process. Offsets never change, a batch keeps its span of offsets, its producer's fields and its
-codec. Records of transactions give way to later ones and make nothing give way: they may have been aborted, which the
-worker does not know. A record without a value says that its key is gone; it stays for delete.retention.ms after the
-first cleaning that saw it, which is noted in its batch (the delete horizon of KIP-534). The last batch of each
-producer stays even if empty, and so do control batches.
+codec. Of transactions, aborted records go, and committed ones count like others. A record without a value says that its
+key is gone; it stays for delete.retention.ms after the first cleaning that saw it, which is noted in its batch (the
+delete horizon of KIP-534). The last batch of each producer stays even if empty, and so do control batches.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
-from hashlib import blake2b
 from typing import NamedTuple
 
-import msgspec
-
+from penstock.log.compaction.job import Job, Result, Source
+from penstock.log.compaction.last_offsets import LastOffsets, batches_of, read_last_offsets, records_of
 from penstock.log.compaction.swap import CLEANED
 from penstock.log.index_files import write_indexes
-from penstock.log.scan import BadBatch, Found, verify
+from penstock.log.scan import BadBatch, Found
 from penstock.log.segment import MAX_RELATIVE_OFFSET, Segment, SegmentRow
+from penstock.log.space import patiently
 from penstock.runtime.files import File, Files
 from penstock.wire.batch import CODEC_MASK, BatchHeader
-from penstock.wire.records import Record, build_batch, iterate_records
+from penstock.wire.records import Record, build_batch
 from penstock.wire.schema import MalformedMessage
 
 DELETE_HORIZON = 0x40
 """The attribute that makes a batch's base timestamp the time from which its tombstones may go (KIP-534)."""
-MAX_DECOMPRESSED_BYTES = 256 << 20
-DIGEST_BYTES = 16
 WRITE_BYTES = 1 << 20
-
-
-class Source(msgspec.Struct, frozen=True, array_like=True):
-    """A segment to clean, as the broker knows it."""
-
-    base_offset: int
-    size_bytes: int
-    end_offset: int
-
-
-class Job(msgspec.Struct, frozen=True):
-    """What the worker is to do; everything that it needs to know."""
-
-    name: str
-    """Tells this job's files from those of others."""
-    directory: str
-    sources: list[Source]
-    dirty_offset: int
-    """Below it every record is the last of its key, as far as that was known."""
-    now_ms: int
-    delete_retention_ms: int
-    segment_bytes: int
-    index_interval_bytes: int
-    max_keys: int
-
-
-class Result(msgspec.Struct, frozen=True):
-    """What the worker did; `error` where it could not."""
-
-    name: str
-    sources: list[int] = []
-    """The base offsets of the segments that `rows` replace; none where they may stay as they are."""
-    rows: list[SegmentRow] = []
-    """The new segments, whose files have the job's name."""
-    compacted_until: int = 0
-    """Offsets below it have been taken into account."""
-    kept_records: int = 0
-    dropped_records: int = 0
-    error: str | None = None
 
 
 def cleaned_name(path: str, job: str) -> str:
     return f"{path}.{job}{CLEANED}"
-
-
-class LastOffsets(NamedTuple):
-    """What the first pass finds out: the last offset of each key, up to where, and the last batches of producers."""
-
-    offsets: dict[bytes, int]
-    until: int
-    producers: dict[int, int]
 
 
 def clean(files: Files, job: Job) -> Result:
@@ -94,50 +43,6 @@ def clean(files: Files, job: Job) -> Result:
         return Result(job.name, [], [], last.until, cleaner.kept, cleaner.dropped)
     replaced = [source.base_offset for source in sources]
     return Result(job.name, replaced, rows, last.until, cleaner.kept, cleaner.dropped)
-
-
-def digest(key: bytes) -> bytes:
-    return blake2b(key, digest_size=DIGEST_BYTES).digest()
-
-
-def read_last_offsets(files: Files, job: Job) -> LastOffsets:
-    """Reads the keys behind `dirty_offset`, until there are `max_keys` of them or no more."""
-    offsets: dict[bytes, int] = {}
-    producers: dict[int, int] = {}
-    until = job.dirty_offset
-    full = False
-    for source in job.sources:
-        for found in batches_of(files, job, source):
-            header = found.header
-            if header.producer_id >= 0:
-                producers[header.producer_id] = header.base_offset
-            if full or header.last_offset < job.dirty_offset:
-                continue
-            if not header.is_control and not header.is_transactional:  # what was aborted replaces nothing
-                for record in records_of(found) or ():
-                    if record.key is not None:
-                        offsets[digest(record.key)] = record.offset
-            until = header.last_offset + 1
-            full = len(offsets) >= job.max_keys
-        if not full:
-            until = max(until, source.end_offset)
-    return LastOffsets(offsets, until, producers)
-
-
-def records_of(found: Found) -> list[Record] | None:
-    """The records of a batch; None where a producer sent bytes that are none under a right CRC: that batch stays."""
-    try:
-        return list(iterate_records(found.batch, found.header, MAX_DECOMPRESSED_BYTES))
-    except MalformedMessage:
-        return None
-
-
-def batches_of(files: Files, job: Job, source: Source) -> Iterator[Found]:
-    file = files.open(Segment(job.directory, source.base_offset).path, read_only=True)
-    try:
-        yield from verify(file, 0, source.size_bytes, source.base_offset)
-    finally:
-        file.close()
 
 
 class Cleaner:
@@ -226,27 +131,29 @@ class Cleaner:
             self.kept += header.record_count
             return found.batch
         horizon_ms = header.base_timestamp_ms if header.attributes & DELETE_HORIZON else None
-        kept = [r for r in records if self.stays(r, horizon_ms)]
+        kept = [] if self.last.is_aborted(header) else [r for r in records if self.stays(r, horizon_ms)]
         self.kept += len(kept)
         self.dropped += len(records) - len(kept)
-        # What a transaction deleted stays: nothing that came before was dropped for it.
-        tombstones = not header.is_transactional and any(r.value is None for r in kept)
+        tombstones = self.took_effect(header) and any(r.value is None for r in kept)
         if len(kept) == len(records) and (not tombstones or horizon_ms is not None):
-            return found.batch if records or self.is_last_of_producer(header) else None
+            return found.batch if records or self.last.is_last_of_producer(header) else None
         self.changed = True
-        if not kept and not self.is_last_of_producer(header):
+        if not kept and not self.last.is_last_of_producer(header):
             return None
         return rebuilt(header, kept, horizon_ms, self.job.now_ms + self.job.delete_retention_ms if tombstones else None)
 
     def stays(self, record: Record, horizon_ms: int | None) -> bool:
         if record.key is None:
             return False
-        if self.last.offsets.get(digest(record.key), -1) > record.offset:
+        if self.last.replaces(record):
             return False
         return record.value is not None or horizon_ms is None or horizon_ms > self.job.now_ms
 
-    def is_last_of_producer(self, header: BatchHeader) -> bool:
-        return header.producer_id >= 0 and self.last.producers.get(header.producer_id) == header.base_offset
+    def took_effect(self, header: BatchHeader) -> bool:
+        """Whether what came before a batch's tombstones was dropped for them. That of transactions was not when they
+        were compacted without looking at outcomes, as was once done: those tombstones stay."""
+        is_old = header.last_offset < self.job.dirty_offset and not header.attributes & DELETE_HORIZON
+        return not (header.is_transactional and is_old)
 
 
 class CleanedPaths(NamedTuple):
@@ -290,6 +197,7 @@ def clean_safely(files: Files, job: Job) -> Result:
 
 
 def remove_files(files: Files, directory: str, suffix: str) -> None:
-    names: Iterable[str] = [n for n in files.list(directory) if n.endswith(suffix)]
-    for name in names:
-        files.remove(f"{directory}/{name}")
+    """In a thread, as it needs a descriptor."""
+    for name in patiently(files.list, directory):
+        if name.endswith(suffix):
+            files.remove(f"{directory}/{name}")

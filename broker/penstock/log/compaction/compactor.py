@@ -9,14 +9,16 @@ import asyncio
 import itertools
 import os
 
-from penstock.log.compaction.cleaner import Job, Result, cleaned_name, remove_files
+from penstock.log.compaction.cleaner import cleaned_name, remove_files
+from penstock.log.compaction.job import Job, Result
 from penstock.log.compaction.plan import Plan, judge
 from penstock.log.compaction.runner import Runner
 from penstock.log.compaction.swap import CLEANED, SWAP, swap_name
 from penstock.log.maintenance import Maintenance, lock_of
 from penstock.log.partition_log import PartitionLog
 from penstock.log.segment import Segment
-from penstock.log.types import LogDirFailed, LogFull
+from penstock.log.space import PASSING, sync_directory
+from penstock.log.types import LogDirFailed, LogError, LogFull
 from penstock.runtime.clock import Clock
 from penstock.runtime.logging import get_logger
 
@@ -77,9 +79,21 @@ class Compactor:
             try:
                 await self.look(log)
             except (LogDirFailed, LogFull) as e:
-                logger.warning("a compaction was given up", reason=str(e))
+                self.give_up(log, str(e))
             except OSError as e:
-                self.maintenance.owner.fail(e)
+                if e.errno in PASSING:
+                    self.give_up(log, str(e))
+                else:
+                    self.maintenance.owner.fail(e)
+
+    def give_up(self, log: PartitionLog, reason: str) -> None:
+        """Leaves a log as it is, and looks at it again after a while."""
+        if self.started:
+            logger.warning("a compaction was given up", log=log.directory, reason=reason)
+            self.look_later(log, LONGEST_WAIT_MS)
+
+    def look_later(self, log: PartitionLog, wait_ms: int) -> None:
+        self.timers[log] = asyncio.get_running_loop().call_later(wait_ms / 1000, self.note, log)
 
     async def look(self, log: PartitionLog) -> None:
         """Compacts a log if it is time, or sees when it will be."""
@@ -93,9 +107,7 @@ class Compactor:
             if await self.compact(log, verdict.plan):
                 self.queue[log] = None  # there may be more than one go could hold
         elif verdict.again_ms is not None:
-            wait_ms = min(max(verdict.again_ms - self.clock.wall_ms(), 1), LONGEST_WAIT_MS)
-            loop = asyncio.get_running_loop()
-            self.timers[log] = loop.call_later(wait_ms / 1000, self.note, log)
+            self.look_later(log, min(max(verdict.again_ms - self.clock.wall_ms(), 1), LONGEST_WAIT_MS))
 
     async def compact(self, log: PartitionLog, plan: Plan) -> bool:
         """One go; whether anything came of it."""
@@ -113,8 +125,8 @@ class Compactor:
         )
         result = await self.runner.run(job)
         if result.error is not None:
-            if self.started:
-                logger.error("a log could not be compacted", log=log.directory, reason=result.error)
+            await self.maintenance.run(self.forget, job)
+            self.give_up(log, result.error)
             return False
         async with lock_of(log):
             dropped = await self.swap(log, plan, job, result)
@@ -136,22 +148,26 @@ class Compactor:
         count = len(old)
         assert log.segments[:count] == old, "what is compacted begins where the log begins"
         sequence = log.sequence + 1
-        await self.maintenance.run(self.announce, job, new, sequence)
         before, log.compacted_until = log.compacted_until, result.compacted_until
         try:
+            await self.maintenance.run(self.announce, job, new, sequence)
             await self.maintenance.write_checkpoint(log, [*new, *log.segments[count:]])
-        except LogFull:
-            # A later checkpoint would make them count.
-            log.compacted_until = before
-            await self.maintenance.run(self.withdraw, log.directory, sequence)
+        except (LogError, OSError) as e:
+            # A log that failed alone has a last checkpoint, too; where all have failed nothing is written any more.
+            if self.maintenance.owner.failed is None and (isinstance(e, LogError) or e.errno in PASSING):
+                log.compacted_until = before
+                await self.maintenance.run(self.withdraw, job, sequence)
             raise
         assert log.sequence == sequence, "the checkpoint that makes a swap count is the one that was announced"
-        self.put_in_place(log, old, new, sequence)
-        await self.maintenance.run(self.maintenance.owner.files.sync_dir, log.directory)
+        try:
+            self.put_in_place(log, old, new, sequence)
+            await self.maintenance.run(sync_directory, self.maintenance.owner.files, log.directory)
+        except OSError as e:  # whatever it is: files and memory may differ, and recovery puts that right
+            self.maintenance.owner.fail(e)
+            raise LogDirFailed(f"{log.directory}: {e}") from e
         bases = {s.base_offset for s in new}
-        left = [s for s in old if s.base_offset not in bases]
-        if left:
-            await self.maintenance.drop(left, log.config.file_delete_delay_ms)
+        log.dropped += [s for s in old if s.base_offset not in bases]
+        await self.maintenance.drop(log)
         return True
 
     def announce(self, job: Job, new: list[Segment], sequence: int) -> None:
@@ -160,10 +176,14 @@ class Compactor:
         for segment in new:
             for path in (segment.path, segment.index_path, segment.time_index_path):
                 files.rename(cleaned_name(path, job.name), swap_name(path, sequence))
-        files.sync_dir(job.directory)
+        sync_directory(files, job.directory)
 
-    def withdraw(self, directory: str, sequence: int) -> None:
-        remove_files(self.maintenance.owner.files, directory, f".{sequence}{SWAP}")
+    def withdraw(self, job: Job, sequence: int) -> None:
+        """Takes an announcement back: a later checkpoint would make the files count, so they are gone for good before
+        there is one. In a thread."""
+        remove_files(self.maintenance.owner.files, job.directory, f".{sequence}{SWAP}")
+        self.forget(job)
+        sync_directory(self.maintenance.owner.files, job.directory)
 
     def put_in_place(self, log: PartitionLog, old: list[Segment], new: list[Segment], sequence: int) -> None:
         """Renames over the old files and changes the list of segments, in one turn of the loop, so that no read sees

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from penstock.log.compaction.cleaner import Source
+from penstock.log.compaction.job import Source
 from penstock.log.partition_log import PartitionLog
 from penstock.log.segment import Segment
 

@@ -10,7 +10,8 @@ from typing import Protocol
 
 import msgspec
 
-from penstock.log.compaction.cleaner import Job, Result, clean_safely
+from penstock.log.compaction.cleaner import clean_safely
+from penstock.log.compaction.job import Job, Result
 from penstock.runtime.files import Files
 
 IDLE_S = 30.0
@@ -47,7 +48,7 @@ class ProcessRunner:
         self.busy = False
 
     async def run(self, job: Job) -> Result:
-        """A worker that dies makes the job fail; the next one gets a new worker."""
+        """A worker that dies, or cannot be started, makes the job fail; the next one gets a new worker."""
         if self.idle is not None:
             self.idle.cancel()
         self.busy = True
@@ -61,7 +62,7 @@ class ProcessRunner:
             if not line:
                 raise ConnectionError("the compaction worker died")
             return msgspec.json.decode(line, type=Result)
-        except (ConnectionError, msgspec.DecodeError, ValueError) as e:
+        except (OSError, msgspec.DecodeError, ValueError) as e:
             await self.stop()
             return Result(job.name, error=str(e))
         finally:

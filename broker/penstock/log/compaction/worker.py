@@ -14,7 +14,8 @@ import sys
 
 import msgspec
 
-from penstock.log.compaction.cleaner import Job, clean_safely
+from penstock.log.compaction.cleaner import clean_safely
+from penstock.log.compaction.job import Job
 from penstock.runtime.disk import OsFiles
 
 PR_SET_PDEATHSIG = 1
