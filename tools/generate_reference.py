@@ -75,6 +75,13 @@ A request for an API or a version that is not in the table closes the connection
 unknown;
 ApiVersions alone answers an unknown version, in version 0 with error 35.
 
+DeleteRecords is answered when the log of every in-sync replica begins at the offset, also after that replica's crash,
+and REQUEST_TIMED_OUT after `timeout_ms` (5 minutes at most) where one of them has not deleted by then. What the leader
+has deleted stays deleted, and the replicas follow when they can; a repeat of the request waits for them again.
+
+Produce with acks=all is answered REQUEST_TIMED_OUT after `timeout_ms`, of which 5 minutes count at most. A leader that
+has lost its lease answers NOT_LEADER_OR_FOLLOWER after 2 to 3 s where an in-sync replica does not fetch what it lacks.
+
 Between brokers, Fetch carries a field of our own: tag 10001 of a partition in the request (versions 15 to 18, int64) is
 the offset up to which the follower's log is on its disk. Tags from 10001 on are Penstock's (`tools/own_fields.toml`).
 WriteTxnMarkers and AddPartitionsToTxn carry the number of the transaction that is spoken of, topic ids and leader
@@ -125,9 +132,13 @@ A histogram has `_bucket`, `_sum` and `_count`. The bounds of its buckets, label
 - `directory` is the path of the data directory. Its sizes are absent where the file system does not answer.
 - Partitions appear once somebody has asked for them since the start; a group's lag counts as asking. `size_bytes` is
   the segments without their indexes.
-- A group appears for each partition that it has committed an offset for. `penstock_group_lag_seconds` is the age of the
-  first batch that is not read, by its largest timestamp; it is absent where that has none or cannot be read, and wrong
-  where producers' clocks are.
+- A group appears at its coordinator, for each partition that it has committed an offset for; in a cluster the sum over
+  all brokers is its lag. What other brokers lead is asked of them at each scrape. Where one does not answer within 3
+  seconds, or nobody leads, the lag is absent: never 0. `penstock_group_lag_seconds` is the age of the first batch that
+  is not read, by its largest timestamp; it is absent where that has none or cannot be read, and wrong where producers'
+  clocks are.
+- A broker has up to three series of groups for each committed offset in its memory; that is up to 500,000 offsets, and
+  more only where groups with members need it. Those who ask while an answer is made get the same one.
 
 From prometheus-client, as everywhere: `process_cpu_seconds_total`, `process_resident_memory_bytes`,
 `process_virtual_memory_bytes`, `process_open_fds`, `process_max_fds`, `process_start_time_seconds`, `python_info`. They
@@ -258,6 +269,7 @@ async def collected() -> list[Metric]:
         partitions=SamplePartitions(SamplePartition(SampleLog())),
         directories=lambda: [LogDirState("directory", False, 0, 0)],
         committed=lambda: [SampleCommitted()],
+        elsewhere=None,
     )
     snapshot = await take_snapshot(sources, Heartbeat(asyncio.get_running_loop()))
     return list(SnapshotCollector(snapshot).collect())

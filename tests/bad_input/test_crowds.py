@@ -104,7 +104,7 @@ def test_clients_that_never_read_their_answers_are_held_in_bounds(broker: Broker
 
 def test_connections_that_stop_mid_frame_or_do_nothing_are_closed_in_time() -> None:
     with (
-        started(settings=("connections.max.idle.ms=1000",)) as impatient,
+        started(settings=("connections.max.idle.ms=4000",)) as impatient,
         Canary(impatient.host, impatient.port, "patience") as good,
     ):
         good.create(good.topic)

@@ -32,12 +32,14 @@ def test_at_most_once_loses_what_was_committed_before_the_crash_and_repeats_noth
     make_topic: MakeTopic,
     start_member: StartMember,
     fresh_name: Callable[[], str],
+    crash_session_ms: int,
 ) -> None:
     topic, group = make_topic(1), fresh_name()
     values = [f"value-{index}".encode() for index in range(COUNT)]
     library_client.produce(topic, [Record(v, partition=0) for v in values], ProducerSpec(acks="0"))
     eventually("the produced", lambda: library_client.watermarks(Partition(topic, 0)) == (0, COUNT))
-    crashes = start_member(group, topic, commit="before", hold_at=COUNT // 2)
+    spec = {"commit": "before", "hold_at": COUNT // 2, "session_timeout_ms": crash_session_ms}
+    crashes = start_member(group, topic, **spec)
     crashes.wait("the window between commit and handling", lambda m: m.holding)
     crashes.kill()
     committed = _committed(setup_admin, group, topic)
@@ -60,11 +62,13 @@ def test_at_least_once_repeats_what_was_not_committed_before_the_crash_and_loses
     make_topic: MakeTopic,
     start_member: StartMember,
     fresh_name: Callable[[], str],
+    crash_session_ms: int,
 ) -> None:
     topic, group = make_topic(1), fresh_name()
     values = [f"value-{index}".encode() for index in range(COUNT)]
     library_client.produce(topic, [Record(v, partition=0) for v in values], ProducerSpec(idempotent=True))
-    crashes = start_member(group, topic, commit="after", hold_at=COUNT // 2)
+    spec = {"commit": "after", "hold_at": COUNT // 2, "session_timeout_ms": crash_session_ms}
+    crashes = start_member(group, topic, **spec)
     crashes.wait("the window between handling and commit", lambda m: m.holding)
     crashes.kill()
     committed = _committed(setup_admin, group, topic)

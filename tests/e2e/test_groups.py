@@ -86,9 +86,11 @@ def test_the_partitions_of_a_member_that_crashes_go_to_the_others(
     make_topic: MakeTopic,
     start_member: StartMember,
     fresh_name: Callable[[], str],
+    crash_session_ms: int,
 ) -> None:
     topic, group = make_topic(PARTITIONS), fresh_name()
-    survives, crashes = start_member(group, topic), start_member(group, topic)
+    survives = start_member(group, topic)
+    crashes = start_member(group, topic, session_timeout_ms=crash_session_ms)
     _share(topic, survives, crashes)
     _received(_produce_everywhere(bootstrap, topic, "before"), survives, crashes)
     crashes.kill()

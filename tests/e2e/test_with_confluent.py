@@ -32,7 +32,7 @@ MakeConsumer = Callable[..., Consumer]
 
 
 @pytest.fixture
-def make_consumer(bootstrap: str, session_timeout_ms: int) -> Iterator[MakeConsumer]:
+def make_consumer(bootstrap: str) -> Iterator[MakeConsumer]:
     made = []
 
     def make(group: str, **options: object) -> Consumer:
@@ -41,7 +41,7 @@ def make_consumer(bootstrap: str, session_timeout_ms: int) -> Iterator[MakeConsu
             "group.id": group,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
-            "session.timeout.ms": session_timeout_ms,
+            "session.timeout.ms": 60_000,
             "heartbeat.interval.ms": 200,
             "fetch.wait.max.ms": 100,
         }

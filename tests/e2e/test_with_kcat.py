@@ -34,6 +34,7 @@ def test_at_least_once_repeats_what_was_not_committed_before_the_crash_and_loses
     topic: str,
     start_member: StartMember,
     fresh_name: Callable[[], str],
+    crash_session_ms: int,
 ) -> None:
     group, values = fresh_name(), _values(0, 100)
     client.produce(topic, _records(values[:50]))
@@ -42,7 +43,7 @@ def test_at_least_once_repeats_what_was_not_committed_before_the_crash_and_loses
     commits.leave()
     assert _committed(setup_admin, group, topic) == 50
     client.produce(topic, _records(values[50:]))
-    crashes = start_member(group, topic, commit="none")
+    crashes = start_member(group, topic, commit="none", session_timeout_ms=crash_session_ms)
     crashes.wait("the second half", lambda m: len(m.records) == 50)
     crashes.kill()
     takes_over = start_member(group, topic, commit="auto")
@@ -55,7 +56,7 @@ def test_at_most_once_loses_what_was_committed_before_the_crash_and_repeats_noth
     client: Driver,
     bootstrap: str,
     setup_admin: ConfluentAdmin,
-    session_timeout_ms: int,
+    crash_session_ms: int,
     topic: str,
     start_member: StartMember,
     fresh_name: Callable[[], str],
@@ -63,7 +64,7 @@ def test_at_most_once_loses_what_was_committed_before_the_crash_and_repeats_noth
     """kcat commits what it wrote to a pipe; what nobody read from there when it crashes is not handled."""
     group, values = fresh_name(), _values(0, 100)
     client.produce(topic, _records(values[:50]), ProducerSpec(acks="0"))
-    spec = MemberSpec("kcat", bootstrap, group, (topic,), session_timeout_ms, commit="auto")
+    spec = MemberSpec("kcat", bootstrap, group, (topic,), crash_session_ms, commit="auto")
     with subprocess.Popen(kcat.member_command(spec), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as crashes:
         try:
             eventually("all to be committed", lambda: _committed(setup_admin, group, topic) == 50)
@@ -114,11 +115,12 @@ def test_a_static_member_killed_for_good_is_replaced_when_its_session_ends(
     make_topic: MakeTopic,
     start_member: StartMember,
     fresh_name: Callable[[], str],
+    crash_session_ms: int,
 ) -> None:
     topic, group = make_topic(2), fresh_name()
     both = frozenset({Partition(topic, 0), Partition(topic, 1)})
     stays = start_member(group, topic, instance_id="stays")
-    dies = start_member(group, topic, instance_id="dies")
+    dies = start_member(group, topic, instance_id="dies", session_timeout_ms=crash_session_ms)
     stays.wait("one each", lambda m: m.assignment and dies.assignment and m.assignment | dies.assignment == both)
     dies.kill()
     stays.wait("both", lambda m: m.assignment == both)

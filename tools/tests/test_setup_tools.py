@@ -270,7 +270,7 @@ class TestContinuousIntegration:
         assert result.returncode == 0, result.stdout
 
     def test_a_step_that_hangs_is_ended_and_has_failed(self, tmp_path: Path) -> None:
-        environment = self.prepared(tmp_path, {"simulate": "exec sleep 1000"}) | {"STEP_LIMIT": "2"}
+        environment = self.prepared(tmp_path, {"simulate": "exec sleep 1000"}) | {"STEP_LIMIT": "6"}
         result = run("bash", tmp_path / ".ci" / "run", env=environment, timeout=60)
         assert result.returncode == 1
         assert "FAILED  make simulate" in result.stdout
@@ -290,6 +290,9 @@ class TestContinuousIntegration:
             ["bash", str(tmp_path / ".ci" / "run")], env=environment, stdout=subprocess.DEVNULL, start_new_session=True
         )
         pids = [self.pid(tmp_path / f"{name}.pid") for name in recipes]
+        for name in recipes:  # the script, too, has noted what it started
+            while not [note for note in tmp_path.glob(f"tmp.*/{name}.pid") if note.read_text().endswith("\n")]:
+                continue
         ci.send_signal(number)
         assert ci.wait(60) == 130
         while any(Path(f"/proc/{pid}").exists() for pid in pids):  # a signal takes effect a moment later

@@ -389,10 +389,12 @@ class GroupCoordinator:
         return futures
 
     def _given_up(self, tenure: Tenure, group_id: str, known: Idle, written: asyncio.Future[list[int]]) -> None:
-        """What could not be deleted is still there, as far as anybody knows."""
+        """What could not be deleted is still there, as far as anybody knows. Of the rest no name is kept."""
         if written.result():
             tenure.groups.setdefault(group_id, known)
             self.offsets.expiry.schedule(group_id, self._clock.wall_ms())
+        elif not self.offsets.being_committed(group_id):
+            self.reads.forget(group_id)
 
     # --- inside
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from penstock.config.broker import BrokerConfig
-from penstock.group.expiry import ExpiryQueue
+from penstock.group.expiry import NEVER, ExpiryQueue
 from penstock.group.offset_table import OffsetKey, OffsetTable
 from penstock.group.pending import NothingPending, PendingOffsets
 from penstock.group.residence import Residence
@@ -110,7 +110,7 @@ class Offsets:
         `retention_ms`, where given, takes the place of the broker's setting (OffsetCommit 2 to 4).
         """
         now_ms = self._clock.wall_ms()
-        expire_ms = -1 if retention_ms is None else now_ms + retention_ms
+        expire_ms = -1 if retention_ms is None else min(now_ms + retention_ms, NEVER - 1)
         writes: list[tuple[Operation, OffsetWrite | None]] = []
         for topic_id, partition, offset, leader_epoch, metadata in commits:
             record = OffsetRecord(
@@ -166,9 +166,9 @@ class Offsets:
     # --- reading
 
     def committed(self) -> Iterator[CommittedOffset]:
-        """All offsets that are here, of topics that exist."""
+        """All offsets that are here, of topics that exist. They may change while this is walked through."""
         for group_id in self.table.groups():
-            for key, record in self.table.of_group(group_id):
+            for key, record in list(self.table.of_group(group_id)):
                 topic = self._view.topics_by_id.get(key.topic_id)
                 if topic is not None:
                     yield CommittedOffset(group_id, topic.name, key.partition, record.offset, record.commit_ms)

@@ -65,8 +65,12 @@ class OffsetReads:
                 self._asked[group_id] -= 1
                 if not self._asked[group_id]:
                     del self._asked[group_id]
-                    if not self._exists(group_id):
-                        self._residence.forget_empty(group_id)
+                    self.forget(group_id)
+
+    def forget(self, group_id: str) -> None:
+        """That there are no offsets of a group is only kept while there is the group, or somebody asks for it."""
+        if group_id not in self._asked and not self._exists(group_id):
+            self._residence.forget_empty(group_id)
 
     async def _read(self, wanted: Sequence[str]) -> dict[str, ErrorCode]:
         """Reads what is not in memory; then all of it is looked at, at once, as of a moment after the last read: a

@@ -100,7 +100,7 @@ class OffsetRetention:
         fresh = self._offsets.being_committed(group_id)
         # A transaction that is not decided, or not yet known to be, may bring offsets: the group waits for them.
         awaited = bool(fresh) or self._offsets.pending.has_pending(group_id)
-        ended, next_ms = [], now_ms + retention_ms if awaited else NEVER
+        ended, next_ms, is_left = [], NEVER, awaited
         for key, record in self._offsets.table.of_group(group_id):
             topic = self._view.topics_by_id.get(key.topic_id)
             end_ms = expires_ms(record, topic.name if topic is not None else "", standing, retention_ms)
@@ -109,12 +109,12 @@ class OffsetRetention:
             if end_ms <= now_ms:
                 ended.append(key)
             else:
-                next_ms = min(next_ms, end_ms)
+                next_ms, is_left = min(next_ms, end_ms), True
         if ended:
             log.info("committed offsets have expired", group=group_id, partitions=len(ended))
             self._offsets.delete(ended)
         in_use = standing.empty_since_ms is None and not standing.is_simple
-        if next_ms == NEVER and not in_use and self._nothing_left(group_id):
+        if not is_left and not in_use and self._nothing_left(group_id):
             return
         self._offsets.expiry.schedule(group_id, min(next_ms, now_ms + retention_ms))
 

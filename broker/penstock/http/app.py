@@ -29,7 +29,7 @@ class HttpServer:
         self.not_ready = not_ready
         self.sources: Sources | None = None
         self.heartbeat = Heartbeat(asyncio.get_running_loop())
-        self.rendering = asyncio.Lock()
+        self.rendering: asyncio.Task[bytes] | None = None
         app = web.Application(client_max_size=1 << 16)
         app.add_routes(
             [
@@ -52,6 +52,9 @@ class HttpServer:
     async def close(self) -> None:
         self.heartbeat.stop()
         await self.runner.cleanup()
+        if self.rendering is not None:
+            self.rendering.cancel()
+            await asyncio.wait([self.rendering])
 
     async def live(self, request: web.Request) -> web.Response:
         """Whether the process does anything at all."""
@@ -68,13 +71,16 @@ class HttpServer:
         return web.Response(text="ready\n")
 
     async def metrics(self, request: web.Request) -> web.Response:
-        """Rendered for one at a time: scrapers that pile up must not multiply the work."""
-        async with self.rendering:
-            sources = self.sources
-            if sources is None:
-                return web.Response(status=503, text=f"no metrics: {self.not_ready()}\n")
-            from penstock.http.metrics import render, take_snapshot  # megabytes that only a scraped broker needs
-
-            snapshot = await take_snapshot(sources, self.heartbeat)
-            body = await asyncio.get_running_loop().run_in_executor(None, render, snapshot)
+        """Rendered once for all who wait: scrapers that pile up, or have gone, must not multiply the work."""
+        if self.sources is None:
+            return web.Response(status=503, text=f"no metrics: {self.not_ready()}\n")
+        if self.rendering is None or self.rendering.done():
+            self.rendering = asyncio.get_running_loop().create_task(self.render(self.sources), name="metrics")
+        body = await asyncio.shield(self.rendering)
         return web.Response(body=body, headers={"Content-Type": TEXT_FORMAT})
+
+    async def render(self, sources: Sources) -> bytes:
+        from penstock.http.metrics import render, take_snapshot  # megabytes that only a scraped broker needs
+
+        snapshot = await take_snapshot(sources, self.heartbeat)
+        return await asyncio.get_running_loop().run_in_executor(None, render, snapshot)

@@ -207,7 +207,8 @@ class SnapshotCollector(Collector):
         what = "Offset that the group has committed."
         yield gauge("penstock_group_offset", what, ((at, lag.committed_offset) for at, lag in labelled))
         what = "Records that the group has not read."
-        yield gauge("penstock_group_lag_records", what, ((at, lag.records) for at, lag in labelled))
+        behind = ((at, lag.records) for at, lag in labelled if lag.records is not None)
+        yield gauge("penstock_group_lag_records", what, behind)
         what = "Age of the first batch that the group has not read."
         aged = ((at, lag.seconds) for at, lag in labelled if lag.seconds is not None)
         yield gauge("penstock_group_lag_seconds", what, aged)

@@ -4,9 +4,9 @@ somebody asks for metrics.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from penstock.api.log_dirs import LogDirState
 from penstock.replica.health import ReplicaHealth
@@ -72,6 +72,24 @@ class PartitionsSource(Protocol):
         """What counts, in a thread, how partitions are off for replicas."""
 
 
+Place = tuple[str, int]
+"""(topic, partition)"""
+
+
+class Ends(NamedTuple):
+    """A partition that another broker leads, as that one tells it. `ages_ms` has how long ago the batch at an offset
+    was written, 0 where there is none: by offset, without those whose age is unknown."""
+
+    start_offset: int
+    high_watermark: int
+    ages_ms: Mapping[int, int]
+
+
+Elsewhere = Callable[[Mapping[Place, Collection[int]]], Awaitable[Mapping[Place, Ends]]]
+"""Asks the leaders of partitions where these end, and for the ages of these offsets of each. What cannot be had in good
+time is missing. Does not raise."""
+
+
 class FlushSource(Protocol):
     """The flusher's counters."""
 
@@ -86,6 +104,7 @@ class Sources:
 
     `not_ready` gives the reason why clients should not be sent here yet, None when they may; `is_frozen`
     tells of one of them, a store that was restored from a backup. `flush_durations` are the times of flush rounds.
+    `elsewhere` tells of partitions that are not among `partitions`; None where there are no other brokers.
     """
 
     version: str
@@ -99,3 +118,5 @@ class Sources:
     partitions: PartitionsSource
     directories: Callable[[], Sequence[LogDirState]]
     committed: Callable[[], Iterable[CommittedSource]]
+    """Offsets may be committed, and groups come and go, while these are walked through."""
+    elsewhere: Elsewhere | None

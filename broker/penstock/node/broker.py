@@ -27,6 +27,8 @@ from penstock.http.late import LateHttp
 from penstock.http.sources import Sources
 from penstock.log.log_dir import LogDir
 from penstock.log.types import LogError
+from penstock.node import recovering
+from penstock.node.full_disk import despite_full_disk
 from penstock.node.handlers import Parts, make_dispatcher
 from penstock.node.outside import Outside, OwnStore
 from penstock.node.parts import DirSizes, Hosted
@@ -119,8 +121,8 @@ class Node:
         await watcher.start()
         self.cleanup.push_async_callback(watcher.stop)
         if log_dir.was_unclean and not self.outside.is_clustered:
-            await watcher.applied(await begin_leader_epochs(store))
-        await self.recover(log_dir)
+            await watcher.applied(await despite_full_disk(log_dir, lambda: begin_leader_epochs(store)))
+        await self.recover(log_dir, watcher)
         self.parts = parts = await self.make_parts(store, watcher, log_dir)
         dispatcher = make_dispatcher(parts, asyncio.get_running_loop().time)
         self.cleanup.push_async_callback(dispatcher.close)
@@ -178,13 +180,13 @@ class Node:
         await cluster.begin()
         return cluster.store, cluster.restored.gate
 
-    async def recover(self, log_dir: LogDir) -> None:
+    async def recover(self, log_dir: LogDir, watcher: Watcher) -> None:
         """Brings the logs into order before anybody can ask for them; in a thread, for the sake of the health pages."""
         assert log_dir.found is not None, "the log directory was claimed"
         if count := len(log_dir.found.unrecovered):
             self.reason = f"starting: {count:,} partitions are looked at, as the broker did not end cleanly"
 
-        hosted = Hosted(self.view)
+        hosted = Hosted(self.view, watcher)
         known = hosted if self.cluster is None else self.cluster.known(hosted)
 
         def work() -> None:
@@ -192,7 +194,7 @@ class Node:
             for name in log_dir.quarantine_unknown(known):
                 log.warning("data that belongs to no topic was put aside", directory=name)
 
-        await asyncio.to_thread(work)
+        await recovering.in_thread(log_dir, work)
         if self.cluster is not None:
             await self.cluster.restored.set_aside()
         self.reason = "starting"
@@ -244,10 +246,13 @@ class Node:
     async def register_alone(self, parts: Parts, endpoints: list[Endpoint]) -> None:
         config, new_id = self.config, self.outside.new_id()
         shown, store = Shown.of(config), parts.store
-        revision = await register_embedded(
-            store, config.node_id, endpoints, shown.rack, new_id, self.clock.wall_ms(), shown.failure_domain
-        )
-        await parts.watcher.applied(revision)
+        now_ms = self.clock.wall_ms()
+
+        async def register() -> int:
+            domain = shown.failure_domain
+            return await register_embedded(store, config.node_id, endpoints, shown.rack, new_id, now_ms, domain)
+
+        await parts.watcher.applied(await despite_full_disk(parts.log_dir, register))
         showing = Showing(config, lambda shown: show_embedded(store, config.node_id, shown))
         showing.start(shown)
         self.cleanup.push_async_callback(showing.close)
@@ -285,6 +290,7 @@ class Node:
             partitions=parts.replicas,
             directories=DirSizes(parts.log_dir).log_dirs,
             committed=parts.groups.committed,
+            elsewhere=None if self.cluster is None else self.cluster.ends_elsewhere(),
         )
 
     def undo_in_time(self, name: str, close: Callable[[], Awaitable[None]]) -> None:

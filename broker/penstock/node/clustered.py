@@ -6,16 +6,19 @@ nor for a client of other brokers, in its memory. Whatever it begins it puts ont
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Callable, Container, Sequence
+from functools import partial
 from uuid import UUID
 
 from penstock.config.broker import BrokerConfig
 from penstock.control.restored.guarded import GuardedStore
 from penstock.control.restored.restored import Restored
 from penstock.group.coordinator import GroupCoordinator
+from penstock.http.sources import Elsewhere
 from penstock.log.log_dir import LogDir
+from penstock.node import recovering
+from penstock.node.lags import LeadersElsewhere
 from penstock.node.member import Member
 from penstock.node.outside import Outside, OwnStore
 from penstock.node.parts import Assignments, DeletedTopics
@@ -58,7 +61,7 @@ class Clustered:
         self.cleanup.push_async_callback(self.restored.close)
 
         async def recover_logs() -> None:
-            await asyncio.to_thread(self.log_dir.recover, ProducerState)
+            await recovering.in_thread(self.log_dir, partial(self.log_dir.recover, ProducerState))
 
         await self.restored.start(recover_logs)
 
@@ -88,6 +91,10 @@ class Clustered:
         self.cleanup.push_async_callback(deleted.close)
         replicas.start()
         member.govern(TcpProber(self.peers.listener), self.peers, [groups.forget_topic])
+
+    def ends_elsewhere(self) -> Elsewhere:
+        """What asks other brokers where their partitions end."""
+        return LeadersElsewhere(self.view, self.config.node_id, self.peers)
 
     def not_ready(self) -> str | None:
         """Why clients should not be sent to a member; None where the cluster is no reason."""

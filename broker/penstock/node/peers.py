@@ -1,9 +1,10 @@
 """Connections to the other brokers of the cluster, opened when first used and anew where they were lost.
 
-There are two to each broker: one for replica fetches, which hang there until there is something to fetch, and one for
-everything else. `Peers` implements what rooms ask of others: `txn.markers.MarkerChannel`,
-`txn.verification.VerificationChannel` and `control.controller.keeper.LogEnds`; `FetchPeer` implements
-`replica.fetcher.FetchChannel`. Where a broker cannot be reached all of them raise OSError.
+There are up to three to each broker: one for replica fetches, which hang there until there is something to fetch, one
+for metrics, as an answer to them may take long, and one for everything else. `Peers` implements what rooms ask of
+others: `txn.markers.MarkerChannel`, `txn.verification.VerificationChannel`, `control.controller.keeper.LogEnds` and
+`lags.EndsChannel`; `FetchPeer` implements `replica.fetcher.FetchChannel`. Where a broker cannot be reached all of them
+raise OSError.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from penstock.replica.fetcher import FetchChannel
 from penstock.state.view import ClusterView, Endpoint
 from penstock.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 from penstock.wire.messages.fetch import FetchRequest, FetchResponse
+from penstock.wire.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from penstock.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
@@ -108,7 +110,7 @@ class Peers:
 
     def __init__(self, view: ClusterView, config: BrokerConfig, listener: str) -> None:
         self.view, self.config, self.listener = view, config, listener
-        self.others: dict[int, Peer] = {}
+        self.others: dict[tuple[int, str], Peer] = {}
 
     def fetch_from(self, broker_id: int) -> FetchChannel:
         return FetchPeer(self._peer(broker_id, "fetch", self.config.replica_fetch_wait_max_ms))
@@ -117,10 +119,10 @@ class Peers:
         name = f"penstock-{purpose}-{self.config.node_id}"
         return Peer(self.view, broker_id, self.listener, name, wait_ms)
 
-    async def _call(self, broker_id: int, request: Payload, response: type[R]) -> R:
-        peer = self.others.get(broker_id)
+    async def _call(self, broker_id: int, request: Payload, response: type[R], purpose: str = "broker") -> R:
+        peer = self.others.get((broker_id, purpose))
         if peer is None:
-            peer = self.others[broker_id] = self._peer(broker_id, "broker")
+            peer = self.others[broker_id, purpose] = self._peer(broker_id, purpose)
         return await peer.call(request, response)
 
     async def write_markers(self, broker_id: int, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
@@ -128,6 +130,9 @@ class Peers:
 
     async def add_partitions(self, broker_id: int, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
         return await self._call(broker_id, request, AddPartitionsToTxnResponse)
+
+    async def list_offsets(self, broker_id: int, request: ListOffsetsRequest) -> ListOffsetsResponse:
+        return await self._call(broker_id, request, ListOffsetsResponse, "metrics")
 
     async def log_ends(
         self, broker_id: int, partitions: list[tuple[UUID, int]]

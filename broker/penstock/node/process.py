@@ -27,7 +27,7 @@ log = logging.get_logger("penstock.node")
 
 
 def run(options: UpOptions) -> int:
-    """Runs a broker until SIGTERM or SIGINT; returns the process's exit code."""
+    """Runs a broker until SIGTERM, SIGINT, or SIGHUP where that is not ignored; returns the process's exit code."""
     logging.configure(options.log_level, options.log_format)
     try:
         node = Node(options, os.environ, System(etcd_of(options)))
@@ -51,7 +51,10 @@ async def serve(node: Node) -> None:
     """Starts, says so, waits to be told to stop, stops."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    numbers = [signal.SIGTERM, signal.SIGINT]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
+        numbers.append(signal.SIGHUP)
+    for number in numbers:
         loop.add_signal_handler(number, stop.set)
     begun = await begin(node, stop)
     if begun is None:
@@ -102,9 +105,10 @@ async def ended(stop: asyncio.Event, lost: asyncio.Event) -> bool:
 
 async def come_back(node: Node, listeners: list[ListenerAddress], http_port: int | None, stop: asyncio.Event) -> Node:
     """A new broker with the same data at the same addresses; tries until it starts, or is told to stop."""
+    again = node
     while True:
-        again = node.successor(listeners, http_port)
         try:
+            again = node.successor(listeners, http_port)
             if await begin(again, stop) is not None:
                 return again
         except StartError as e:

@@ -1,7 +1,9 @@
 """One timer for all transactions: what is due in the same tick hangs in the same slot. Used by `coordinator`.
 
-A transaction that ends in time costs two dictionary operations; the loop is woken once for each tick that has
-something due, however many transactions there are.
+A transaction that ends in time costs two dictionary operations; the loop is woken once for each slot whose time comes,
+however many transactions there are. The further ahead, the longer a slot: there are some hundred of them for each
+doubling of the delay, so that ids which are used each second, and would be forgotten a week after, do not fill a week
+with slots.
 """
 
 from __future__ import annotations
@@ -11,10 +13,15 @@ import heapq
 from collections.abc import Callable
 
 TICK_S = 0.5
+PRECISION_BITS = 7
+"""A slot is no longer than the delay divided by two to the power of this."""
 
 
 class TimerWheel:
-    """Calls `fire` with each key whose time has come, at most a tick late. A key has one deadline."""
+    """Calls `fire` with each key whose time has come, late by at most a tick and a hundredth of the delay, never early.
+
+    A key has one deadline.
+    """
 
     def __init__(self, fire: Callable[[str], None]) -> None:
         self._fire = fire
@@ -29,8 +36,10 @@ class TimerWheel:
 
     def schedule(self, key: str, delay_s: float) -> None:
         """Replaces the key's deadline."""
-        now_s = asyncio.get_running_loop().time()
-        slot = int((now_s + max(delay_s, 0.0)) / TICK_S) + 1
+        now_s, delay_s = asyncio.get_running_loop().time(), max(delay_s, 0.0)
+        slot = int((now_s + delay_s) / TICK_S) + 1
+        length = 1 << max(int(delay_s / TICK_S).bit_length() - PRECISION_BITS - 1, 0)
+        slot += -slot % length
         if self._slot_of.get(key) == slot:
             return
         self.cancel(key)
@@ -45,7 +54,10 @@ class TimerWheel:
         """Nothing where it has no deadline. An emptied slot stays until its time comes."""
         slot = self._slot_of.pop(key, None)
         if slot is not None:
-            del self._slots[slot][key]
+            due = self._slots[slot]
+            del due[key]
+            if not due:
+                due.clear()  # its table, which is as large as it ever was
 
     def close(self) -> None:
         if self._timer is not None:

@@ -1,4 +1,4 @@
-"""Makes the kits importable (its own, of local clusters, of etcd processes), and stores that end with their test."""
+"""Makes the kits importable (of clusters, of etcd and broker processes), and stores that end with their test."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent / "cli"))
 sys.path.insert(0, str(Path(__file__).parent.parent / "state"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "node"))
 
 from adopt_kit import Failing
 

@@ -50,7 +50,7 @@ async def test_whatever_fails_an_idempotent_producer_writes_everything_once_and_
 
 async def test_a_request_without_an_answer_is_sent_again(scripted: ScriptedBroker) -> None:
     scripted.faults.append("silent")
-    async with producer_of(scripted, request_timeout_ms=100) as producer:
+    async with producer_of(scripted, request_timeout_ms=1_000) as producer:
         assert (await (await producer.send(TOPIC, b"v", partition=0))).offset == 0
     assert len(scripted.requests) == 2
 
@@ -100,7 +100,7 @@ async def test_a_broker_that_forgot_the_producer_is_written_to_under_a_new_id(sc
 
 async def test_a_record_that_cannot_be_delivered_in_time_fails(scripted: ScriptedBroker) -> None:
     scripted.always = ErrorCode.NOT_LEADER_OR_FOLLOWER
-    async with producer_of(scripted, delivery_timeout_ms=150) as producer:
+    async with producer_of(scripted, delivery_timeout_ms=2_000) as producer:
         delivery = await producer.send(TOPIC, b"v", partition=0)
         with pytest.raises(DeliveryFailed, match="NOT_LEADER_OR_FOLLOWER"):
             await delivery
@@ -112,7 +112,7 @@ async def test_a_record_that_cannot_be_delivered_in_time_fails(scripted: Scripte
 
 @pytest.mark.timeout(20)
 async def test_a_record_fails_in_time_where_no_broker_is_left_to_send_it_to(scripted: ScriptedBroker) -> None:
-    async with producer_of(scripted, delivery_timeout_ms=150) as producer:
+    async with producer_of(scripted, delivery_timeout_ms=2_000) as producer:
         await (await producer.send(TOPIC, b"v", partition=0))
         await scripted.stop()
         for _ in range(2):

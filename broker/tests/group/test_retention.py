@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from penstock.group.expiry import NEVER, ExpiryQueue, GroupStanding, expires_ms
+from penstock.group.offset_table import OffsetKey
 from penstock.group.offsets import Commit
 from penstock.state import keys
 from penstock.state.records import OffsetRecord
@@ -209,5 +210,74 @@ def test_nothing_ends_after_the_wall_clock_leaped_until_it_is_set_right(run_worl
         assert world.groups.exists("g")
         await asyncio.sleep(DAY_S)
         assert not world.groups.exists("g")
+
+    run_world(scene, **RETENTION)
+
+
+@pytest.mark.parametrize("retention_ms", [(1 << 63) - 1, 1 << 62, NEVER // 2])
+@pytest.mark.parametrize("is_stored", [False, True])
+def test_an_offset_that_is_to_stay_for_ever_does(run_world, retention_ms, is_stored):
+    """Also one that was written with a time beyond the last."""
+
+    async def scene(world):
+        t = world.create_topic("t")
+        member = await world.stable("g", session_timeout_ms=1_800_000)
+        if is_stored:
+            forever = OffsetRecord(offset=7, commit_ms=world.clock.wall_ms(), expire_ms=retention_ms)
+            world.groups.offsets._put(OffsetKey("g", t, 0), forever)
+        else:
+            assert not await world.groups.commit("g", [Commit(t, 0, 7, -1, "")], retention_ms=retention_ms)
+        world.groups.leave("g", [(member.member_id, None)])
+        await asyncio.sleep(40 * DAY_S)
+        assert [c.offset for c in world.groups.committed()] == [7]
+        assert world.groups.exists("g")
+
+    run_world(scene, **RETENTION)
+
+
+@pytest.mark.parametrize("is_deleted", [True, False])
+def test_of_groups_that_were_deleted_or_have_expired_nothing_stays_in_memory(run_world, is_deleted):
+    async def scene(world):
+        t = world.create_topic("t")
+        for i in range(100):
+            await world.groups.commit(f"g{i}", [Commit(t, 0, 7, -1, "")])
+        if is_deleted:
+            for i in range(100):
+                assert await world.groups.delete(f"g{i}") == ErrorCode.NONE
+        else:
+            await asyncio.sleep(3 * DAY_S)
+        assert world.groups.group_ids() == []
+        assert len(world.groups.offsets.residence._here) == 0
+
+    run_world(scene, **RETENTION)
+
+
+def test_a_commit_that_crosses_the_deletion_of_its_group_counts(run_world):
+    async def scene(world):
+        t = world.create_topic("t")
+        await world.groups.commit("g", [Commit(t, 0, 7, -1, "")])
+        deleting = asyncio.ensure_future(world.groups.delete("g"))
+        while world.groups.exists("g"):
+            await asyncio.sleep(0)
+        assert not await world.groups.commit("g", [Commit(t, 0, 9, -1, "")])
+        assert await deleting == ErrorCode.NONE
+        assert await world.groups.reads.prepare(["g"]) == {"g": ErrorCode.NONE}
+        assert [c.offset for c in world.groups.committed()] == [9]
+        assert world.groups.exists("g")
+
+    run_world(scene, **RETENTION)
+
+
+def test_offsets_may_change_while_the_metrics_walk_through_them(run_world):
+    async def scene(world):
+        t = world.create_topic("t")
+        for group in ("a", "b"):
+            await world.groups.commit(group, [Commit(t, p, 7, -1, "") for p in range(3)])
+        walk = world.groups.committed()
+        found = [next(walk)]
+        await world.groups.commit("a", [Commit(t, 3, 7, -1, "")])
+        await world.groups.delete("b")
+        found += list(walk)
+        assert [(c.group_id, c.partition) for c in found] == [("a", 0), ("a", 1), ("a", 2)]
 
     run_world(scene, **RETENTION)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import aiohttp
@@ -12,9 +15,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.api.log_dirs import LogDirState
+from penstock.http import metrics
 from penstock.http.app import HttpServer
 from penstock.http.heartbeat import Heartbeat
-from penstock.http.sources import Sources
+from penstock.http.lag import measure_lags
+from penstock.http.sources import Ends, Place, Sources
 from penstock.replica.health import ReplicaHealth
 from penstock.runtime.stats import Histogram, RequestStats
 from penstock.server.listener import ListenError
@@ -98,6 +103,9 @@ class Broker:
         self.parts = self.partitions.parts
         self.directories = [LogDirState("/data", False, 1000, 400)]
         self.committed: list[Committed] = []
+        self.others: dict[Place, Ends] = {}
+        """What the leaders of other partitions tell."""
+        self.asked: list[dict[Place, list[int]]] = []
         self.requests, self.server, self.flushes = RequestStats(), ServerStats(), Histogram()
         self.sources = Sources(
             version="1.2.3",
@@ -111,9 +119,14 @@ class Broker:
             partitions=self.partitions,
             directories=lambda: self.directories,
             committed=lambda: self.committed,
+            elsewhere=self.elsewhere,
         )
         self.http = HttpServer(lambda: self.reason)
         self.http.sources = self.sources
+
+    async def elsewhere(self, offsets: Mapping[Place, Collection[int]]) -> Mapping[Place, Ends]:
+        self.asked.append({place: sorted(those) for place, those in offsets.items()})
+        return self.others
 
     async def get(self, path: str) -> tuple[int, str]:
         async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{self.port}{path}") as response:
@@ -154,7 +167,9 @@ async def test_a_loop_that_stood_still_is_not_alive() -> None:
         broker.http.heartbeat.last -= 60
         status, text = await broker.get("/health/live")
         assert status == 503
-        assert "stood still for 60." in text
+        stood = re.search(r"stood still for ([\d.]+)", text)
+        assert stood is not None, text
+        assert float(stood[1]) >= 60
 
 
 async def test_readiness_says_why_not() -> None:
@@ -277,9 +292,9 @@ async def test_lag_is_told_in_records_and_in_seconds() -> None:
             Committed("done", "flights", 0, 10),
             Committed("done", "flights", 1, 5),
             Committed("ahead", "flights", 0, 12),
-            Committed("gone", "no-such-topic", 0, 3),
         ]
         found = await broker.metrics()
+        assert not broker.asked, "all of it is here"
         assert found["penstock_group_lag_records"][at("behind", 0)] == 7
         assert found["penstock_group_lag_seconds"][at("behind", 0)] == 7
         assert found["penstock_group_offset"][at("behind", 0)] == 3
@@ -298,6 +313,30 @@ async def test_a_group_before_the_logs_start_lags_by_what_is_there() -> None:
         assert found["penstock_group_lag_seconds"][at("late", 0)] == 4
 
 
+async def test_lag_in_partitions_that_another_broker_leads_is_as_that_one_tells_it() -> None:
+    async with running() as broker:
+        offsets = {"behind": 3, "done": 10, "early": 0, "unknown": 4}
+        broker.committed = [Committed(group, "flights", 7, offset) for group, offset in offsets.items()]
+        broker.others = {("flights", 7): Ends(2, 10, {3: 1500, 0: 2500})}
+        found = await broker.metrics()
+        assert broker.asked == [{("flights", 7): [0, 3, 4, 10]}]
+        lags = {"behind": 7, "done": 0, "early": 8, "unknown": 6}
+        assert found["penstock_group_lag_records"] == {at(group, 7): lag for group, lag in lags.items()}
+        assert found["penstock_group_lag_seconds"] == {at("behind", 7): 1.5, at("done", 7): 0, at("early", 7): 2.5}
+
+
+@pytest.mark.parametrize("is_alone", [True, False])
+async def test_a_lag_that_nobody_can_tell_is_left_out_and_not_zero(is_alone: bool) -> None:
+    async with running() as broker:
+        if is_alone:
+            broker.http.sources = replace(broker.sources, elsewhere=None)
+        broker.committed = [Committed("behind", "flights", 7, 3), Committed("behind", "flights", 0, 3)]
+        found = await broker.metrics()
+        assert found["penstock_group_offset"] == {at("behind", 7): 3, at("behind", 0): 3}
+        assert found["penstock_group_lag_records"] == {at("behind", 0): 7}
+        assert found["penstock_group_lag_seconds"] == {at("behind", 0): 7}
+
+
 async def test_an_age_that_cannot_be_read_is_left_out() -> None:
     async with running() as broker:
         broker.parts[0].log.readable = False
@@ -305,6 +344,54 @@ async def test_an_age_that_cannot_be_read_is_left_out() -> None:
         found = await broker.metrics()
         assert found["penstock_group_lag_records"] == {at("behind", 0): 7}
         assert "penstock_group_lag_seconds" not in found
+
+
+async def test_scrapers_that_pile_up_or_leave_share_one_rendering(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate, begun, rendered = threading.Event(), threading.Event(), list[object]()
+    render = metrics.render
+
+    def held(snapshot: Any) -> bytes:
+        rendered.append(snapshot)
+        begun.set()
+        assert gate.wait(60)
+        return render(snapshot)
+
+    monkeypatch.setattr(metrics, "render", held)
+    async with running() as broker:
+        waiting = [asyncio.create_task(broker.get("/metrics"))]
+        try:
+            assert await asyncio.to_thread(begun.wait, 60)
+            waiting += [asyncio.create_task(broker.get("/metrics")) for _ in range(20)]
+            await asyncio.wait(waiting, timeout=0.2)
+            for gone in waiting[:10]:
+                gone.cancel()
+        finally:
+            gate.set()
+        answers = await asyncio.gather(*waiting, return_exceptions=True)
+        assert all(isinstance(answer, asyncio.CancelledError) for answer in answers[:10])
+        assert all(isinstance(answer, tuple) and answer[0] == 200 for answer in answers[10:])
+        assert len(rendered) <= 2
+        count = len(rendered)
+        await broker.metrics()
+        assert len(rendered) == count + 1, "who comes later is told what is so then"
+
+
+async def test_the_loop_serves_others_while_many_offsets_are_looked_at() -> None:
+    async with running() as broker:
+        broker.committed = [Committed(f"g{i}", "flights", 0, 10) for i in range(20_000)]
+        turns = 0
+
+        async def others() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        busy = asyncio.create_task(others())
+        found = await measure_lags(broker.sources)
+        busy.cancel()
+        assert len(found) == 20_000
+        assert turns >= 20
 
 
 async def test_names_that_need_quoting_survive() -> None:

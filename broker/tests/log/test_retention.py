@@ -113,12 +113,12 @@ async def test_without_delete_in_the_cleanup_policy_nothing_goes() -> None:
 async def test_files_of_dropped_segments_are_renamed_and_removed_later() -> None:
     files = MemoryFiles()
     async with opened(files, "/data") as directory:
-        log = open_log(directory, replace(SMALL, file_delete_delay_ms=50))
+        log = open_log(directory, replace(SMALL, file_delete_delay_ms=3_000))
         await fill(log, 4)
         offset = log.segments[2].base_offset
         await log.delete_records_before(offset)
         assert sum(name.endswith(".log.deleted") for name in files.list(log.directory)) == 2
-        deadline = asyncio.get_running_loop().time() + 10
+        deadline = asyncio.get_running_loop().time() + 60
         while any(name.endswith(".deleted") for name in files.list(log.directory)):
             assert asyncio.get_running_loop().time() < deadline
             await asyncio.sleep(0.02)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -11,7 +12,7 @@ from typing import TypeVar
 
 from confluent_kafka.admin import AdminClient
 from etcd_process import EtcdCluster
-from node_kit import DEADLINE_S, Process
+from node_kit import DEADLINE_S, Process, port_of, reserved_port
 
 from penstock.client import Admin, Consumer, PartitionInfo, Producer, RequestTimedOut, TopicPartition, UnknownTopic
 
@@ -28,14 +29,17 @@ class Cluster:
         self.etcd = EtcdCluster(home / "etcd")
         self.settings = [f"broker.session.timeout.ms={LEASE_MS}", "group.initial.rebalance.delay.ms=0", *settings]
         self.brokers: dict[int, Process] = {}
+        self.ports: dict[int, socket.socket] = {}
+        """Each broker's, held while it is down too: clients find it again only there."""
 
     def begin(
         self, broker_id: int, *more: str, data: Path | None = None, environment: dict[str, str] | None = None
     ) -> Process:
         """Starts a broker, at the port that it had before; `ready` waits for it."""
-        before = self.brokers.get(broker_id)
-        port = str(before.port) if before is not None and data is None else "0"
-        listen = ("--port", port, "--http-port", "-1")
+        if broker_id not in self.ports:
+            self.ports[broker_id] = reserved_port()
+        port = port_of(self.ports[broker_id]) if data is None else 0
+        listen = ("--port", str(port), "--http-port", "-1")
         sets = [part for setting in self.settings for part in ("--set", setting)]
         arguments = ("--etcd", self.etcd.endpoints[0], "--id", str(broker_id), *sets, *more)
         made = Process(
@@ -68,7 +72,9 @@ class Cluster:
     def end(self) -> None:
         for broker in self.brokers.values():
             broker.kill()
-        self.etcd.kill()
+        for port in self.ports.values():
+            port.close()
+        self.etcd.end()
 
 
 C = TypeVar("C", bound=Cluster)

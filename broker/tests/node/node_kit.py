@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 from typing import TypeVar
@@ -28,6 +29,19 @@ READY = re.compile(r"ready kafka=([^ ]+):(\d+) http=(?:off|([^ ]+):(\d+))\n")
 R = TypeVar("R", bound=Payload)
 
 
+def reserved_port() -> socket.socket:
+    """A socket with a free port of 127.0.0.1, which is nobody's by chance for as long as it is open: on Linux only who
+    asks for that very port, as servers do with SO_REUSEADDR, can listen on it."""
+    reserved = socket.socket()
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reserved.bind(("127.0.0.1", 0))
+    return reserved
+
+
+def port_of(reserved: socket.socket) -> int:
+    return int(reserved.getsockname()[1])
+
+
 class Process:
     """One `penstock up`."""
 
@@ -41,6 +55,8 @@ class Process:
     ) -> None:
         self.data = data or home / "data"
         command = [str(PENSTOCK), "up", "--data", str(self.data), *listen, *arguments]
+        # No pipe: nobody reads while the process runs, and one that is full would hold it up.
+        self.errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("PENSTOCK_SET_")}
         self.process = subprocess.Popen(
             command,
@@ -48,7 +64,7 @@ class Process:
             env={**inherited, **(environment or {})},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=self.errors,
             text=True,
         )
         self.port = self.http_port = 0
@@ -63,14 +79,15 @@ class Process:
         match = READY.fullmatch(line)
         if match is None:
             self.process.kill()
-            raise AssertionError(f"no ready line but {line!r}: {self.process.communicate()[1]}")
+            raise AssertionError(f"no ready line but {line!r}: {self.ended()[2]}")
         self.port, self.http_port = int(match[2]), int(match[4] or 0)
         return self
 
     def ended(self) -> tuple[int, str, str]:
         """(exit code, standard output, standard error) when it has ended by itself."""
-        out, err = self.process.communicate(timeout=DEADLINE_S)
-        return self.process.returncode, out, err
+        out, _ = self.process.communicate(timeout=DEADLINE_S)
+        self.errors.seek(0)
+        return self.process.returncode, out, self.errors.read()
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         self.process.send_signal(number)
@@ -81,6 +98,7 @@ class Process:
             self.process.kill()
         if not (self.process.stdout and self.process.stdout.closed):
             self.process.communicate(timeout=DEADLINE_S)
+        self.errors.close()
 
     @property
     def was_clean(self) -> bool:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 import signal
-import socket
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from node_kit import Client, Process, fetch_request
+from node_kit import Client, Process, fetch_request, port_of, reserved_port
 
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -173,18 +172,17 @@ def test_variables_that_kubernetes_injects_for_a_service_of_that_name_mean_nothi
 
 
 def test_clients_of_each_listener_are_told_its_own_address(up: Up) -> None:
-    with socket.socket() as reserved:
-        reserved.bind(("127.0.0.1", 0))
-        outside = reserved.getsockname()[1]
-    process = up(
-        "--listener",
-        "IN://127.0.0.1:0",
-        "--listener",
-        f"OUT://127.0.0.1:{outside}",
-        "--advertise",
-        "OUT://queue.example.com:19093",
-        listen=("--http-port", "-1"),
-    )
+    with reserved_port() as reserved:
+        outside = port_of(reserved)
+        process = up(
+            "--listener",
+            "IN://127.0.0.1:0",
+            "--listener",
+            f"OUT://127.0.0.1:{outside}",
+            "--advertise",
+            "OUT://queue.example.com:19093",
+            listen=("--http-port", "-1"),
+        )
     with Client(process.port) as client:
         assert brokers(client.metadata("t")) == [("127.0.0.1", process.port)]
         client.produce("t", b"one")

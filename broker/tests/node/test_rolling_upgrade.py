@@ -12,10 +12,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-from cluster_processes import Cluster, in_sync, read_all, write
+from cluster_processes import Cluster, in_sync, read_all, until, write
 
 import penstock
 from penstock.client import Admin, NewTopic, Producer
+from penstock.client.admin_types import BrokerVersion
 from penstock.client.connection import Connection
 from penstock.state import keys
 from penstock.state.etcd.options import EtcdOptions
@@ -66,6 +67,16 @@ async def raise_level(cluster: Cluster, level: int) -> UpdateFeaturesResponse:
         await connection.close()
 
 
+async def is_at_level(admin: Admin, level: int) -> None:
+    """Waits until every broker has heard of it: whichever is the controller creates the next topic."""
+
+    async def all_are() -> bool:
+        found = await admin.broker_versions()
+        return len(found) == 3 and all(isinstance(v, BrokerVersion) and v.level == level for v in found.values())
+
+    await until(all_are, f"all are at level {level}")
+
+
 async def topic_record(cluster: Cluster, admin: Admin, name: str) -> bytes:
     """What is in the store of a new topic."""
     await admin.create_topics([NewTopic(name, 1)])
@@ -99,6 +110,7 @@ async def test_up_back_and_up_again_under_load_loses_nothing(cluster: Cluster) -
             assert "Brokers 1, 2, 3 do not know level 2" in (refused.error_message or "")
             await roll(cluster, admin, build)
             assert not (await raise_level(cluster, 2)).results[0].error_code
+            await is_at_level(admin, 2)
             assert b'"remark":"level 2"' in await topic_record(cluster, admin, "after")
         finally:
             is_over.set()

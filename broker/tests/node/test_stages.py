@@ -6,30 +6,35 @@ import asyncio
 import errno
 import importlib
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
-from node_kit import DEADLINE_S, Client, Process
+from node_kit import DEADLINE_S, Client, Process, port_of, reserved_port
 
 from penstock.api.log_dirs import LogDirState
 from penstock.config.options import UpOptions
 from penstock.log.log_dir import LogDir
+from penstock.log.opening import LOCK_NAME, DirectoryInUse, lock_directory
+from penstock.log.space import RESERVE_BYTES, RESERVE_NAME
+from penstock.node import process as processes
 from penstock.node.broker import Node
 from penstock.node.outside import System
 from penstock.node.parts import DirSizes
 from penstock.node.settings import StartError
 from penstock.runtime.clock import SystemClock
 from penstock.runtime.disk import OsFiles
+from penstock.state.database import Database, DiskFull
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
 from penstock.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
@@ -52,19 +57,21 @@ async def get(port: int, path: str) -> tuple[int, str] | None:
     return await asyncio.to_thread(ask, port, path)
 
 
-async def answered(port: int, path: str) -> tuple[int, str]:
-    """As soon as somebody listens."""
-    async with asyncio.timeout(DEADLINE_S):
-        while (answer := await get(port, path)) is None:
-            await asyncio.sleep(0.01)
-    return answer
+async def answers(port: int, path: str, wanted: tuple[int, str]) -> None:
+    """Waits for that answer: on a slow machine nobody listens yet, or a stage before is not over."""
+    answer = None
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            while (answer := await get(port, path)) != wanted:
+                await asyncio.sleep(0.01)
+    except TimeoutError:
+        raise AssertionError(f"{path} answers {answer}, and not {wanted}") from None
 
 
 @pytest.fixture
-def free_port() -> int:
-    with socket.socket() as reserved:
-        reserved.bind(("127.0.0.1", 0))
-        return int(reserved.getsockname()[1])
+def free_port() -> Iterator[int]:
+    with reserved_port() as reserved:
+        yield port_of(reserved)
 
 
 def node_in(home: Path, http_port: int | None = None) -> Node:
@@ -89,12 +96,13 @@ class Held:
     """A method of LogDir that waits until it is let go."""
 
     def __init__(self) -> None:
-        self.gate = threading.Event()
+        self.gate, self.begun = threading.Event(), threading.Event()
 
     def recovery(self, monkeypatch: pytest.MonkeyPatch) -> None:
         recover = LogDir.recover
 
         def held(log_dir: LogDir, make_state: Any) -> None:
+            self.begun.set()
             assert self.gate.wait(DEADLINE_S)
             recover(log_dir, make_state)
 
@@ -119,11 +127,10 @@ async def test_health_answers_while_logs_are_recovered(
     node = node_in(tmp_path / "data", free_port)
     starting = asyncio.create_task(node.start())
     try:
-        assert await answered(free_port, "/health/live") == (200, "live\n")
-        status, why = await answered(free_port, "/health/ready")
-        assert status == 503
-        assert why == "not ready: starting: 1 partitions are looked at, as the broker did not end cleanly\n"
-        assert await get(free_port, "/metrics") == (503, f"no metrics: {why.removeprefix('not ready: ')}")
+        await answers(free_port, "/health/live", (200, "live\n"))
+        why = "starting: 1 partitions are looked at, as the broker did not end cleanly\n"
+        await answers(free_port, "/health/ready", (503, f"not ready: {why}"))
+        assert await get(free_port, "/metrics") == (503, f"no metrics: {why}")
         assert not starting.done()
     finally:
         held.gate.set()
@@ -134,6 +141,95 @@ async def test_health_answers_while_logs_are_recovered(
     assert metrics is not None
     assert f'penstock_log_directory_failed{{directory="{tmp_path}/data"}} 0.0' in metrics[1]
     await node.stop()
+
+
+async def test_the_data_directory_stays_locked_until_a_recovery_that_was_given_up_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "data"
+    await kill_after_one_batch(home)
+    held = Held()
+    held.recovery(monkeypatch)
+    node = node_in(home)
+    starting = asyncio.create_task(node.start())
+    try:
+        assert await asyncio.to_thread(held.begun.wait, DEADLINE_S)
+        for _ in range(2):  # one who is impatient gets no further
+            starting.cancel()
+            await asyncio.wait([starting], timeout=0.2)
+            with pytest.raises(DirectoryInUse):
+                lock_directory(OsFiles(), str(home))
+        assert not starting.done()
+    finally:
+        held.gate.set()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert not (home / "clean-shutdown").exists(), "it was not looked at to its end"
+    files = OsFiles()
+    lock_directory(files, str(home))
+    files.unlock(f"{home}/{LOCK_NAME}")
+    again = node_in(home)
+    listeners, _ = await again.start()
+    with Client(listeners[0].port) as client:
+        assert await asyncio.to_thread(client.values, "t") == [b"one"]
+    await again.stop()
+    assert (home / "clean-shutdown").exists()
+
+
+@pytest.mark.parametrize("has_reserve", [True, False])
+async def test_a_broker_on_a_full_disk_starts_with_the_space_that_was_kept_aside_and_else_says_what_is_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_reserve: bool
+) -> None:
+    home = tmp_path / "data"
+    await kill_after_one_batch(home)
+    reserve, write, refused = home / RESERVE_NAME, Database.write, list[str]()
+    assert reserve.stat().st_size == RESERVE_BYTES
+
+    def on_full_disk(database: Database, puts: Any, deletes: Any, revision: int) -> None:
+        if reserve.exists() or not has_reserve:
+            refused.append("no space")
+            raise DiskFull("no space is left: free some")
+        write(database, puts, deletes, revision)
+
+    monkeypatch.setattr(Database, "write", on_full_disk)
+    node = node_in(home)
+    if not has_reserve:
+        reserve.unlink()
+        with pytest.raises(StartError, match="no space is left"):
+            await node.start()
+        return
+    listeners, _ = await node.start()
+    with Client(listeners[0].port) as client:
+        assert await asyncio.to_thread(client.values, "t") == [b"one"]
+    assert len(refused) == 2, "the leader epochs and the registration; recovery takes the space again in between"
+    await node.stop()
+
+
+async def test_a_broker_that_is_to_come_back_waits_for_settings_that_can_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "RETURN_S", 0.05)
+    file, stop = tmp_path / "settings.toml", asyncio.Event()
+    file.write_text("")
+    options = UpOptions(
+        data_dir=str(tmp_path / "data"), host="127.0.0.1", port=0, http_port=None, config_file=str(file)
+    )
+    node = Node(options, {}, System())
+    listeners, _ = await node.start()
+    await node.stop()
+    file.write_text("broken = [")
+    coming = asyncio.create_task(processes.come_back(node, listeners, None, stop))
+    await asyncio.wait([coming], timeout=0.3)
+    assert not coming.done()
+    file.write_text("")
+    again = await coming
+    assert again.not_ready() is None
+    await again.stop()
+    file.write_text("broken = [")
+    coming = asyncio.create_task(processes.come_back(again, listeners, None, stop))
+    await asyncio.sleep(0)
+    stop.set()
+    await (await coming).stop()
 
 
 async def test_health_answers_until_all_else_has_ended(
@@ -227,21 +323,29 @@ def test_members_that_wait_to_join_are_told_to_look_for_the_coordinator_again_at
 
 
 def test_members_that_wait_for_their_assignment_are_told_so_too(up: Up) -> None:
-    process = up("--set", "group.initial.rebalance.delay.ms=500")
+    process = up("--set", "group.initial.rebalance.delay.ms=0")
     with Client(process.port) as leader, Client(process.port) as follower, Client(process.port) as other:
-        leader.send(join_request(), 3)
+        first = leader.ask(join_request(), JoinGroupResponse, 3)
+        sync(leader, first)
+        assert leader.receive(SyncGroupResponse, 2).error_code == 0
         follower.send(join_request(), 3)
+        other.metadata()
+        leader.send(join_request(first.member_id), 3)
         answers = leader.receive(JoinGroupResponse, 3), follower.receive(JoinGroupResponse, 3)
         assert [a.error_code for a in answers] == [0, 0]
         waits, joined = next(
             (client, a) for client, a in zip((leader, follower), answers, strict=True) if a.member_id != a.leader
         )
-        request = SyncGroupRequest(group_id="g", generation_id=joined.generation_id, member_id=joined.member_id)
-        waits.send(request, 2)
+        sync(waits, joined)
         other.metadata()
         assert process.stop() == 0
         assert waits.receive(SyncGroupResponse, 2).error_code == ErrorCode.NOT_COORDINATOR
     assert process.was_clean
+
+
+def sync(client: Client, joined: JoinGroupResponse) -> None:
+    request = SyncGroupRequest(group_id="g", generation_id=joined.generation_id, member_id=joined.member_id)
+    client.send(request, 2)
 
 
 async def test_a_file_system_that_does_not_answer_has_an_unknown_size(tmp_path: Path) -> None:
@@ -282,3 +386,24 @@ async def test_status_names_a_log_directory_that_has_failed_and_the_cure(tmp_pat
     else:
         assert "failed" in done.stdout
         assert "partitions without leader 0" in done.stdout
+
+
+def test_a_broker_whose_terminal_is_closed_ends_in_good_order(up: Up) -> None:
+    process = up()
+    assert process.stop(signal.SIGHUP) == 0
+    assert process.was_clean
+
+
+def test_a_broker_that_is_to_outlive_its_terminal_does(up: Up) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does: inherited by what is started
+    try:
+        process = up()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    status = Path(f"/proc/{process.process.pid}/status").read_text()
+    [ignored] = [int(line.split()[1], 16) for line in status.splitlines() if line.startswith("SigIgn:")]
+    assert ignored & 1 << (signal.SIGHUP - 1), "the broker lets it be"
+    process.process.send_signal(signal.SIGHUP)
+    with Client(process.port) as client:
+        client.metadata("t")
+    assert process.stop() == 0

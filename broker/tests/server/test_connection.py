@@ -92,7 +92,7 @@ def test_a_pipeline_of_100_000_requests_is_served_within_bounds(run: Run) -> Non
 def test_a_client_that_never_reads_holds_bounded_memory_and_is_closed(run: Run) -> None:
     async def scenario() -> None:
         desk = Desk(lambda exchange, content: exchange.reply([framed(b"a" * 10_000)]))
-        limits = ServerLimits(max_unsent_bytes=200_000, idle_s=0.5)
+        limits = ServerLimits(max_unsent_bytes=200_000, idle_s=3)
         async with serving(desk, limits) as service:
             loop = asyncio.get_running_loop()
             with socket.create_connection(("127.0.0.1", service.port)) as sock:
@@ -225,7 +225,7 @@ def test_those_who_wait_are_told_once_when_the_peer_is_gone(run: Run) -> None:
 def test_an_idle_connection_and_one_that_stops_mid_frame_are_closed_in_time(run: Run) -> None:
     async def scenario() -> None:
         desk = Desk()
-        async with serving(desk, ServerLimits(idle_s=0.3)) as service:
+        async with serving(desk, ServerLimits(idle_s=3)) as service:
             idle, stuck, waiting = [await service.connect() for _ in range(3)]
             stuck.writer.write(struct.pack(">i", 100) + b"half")
             waiting.send(b"long poll")
@@ -241,7 +241,7 @@ def test_an_idle_connection_and_one_that_stops_mid_frame_are_closed_in_time(run:
 
 def test_a_connection_that_is_used_is_not_idle(run: Run) -> None:
     async def scenario() -> None:
-        async with serving(Desk(echo), ServerLimits(idle_s=1.6)) as service:
+        async with serving(Desk(echo), ServerLimits(idle_s=4)) as service:
             used, idle = await service.connect(), await service.connect()
             asking = True
 

@@ -27,31 +27,41 @@ from penstock.state.etcd.binary import find_etcd
 
 START_DEADLINE_S = 60.0
 """Generous: only a member that never comes up reaches it."""
-START_ATTEMPTS = 3
-"""A free port may be taken by somebody else before etcd listens on it."""
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1 that nobody listens on."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for s in sockets:
+class ReservedPorts:
+    """Ports of 127.0.0.1 that are nobody's by chance until `release`: on Linux only who asks for that very port, as
+    etcd does with SO_REUSEADDR, can listen on it. Where nobody does, connections are refused."""
+
+    def __init__(self, count: int) -> None:
+        self._sockets = [socket.socket() for _ in range(count)]
+        for s in self._sockets:
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             s.bind(("127.0.0.1", 0))
-        return [s.getsockname()[1] for s in sockets]
-    finally:
-        for s in sockets:
+        self.numbers: list[int] = [s.getsockname()[1] for s in self._sockets]
+
+    def release(self) -> None:
+        for s in self._sockets:
             s.close()
+
+    def __enter__(self) -> list[int]:
+        return self.numbers
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
 
 
 class EtcdMember:
-    """One etcd process. It can be paused, killed, and started again on its data."""
+    """One etcd process. It can be paused, killed, and started again on its data; its ports are its own meanwhile."""
 
-    def __init__(self, name: str, directory: Path, client_port: int, peer_port: int, scheme: str) -> None:
+    def __init__(self, name: str, directory: Path, scheme: str) -> None:
         self.name, self.directory = name, directory
-        self.client_port, self.peer_port = client_port, peer_port
-        self.url = f"{scheme}://127.0.0.1:{client_port}"
-        self.peer_url = f"http://127.0.0.1:{peer_port}"
-        self.health_port = 0
+        self.ports = ReservedPorts(3)
+        self.client_port, self.peer_port, self.health_port = self.ports.numbers
+        self.url = f"{scheme}://127.0.0.1:{self.client_port}"
+        self.peer_url = f"http://127.0.0.1:{self.peer_port}"
         self.arguments: list[str] = []
         self.process: subprocess.Popen[bytes] | None = None
         self.is_paused = False
@@ -63,7 +73,6 @@ class EtcdMember:
     def start(self) -> None:
         """Returns at once; `wait_ready` waits."""
         assert self.process is None, f"{self.name} runs already"
-        [self.health_port] = free_ports(1)
         health = f"--listen-metrics-urls=http://127.0.0.1:{self.health_port}"
         environment = {k: v for k, v in os.environ.items() if not k.startswith("ETCD")}
         with open(self.log, "ab") as log:
@@ -137,23 +146,11 @@ class EtcdCluster:
         return tuple(member.url for member in self.members)
 
     def start(self) -> None:
-        for attempt in range(START_ATTEMPTS):
-            try:
-                self._start(attempt)
-            except AssertionError as e:
-                self.kill()
-                if attempt == START_ATTEMPTS - 1 or "address already in use" not in str(e):
-                    raise
-            else:
-                return
-
-    def _start(self, attempt: int) -> None:
-        ports = free_ports(2 * self._size)
         scheme = "https" if any(a.startswith("--cert-file") for a in self._arguments) else "http"
         assert self.directory is not None
-        folder = self.directory / f"etcd-{attempt}"
+        folder = self.directory / "etcd-0"
         folder.mkdir(parents=True)
-        self.members = [EtcdMember(f"m{i}", folder, ports[2 * i], ports[2 * i + 1], scheme) for i in range(self._size)]
+        self.members = [EtcdMember(f"m{i}", folder, scheme) for i in range(self._size)]
         initial = ",".join(f"{m.name}={m.peer_url}" for m in self.members)
         for member in self.members:
             member.arguments = [
@@ -181,14 +178,24 @@ class EtcdCluster:
         for member in self.members:
             member.kill()
 
+    def end(self) -> None:
+        """As `kill`, and the ports are anybody's again."""
+        self.kill()
+        for member in self.members:
+            member.ports.release()
+
     def __enter__(self) -> EtcdCluster:
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self.end()
+            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.kill()
+        self.end()
         for member in self.members:  # 64 MB each at least; their logs stay, for who wants to know why a test failed
             shutil.rmtree(member.directory / member.name, ignore_errors=True)
         if self._own_directory is not None:

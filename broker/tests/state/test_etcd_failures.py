@@ -11,7 +11,7 @@ import grpc
 import grpc.aio
 import pytest
 from etcd_kit import DEADLINE_S, Proxy, eventually, persistently
-from etcd_process import EtcdCluster, EtcdMember, free_ports
+from etcd_process import EtcdCluster, EtcdMember, ReservedPorts
 
 from penstock.state.etcd.errors import ForeignCluster
 from penstock.state.etcd.options import EtcdOptions
@@ -71,20 +71,20 @@ def member_in_use(store: EtcdStore, etcd: EtcdCluster) -> EtcdMember:
 
 
 async def test_a_write_goes_to_the_next_endpoint_when_the_first_cannot_be_reached(etcd: EtcdCluster) -> None:
-    [nobody] = free_ports(1)
-    async with opened(f"http://127.0.0.1:{nobody}", *etcd.endpoints) as store:
-        assert (await store.txn([], [Put("/f/first", b"")])).succeeded
-        assert store.endpoints.failovers == 1
-        assert await store.get("/f/first") is not None
-        assert store.endpoints.failovers == 1, "it stays where it was answered"
+    with ReservedPorts(1) as [nobody]:
+        async with opened(f"http://127.0.0.1:{nobody}", *etcd.endpoints) as store:
+            assert (await store.txn([], [Put("/f/first", b"")])).succeeded
+            assert store.endpoints.failovers == 1
+            assert await store.get("/f/first") is not None
+            assert store.endpoints.failovers == 1, "it stays where it was answered"
 
 
 async def test_no_endpoint_that_answers_is_an_error_that_names_them_and_the_reason() -> None:
-    ports = free_ports(2)
-    async with opened(*[f"http://127.0.0.1:{port}" for port in ports]) as store:
-        for call in (store.get("/k"), store.txn([], [Put("/k", b"")]), store.grant_lease(5), store.range("/")):
-            with pytest.raises(StoreUnavailable, match=rf"{ports[0]}.*{ports[1]}.*refused.*is it running"):
-                await call
+    with ReservedPorts(2) as ports:
+        async with opened(*[f"http://127.0.0.1:{port}" for port in ports]) as store:
+            for call in (store.get("/k"), store.txn([], [Put("/k", b"")]), store.grant_lease(5), store.range("/")):
+                with pytest.raises(StoreUnavailable, match=rf"{ports[0]}.*{ports[1]}.*refused.*is it running"):
+                    await call
 
 
 async def test_a_write_whose_answer_is_lost_is_reported_and_not_done_twice(etcd: EtcdCluster) -> None:

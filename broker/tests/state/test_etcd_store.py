@@ -269,7 +269,7 @@ async def test_a_watch_that_is_closed_ends_its_stream(etcd: EtcdCluster) -> None
 async def test_a_lease_is_renewed_from_a_thread_while_the_main_loop_stands_still(etcd: EtcdCluster) -> None:
     options = EtcdOptions(endpoints=etcd.endpoints)
     store = EtcdStore(options)
-    lease = await store.grant_lease(2)
+    lease = await store.grant_lease(5)
     await store.txn([], [Put("/alive", b"", lease)])
     stop, renewals = threading.Event(), []
 
@@ -284,7 +284,7 @@ async def test_a_lease_is_renewed_from_a_thread_while_the_main_loop_stands_still
     thread = threading.Thread(target=lambda: asyncio.run(renew()))
     thread.start()
     await eventually(lambda: bool(renewals))
-    time.sleep(4.5)
+    time.sleep(8)
     stop.set()
     await asyncio.to_thread(thread.join)
     assert await store.get("/alive") is not None

@@ -36,10 +36,13 @@ def tried_again(call: Callable[[], str]) -> str:
             time.sleep(0.5)
 
 
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+def reserved_port() -> socket.socket:
+    """A socket with a port that is free at every address, and nobody's by chance for as long as it is open: only who
+    asks for that very port, as etcd does with SO_REUSEADDR, can listen on it."""
+    reserved = socket.socket()
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reserved.bind(("0.0.0.0", 0))
+    return reserved
 
 
 @pytest.fixture
@@ -59,7 +62,8 @@ class Members:
     def __init__(self, script: ModuleType, directory: Path) -> None:
         self.script, self.directory = script, directory
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
-        script.PORT, script.PEER_PORT = free_port(), free_port()
+        self.reserved = [reserved_port(), reserved_port()]
+        script.PORT, script.PEER_PORT = (reserved.getsockname()[1] for reserved in self.reserved)
         self.run = directory / "run"
         self.run.mkdir()
         script.bring_shell(self.run)
@@ -102,6 +106,8 @@ def members(script: ModuleType, tmp_path: Path) -> Iterator[Members]:
     yield made
     for ordinal in list(made.processes):
         made.stop(ordinal)
+    for reserved in made.reserved:
+        reserved.close()
 
 
 def test_members_form_a_cluster_and_one_that_lost_its_data_joins_again(members: Members) -> None:

@@ -19,7 +19,7 @@ from penstock_crash.load import FAST_RECONNECT, finishing
 
 MEMBER_GROUP, LONE_GROUP = "readers", "lone-committer"
 MEMBERSHIP_S = 1.0
-"""How long a member stays before it leaves and another takes up where it was."""
+"""How long a member has partitions before it leaves and another takes up where it was."""
 
 
 def consumer(options: dict[str, Any], group: str) -> Consumer:
@@ -33,13 +33,19 @@ def read_and_commit(options: dict[str, Any], journal: JournalWriter, end: thread
     while not end.is_set():
         member = consumer(options, MEMBER_GROUP)
         fresh: set[int] = set()
+        began_s: list[float] = []
 
-        def assigned(_: Consumer, partitions: list[TopicPartition], fresh: set[int] = fresh) -> None:
+        def assigned(
+            _: Consumer,
+            partitions: list[TopicPartition],
+            fresh: set[int] = fresh,
+            began_s: list[float] = began_s,
+        ) -> None:
             fresh.update(p.partition for p in partitions)
+            began_s.append(time.monotonic())
 
         member.subscribe([options["topic"]], on_assign=assigned)
-        until = time.monotonic() + MEMBERSHIP_S
-        while not end.is_set() and time.monotonic() < until:
+        while not end.is_set() and not (began_s and time.monotonic() >= began_s[0] + MEMBERSHIP_S):
             read_once(member, fresh, options["topic"], journal)
         member.close()
 
