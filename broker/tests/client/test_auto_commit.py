@@ -45,13 +45,26 @@ async def take(consumer: Consumer, count: int) -> list[int]:
     return found
 
 
-async def test_iteration_over_one_buffer_counts_as_asking_for_records_and_commits_on_the_way(
-    bootstrap: str, topic: str, name: str
-) -> None:
-    tp, notes = await send(bootstrap, topic, 250), Notes()
-    options = {"max_poll_interval_ms": 5_000, "heartbeat_interval_ms": 100, "auto_commit_interval_ms": 50}
+async def test_iteration_over_one_buffer_counts_as_asking_for_records(bootstrap: str, topic: str, name: str) -> None:
+    await send(bootstrap, topic, 250)
+    notes = Notes()
+    options = {"max_poll_interval_ms": 5_000, "heartbeat_interval_ms": 100, "auto_commit_interval_ms": 600_000}
     async with member_of(bootstrap, name, **options) as consumer:
         consumer.subscribe([topic], listener=notes)
+        found: list[int] = []
+        async for record in consumer:
+            found.append(record.offset)
+            if len(found) == 250:
+                break
+            await asyncio.sleep(0.024)  # all of it takes longer than the time between two calls may be
+    assert found == list(range(250))
+    assert notes.lost == []
+
+
+async def test_iteration_over_one_buffer_commits_on_the_way(bootstrap: str, topic: str, name: str) -> None:
+    tp = await send(bootstrap, topic, 250)
+    async with member_of(bootstrap, name, auto_commit_interval_ms=50) as consumer:
+        consumer.subscribe([topic])
         found: list[int] = []
         async for record in consumer:
             found.append(record.offset)
@@ -60,9 +73,8 @@ async def test_iteration_over_one_buffer_counts_as_asking_for_records_and_commit
                 assert 0 < committed < 125, "what is in hand has not been dealt with"
             if len(found) == 250:
                 break
-            await asyncio.sleep(0.024)  # all of it takes longer than the time between two calls may be
+            await asyncio.sleep(0.012)
     assert found == list(range(250))
-    assert notes.lost == []
 
 
 async def test_what_an_application_was_dealing_with_when_it_failed_is_not_committed(

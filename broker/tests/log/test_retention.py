@@ -117,6 +117,8 @@ async def test_files_of_dropped_segments_are_renamed_and_removed_later() -> None
         await fill(log, 4)
         offset = log.segments[2].base_offset
         await log.delete_records_before(offset)
+        await asyncio.sleep(0.05)
+        await settle(directory)
         assert sum(name.endswith(".log.deleted") for name in files.list(log.directory)) == 2
         deadline = asyncio.get_running_loop().time() + 60
         while any(name.endswith(".deleted") for name in files.list(log.directory)):
