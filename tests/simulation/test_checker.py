@@ -186,6 +186,9 @@ LEGAL = {
     "replicas differ above the lower high watermark": History(
         replicas=[Replica(P, "b1", 1, [(0, b"a"), (1, b"b")]), Replica(P, "b2", 2, [(0, b"a"), (1, b"c")])]
     ),
+    "what nobody waited for any more comes when the end was asked already": History(
+        writes=SENT, contents=[Content(P, 0, 2, [(i, value(i)) for i in range(3)])]
+    ),
     "a replica begins later": History(
         replicas=[Replica(P, "b1", 2, [(0, b"a"), (1, b"b")]), Replica(P, "b2", 2, [(1, b"b")])]
     ),
