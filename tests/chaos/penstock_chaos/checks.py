@@ -6,24 +6,27 @@ Pure. Each finding is a sentence; none is a pass.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 
 from penstock_simulation import checker
 from penstock_simulation.checker import Finding
-from penstock_simulation.history import Content, History
+from penstock_simulation.history import Content, History, Partition
 
 from penstock_chaos.history import SOURCE, TARGET, Told
+from penstock_chaos.renumbered import without
 
 
-def findings(told: Told) -> list[Finding]:
-    """All that was found, what clients say themselves first. `told` is settled."""
+def findings(told: Told, renumbered: Mapping[Partition, Iterable[int]] | None = None) -> list[Finding]:
+    """All that was found, what clients say themselves first. `told` is settled; `renumbered`: see there."""
     found = [Finding("broken client", said) for said in told.broken]
     history = told.history
     # Markers take offsets that nobody reads: a transactional topic has gaps.
     plain = History(contents=[c for c in history.contents if c.partition[0] != TARGET])
+    once = without(history, renumbered or {})
+    looked_at = {checker.gaps: plain, checker.duplicated: once, checker.reordered: once}
     for check in checker.CHECKS:
-        found += check(plain if check is checker.gaps else history)
+        found += check(looked_at.get(check, history))
     if not any(content.partition[0] == TARGET for content in history.contents):
         return found  # the end could not be read, which is a finding of its own
     for own in (torn, lost_commits, aborted_kept, wrongly_many):

@@ -39,7 +39,8 @@ until then must be readable, and all work must flow again in every partition, wi
 an end what they have begun, and everything is read. A cell passes when none of these is found:
 
 - a write that was acknowledged and is not there, or at another offset; a record that a reader was given and is gone
-- a record that is there twice; records of a producer in another order than they were sent; a record that nobody sent
+- a record that is there twice, unless its client numbered it anew (librdkafka, see delivery.md); records of a producer
+  in another order than they were sent; a record that nobody sent
 - a reader that passes over a record or goes back; a group that commits past a record that no member was given
 - a committed offset that goes back
 - a transaction of which a part is there, or that was aborted and is read, or whose commit was acknowledged and is

@@ -15,12 +15,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock_simulation.checker import Finding
+from penstock_simulation.history import Partition
 
 from penstock_chaos.broker import ClusterBroker
 from penstock_chaos.checks import findings, longest_pause_s
 from penstock_chaos.cluster import Cluster
 from penstock_chaos.console import Refused
 from penstock_chaos.history import SOURCE, TARGET, WORKERS, Told
+from penstock_chaos.renumbered import Numbering, numberings, renumbered
 from penstock_chaos.replicas import differing
 from penstock_chaos.workload import POLL_S, Workload
 
@@ -62,6 +64,7 @@ class World:
         """Partition and time, by value."""
         self._ends: dict[str, dict[int, int]] = {}
         self._contents: Workload | None = None
+        self._numberings: dict[Partition, list[Numbering]] = {}
 
     def prove(self, sentence: str) -> None:
         """Notes what was seen of the fault."""
@@ -216,6 +219,10 @@ class World:
         data = {i: self.cluster.data_of(i) for i in self.cluster.brokers}
         for topic, partitions in self._ends.items():
             self.outcome.findings += differing(truth.topics[topic], topic, partitions, data)
+        logs = next(iter(data.values()))
+        self._numberings = {
+            (SOURCE, index): numberings(logs / f"{truth.topics[SOURCE]}-{index}") for index in range(SOURCE_PARTITIONS)
+        }
 
     def _judge(self, began_s: float) -> None:
         self.read()
@@ -227,7 +234,11 @@ class World:
         if self._contents is not None:
             told.add(self._contents.journal.entries, SOURCE)
         history = told.settle()
-        self.outcome.findings += findings(told)
+        again = {c.partition: renumbered(c, self._numberings.get(c.partition, [])) for c in history.contents}
+        if any(again.values()):
+            count = sum(map(len, again.values()))
+            self.outcome.evidence.append(f"{count} records are there once more, in a new epoch of their producer")
+        self.outcome.findings += findings(told, again)
         acknowledged = [write for write in history.writes if write.offset >= 0]
         self.outcome.acknowledged = len(acknowledged)
         self.outcome.transactions = len(told.committed)
