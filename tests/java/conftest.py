@@ -12,11 +12,13 @@ import pytest
 
 # Tests are imported by file (importlib mode), so what they share is found by this entry.
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.append(str(Path(__file__).parents[2] / "spark_jobs" / "tests"))
 
 from penstock_e2e.broker import GIVEN, cluster, sizes
 from penstock_java.build import compile_scenarios
 from penstock_java.runner import Runner
 from penstock_java.scenarios import CLIENTS, promised, selected, served
+from penstock_java.secure_kafka import SecureKafka
 
 BootstrapOf = Callable[[int], str]
 RunnerOf = Callable[[int, str], Runner]
@@ -74,3 +76,13 @@ def runner_of(bootstrap_of: BootstrapOf, tmp_path_factory: pytest.TempPathFactor
     yield get
     for runner in runners.values():
         runner.close()
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureKafka]:
+    """Tests that use it carry `@pytest.mark.xdist_group("secure-kafka")`: then there is one of it."""
+    made = SecureKafka(tmp_path_factory.mktemp("secure-kafka"))
+    try:
+        yield made.start()
+    finally:
+        made.stop()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -41,15 +40,6 @@ WAYS = {
     "tls-and-scram-512": ("BOTH", True, False, "SCRAM-SHA-512"),
 }
 """Listener, whether by TLS, whether with a certificate of one's own, and how one says who one is."""
-
-
-@pytest.fixture(scope="module")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureKafka]:
-    made = SecureKafka(tmp_path_factory.mktemp("secure-kafka"))
-    try:
-        yield made.start()
-    finally:
-        made.stop()
 
 
 def security(kafka: SecureKafka, way: str, password: str = PASSWORD) -> Security:

@@ -1,10 +1,13 @@
 """An asyncio client for every broker that speaks the Kafka protocol: producer, consumer, admin.
 
-Everything public is named here; docs/guide/client.md tells how to use it.
+Everything public is named here; docs/guide/client.md tells how to use it. The three large parts are loaded when they
+are first asked for: who wants topics and offsets alone, as a process that plans a Spark query and lives for a moment,
+does not wait for them.
 """
 
-from penstock.client.accumulator import Delivery
-from penstock.client.admin import Admin
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from penstock.client.admin_types import (
     AlterConfig,
     BrokerVersion,
@@ -20,7 +23,6 @@ from penstock.client.admin_types import (
     PartitionLag,
     Reassignment,
 )
-from penstock.client.consumer import Consumer
 from penstock.client.errors import (
     AuthenticationFailed,
     BrokerError,
@@ -41,7 +43,6 @@ from penstock.client.errors import (
     UnsupportedByBroker,
 )
 from penstock.client.offsets import EARLIEST, LATEST, MAX_TIMESTAMP
-from penstock.client.producer import Producer
 from penstock.client.rebalancing import RebalanceListener
 from penstock.client.security import Sasl, Security, Tls
 from penstock.client.types import (
@@ -56,6 +57,12 @@ from penstock.client.types import (
 )
 from penstock.wire.errors import ErrorCode
 from penstock.wire.record import Record
+
+if TYPE_CHECKING:
+    from penstock.client.accumulator import Delivery
+    from penstock.client.admin import Admin
+    from penstock.client.consumer import Consumer
+    from penstock.client.producer import Producer
 
 __all__ = [
     "EARLIEST",
@@ -110,3 +117,11 @@ __all__ = [
     "UnknownTopic",
     "UnsupportedByBroker",
 ]
+
+_LATER = {"Admin": "admin", "Consumer": "consumer", "Delivery": "accumulator", "Producer": "producer"}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)

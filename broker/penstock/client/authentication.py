@@ -79,5 +79,6 @@ async def _choose(connection: Caller, sasl: Sasl) -> None:
 def _reason(answer: SaslAuthenticateResponse, sasl: Sasl) -> str:
     if answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED:
         said = answer.error_message or "authentication failed"
-        return f"user {sasl.username!r} was refused by {sasl.mechanism}: {said[:300]}"
+        cure = f"check name and password, and that the user has credentials for {sasl.mechanism}"
+        return f"user {sasl.username!r} was refused by {sasl.mechanism}: {said[:300]} ({cure})"
     return str(BrokerError(answer.error_code, sasl.mechanism, answer.error_message))

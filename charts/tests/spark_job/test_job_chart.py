@@ -129,6 +129,17 @@ def test_the_job_file_has_what_the_chart_knows_unless_the_values_say_otherwise(h
     assert "metrics" not in config(rendered(helm, chart, "alone"))["job.yaml"]
 
 
+def test_passwords_stay_in_their_secrets_and_the_job_file_refers_to_them(helm: str, chart: Path) -> None:
+    documents = rendered(helm, chart, "everything")
+    options = config(documents)["job.yaml"]["source"]["options"]
+    assert 'password="${env:KAFKA_PASSWORD}";' in options["kafka.sasl.jaas.config"]
+    assert options["kafka.ssl.key.password"] == "${file:/etc/kafka-client/password}"
+    (container,) = driver(documents)["containers"]
+    (variable,) = [one for one in container["env"] if one["name"] == "KAFKA_PASSWORD"]
+    assert variable["valueFrom"] == {"secretKeyRef": {"name": "flights-kafka", "key": "password"}}
+    assert "/etc/kafka-client" in {mount["mountPath"] for mount in container["volumeMounts"]}
+
+
 def test_settings_of_spark_win_over_those_of_the_chart_and_keep_their_types(helm: str, chart: Path) -> None:
     settings = config(rendered(helm, chart, "with-state"))["job.yaml"]["spark"]
     assert settings["spark.executor.instances"] == 4

@@ -11,6 +11,7 @@ import typer
 
 from penstock_spark.jobs import document
 from penstock_spark.jobs.problems import InvalidJob
+from penstock_spark.jobs.references import Resolver
 from penstock_spark.jobs.specs import Job
 
 File = Annotated[
@@ -44,15 +45,16 @@ def fail(message: str, code: ExitCode) -> NoReturn:
     raise typer.Exit(code)
 
 
-def load(path: Path | None, sets: list[str] | None) -> Job:
-    """The job of a file and of arguments; ends the command with all problems where there are any."""
+def load(path: Path | None, sets: list[str] | None, resolver: Resolver | None = None) -> Job:
+    """The job of a file and of arguments; ends the command with all problems where there are any. Without a resolver
+    its references to secrets stay as they are written."""
     if path is None and not sets:
         fail("name a job's file, or say all of it by --set (penstock-spark init KIND prints one)", ExitCode.USAGE)
     try:
         found = document.read(path) if path is not None else document.empty("--set")
         for assignment in sets or ():
             document.set_value(found, assignment)
-        return document.job_of(found)
+        return document.job_of(found, resolver)
     except InvalidJob as e:
         for problem in e.problems:
             print(problem, file=sys.stderr)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated
 
@@ -12,6 +13,7 @@ from penstock_spark.cli.common import ExitCode, File, Sets, fail, load
 from penstock_spark.cli.demo import demo
 from penstock_spark.jobs.kinds import KINDS
 from penstock_spark.jobs.problems import did_you_mean
+from penstock_spark.jobs.references import Resolver
 from penstock_spark.jobs.specs import StreamJob, Trigger
 
 app = typer.Typer(
@@ -39,7 +41,7 @@ def run(
 ) -> None:
     """Run a job until it ends, or a signal stops it at a batch's end."""
     extra = [f"metrics.port={metrics_port}"] if metrics_port is not None else []
-    found = load(job, [*(sets or ()), *extra])
+    found = load(job, [*(sets or ()), *extra], Resolver(os.environ))
     if once and isinstance(found, StreamJob):  # an audit ends by itself
         found = msgspec.structs.replace(found, trigger=Trigger(once=True))
     from penstock_spark.cli.run import run_job

@@ -18,7 +18,8 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode  # type: igno
 
 from penstock_spark.jobs.kinds import KINDS
 from penstock_spark.jobs.problems import FieldError, InvalidJob, Place, Problem, did_you_mean
-from penstock_spark.jobs.scalars import PARSERS
+from penstock_spark.jobs.references import Handling, Resolver, check, handling_of, has
+from penstock_spark.jobs.scalars import PARSERS, Sql
 from penstock_spark.jobs.specs import Job
 
 MAX_FILE_BYTES = 1 << 20
@@ -110,9 +111,10 @@ def set_value(document: Document, assignment: str) -> None:
     parent.value = [(k, v) for k, v in parent.value if k.value != keys[-1]] + [(key_node, node)]
 
 
-def job_of(document: Document) -> Job:
-    """The job that a document says. Raises `InvalidJob` with every problem."""
-    job = Checker(document).job()
+def job_of(document: Document, resolver: Resolver | None = None) -> Job:
+    """The job that a document says; with a resolver, what references in it name stands in their place. Raises
+    `InvalidJob` with every problem."""
+    job = Checker(document, resolver).job()
     assert isinstance(job, Job), "a job without problems is a job"
     return job
 
@@ -120,8 +122,9 @@ def job_of(document: Document) -> Job:
 class Checker:
     """Goes through nodes and types at the same time."""
 
-    def __init__(self, document: Document) -> None:
+    def __init__(self, document: Document, resolver: Resolver | None = None) -> None:
         self._root = document.root
+        self._resolver = resolver
         self._problems: list[Problem] = []
         self._constructor = SafeConstructor()
         self._nodes = 0
@@ -154,6 +157,8 @@ class Checker:
             raise InvalidJob([Problem(place(node), path, "this is nested too deeply, or too large, for a job")])
         if node.tag.removeprefix("tag:yaml.org,2002:") not in TAGS:
             return self._bad(node, path, f"{node.tag} has no meaning in a job; leave the tag away")
+        handling = handling_of(wanted)
+        wanted = wanted if handling is None else get_args(wanted)[0]
         options = get_args(wanted) if get_origin(wanted) in (Union, types.UnionType) else (wanted,)
         if type(None) in options and is_null(node):
             return None
@@ -162,7 +167,28 @@ class Checker:
             return self._mapping(node, options, path, depth)
         if isinstance(node, SequenceNode):
             return self._sequence(node, options, path, depth)
-        return self._scalar(node, options, path)
+        value = self._scalar(node, options, path)
+        return self._text(node, value, handling, path) if isinstance(value, str) else value
+
+    def _text(self, node: Node, text: str, handling: Handling | None, path: str) -> object:
+        """A text with what its references name, where its place takes any. In SQL they are Spark's own."""
+        if handling is Handling.AS_WRITTEN or isinstance(text, Sql):
+            return text
+        try:
+            if handling is None:
+                return self._without_references(text, path)
+            if self._resolver is not None:
+                return self._resolver.resolve(text)
+            check(text)
+        except ValueError as e:
+            return self._bad(node, path, str(e))
+        return text
+
+    def _without_references(self, text: str, path: str) -> str:
+        if has(text):
+            key = path.partition("[")[0]
+            raise ValueError(f"references are for options and storage; write the value, or give it by --set {key}=...")
+        return text
 
     def _mapping(self, node: MappingNode, options: Sequence[Any], path: str, depth: int) -> object:
         structs = [o for o in options if is_struct(o)]

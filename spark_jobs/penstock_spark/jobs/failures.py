@@ -14,6 +14,7 @@ LASTING = (
     "InvalidJob",
     "DataLoss",
     "CorruptBatch",
+    "Undecodable",
     "ForeignCheckpoint",
     "FolderConflict",
     "TableMismatch",
@@ -44,7 +45,7 @@ LASTING = (
 )
 PATTERN = re.compile("|".join(rf"(?<![A-Za-z]){re.escape(name)}" for name in LASTING))
 CAUSE = re.compile(r"(?:penstock_spark|penstock)\.[A-Za-z_.]*\.(?P<name>[A-Z][A-Za-z]+): (?P<text>[^\n]+)")
-RAISED = re.compile(r"\[USER_RAISED_EXCEPTION\] (?P<text>[^\n]+)")
+RAISED = re.compile(r"\[USER_RAISED_EXCEPTION\] (?P<text>[^\n]+?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
 TRACEBACK = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n|\s*\n)*(?P<text>\S[^\n]*)")
 GONE = ("Py4JNetworkError", "ConnectionRefusedError", "ConnectionResetError", "BrokenPipeError")
 """What py4j raises, in its own name or the socket's."""

@@ -27,11 +27,21 @@ from penstock_spark.jobs.specs import (
     check_topic,
 )
 
+UTC = ("UTC", "Etc/UTC", "GMT", "Z")
+
 
 class Archive(TopicJob, tag="archive", frozen=True, kw_only=True):
     """Topics to a Parquet folder or a Delta table, every record exactly once."""
 
     to: FileTarget
+
+    def is_direct(self, time_zone: str) -> bool:
+        """Whether Spark has nothing to do with the records themselves: bytes or text, no query, folders by the records'
+        own time. `time_zone`: the session's, in which Spark says what day it is."""
+        plain = {self.transform.key.format, self.transform.value.format} <= {"binary", "string"}
+        time = self.to.time
+        timely = time is None or (time.column == "timestamp" and time_zone in UTC)
+        return plain and timely and self.transform.sql is None
 
 
 class Window(Spec, frozen=True, kw_only=True):

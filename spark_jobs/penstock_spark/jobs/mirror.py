@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock_spark.jobs import checkpoint, reading, topics, writing
+from penstock_spark.jobs.batches import query_id
 from penstock_spark.jobs.kinds import Mirror
 from penstock_spark.jobs.naming import group
-from penstock_spark.jobs.sinks import query_id
 from penstock_spark.jobs.translation import Points, Translator
 from penstock_spark.progress.offsets import StreamOffset
 
@@ -42,7 +42,7 @@ class MirrorSink:
         ends = StreamOffset.from_json(checkpoint.offsets(rows.sparkSession, job.checkpoint, batch)).offsets
         if job.create_topics:
             ensure_topics(job, source, target, {tp.topic for tp in ends})
-        identity = {"penstock.transactional.id": f"penstock-spark-{query_id(rows.sparkSession)}"}
+        identity = {"penstock.transactional.id": f"penstock-spark-{query_id(rows)}"}
         options = {**identity, **writing.topic_options(job.to)}
         mirrored(rows, job.prefix).write.format("penstock").mode("append").options(**options).save()
         if job.groups:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from penstock_spark.jobs import references
 from penstock_spark.jobs.kinds import (
     Aggregate,
     Archive,
@@ -21,6 +22,7 @@ from penstock_spark.jobs.kinds import (
     Validate,
 )
 from penstock_spark.jobs.naming import group
+from penstock_spark.jobs.session import TIME_ZONE, settings
 from penstock_spark.jobs.specs import (
     ConsoleTarget,
     DeltaTarget,
@@ -57,6 +59,8 @@ def plan(job: Job) -> Plan:
     lines += KINDS[type(job)](job)
     if isinstance(job, StreamJob):
         lines += running(job)
+    if needed := references.of_job(job):
+        lines.append(("secrets", ", ".join(needed)))
     return Plan(job.name, str(type(job).__struct_config__.tag), tuple(lines))
 
 
@@ -79,13 +83,13 @@ def shapes(transform: Transform, unreadable: str | None) -> list[tuple[str, str]
     found = []
     for name in ("key", "value"):
         decoding = getattr(transform, name)
-        if decoding.format == "json":
-            otherwise = "fails the job" if decoding.on_error == "fail" else "reads as null"
-            if name == "value" and unreadable is not None:
-                otherwise = unreadable
-            found.append((name, f"JSON of {decoding.schema}; what is none {otherwise}"))
-        elif decoding.format == "string":
-            found.append((name, "text"))
+        if decoding.format == "binary":
+            continue
+        otherwise = "fails the job" if decoding.on_error == "fail" else "reads as null"
+        if name == "value" and unreadable is not None:
+            otherwise = unreadable
+        what = f"JSON of {decoding.schema}" if decoding.format == "json" else "text"
+        found.append((name, f"{what}; what is none {otherwise}"))
     if transform.sql is not None:
         found.append(("query", " ".join(transform.sql.split())))
     return found
@@ -120,7 +124,9 @@ def delivery(target: Target) -> str:
 
 
 def archive(job: Archive) -> list[tuple[str, str]]:
-    return [("writes", writes(job.to)), ("guarantee", delivery(job.to))]
+    direct = job.is_direct(settings(job)[TIME_ZONE])
+    way = "each task writes what it fetches" if direct else "through Spark, which decodes or queries"
+    return [("writes", writes(job.to)), ("way", way), ("guarantee", delivery(job.to))]
 
 
 def aggregate(job: Aggregate) -> list[tuple[str, str]]:

@@ -49,6 +49,14 @@ def stream(spark: SparkSession, source: Source, group: str) -> DataFrame:
     return spark.readStream.format("penstock").options(**options(source, group)).load()
 
 
+def ranges(spark: SparkSession, source: Source, group: str) -> DataFrame:
+    """What `stream` would read, a row for each task."""
+    from penstock_spark.source.ranges import NAME, RangesDataSource
+
+    spark.dataSource.register(RangesDataSource)
+    return spark.readStream.format(NAME).options(**options(source, group)).load()
+
+
 def batch(spark: SparkSession, source: Source, ending: str = "latest") -> DataFrame:
     """Records that are there now, up to `ending` (as the option endingOffsets has it)."""
     chosen = {name: value for name, value in options(source).items() if name != "maxOffsetsPerTrigger"}
@@ -83,14 +91,26 @@ def decoded(column: str, decoding: Decoding) -> Column:
     if decoding.format == "binary":
         return raw
     if decoding.format == "string":
-        return raw.cast("string")
+        text = raw.cast("string")
+        return readable(column, decoding, text, ~F.is_valid_utf8(text))
     assert decoding.schema is not None, "JSON has a schema"
     parsed = parse_json(raw, decoding)
+    return readable(column, decoding, parsed.dropFields(CORRUPT), unreadable(raw, parsed))
+
+
+def readable(column: str, decoding: Decoding, value: Column, is_bad: Column) -> Column:
+    """A value, and what becomes of one that is not what it is said to be."""
+    from pyspark.sql import functions as F  # noqa: N812
+
     if decoding.on_error == "null":
-        return F.when(~unreadable(raw, parsed), parsed.dropFields(CORRUPT))
+        return F.when(~F.coalesce(is_bad, F.lit(False)), value)
     where = F.concat_ws("", F.col("topic"), F.lit("-"), F.col("partition"), F.lit(" offset "), F.col("offset"))
-    message = F.concat(where, F.lit(f": the {column} is no JSON of the job's schema (transform.{column}.on_error)"))
-    return F.when(unreadable(raw, parsed), F.raise_error(message)).otherwise(parsed.dropFields(CORRUPT))
+    return F.when(is_bad, F.raise_error(F.concat(where, F.lit(f": {said_of(column, decoding)}")))).otherwise(value)
+
+
+def said_of(column: str, decoding: Decoding) -> str:
+    what = "JSON of the job's schema" if decoding.format == "json" else "text in UTF-8"
+    return f"the {column} is no {what} (transform.{column}.on_error)"
 
 
 def parse_json(raw: Column, decoding: Decoding) -> Column:

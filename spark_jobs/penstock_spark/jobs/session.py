@@ -15,10 +15,11 @@ from penstock_spark.jobs.specs import Job, Scalar
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+TIME_ZONE = "spark.sql.session.timeZone"
 ARROW_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 DEFAULTS: Mapping[str, str] = {
     # Times are instants; what a task sees must not depend on where it runs.
-    "spark.sql.session.timeZone": "UTC",
+    TIME_ZONE: "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     # What is done for each batch is little by then. Spark's 10,000 would cost a query with lists within lists dearly:
     # see `lists`.

@@ -12,6 +12,7 @@ from typing import Literal
 import msgspec
 
 from penstock_spark.jobs.problems import FieldError
+from penstock_spark.jobs.references import AsWritten, Resolved
 from penstock_spark.jobs.scalars import Duration, Size, Sql
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -19,7 +20,7 @@ COLUMN = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 Scalar = str | bool | int | float
-Options = dict[str, Scalar]
+Options = dict[str, Resolved[Scalar]]
 Isolation = Literal["read_committed", "read_uncommitted"]
 Codec = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 ParquetCodec = Literal["none", "snappy", "zstd", "gzip", "lz4"]
@@ -92,12 +93,12 @@ def check_brokers(brokers: str, field: str = "brokers") -> None:
 
 
 class Decoding(Spec, frozen=True, kw_only=True):
-    """What bytes are: left as they are, text, or JSON of a schema (`carrier STRING, delay INT`)."""
+    """What bytes are: left as they are, text in UTF-8, or JSON of a schema (`carrier STRING, delay INT`)."""
 
     format: Literal["binary", "string", "json"] = "binary"
     schema: Sql | None = None
     on_error: Literal["fail", "null"] = "fail"
-    """What a value that is not JSON of that schema does: it fails the job, naming topic and offset, or reads as null
+    """What a value that is no such text or JSON does: it fails the job, naming topic and offset, or reads as null
     (raw_key and raw_value still have its bytes)."""
 
     def __post_init__(self) -> None:
@@ -217,7 +218,7 @@ class ParquetTarget(Files, tag_field="format", tag="parquet", frozen=True, kw_on
 class DeltaTarget(Files, tag_field="format", tag="delta", frozen=True, kw_only=True):
     """A Delta table: a path, or the URL of an object store."""
 
-    storage: dict[str, str] = {}
+    storage: dict[str, Resolved[str]] = {}
     """Options of the object store, as deltalake names them (AWS_REGION, ...)."""
     vacuum_after: Duration | None = None
     """Files that the table no longer names are deleted when older than that (at least 7 days are Delta's custom)."""
@@ -271,8 +272,9 @@ class Job(Spec, tag_field="kind", frozen=True, kw_only=True):
 
     name: str
     """Stable: groups, transactional ids and metrics carry it."""
-    spark: Options = {}
-    """Settings of the Spark session; spark.master is local[*] where nothing else says."""
+    spark: dict[str, AsWritten[Scalar]] = {}
+    """Settings of the Spark session; spark.master is local[*] where nothing else says. References are Spark's affair,
+    which has some of the same spelling; and its settings stand in its command line, where no secret belongs."""
     restart: Restart = Restart()
     metrics: Metrics | None = None
 

@@ -1,4 +1,4 @@
-"""Which module starts which kind of job. Called by `running`, and by whoever starts a job in a session of their own."""
+"""Which module starts which kind of job. Called by the command line, and by whoever has a session of their own."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from penstock_spark.jobs import aggregate, archive, backfill, cdc_upsert, dedup, dlq_replay, mirror, validate
 from penstock_spark.jobs.kinds import Aggregate, Archive, Backfill, CdcUpsert, Dedup, DlqReplay, Mirror, Validate
+from penstock_spark.jobs.running import Query
 from penstock_spark.jobs.specs import StreamJob
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
 
 STARTS: dict[type[StreamJob], Callable[[Any, Any], Any]] = {
     Archive: archive.start,
@@ -25,7 +25,7 @@ STARTS: dict[type[StreamJob], Callable[[Any, Any], Any]] = {
 }
 
 
-def start(spark: SparkSession, job: StreamJob) -> StreamingQuery:
+def start(spark: SparkSession, job: StreamJob) -> Query:
     """The job's query, running. Raises what Spark or the brokers say against it."""
-    query: StreamingQuery = STARTS[type(job)](spark, job)
+    query: Query = STARTS[type(job)](spark, job)
     return query

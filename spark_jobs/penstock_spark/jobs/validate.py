@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from penstock_spark.jobs import reading, topics, writing
+from penstock_spark.jobs.batches import query_id
 from penstock_spark.jobs.kinds import Validate
 from penstock_spark.jobs.naming import DLQ, JOB, OFFSET, PARTITION, REASON, REPLAYS, TIMESTAMP, TOPIC, group
 from penstock_spark.jobs.sinks import file_sink, with_time
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 REASONS = "__reasons"
 UNREADABLE = "undecodable_value"
-"""The reason of a value that is no JSON of the job's schema."""
+"""The reason of a value that is no text, or no JSON of the job's schema, where it is said to be."""
 
 
 def start(spark: SparkSession, job: Validate) -> StreamingQuery:
@@ -66,9 +67,7 @@ class Fork:
 
 def write_topic(rows: DataFrame, target: TopicTarget, job: str, part: str) -> None:
     """One of several writes of a batch: each has a transactional id of its own, and is known when it comes again."""
-    from penstock_spark.jobs.sinks import query_id
-
-    identity = {"penstock.transactional.id": f"penstock-spark-{query_id(rows.sparkSession)}-{part}"}
+    identity = {"penstock.transactional.id": f"penstock-spark-{query_id(rows)}-{part}"}
     options = writing.topic_options(target)
     rows.write.format("penstock").mode("append").options(**{**identity, **options}).save()
 
@@ -90,7 +89,7 @@ def judge(records: DataFrame, job: Validate) -> DataFrame:
     value = msgspec.structs.replace(job.transform.value, on_error="null")
     rows = reading.decode(records, Transform(key=job.transform.key, value=value))
     failed: list[Column] = []
-    if value.format == "json":
+    if value.format != "binary":
         lost = F.col("raw_value").isNotNull() & F.col("value").isNull()
         failed.append(F.when(lost, F.lit(UNREADABLE)))
     failed += [F.when(~F.coalesce(F.expr(e.sql), F.lit(False)), F.lit(e.name)) for e in job.expectations]

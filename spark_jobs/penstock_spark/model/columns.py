@@ -23,3 +23,15 @@ CREATE_TIME, LOG_APPEND_TIME = 0, 1
 
 DDL = "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, timestampType int"
 DDL_WITH_HEADERS = f"{DDL}, headers array<struct<key: string, value: binary>>"
+
+RANGES = pa.schema(
+    [
+        pa.field("topic", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("start", pa.int64()),
+        pa.field("end", pa.int64()),
+        pa.field("topic_id", pa.string()),
+    ]
+)
+"""What a task is to read, where it reads records itself: the fields of `OffsetRange`, and of which topic it is."""
+RANGES_DDL = "topic string, partition int, start long, end long, topic_id string"

@@ -21,6 +21,10 @@ class CorruptBatch(PenstockSparkError):
     """A batch does not hold what its header says, or its CRC is wrong; names topic, partition and offset."""
 
 
+class Undecodable(PenstockSparkError):
+    """A key or value is not what the job says that it is; names topic, partition and offset."""
+
+
 class Unavailable(PenstockSparkError):
     """The brokers could not be reached, or refused, for longer than the options allow."""
 

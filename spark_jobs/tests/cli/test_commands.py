@@ -113,3 +113,36 @@ def test_the_java_of_the_cache_is_found_where_there_is_no_other(
 @pytest.mark.parametrize("platform", ["linux", "darwin", "win32", "plan9"])
 def test_every_platform_gets_one_line(platform: str) -> None:
     assert java.cure(platform).count("\n") == 0
+
+
+SECRET = """\
+kind: archive
+name: x
+source: {brokers: 'localhost:9092', topics: [t], options: {kafka.sasl.jaas.config: '${env:PENSTOCK_TEST_SECRET}'}}
+checkpoint: c
+to: {format: delta, path: p}
+"""
+
+
+def test_checking_and_explaining_need_no_secrets_and_show_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(SECRET)
+    monkeypatch.setenv("PENSTOCK_TEST_SECRET", "s3cret")
+    assert run("validate", str(path)).exit_code == 0
+    explained = run("explain", str(path)).stdout
+    assert "secrets    ${env:PENSTOCK_TEST_SECRET}\n" in explained
+    assert "s3cret" not in explained
+
+
+def test_a_run_without_a_secret_ends_before_spark_starts_and_says_which(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(SECRET)
+    monkeypatch.delenv("PENSTOCK_TEST_SECRET", raising=False)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))  # what would be missed next
+    result = run("run", str(path))
+    assert result.exit_code == 2
+    lines = result.stderr.splitlines()
+    place = f"{path}:3:84: source.options.kafka.sasl.jaas.config"
+    assert lines == [f"{place}: the environment has no variable PENSTOCK_TEST_SECRET", f"error: 1 problem in {path}"]

@@ -1,4 +1,5 @@
-"""A driver to be killed: archives a topic to a Parquet folder and a Delta table at once. See `test_archive_crash`."""
+"""A driver to be killed: archives a topic to a Parquet folder and a Delta table at once, one of them directly and the
+other by a query. See `test_archive_crash`."""
 
 from __future__ import annotations
 
@@ -10,8 +11,10 @@ from penstock_spark_kit.jobs import job_of
 from penstock_spark_kit.sessions import make_session
 
 import penstock_spark
+from penstock_spark.jobs.specs import Job
 from penstock_spark.jobs.starting import start
 
+FORMATS = ("parquet", "delta")
 JOB = """
 kind: archive
 name: archive-{format}
@@ -22,15 +25,25 @@ source:
 transform:
   key: {{format: string}}
   value: {{format: string}}
-  sql: SELECT CAST(value AS INT) AS number, CAST(value AS INT) % 3 AS part, partition, offset FROM source
+  {query}
 checkpoint: {home}/checkpoint-{format}
 to:
   format: {format}
   path: {home}/{format}
-  partition_by: [part]
+  partition_by: [{column}]
   compact: {{every_batches: 3, min_files: 2}}
 trigger: {{once: true}}
 """
+SQL = "sql: SELECT value, CAST(value AS INT) % 3 AS part, partition, offset FROM source"
+
+
+def job(format_: str, direct: bool, words: argparse.Namespace) -> Job:
+    column, query = ("partition", "") if direct else ("part", SQL)
+    return job_of(
+        JOB.format(
+            format=format_, query=query, column=column, brokers=words.brokers, topic=words.topic, home=words.home
+        )
+    )
 
 
 def main() -> None:
@@ -38,14 +51,14 @@ def main() -> None:
     parser.add_argument("--brokers", required=True)
     parser.add_argument("--topic", required=True)
     parser.add_argument("--home", type=Path, required=True)
+    parser.add_argument("--direct", choices=FORMATS, required=True)
     words = parser.parse_args()
     home = words.home / "spark"
     home.mkdir(exist_ok=True)
     spark = make_session(home)
     penstock_spark.register(spark)
     penstock_spark.track(spark)
-    names = {"brokers": words.brokers, "topic": words.topic, "home": words.home}
-    queries = [start(spark, job_of(JOB.format(format=f, **names))) for f in ("parquet", "delta")]  # type: ignore[arg-type]
+    queries = [start(spark, job(format_, format_ == words.direct, words)) for format_ in FORMATS]  # type: ignore[arg-type]
     sys.stdout.write("started\n")
     sys.stdout.flush()
     for query in queries:

@@ -17,6 +17,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parents[2] / "broker" / "tests" / "node")]
 
+import pyarrow as pa  # noqa: E402
 import pyarrow.dataset as ds  # noqa: E402
 import pytest  # noqa: E402
 from deltalake import DeltaTable  # noqa: E402
@@ -34,11 +35,13 @@ ROWS_FOR_A_KILL = 2_000
 MAX_STEPS = 6
 MAX_DELAY_S = 1.5
 PARTITIONS = 3
+TARGETS = ("parquet", "delta")
 
 
 class Driver(DriverProcess):
-    def __init__(self, home: Path, brokers: str, topic: str) -> None:
-        super().__init__(DRIVER, home, "--brokers", brokers, "--topic", topic, "--home", str(home))
+    def __init__(self, home: Path, brokers: str, topic: str, direct: str) -> None:
+        options = ("--brokers", brokers, "--topic", topic, "--home", str(home), "--direct", direct)
+        super().__init__(DRIVER, home, *options)
 
     def lives_for(self, home: Path, steps: int, delay_s: float) -> None:
         """Until so many batches more have come through, and a while longer: on a slow machine as on a fast one it dies
@@ -69,10 +72,14 @@ def rows(home: Path) -> dict[str, Counter[int]]:
     if (home / "parquet").is_dir():
         dataset = ds.dataset(home / "parquet", format="parquet", partitioning="hive")
         if dataset.files:
-            found["parquet"] = Counter(dataset.to_table()["number"].to_pylist())
+            found["parquet"] = numbers(dataset.to_table())
     if DeltaTable.is_deltatable(str(home / "delta")):
-        found["delta"] = Counter(DeltaTable(home / "delta").to_pyarrow_table()["number"].to_pylist())
+        found["delta"] = numbers(DeltaTable(home / "delta").to_pyarrow_table())
     return found
+
+
+def numbers(table: pa.Table) -> Counter[int]:
+    return Counter(map(int, table["value"].to_pylist()))
 
 
 def lag(brokers: str, topic: str, group: str) -> int:
@@ -83,15 +90,15 @@ def lag(brokers: str, topic: str, group: str) -> int:
     return sum(ends[tp] - (committed[tp][0] if tp in committed else 0) for tp in partitions)
 
 
-def killed_at_random(brokers: str, topic: str, home: Path, kills: int, seed: int) -> None:
-    """Raises AssertionError where a row lacks or is there twice."""
+def killed_at_random(brokers: str, topic: str, home: Path, kills: int, seed: int, direct: str) -> None:
+    """`direct`: the target that is written without a query. Raises AssertionError where a row lacks or is double."""
     tell(f"seed {seed}")
     chance = random.Random(seed)
     total = ROWS_FOR_A_KILL * kills
     produce(brokers, topic, [Rec(str(n).encode(), partition=n % PARTITIONS) for n in range(total)])
     hit = False
     for number in range(kills):
-        driver = Driver(home, brokers, topic)
+        driver = Driver(home, brokers, topic, direct)
         steps = chance.randint(0, MAX_STEPS) if number else MAX_STEPS // 2
         delay_s = chance.uniform(0, MAX_DELAY_S)
         driver.lives_for(home, steps, delay_s)
@@ -100,19 +107,20 @@ def killed_at_random(brokers: str, topic: str, home: Path, kills: int, seed: int
         hit = hit or any(0 < count < total for count in there.values())
         tell(f"kill {number + 1}, {delay_s:.2f} s after step {steps}: {there} of {total} rows")
     assert hit, "no driver was killed at work"
-    assert Driver(home, brokers, topic).end(), complaints(home)
+    assert Driver(home, brokers, topic, direct).end(), complaints(home)
     for name, found in rows(home).items():
         assert found == Counter(range(total)), f"{name}: {len(found)} of {total} rows, {found.most_common(3)}"
-    for name in ("parquet", "delta"):
+    for name in TARGETS:
         eventually(f"lag of {name} is 0", lambda name=name: not lag(brokers, topic, f"spark-archive-{name}"))  # type: ignore[misc]
 
 
 @pytest.mark.timeout(900)
 @pytest.mark.xdist_group("spark")
+@pytest.mark.parametrize("direct", TARGETS)
 def test_a_driver_killed_at_random_moments_archives_each_row_once(
-    penstock: Broker, topic: Callable[..., str], tmp_path: Path
+    penstock: Broker, topic: Callable[..., str], tmp_path: Path, direct: str
 ) -> None:
-    killed_at_random(penstock.bootstrap, topic(PARTITIONS), tmp_path, 3, random.randrange(1 << 30))
+    killed_at_random(penstock.bootstrap, topic(PARTITIONS), tmp_path, 3, random.randrange(1 << 30), direct)
 
 
 def main() -> None:
@@ -125,8 +133,11 @@ def main() -> None:
         (home / "broker").mkdir()
         broker = Broker(home / "broker").start()
         try:
-            make_topic(broker.bootstrap, "numbers", PARTITIONS)
-            killed_at_random(broker.bootstrap, "numbers", home, words.kills, words.seed)
+            for number, direct in enumerate(TARGETS):
+                (home / direct).mkdir()
+                make_topic(broker.bootstrap, f"numbers-{direct}", PARTITIONS)
+                kills = words.kills * (number + 1) // len(TARGETS) - words.kills * number // len(TARGETS)
+                killed_at_random(broker.bootstrap, f"numbers-{direct}", home / direct, kills, words.seed, direct)
         finally:
             broker.stop()
     tell(f"{words.kills} kills, each row once")

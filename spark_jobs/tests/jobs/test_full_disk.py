@@ -29,7 +29,7 @@ JOB = """
 kind: archive
 name: full-disk
 source: {{brokers: "{brokers}", topics: [{topic}], max_records_per_batch: 200}}
-transform: {{sql: "SELECT offset, value FROM source"}}
+transform: {transform}
 checkpoint: {home}/checkpoint
 to: {{format: parquet, path: {home}/lake}}
 """
@@ -59,10 +59,11 @@ def limit_workers(jvm: int, limit: tuple[int, int]) -> int:
     return count
 
 
+@pytest.mark.parametrize("transform", ['{sql: "SELECT offset, value FROM source"}', "{}"], ids=["query", "direct"])
 def test_a_full_disk_ends_the_query_with_its_name_and_space_lets_it_go_on_exactly(
-    spark: SparkSession, penstock: Broker, topic: Callable[..., str], tmp_path: Path
+    spark: SparkSession, penstock: Broker, topic: Callable[..., str], tmp_path: Path, transform: str
 ) -> None:
-    text = JOB.format(brokers=penstock.bootstrap, topic=(name := topic()), home=tmp_path)
+    text = JOB.format(brokers=penstock.bootstrap, topic=(name := topic()), home=tmp_path, transform=transform)
     produce(penstock.bootstrap, name, [b"small"] * 200)
     run_once(spark, text)
     rng = random.Random(7)

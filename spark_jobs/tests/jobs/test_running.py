@@ -216,6 +216,7 @@ def test_pauses_double_up_to_their_limit() -> None:
         ),
         ("[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column `x` cannot be resolved.", False, "[UNRESOLVED_COLUMN"),
         ("[USER_RAISED_EXCEPTION] flights-0 offset 3: the value is no JSON", False, "flights-0 offset 3: the value is"),
+        ("[USER_RAISED_EXCEPTION] t-0 offset 3: no text SQLSTATE: P0001\n\tat x", False, "t-0 offset 3: no text"),
         (
             "[PYTHON_DATA_SOURCE_ERROR] x: Traceback (most recent call last):\n  File x\n    y()\nKeyError: 'z'\n\nat",
             True,

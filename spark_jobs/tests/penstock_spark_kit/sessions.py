@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 
-def make_session(home: Path) -> SparkSession:
-    """Small, quiet, two tasks at a time, and with all its files below `home`. The format registers itself."""
+def make_session(home: Path, more: Mapping[str, str] | None = None) -> SparkSession:
+    """Small, quiet, two tasks at a time, and with all its files below `home`. The format registers itself. `more` are
+    further settings of Spark's."""
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     settings = {
         "spark.driver.memory": "1g",
@@ -27,7 +29,7 @@ def make_session(home: Path) -> SparkSession:
         "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={home} -XX:+UseSerialGC -XX:TieredStopAtLevel=1",
     }
     builder = SparkSession.builder.master("local[2]").appName("penstock-spark-tests")
-    for name, value in settings.items():
+    for name, value in {**settings, **(more or {})}.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("OFF")
