@@ -43,9 +43,9 @@ LOG_WIDTH = 160
 Suite = Callable[[Session], None]
 ONE_BROKER: dict[str, tuple[Suite, float]] = {  # with about how many minutes each takes
     "produce": (throughput.produce, 4),
-    "consume": (throughput.consume, 2.5),
+    "consume": (throughput.consume, 4),
     "durable": (throughput.durable, 2),
-    "small-batches": (throughput.small_batches, 4),
+    "small-batches": (throughput.small_batches, 5),
     "roundtrip": (latency.roundtrip, 1.5),
     "latency": (latency.latency, 6),
     "startup": (footprint.startup, 2),

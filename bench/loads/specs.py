@@ -28,11 +28,15 @@ class Produce(Spec, frozen=True, kw_only=True):
 
 
 class Consume(Spec, frozen=True, kw_only=True):
-    """Reads a topic that holds ``messages`` messages from its beginning, with librdkafka."""
+    """Reads a topic that holds ``messages`` messages from its beginning, with librdkafka.
+
+    It is read once, and again from its beginning until ``seconds`` are over; the last time too as a whole.
+    """
 
     partitions: int
     messages: int
     size_bytes: int
+    seconds: float = 0.0
 
 
 class OneByOne(Spec, frozen=True, kw_only=True):

@@ -18,7 +18,7 @@ from bench.spark import filling, process
 
 ROUNDS = 5
 PARTITIONS = 4
-READ_FACTOR = 10
+READ_FACTORS = {100: 10, 1024: 30}  # starting a query takes the same whatever it reads: sections of several seconds
 WRITE_FACTOR = 4
 LIMIT_S = 300.0
 FOLLOW_RATE_PER_S = 1000
@@ -120,7 +120,7 @@ def read(session: Session) -> None:
         lane = Lane("penstock", broker, dict(broker.contender.unflushed_topic))
         for size in _sizes(session):
             for codec in _codecs(session):
-                rows = session.options.messages(size, READ_FACTOR)
+                rows = session.options.messages(size, READ_FACTORS[size])
                 with session.topic(lane, PARTITIONS) as topic:
                     filling.fill(broker.address, topic, size, rows, codec)
                     _read_topic(session, broker, running, topic, size, codec, rows, rounds)
@@ -200,7 +200,7 @@ def memory(session: Session) -> None:
     rounds = _open(session, "spark-memory", flavours, usual=3)
     with _broker(session) as broker:
         lane = Lane("penstock", broker, dict(broker.contender.unflushed_topic))
-        rows = session.options.messages(100, READ_FACTOR)
+        rows = session.options.messages(100, READ_FACTORS[100])
         with session.topic(lane, PARTITIONS) as topic:
             filling.fill(broker.address, topic, 100, rows, "none")
             command = {

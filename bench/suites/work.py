@@ -37,7 +37,10 @@ def produce(
     )
 
 
-def consume(session: Session, lane: Lane, topic: str, size_bytes: int, messages: int) -> specs.Consume:
+def consume(
+    session: Session, lane: Lane, topic: str, size_bytes: int, messages: int, *, seconds: float = 0.0
+) -> specs.Consume:
+    """``seconds``: for how long the topic is read again and again; once in a smoke run."""
     return specs.Consume(
         address=lane.broker.address,
         topic=topic,
@@ -46,6 +49,7 @@ def consume(session: Session, lane: Lane, topic: str, size_bytes: int, messages:
         size_bytes=size_bytes,
         messages=messages,
         partitions=PARTITIONS,
+        seconds=0.0 if session.options.quick else seconds,
     )
 
 

@@ -77,7 +77,8 @@ def test_producing_without_a_broker_fails_in_time(topic: str) -> None:
         client.run(spec)
 
 
-def test_consuming_reads_the_whole_topic(broker: Broker, topic: str) -> None:
+@pytest.mark.parametrize("seconds", [0.0, 0.3])
+def test_consuming_reads_the_whole_topic_as_often_as_it_says(broker: Broker, topic: str, seconds: float) -> None:
     _produce(broker, topic, 5_000)
     metrics = client.run(
         specs.Consume(
@@ -88,9 +89,12 @@ def test_consuming_reads_the_whole_topic(broker: Broker, topic: str) -> None:
             size_bytes=100,
             partitions=MOCK_PARTITIONS,
             messages=5_001,  # the one that opens the connection is there too
+            seconds=seconds,
         )
     )
-    assert metrics["messages"] == 5_001
+    assert metrics["messages"] == 5_001 * metrics["passes"]
+    assert metrics["passes"] > 1 if seconds else metrics["passes"] == 1
+    assert metrics["wall_s"] >= seconds
 
 
 def test_consuming_more_than_there_is_fails_in_time(broker: Broker, topic: str) -> None:
@@ -103,6 +107,7 @@ def test_consuming_more_than_there_is_fails_in_time(broker: Broker, topic: str) 
         size_bytes=100,
         partitions=MOCK_PARTITIONS,
         messages=12,
+        seconds=0.3,
         limit_s=0.5,
     )
     with pytest.raises(client.ClientFailed, match="only 11 of 12 messages"):

@@ -156,27 +156,33 @@ class SocketOutput(Output):
         self.after_read = False
 
     def send(self, parts: Sequence[Part]) -> None:
-        """Most answers are one small buffer that goes out at once."""
-        part = parts[0]
-        if self.queue is not None or self.waiting or len(parts) > 1 or isinstance(part, LogSlice):
+        """Most answers are small buffers that go out at once, in one call where several are due together."""
+        buffers = [part for part in parts if not isinstance(part, LogSlice)]
+        several = len(buffers) > 1
+        if (
+            self.queue is not None
+            or self.waiting
+            or len(buffers) < len(parts)
+            or (several and sum(map(len, buffers)) > JOINED_BYTES)
+        ):
             super().send(parts)
             return
         if self.lost or self.is_closing():
             return
+        whole = b"".join(buffers) if several else buffers[0]
         try:
-            sent = os.write(self.fd, part)
+            sent = os.write(self.fd, whole)
         except BlockingIOError:
             sent = 0
         except OSError as e:
             self.sender.on_send_failed(e, reading=False)
             return
-        if sent == len(part):
+        if sent == len(whole):
             self.sender.on_sent(sent, sent)
             return
-        if sent:
-            self.sender.on_sent(sent, 0)
-        self.position = sent
-        super().send(parts)
+        self.queue = deque(parts)
+        self.advance(sent)
+        self.pump()
 
     def pump(self) -> None:
         budget = TURN_BYTES

@@ -103,8 +103,13 @@ def parse_old(b: memoryview, o: int, version: int) -> tuple[ProduceFrame, int]:
 
 
 def parse_compact(b: memoryview, o: int, version: int) -> tuple[ProduceFrame, int]:
+    """What mostly is one byte (no transactional id, a short name, no tags) is read without a call."""
     size = len(b)
-    transactional_id, o = compact_string(b, o, nullable=True)
+    transactional_id = None
+    if b[o]:
+        transactional_id, o = compact_string(b, o, nullable=True)
+    else:
+        o += 1
     acks, timeout_ms = ACKS_TIMEOUT.unpack_from(b, o)
     topic_count, o = short_uvarint(b, o + 6)
     topic_count = count(topic_count - 1, size - o)
@@ -116,8 +121,13 @@ def parse_compact(b: memoryview, o: int, version: int) -> tuple[ProduceFrame, in
             topic = UUID(bytes=bytes(b[o : o + checked(16, o, size)]))
             o += 16
         else:
-            name, o = compact_string(b, o, nullable=False)
-            topic = name or ""
+            end = o + b[o]
+            if o < end < size and end - o < 0x80:
+                topic = str(b[o + 1 : end], "utf-8")
+                o = end
+            else:
+                name, o = compact_string(b, o, nullable=False)
+                topic = name or ""
         partition_count, o = short_uvarint(b, o)
         partition_count = count(partition_count - 1, left)
         left -= partition_count
@@ -130,7 +140,7 @@ def parse_compact(b: memoryview, o: int, version: int) -> tuple[ProduceFrame, in
             o += checked(length, o, size)
             o = skip_tags(b, o) if b[o] else o + 1
         topics.append((topic, places))
-        o = skip_tags(b, o)
+        o = skip_tags(b, o) if b[o] else o + 1
     return ProduceFrame(transactional_id, acks, timeout_ms, topics), skip_tags(b, o)
 
 

@@ -1,0 +1,90 @@
+"""Small answers that are due together leave in one call, and count as sent when they are."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from penstock.api.exchange import Part
+from penstock.server import output as output_module
+from penstock.server.output import JOINED_BYTES, SocketOutput
+
+
+class Account:
+    """The connection, for its output."""
+
+    def __init__(self) -> None:
+        self.sent = self.released = 0
+
+    def on_sent(self, size: int, released: int) -> None:
+        self.sent += size
+        self.released += released
+
+    def on_send_failed(self, error: OSError, reading: bool) -> None:
+        raise error
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    with ours, theirs:
+        yield ours, theirs
+
+
+def output_to(end: socket.socket, account: Account) -> SocketOutput:
+    return SocketOutput(account, asyncio.get_running_loop(), None, end.fileno(), lambda: False)
+
+
+async def received(end: socket.socket, size: int) -> bytes:
+    content = b""
+    while len(content) < size:
+        content += await asyncio.get_running_loop().sock_recv(end, 1 << 16)
+    return content
+
+
+async def test_answers_that_are_due_together_are_one_write(
+    ends: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writes: list[int] = []
+    write = os.write
+
+    def counted(fd: int, data: bytes) -> int:
+        writes.append(len(data))
+        return write(fd, data)
+
+    monkeypatch.setattr(output_module.os, "write", counted)
+    account = Account()
+    output_to(ends[0], account).send([b"first", bytearray(b"second"), b"", memoryview(b"third")])
+    assert writes == [16]
+    assert (account.sent, account.released) == (16, 16)
+    assert ends[1].recv(100) == b"firstsecondthird"
+
+
+@pytest.mark.parametrize("size", [1, 999, JOINED_BYTES // 4, JOINED_BYTES])
+async def test_what_a_full_socket_does_not_take_follows_in_order(
+    ends: tuple[socket.socket, socket.socket], size: int
+) -> None:
+    ours, theirs = ends
+    theirs.setblocking(False)
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    account = Account()
+    output = output_to(ours, account)
+    answers: list[Sequence[Part]] = [[bytes([number]) * size, b"", bytes([number + 100]) * 7] for number in range(60)]
+    expected = b"".join(bytes(part) for parts in answers for part in parts)  # type: ignore[arg-type]
+    for parts in answers:
+        output.send(parts)
+    whole = len(expected)
+    assert account.released <= account.sent <= whole
+    assert output.idle == (account.sent == whole)
+    assert await received(theirs, whole) == expected
+    for _ in range(100):
+        if output.idle:
+            break
+        await asyncio.sleep(0)
+    assert (account.sent, account.released, output.idle) == (whole, whole, True)
+    output.close()
