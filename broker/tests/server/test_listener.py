@@ -148,7 +148,8 @@ def test_memory_for_incomplete_requests_is_bounded_and_small_ones_still_pass(run
             for client in greedy:
                 client.writer.write((8 * mib).to_bytes(4, "big") + b"x" * (2 * mib))  # and no more
             await until(lambda: bool(hub.pressure.waiting))
-            assert hub.pool.held_bytes <= 3 * limits.max_receive_bytes
+            # Each turn past the bound stops one of them; who still reads may have doubled its buffer until then.
+            assert hub.pool.held_bytes <= 4 * limits.max_receive_bytes
             modest = await service.connect()
             assert await modest.ask(b"y" * 300_000) == b"300000"
             await until(lambda: service.server.stats.closed[CloseReason.MEMORY] > 0)
