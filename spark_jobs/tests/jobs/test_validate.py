@@ -1,4 +1,4 @@
-"""Which key a record goes on with, by each of the ways on which good records leave."""
+"""Which records are bad, and which key a record goes on with, by each of the ways on which good records leave."""
 
 from __future__ import annotations
 
@@ -56,3 +56,29 @@ def test_good_records_get_the_key_that_the_job_asks_for_and_bad_ones_keep_their_
     wanted = {v: b"as it \xff came" if key is None else str(json.loads(v)[key]).encode() for v in originals}
     assert good == wanted
     assert [(m.value(), m.key()) for m in read_all(penstock.bootstrap, f"{name}-dlq", 1)] == [(BAD, b"as it \xff came")]
+
+
+TEXT = """
+kind: validate
+name: texts
+source: {{brokers: "{brokers}", topics: [{topic}]}}
+transform: {{value: {{format: string}}}}
+expectations: [{{name: is_short, sql: "value IS NULL OR length(value) < 10"}}]
+dead_letters: {{topic: {topic}-dlq, create: {{partitions: 1}}}}
+checkpoint: {home}/checkpoint
+to: {{format: topic, brokers: "{brokers}", topic: {topic}-good, create: {{partitions: 1}}}}
+"""
+
+
+def test_a_value_that_is_no_text_is_a_dead_letter_with_its_bytes_and_a_tombstone_is_not(
+    spark: SparkSession, penstock: Broker, tmp_path: Path
+) -> None:
+    make_topic(penstock.bootstrap, "validate-texts", 1)
+    produce(
+        penstock.bootstrap, "validate-texts", [Rec(b"good"), Rec(b"\xff\xfe"), Rec(None, b"k"), Rec(b"much too long")]
+    )
+    run_once(spark, TEXT.format(brokers=penstock.bootstrap, topic="validate-texts", home=tmp_path))
+    assert [m.value() for m in read_all(penstock.bootstrap, "validate-texts-good", 2)] == [b"good", None]
+    letters = read_all(penstock.bootstrap, "validate-texts-dlq", 2)
+    reasons = {m.value(): dict(m.headers() or [])["penstock.dlq.reason"] for m in letters}
+    assert reasons == {b"\xff\xfe": b"undecodable_value", b"much too long": b"is_short"}
