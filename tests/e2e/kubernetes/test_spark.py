@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -45,10 +46,19 @@ def pods(release: Release, **labels: str) -> dict[str, Object]:
     return {pod["metadata"]["name"]: pod for pod in found if pod["status"].get("phase") == "Running"}
 
 
-def two_executors(release: Release) -> list[str] | None:
-    """Their names, when there are two and no more."""
-    found = sorted(pods(release, **{"spark-role": "executor"}))
-    return found if len(found) == 2 else None
+def two_executors(release: Release, but: Collection[str] = ()) -> list[str]:
+    """Their names, once there are two and none of `but`: one that was told to go runs until it has gone."""
+    seen: list[str] = []
+
+    def look() -> bool:
+        seen[:] = sorted(pods(release, **{"spark-role": "executor"}))
+        return len(seen) == 2 and not set(seen) & set(but)
+
+    try:
+        eventually("two executors", look, PATIENCE_S)
+    except AssertionError as error:
+        raise AssertionError(f"{error}; executors: {seen}, not wanted: {list(but)}") from None
+    return seen
 
 
 def committed(release: Release, job: str) -> int:
@@ -66,7 +76,11 @@ def grows(release: Release, job: str, beyond: int) -> int:
     """How far the job is, once it is further than that."""
 
     def look() -> int:
-        now = committed(release, job)
+        try:
+            now = committed(release, job)
+        except Refused as refused:  # a machine that is busy: what counts is that the job goes on
+            print(refused)
+            return 0
         return now if now > beyond else 0
 
     return eventually(f"job {job} comes beyond {beyond} records", look, PATIENCE_S, every_s=1)
@@ -80,18 +94,25 @@ def archived(release: Release, pod: str, folder: str, load: Load) -> dict[str, A
 
 
 def is_exact(release: Release, pod: str, folder: str, load: Load) -> None:
-    """Every acknowledged message is in the archive, each of them once."""
+    """Every acknowledged message is in the archive, each of them once. A reader of a folder that is being written may
+    find a file gone, or rows twice while small files become a large one: what counts is what it comes to."""
     assert load.summary["count"] > 0
     assert not load.summary["failures"], load.summary["failures"]
+    wanted = {key: load.summary[of] for key, of in {"ranges": "acknowledged", "rows": "count"}.items()}
+    found: dict[str, Any] = {}
 
-    def whole() -> dict[str, Any] | None:
-        found = archived(release, pod, folder, load)
-        return found if found["numbers"] >= load.summary["count"] else None
+    def look() -> bool:
+        try:
+            found.update(archived(release, pod, folder, load))
+        except Refused as refused:
+            found["refused"] = str(refused)
+            return False
+        return all(found[key] == value for key, value in wanted.items())
 
-    found = eventually("the archive has all that was acknowledged", whole, PATIENCE_S, every_s=3)
-    print(f"archived: {found}")
-    assert found["ranges"] == load.summary["acknowledged"]
-    assert found["rows"] == load.summary["count"]
+    try:
+        eventually("the archive has all that was acknowledged, once", look, PATIENCE_S, every_s=3)
+    finally:
+        print(f"archived: {found}")
 
 
 def test_a_job_of_the_chart_goes_on_exactly_when_driver_and_executor_are_deleted(
@@ -123,7 +144,7 @@ def test_a_job_of_the_chart_goes_on_exactly_when_driver_and_executor_are_deleted
     with release.clients.load(release.bootstrap, topic, RATE) as load:
         release.helm("install", "flights", str(CHART), "--values", str(file))
         grows(release, "flights", 0)
-        executors = eventually("two executors", lambda: two_executors(release), PATIENCE_S)
+        executors = two_executors(release)
         release.kubectl("delete", "pod", executors[0], "--wait=false")
         at = grows(release, "flights", committed(release, "flights"))
         before = pods(release, **{"app.kubernetes.io/component": "driver"})["flights-0"]["metadata"]["uid"]
@@ -136,8 +157,8 @@ def test_a_job_of_the_chart_goes_on_exactly_when_driver_and_executor_are_deleted
         )
         grows(release, "flights", at)
     is_exact(release, "flights-0", "/data/archive", load)
-    now = eventually("two executors", lambda: two_executors(release), PATIENCE_S)
-    assert not set(now) & set(executors), "those of the driver that is gone went with it"
+    # Those of the driver that is gone went with it.
+    two_executors(release, but=executors)
     release.helm("uninstall", "flights", "--wait")
     assert release.kubectl.get("pvc", "flights-checkpoint"), "the checkpoint outlives the release"
 

@@ -159,6 +159,8 @@ class Release:
             "operators": ("logs", "--selector", "app.kubernetes.io/component=operator", "--tail", "60", "--prefix"),
             "etcd": ("logs", "--selector", "app.kubernetes.io/component=etcd", "--tail", "15", "--prefix"),
             "brokers": ("logs", "--selector", "penstock.io/cluster", "--tail", "30", "--prefix", "--all-containers"),
+            "drivers": ("logs", "--selector", "app.kubernetes.io/component=driver", "--tail", "60", "--prefix"),
+            "executors": ("logs", "--selector", "spark-role=executor", "--tail", "20", "--prefix"),
         }.items():
             try:
                 text = self.kubectl(*arguments)
