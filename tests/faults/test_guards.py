@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from penstock_faults.kit import Place, as_killed, batch, place, segment
+from penstock_faults.kit import as_killed, batch, place, segment
 
 from penstock.api.exchange import Part, Peer
 from penstock.api.produce import ProduceApi
@@ -21,9 +21,13 @@ from penstock.runtime.clock import SystemClock
 from penstock.runtime.disk import OsFiles
 from penstock.runtime.stats import RequestStats
 from penstock.wire import codec
+from penstock.wire.apis import ApiKey
 from penstock.wire.batch import HEADER_SIZE
 from penstock.wire.errors import ErrorCode
+from penstock.wire.frame import parse_request_header, request_head
 from penstock.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from penstock.wire.primitives import Buffer
+from penstock.wire.produce_alike import Likeness
 
 OFTEN_INDEXED = TopicConfig(index_interval_bytes=1)
 
@@ -90,6 +94,7 @@ class Manager:
 
     def __init__(self, partition: Leader) -> None:
         self.partition = partition
+        self.hosted = {("guarded", 0): partition}
 
     def find(self, topic: object, index: int) -> Leader:
         return self.partition
@@ -106,9 +111,13 @@ class Asked:
 
     def __init__(self) -> None:
         self.answered = asyncio.Event()
+        self.likeness: Likeness | None = None
 
     def open_exchange(self) -> Asked:
         return self
+
+    def answer(self, frame: Buffer) -> None:
+        self.answered.set()
 
     def reply(self, parts: Sequence[Part]) -> None:
         self.answered.set()
@@ -123,11 +132,17 @@ class Asked:
         pass
 
 
-def produce(it: Place, api: ProduceApi, acks: int) -> Asked:
+def produce(api: ProduceApi, acks: int, known: Asked | None = None) -> Asked:
+    """Of a connection of its own, or of one that is like that of a `known` request."""
     data = TopicProduceData(name="guarded", partition_data=[PartitionProduceData(index=0, records=batch())])
-    frame = codec.encode(ProduceRequest(acks=acks, timeout_ms=30_000, topic_data=[data]), 8)
+    head = bytes(request_head(ApiKey.PRODUCE, 9, 1, "guard"))
+    frame = memoryview(codec.encode(ProduceRequest(acks=acks, timeout_ms=30_000, topic_data=[data]), 9, head))[4:]
     asked = Asked()
-    api.handle(asked, memoryview(frame), 0, 8, 1)
+    if known is None:
+        api.handle(asked, frame, parse_request_header(frame).body_offset, 9, 1)
+    else:
+        assert known.likeness is not None
+        assert api.handle_alike(asked, frame, known.likeness)
     return asked
 
 
@@ -135,12 +150,15 @@ async def test_a_broker_whose_disk_does_not_answer_acknowledges_nothing(tmp_path
     async with place(tmp_path / "data") as it:
         api = ProduceApi(Manager(it.partition), RequestStats())  # type: ignore[arg-type]
         it.files.hold()
-        durable = produce(it, api, acks=-1)
+        durable = produce(api, acks=-1)
         await it.until_syncing()
+        alike = produce(api, acks=-1, known=durable)
         assert not durable.answered.is_set()
-        assert produce(it, api, acks=1).answered.is_set(), "acks=1 does not wait for the disk"
+        assert not alike.answered.is_set()
+        assert produce(api, acks=1).answered.is_set(), "acks=1 does not wait for the disk"
         it.files.go_on.set()
         await asyncio.wait_for(durable.answered.wait(), 20)
+        await asyncio.wait_for(alike.answered.wait(), 20)
 
 
 async def test_a_failed_fdatasync_fails_who_waits_and_stops_the_log_for_good(tmp_path: Path) -> None:

@@ -49,6 +49,8 @@ class Dispatcher:
 
     def __call__(self, connection: Connection, frame: memoryview) -> None:
         try:
+            if connection.likeness is not None and self.produce.handle_alike(connection, frame, connection.likeness):
+                return
             header = parse_request_header(frame)
             if header.api_key == ApiKey.PRODUCE:
                 check_version(header, 0, ProduceRequest.VERSIONS[1])

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from penstock.log.types import LogSlice
 from penstock.wire.primitives import Buffer
+from penstock.wire.produce_alike import Likeness
 
 Part = Buffer | LogSlice
 
@@ -59,9 +60,14 @@ class Connection(Protocol):
     """A connection, for the dispatcher."""
 
     peer: Peer
+    likeness: Likeness | None
+    """What its Produce requests have in common, for `produce` to remember."""
 
     def open_exchange(self) -> Exchange:
         """A place for the answer to the request being dispatched."""
+
+    def answer(self, frame: Buffer) -> None:
+        """The same as to open an exchange and reply to it with one buffer, for answers that are there at once."""
 
 
 class FrameHandler(Protocol):

@@ -26,8 +26,10 @@ from penstock.runtime.stats import RequestStats
 from penstock.txn.verification import Verifier
 from penstock.wire.apis import ApiKey
 from penstock.wire.errors import ErrorCode
+from penstock.wire.produce_alike import CORRELATION_AT, Likeness, learn
 from penstock.wire.produce_frame import (
     FIRST_SERVED,
+    I32,
     BatchPlace,
     PartitionResult,
     ProduceFrame,
@@ -74,13 +76,55 @@ class ProduceApi:
         """Serves the request whose body starts at `body`; `frame` is only valid during the call."""
         started = self.stats.now_s()
         request = parse_produce(frame, body, version)
-        asked = Asked(connection.open_exchange(), request, version, correlation_id, started)
-        gate, refusal = self.examine(request, version)
+        if connection.likeness is None or connection.likeness.misses():
+            connection.likeness = learn(frame, version, request)
+        self.take(connection, frame, Asked(connection.open_exchange(), request, version, correlation_id, started))
+
+    def handle_alike(self, connection: Connection, frame: memoryview, likeness: Likeness) -> bool:
+        """Serves a request that begins as one before it did, one batch at the least cost; False where it does not."""
+        places = likeness.places(frame)
+        if places is None:
+            return False
+        started = self.stats.now_s()
+        acks = likeness.acks
+        (correlation_id,) = I32.unpack_from(frame, CORRELATION_AT)
+        index, start, size = places[0]
+        leader = self.replicas.hosted.get((likeness.topic, index))
+        if (
+            leader is None
+            or leader.log.active is None
+            or len(places) > 1
+            or self.backlog.queues
+            or (acks != ALL and not self.replicas.may_serve())
+        ):
+            request = ProduceFrame(None, acks, likeness.timeout_ms, [(likeness.topic, places)])
+            asked = Asked(connection.open_exchange(), request, likeness.version, correlation_id, started)
+            self.take(connection, frame, asked)
+            return True
+        batch = frame[start : start + size]
+        done = leader.append(batch, acks == ALL)
+        batch.release()
+        if done.error or not acks or (acks == ALL and leader.high_watermark < done.required_offset):
+            request = ProduceFrame(None, acks, likeness.timeout_ms, [])
+            results: list[PartitionResult] = []
+            waits: list[Unsettled] = []
+            failed = self.note(leader, index, done, acks, results, waits)
+            asked = Asked(connection.open_exchange(), request, likeness.version, correlation_id, started)
+            self.conclude(asked, [(likeness.topic, results)], waits, failed)
+        else:
+            self.stats.observe(ApiKey.PRODUCE, self.stats.now_s() - started)
+            time_ms, start_offset = done.log_append_time_ms, leader.log.start_offset
+            connection.answer(likeness.answer(correlation_id, index, done.base_offset, time_ms, start_offset))
+        return True
+
+    def take(self, connection: Connection, frame: memoryview, asked: Asked) -> None:
+        """Serves a request, or has it wait for files that are still to be made."""
+        gate, refusal = self.examine(asked.request, asked.version)
         if refusal is not None:
             self.serve(asked, frame, gate, refusal, ())
             return
         find, partitions, new = self.replicas.find, [], []
-        for topic, places in request.topics:
+        for topic, places in asked.request.topics:
             for place in places:
                 partition = find(topic, place.partition)
                 partitions.append(partition)
@@ -126,13 +170,12 @@ class ProduceApi:
         `partitions` are those of the request, in its order, None for what is not here. False where the connection is
         closed instead of an answer.
         """
-        exchange, request, version, correlation_id, started = asked
-        acks = request.acks
+        acks = asked.request.acks
         found = iter(partitions)
         waits: list[Unsettled] = []
         answer: TopicResults = []
         failed = False
-        for topic, places in request.topics:
+        for topic, places in asked.request.topics:
             results: list[PartitionResult] = []
             answer.append((topic, results))
             for place in places:
@@ -144,34 +187,47 @@ class ProduceApi:
                 batch = frame[place.start : place.start + max(place.size, 0)]
                 verified = ErrorCode.UNKNOWN_SERVER_ERROR if gate is None else gate.verify(partition, batch)
                 if isinstance(verified, Held):
-                    batch.release()
                     waiting = PartitionResult(place.partition)
                     waits.append(Unsettled(partition, 0, results, len(results), waiting, verified))
                     results.append(PartitionResult(place.partition, ErrorCode.REQUEST_TIMED_OUT))
-                    continue
-                if verified > 0:
-                    batch.release()
+                elif verified > 0:
                     failed = True
                     results.append(PartitionResult(place.partition, verified, message=UNVERIFIED))
-                    continue
-                done = partition.append(batch, acks == ALL, not verified)
+                else:
+                    done = partition.append(batch, acks == ALL, not verified)
+                    failed |= self.note(partition, place.partition, done, acks, results, waits)
                 batch.release()
-                start = partition.log.start_offset
-                if done.error:
-                    failed = True
-                    refused = PartitionResult(place.partition, done.error, message=done.message)
-                    doubted = self.doubted(partition, done) if acks == ALL else None
-                    if doubted is not None:
-                        waits.append(Unsettled(partition, 0, results, len(results), refused, doubted))
-                        refused = PartitionResult(place.partition, ErrorCode.REQUEST_TIMED_OUT)
-                    results.append(refused)
-                    continue
-                result = PartitionResult(place.partition, 0, done.base_offset, done.log_append_time_ms, start)
-                if acks == -1 and partition.high_watermark < done.required_offset:
-                    waits.append(Unsettled(partition, done.required_offset, results, len(results), result))
-                    result = PartitionResult(place.partition, ErrorCode.REQUEST_TIMED_OUT)
-                results.append(result)
-        if acks == 0:
+        return self.conclude(asked, answer, waits, failed)
+
+    def note(
+        self,
+        partition: Leader,
+        index: int,
+        done: Appended,
+        acks: int,
+        results: list[PartitionResult],
+        waits: list[Unsettled],
+    ) -> bool:
+        """Adds what came of an append to `results`, and to `waits` where that is not known yet; whether it failed."""
+        if done.error:
+            result = PartitionResult(index, done.error, message=done.message)
+            doubted = self.doubted(partition, done) if acks == ALL else None
+            if doubted is not None:
+                waits.append(Unsettled(partition, 0, results, len(results), result, doubted))
+                result = PartitionResult(index, ErrorCode.REQUEST_TIMED_OUT)
+        else:
+            start_offset = partition.log.start_offset
+            result = PartitionResult(index, 0, done.base_offset, done.log_append_time_ms, start_offset)
+            if acks == ALL and partition.high_watermark < done.required_offset:
+                waits.append(Unsettled(partition, done.required_offset, results, len(results), result))
+                result = PartitionResult(index, ErrorCode.REQUEST_TIMED_OUT)
+        results.append(result)
+        return bool(done.error)
+
+    def conclude(self, asked: Asked, answer: TopicResults, waits: list[Unsettled], failed: bool) -> bool:
+        """Answers, or begins to wait; False where the connection is closed instead of an answer."""
+        exchange, request, version, correlation_id, started = asked
+        if not request.acks:
             if failed:
                 # the only way to tell a producer that expects no answer
                 exchange.abort("a batch sent with acks=0 was refused")

@@ -22,7 +22,7 @@ from penstock.replica.partition import Partition
 from penstock.replica.producer_state import ProducerState, Remembered, Verdict
 from penstock.runtime.clock import Clock
 from penstock.state.view import PartitionView
-from penstock.wire.batch import BatchHeader, read_header, stamp, stamp_log_append_time
+from penstock.wire.batch import HEADER_SIZE, BatchHeader, read_header, stamp, stamp_log_append_time
 from penstock.wire.batch_check import validate_batch
 from penstock.wire.control_batch import Marker, build_marker
 from penstock.wire.errors import ErrorCode
@@ -119,6 +119,9 @@ class Leader(Partition):
         With `all_in_sync` (acks=all) nothing is taken while fewer than min.insync.replicas are there. `verified` says
         that the coordinator of the batch's transaction knows this partition to be part of it.
         """
+        if len(batch) >= HEADER_SIZE:
+            # Neither is under the CRC, so the header is read once, as it will be written.
+            stamp(batch, 0, self.log.end_offset, self.leader_epoch)
         header = validate_batch(batch, self.config.max_message_bytes)
         if isinstance(header, ErrorCode):
             return Appended(header, message=explain(header))
@@ -153,17 +156,16 @@ class Leader(Partition):
         if producers.is_marked(marker):
             return Appended(0, required_offset=log.end_offset)
         batch = memoryview(build_marker(marker, self.clock.wall_ms()))
+        stamp(batch, 0, log.end_offset, self.leader_epoch)
         return self.write(batch, read_header(batch))
 
     def write(self, batch: memoryview, header: BatchHeader) -> Appended:
+        """Appends a batch that is stamped; `header` is as it stands in it."""
         append_time_ms = -1
         if self.config.message_timestamp_log_append:
             append_time_ms = self.clock.wall_ms()
             stamp_log_append_time(batch, 0, len(batch), header.attributes, append_time_ms)
             header = read_header(batch)
-        base_offset = self.log.end_offset
-        stamp(batch, 0, base_offset, self.leader_epoch)
-        header = BatchHeader(base_offset, header[1], self.leader_epoch, *header[3:])
         try:
             self.log.append(batch, header, self.leader_epoch)
         except (LogFull, LogDirFailed) as e:
@@ -177,7 +179,7 @@ class Leader(Partition):
             self.on_growth()
         if not self.config.flushes_each_batch:
             self.advance()
-        return Appended(0, base_offset, append_time_ms, self.log.end_offset)
+        return Appended(0, header.base_offset, append_time_ms, self.log.end_offset)
 
     def hold_up(self, header: BatchHeader, code: ErrorCode, message: str) -> Appended:
         """Refuses a batch for a reason that passes."""

@@ -18,6 +18,8 @@ from penstock.server.limits import ServerLimits
 from penstock.server.output import HAS_SENDFILE, Output, SocketOutput, TransportOutput, weight
 from penstock.server.pressure import OWES_MEMORY
 from penstock.server.stats import CloseReason
+from penstock.wire.primitives import Buffer
+from penstock.wire.produce_alike import Likeness
 
 log = get_logger(__name__)
 
@@ -34,6 +36,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         "frame_bytes",
         "head",
         "hub",
+        "likeness",
         "listener",
         "lost",
         "open_bytes",
@@ -42,6 +45,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         "paused",
         "peer",
         "reader",
+        "ready",
         "reason",
         "resuming",
         "tail",
@@ -59,11 +63,14 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.reader = FrameReader(hub.pool)
         self.head: PendingExchange | None = None
         self.tail: PendingExchange | None = None
+        self.ready: list[Part] = []
+        """Answers that nobody has to wait for, to requests before `head`."""
         self.open_exchanges = self.open_bytes = self.frame_bytes = 0
         self.unsent_bytes = 0
         self.paused = 0
         self.dispatching = self.resuming = self.lost = False
         self.reason: CloseReason | None = None
+        self.likeness: Likeness | None = None
         self.touched = 0.0
 
     # -- the transport's calls
@@ -113,6 +120,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         if self.paused:
             self.hub.stats.paused -= 1
             self.paused = 0
+        self.ready.clear()
         exchange, self.head, self.tail = self.head, None, None
         while exchange is not None:
             following = exchange.following
@@ -188,6 +196,13 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.open_bytes += self.frame_bytes
         return exchange
 
+    def answer(self, frame: Buffer) -> None:
+        if self.tail is None and not self.lost:
+            self.ready.append(frame)
+            self.unsent_bytes += len(frame)
+        else:
+            self.open_exchange().reply([frame])
+
     def on_completed(self, exchange: PendingExchange) -> None:
         """An answer is there; it leaves with what else is completed in this turn of the loop."""
         for part in exchange.parts:
@@ -200,8 +215,8 @@ class ServerConnection(asyncio.BufferedProtocol):
     def flush(self) -> None:
         """Sends the answers that are completed, up to the first that is not."""
         exchange = self.head
-        if exchange is not None and exchange.done and not self.lost:
-            parts: list[Part] = []
+        if self.ready or (exchange is not None and exchange.done and not self.lost):
+            parts, self.ready = self.ready, []
             while exchange is not None and exchange.done:
                 parts.extend(exchange.parts)
                 exchange.parts = ()

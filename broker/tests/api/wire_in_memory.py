@@ -29,6 +29,8 @@ from penstock.wire.frame import request_head
 from penstock.wire.messages.fetch import FetchRequest, FetchResponse
 from penstock.wire.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from penstock.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from penstock.wire.primitives import Buffer
+from penstock.wire.produce_alike import Likeness
 from penstock.wire.schema import Payload
 
 R = TypeVar("R", bound=Payload)
@@ -87,12 +89,16 @@ class RecordedConnection:
 
     def __init__(self, peer: Peer = PEER) -> None:
         self.peer = peer
+        self.likeness: Likeness | None = None
         self.exchanges: list[RecordedExchange] = []
 
     def open_exchange(self) -> RecordedExchange:
         exchange = RecordedExchange()
         self.exchanges.append(exchange)
         return exchange
+
+    def answer(self, frame: Buffer) -> None:
+        self.open_exchange().reply([frame])
 
 
 class Wire:

@@ -13,6 +13,8 @@ from penstock.runtime.stats import RequestStats
 from penstock.wire import codec
 from penstock.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from penstock.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from penstock.wire.primitives import Buffer
+from penstock.wire.produce_alike import Likeness
 
 PRODUCE = 9
 MUCH = 1 << 20
@@ -59,10 +61,14 @@ class Producer:
     def __init__(self, cluster: Cluster, broker_id: int) -> None:
         self.api = ProduceApi(cluster[broker_id].replicas, RequestStats())
         self.exchanges: list[Answered] = []
+        self.likeness: Likeness | None = None
 
     def open_exchange(self) -> Answered:
         self.exchanges.append(Answered())
         return self.exchanges[-1]
+
+    def answer(self, frame: Buffer) -> None:
+        self.open_exchange().reply([frame])
 
     def send(self, *names: str, timeout_ms: int = 60_000, **more: Any) -> Answered:
         """A batch for the first partition of each of the topics, with acks=all."""

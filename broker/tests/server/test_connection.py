@@ -63,6 +63,35 @@ def test_a_request_without_an_answer_leaves_no_gap(run: Run) -> None:
     run(scenario())
 
 
+class Counter(Desk):
+    """Answers at once what asks for it."""
+
+    def __call__(self, connection: Connection, frame: memoryview) -> None:
+        if bytes(frame[:3]) == b"now":
+            self.requests.append(bytes(frame))
+            connection.answer(framed(bytes(frame)))
+        else:
+            super().__call__(connection, frame)
+
+
+def test_an_answer_at_once_does_not_overtake_one_that_waits(run: Run) -> None:
+    async def scenario() -> None:
+        desk = Counter()
+        async with serving(desk) as service:
+            client = await service.connect()
+            client.send(b"now 1", b"later 2", b"now 3", b"later 4", b"now 5")
+            assert await client.receive() == b"now 1"
+            await desk.received(5)
+            desk.open[1].reply([framed(b"later 4")])
+            client.send(b"now 6")
+            await desk.received(6)
+            desk.open[0].reply([framed(b"later 2")])
+            rest = [await client.receive() for _ in range(5)]
+            assert rest == [b"later 2", b"now 3", b"later 4", b"now 5", b"now 6"]
+
+    run(scenario())
+
+
 def test_a_pipeline_of_100_000_requests_is_served_within_bounds(run: Run) -> None:
     async def scenario() -> None:
         highest = 0
@@ -89,9 +118,20 @@ def test_a_pipeline_of_100_000_requests_is_served_within_bounds(run: Run) -> Non
     run(scenario())
 
 
-def test_a_client_that_never_reads_holds_bounded_memory_and_is_closed(run: Run) -> None:
+class Flood(Desk):
+    """Answers everything at once, and at length."""
+
+    def __call__(self, connection: Connection, frame: memoryview) -> None:
+        if self.answer is not None:
+            super().__call__(connection, frame)
+        else:
+            connection.answer(framed(b"a" * 10_000))
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_client_that_never_reads_holds_bounded_memory_and_is_closed(run: Run, at_once: bool) -> None:
     async def scenario() -> None:
-        desk = Desk(lambda exchange, content: exchange.reply([framed(b"a" * 10_000)]))
+        desk = Flood() if at_once else Desk(lambda exchange, content: exchange.reply([framed(b"a" * 10_000)]))
         limits = ServerLimits(max_unsent_bytes=200_000, idle_s=3)
         async with serving(desk, limits) as service:
             loop = asyncio.get_running_loop()
