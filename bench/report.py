@@ -75,7 +75,8 @@ def _required(verdicts: list[Verdict], null: Mapping[str, Results]) -> Iterator[
     short = [verdict for verdict in verdicts if verdict.state is State.SHORT]
     missing = [verdict for verdict in verdicts if verdict.state is State.MISSING]
     yield f"{len(verdicts)} lines: {len(short)} short, {len(missing)} not measured."
-    yield "A line whose throughput is set by the client, busy at 90 % of its core or more on both sides, is marked so."
+    yield "A line whose throughput is set by the client, busy at 90 % of its core or more on both sides, is marked so;"
+    yield "where more than the base's throughput is asked for, that busy on Penstock's side is enough."
     if null:
         yield "The column of two equal Kafkas shows the noise: the spread of Kafka's ratio to itself."
     yield ""

@@ -61,6 +61,25 @@ def test_low_throughput_is_excused_only_where_the_client_was_busy(share: float, 
     assert requirements.judge(line, {"s": found}).state is state
 
 
+@pytest.mark.parametrize(
+    ("target", "ours", "theirs", "state"),
+    [
+        (1.0, 0.95, 0.5, State.SHORT),
+        (2.0, 0.95, 0.5, State.CLIENT),
+        (2.0, 0.5, 0.95, State.SHORT),
+    ],
+)
+def test_where_a_multiple_is_asked_for_the_client_on_our_side_decides(
+    target: float, ours: float, theirs: float, state: State
+) -> None:
+    rows = [
+        Row(case="c", lane="penstock", round=1, metrics={"m": 1.5, "client_share_of_core": ours}),
+        Row(case="c", lane="kafka", round=1, metrics={"m": 2.0, "client_share_of_core": theirs}),
+    ]
+    line = Requirement("g", "s", "c", "m", Bound.AT_LEAST, target, unless_client_limits=True)
+    assert requirements.judge(line, {"s": Results(_header("s"), rows)}).state is state
+
+
 def test_what_was_not_measured_does_not_pass() -> None:
     line = Requirement("g", "s", "c", "m", Bound.AT_MOST, 1.0)
     assert requirements.judge(line, {}).state is State.MISSING
