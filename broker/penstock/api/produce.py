@@ -76,7 +76,7 @@ class ProduceApi:
         """Serves the request whose body starts at `body`; `frame` is only valid during the call."""
         started = self.stats.now_s()
         request = parse_produce(frame, body, version)
-        if connection.likeness is None or connection.likeness.misses():
+        if request.acks in ACKS and (connection.likeness is None or connection.likeness.misses()):
             connection.likeness = learn(frame, version, request)
         self.take(connection, frame, Asked(connection.open_exchange(), request, version, correlation_id, started))
 

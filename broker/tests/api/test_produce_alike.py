@@ -100,6 +100,16 @@ async def test_acks_0_is_not_answered_and_a_refusal_closes_the_connection(wire: 
             assert len(stored_headers(partition.log)) == (2 if error else 3)
 
 
+async def test_what_no_request_may_ask_for_is_refused_however_often_it_comes(wire: Wire) -> None:
+    partition = wire.path.replicas.find("t", 0)
+    assert partition is not None
+    written = partition.log.end_offset
+    for _ in range(12):
+        response = await wire.produced(9, {("t", 0): batch_of(1)}, acks=7)
+        assert response.responses[0].partition_responses[0].error_code == ErrorCode.INVALID_REQUIRED_ACKS
+    assert partition.log.end_offset == written
+
+
 async def test_acks_all_waits_for_the_flush_of_its_batch(wire: Wire) -> None:
     wire.path.files.hold()
     exchange = wire.send(wire.produce_request(9, {("t", 1): batch_of(5)}), 9)
