@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import TypeVar
 from uuid import UUID
 
@@ -79,8 +80,9 @@ class Gateway(GroupGateway):
         except (ClientError, TimeoutError):
             known = self._brokers.get(node.node_id)
             if known is not None:
-                return known
-            return BrokerState(node.node_id, node.host, node.port, node.rack, node.rack or "", False, False, "")
+                return replace(known, answers=False)
+            domain = node.rack or ""
+            return BrokerState(node.node_id, node.host, node.port, node.rack, domain, False, False, "", answers=False)
         values = {name: entry.value or "" for name, entry in found.items()}
         rack = values.get(RACK) or node.rack
         return BrokerState(

@@ -53,6 +53,8 @@ class BrokerState:
     is_removable: bool
     version: str
     """Its release, as it tells by itself; empty where it does not."""
+    answers: bool = True
+    """Whether it told all this just now; otherwise it is what it told last, or nothing of it is known."""
 
 
 @dataclass(frozen=True, slots=True)

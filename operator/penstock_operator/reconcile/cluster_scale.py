@@ -100,20 +100,29 @@ def _taken_back(
         ok=not reason,
         reason=reason or "AsWanted",
         message=message or _as_wanted(observed, pods),
-        look_again_s=2.0 if back else 30.0 if reason else None,
+        look_again_s=2.0 if back or not all_told(said, draining, kept) else 30.0 if reason else None,
     )
 
 
 def kept_again(said: Said | None, notes: Notes, kept: int) -> tuple[frozenset[int], list[int]]:
-    """What is to be noted of drains, and which brokers below `kept` the operator drains and is not to any more."""
+    """What is to be noted of drains, and which brokers below `kept` the operator drains and is not to any more.
+
+    A broker that has only just come, and does not answer yet, may still be draining from its earlier life.
+    """
     draining, back = set(notes.draining), []
     for broker in said.picture.brokers if said is not None else ():
         if broker.broker_id in draining and broker.broker_id < kept:
             if broker.is_draining:
                 back.append(broker.broker_id)
-            else:
+            elif broker.answers:
                 draining.discard(broker.broker_id)
     return frozenset(draining), back
+
+
+def all_told(said: Said | None, draining: frozenset[int], kept: int) -> bool:
+    """Whether of each broker below `kept` that may be drained it is known whether it is."""
+    brokers = said.picture.brokers if said is not None else ()
+    return all(b.answers or b.broker_id not in draining or b.broker_id >= kept for b in brokers)
 
 
 def undrained(brokers: list[int]) -> tuple[SettingsChange, ...]:

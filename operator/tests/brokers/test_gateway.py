@@ -6,11 +6,12 @@ import asyncio
 import socket
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from uuid import uuid4
 
 import pytest
 
-from penstock.client import Consumer, Producer, TopicPartition
+from penstock.client import Consumer, Node, Producer, RequestTimedOut, TopicPartition
 from penstock_operator.brokers.gateway import DOMAIN, DRAINING, Gateway
 from penstock_operator.brokers.line import Line
 from penstock_operator.ports.brokers import (
@@ -250,6 +251,19 @@ async def test_a_listener_that_says_nothing_does_not_hold_anybody_up_for_ever() 
             await gateway.picture()
         assert raised.value.is_passing
         await gateway.close()
+
+
+async def test_a_broker_that_does_not_answer_is_taken_for_what_it_told_last(gateway: Gateway) -> None:
+    class Silence:
+        async def broker_configs(self, broker_id: int, names: object) -> None:
+            raise RequestTimedOut(f"broker {broker_id} is silent")
+
+    there = (await gateway.picture()).brokers
+    assert all(broker.answers for broker in there)
+    node = Node(there[0].broker_id, there[0].host, there[0].port, None)
+    assert await gateway._broker(Silence(), node) == replace(there[0], answers=False)  # type: ignore[arg-type]
+    unknown = await gateway._broker(Silence(), replace(node, node_id=77))  # type: ignore[arg-type]
+    assert not unknown.answers, "nothing is known of one that has only just come"
 
 
 async def test_it_goes_on_when_the_controller_dies(gateway: Gateway, trio: object, name: str) -> None:

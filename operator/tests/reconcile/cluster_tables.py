@@ -68,12 +68,16 @@ def said(
     controller: int = 0,
     draining: Iterable[int] = (),
     removable: Iterable[int] = (),
+    silent: Iterable[int] = (),
     settings: Mapping[int, Mapping[str, str]] | None = None,
 ) -> Said:
     there = there or {}
     numbers = list(brokers)
     states = tuple(
-        BrokerState(n, f"b{n}", 9092, None, "", n in set(draining), n in set(removable), "0.1.0") for n in numbers
+        BrokerState(
+            n, f"b{n}", 9092, None, "", n in set(draining), n in set(removable), "0.1.0", answers=n not in set(silent)
+        )
+        for n in numbers
     )
     return Said(Picture("id", controller, states), settings or {n: {} for n in numbers}, there, summary(there))
 

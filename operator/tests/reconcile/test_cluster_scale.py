@@ -111,6 +111,12 @@ TABLE = {
         4, seen(4, draining=[3]), 4, "AsWanted", undrains=(3,), noted=frozenset({3}), notes=frozenset({3})
     ),
     "taken back, and done": Row(4, seen(4), 4, "AsWanted", noted=frozenset({3})),
+    "more again, and one that was drained before does not answer yet": Row(
+        4, seen(4, silent=[3]), 4, "AsWanted", noted=frozenset({3}), notes=frozenset({3})
+    ),
+    "more again, and one that was drained before answers": Row(
+        4, seen(4, draining=[3]), 4, "AsWanted", undrains=(3,), noted=frozenset({3}), notes=frozenset({3})
+    ),
     "drained by a person": Row(4, seen(4, draining=[3]), 4, "AsWanted"),
     "the StatefulSet is gone, its pods are not": Row(
         3, observed(map(pod, range(5)), said(FIVE, topics(t=part([0, 1, 4])))), 5, "Draining", drains=(3, 4),
@@ -147,6 +153,13 @@ def test_how_many_pods_and_who_is_drained(name: str) -> None:
     assert row.says in scale.message
     assert scale.ok == (row.reason == "AsWanted" and not (row.shrinks and not row.never_formed))
     assert scale.pods >= row.wanted, "never fewer than wanted"
+
+
+def test_a_broker_that_may_still_be_drained_is_looked_at_again_soon() -> None:
+    silent = plan_scale(cluster(4), seen(4, silent=[3]), Notes(draining=frozenset({3})), 0)
+    assert silent.look_again_s == 2.0
+    told = plan_scale(cluster(4), seen(4), Notes(draining=frozenset({3})), 0)
+    assert told.look_again_s is None
 
 
 def test_moves_off_a_broker_that_stays_are_taken_back() -> None:
