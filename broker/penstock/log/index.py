@@ -144,11 +144,8 @@ class Indexes:
 
     def add(self, relative_offset: int, position: int, max_timestamp_ms: int, max_relative_offset: int) -> None:
         """Notes a batch, and the largest timestamp so far where it has grown since the last entry."""
-        offsets, times = self.offsets, self.times
-        offsets.offsets.append(relative_offset)
-        offsets.positions.append(position)
-        if not times.timestamps or max_timestamp_ms > times.timestamps[-1]:
-            self.note_time(max_timestamp_ms, max_relative_offset)
+        self.offsets.add(relative_offset, position)
+        self.note_time(max_timestamp_ms, max_relative_offset)
 
     def note_time(self, max_timestamp_ms: int, max_relative_offset: int) -> None:
         times = self.times

@@ -149,8 +149,8 @@ MORE = (
         name="index-off-by-one",
         says="index entries name the offset before the one that stands at their position",
         file="log/index.py",
-        old="        offsets.offsets.append(relative_offset)\n",
-        new="        offsets.offsets.append(max(relative_offset - 1, 0))\n",
+        old="        self.offsets.add(relative_offset, position)\n",
+        new="        self.offsets.add(max(relative_offset - 1, 0), position)\n",
         caught_by=(GUARDS + "test_a_read_at_any_offset_begins_with_the_batch_that_holds_it",),
     ),
     Fault(
