@@ -2,7 +2,7 @@
 
 Run as a program it is the supervisor (`run DIR BROKERS [FLAGS]`) or a stand-in broker (`broker OPTIONS`). A stand-in
 does what the supervisor can see of a broker: the ready line, lines on standard error, an end at SIGTERM. How one
-misbehaves is in the environment, STANDIN_<id>=hang or fail.
+misbehaves is in the environment, STANDIN_<id>=fail, hang (does not end at SIGTERM) or slow (is never ready).
 """
 
 from __future__ import annotations
@@ -52,13 +52,15 @@ def be_broker(broker_id: str, etcd: str, port: int) -> None:
     if manner == "fail":
         sys.exit("no good")
     listener = socket.create_server(("127.0.0.1", port))
-    stop = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: None if manner == "hang" else stop.set())
-    sys.stdout.write(f"ready kafka=127.0.0.1:{listener.getsockname()[1]} http=off\n")
-    sys.stdout.flush()
+    # Waited for, not handled: a handler that sets an event hangs where the wait for it holds the event's lock.
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    if manner != "slow":
+        sys.stdout.write(f"ready kafka=127.0.0.1:{listener.getsockname()[1]} http=off\n")
+        sys.stdout.flush()
     tell(f"process {os.getpid()}")
-    while not stop.wait(0.02):
-        pass
+    signal.sigwait([signal.SIGTERM])
+    while manner == "hang":
+        signal.sigwait([signal.SIGTERM])
     with urllib.request.urlopen(f"{etcd}/health", timeout=10) as answer:
         tell(f"ending, etcd answers {answer.status}")
 
@@ -138,7 +140,15 @@ class Running:
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
         """The exit code after a signal, when all lines are there."""
         self.process.send_signal(number)
-        code = self.process.wait(DEADLINE_S)
+        return self.ended()
+
+    def ended(self) -> int:
+        """The exit code, when it has ended and all lines are there. Raises AssertionError with them if it does not."""
+        try:
+            code = self.process.wait(DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            left = f"it does not end, below it run {self.pids()}:"
+            raise AssertionError("\n".join([left, *self.out, *self.err])) from None
         for reader in self._readers:
             reader.join(DEADLINE_S)
         return code

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import signal
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -18,6 +17,7 @@ from penstock_spark.jobs.figures import Figures
 from penstock_spark.jobs.kinds import Audit
 from penstock_spark.jobs.running import Ended, LagWatch, Outcome, supervisor
 from penstock_spark.jobs.specs import Job, Source, StreamJob
+from penstock_spark.jobs.stopping import StopSignal
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,7 +36,7 @@ def run_job(job: Job) -> ExitCode:
         java.prepare()
     except java.JavaMissing as e:
         fail(str(e), ExitCode.NO_JAVA)
-    stop = threading.Event()
+    stop = StopSignal()
     # Before the session: Spark takes SIGINT for itself, where nobody else has.
     with signals(stop):
         spark = session_of(job)
@@ -48,7 +48,7 @@ def run_job(job: Job) -> ExitCode:
 
 
 @contextlib.contextmanager
-def signals(stop: threading.Event) -> Iterator[None]:
+def signals(stop: StopSignal) -> Iterator[None]:
     """SIGTERM and SIGINT stop the job at a batch's end; the second one does so at once."""
 
     def asked(number: int, _: object) -> None:
@@ -82,7 +82,7 @@ def end_session(spark: SparkSession) -> None:
         spark.stop()
 
 
-def run_audit(spark: SparkSession, job: Audit, stop: threading.Event) -> ExitCode:
+def run_audit(spark: SparkSession, job: Audit, stop: StopSignal) -> ExitCode:
     from penstock_spark.cli.auditing import print_report
     from penstock_spark.jobs.audit import GaveUp, run
 
@@ -96,7 +96,7 @@ def run_audit(spark: SparkSession, job: Audit, stop: threading.Event) -> ExitCod
     return ExitCode.OK if report.is_clean else ExitCode.DIFFERENT
 
 
-def run_stream(spark: SparkSession, job: Job, stop: threading.Event) -> ExitCode:
+def run_stream(spark: SparkSession, job: Job, stop: StopSignal) -> ExitCode:
     from penstock_spark.jobs.starting import start
 
     assert isinstance(job, StreamJob), "every kind but audit is a streaming query"

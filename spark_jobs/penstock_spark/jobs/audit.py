@@ -8,7 +8,6 @@ audit writes nothing, so it begins anew.
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,6 +23,7 @@ from penstock_spark.jobs.kinds import ArchiveColumns, Audit
 from penstock_spark.jobs.parts import filesystem
 from penstock_spark.jobs.running import backoff_s
 from penstock_spark.jobs.specs import DeltaTarget
+from penstock_spark.jobs.stopping import StopSignal
 from penstock_spark.model.errors import InvalidOption, PenstockSparkError
 
 if TYPE_CHECKING:
@@ -89,13 +89,13 @@ class Report:
 def run(
     spark: SparkSession,
     job: Audit,
-    stop: threading.Event | None = None,
+    stop: StopSignal | None = None,
     told: Callable[[str, float], None] = lambda text, again_in_s: None,
 ) -> Report:
     """Compares, and again while what fails may pass; `told` hears of each failure and of the seconds until the next
     try. Raises `GaveUp`, also where `stop` ends the wait: an audit that was stopped must not look like one that found
     nothing. What lasts is raised as it came."""
-    stop = stop or threading.Event()
+    stop = stop or StopSignal()
     failures = 0
     while True:
         try:

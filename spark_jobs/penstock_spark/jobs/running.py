@@ -16,6 +16,7 @@ from penstock_spark.jobs import topics
 from penstock_spark.jobs.failures import cause, is_gone, may_pass
 from penstock_spark.jobs.figures import BatchDone, Figures, batch_of, lag
 from penstock_spark.jobs.specs import Restart, Source, StreamJob
+from penstock_spark.jobs.stopping import StopSignal
 from penstock_spark.model.errors import PenstockSparkError
 from penstock_spark.model.ranges import LATEST, READ_COMMITTED, READ_UNCOMMITTED
 
@@ -79,7 +80,7 @@ class Supervisor:
         restart: Restart,
         figures: Figures,
         show: Show,
-        stop: threading.Event,
+        stop: StopSignal,
         stop_timeout_s: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -177,7 +178,7 @@ def backoff_s(restart: Restart, failures: int) -> float:
 class LagWatch:
     """Asks brokers where topics end, now and then, beside the query: brokers that are away must hold up nothing."""
 
-    def __init__(self, source: Source, figures: Figures, stop: threading.Event) -> None:
+    def __init__(self, source: Source, figures: Figures, stop: StopSignal) -> None:
         self._source = source
         self._figures = figures
         self._stop = stop
@@ -201,7 +202,7 @@ class LagWatch:
 
 
 def supervisor(
-    job: StreamJob, start: Callable[[], Query], figures: Figures, show: Show, stop: threading.Event
+    job: StreamJob, start: Callable[[], Query], figures: Figures, show: Show, stop: StopSignal
 ) -> Supervisor:
     """For a job as its file says it."""
     return Supervisor(start, job.restart, figures, show, stop, job.stop_timeout.seconds)

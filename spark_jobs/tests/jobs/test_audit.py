@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from pyspark.sql import SparkSession
 from penstock_spark.jobs import audit
 from penstock_spark.jobs.examples import example
 from penstock_spark.jobs.kinds import Audit
+from penstock_spark.jobs.stopping import StopSignal
 from penstock_spark.model.errors import InvalidOption
 
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]
@@ -73,7 +73,7 @@ def test_an_audit_gives_up_when_brokers_stay_away_and_leaves_no_report(
 def test_an_audit_that_is_stopped_while_brokers_are_away_has_no_verdict(
     spark: SparkSession, away: Broker, tmp_path: Path
 ) -> None:
-    stop = threading.Event()
+    stop = StopSignal()
     with pytest.raises(audit.GaveUp, match="stopped before another try"):
         audit.run(spark, job(away, tmp_path, "restart.backoff=60 s"), stop, Told(stop.set))
 

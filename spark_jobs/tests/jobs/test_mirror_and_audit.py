@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import threading
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +28,7 @@ from penstock_spark.jobs.kinds import Audit, Mirror
 from penstock_spark.jobs.running import Ended, Supervisor
 from penstock_spark.jobs.specs import Restart
 from penstock_spark.jobs.starting import start
+from penstock_spark.jobs.stopping import StopSignal
 from penstock_spark.link.link import Link
 from penstock_spark.model.connection import Connection
 
@@ -97,7 +97,7 @@ def test_a_mirror_with_its_link_cut_in_the_middle_loses_and_doubles_nothing_and_
     assert isinstance(job, Mirror)
     show = Show(relay)
     figures = Figures("mirror", "mirror", lambda: 0.0)
-    supervisor = Supervisor(lambda: start(spark, job), Restart(), figures, show, threading.Event(), 30.0)
+    supervisor = Supervisor(lambda: start(spark, job), Restart(), figures, show, StopSignal(), 30.0)
     outcome = supervisor.run()
     assert outcome.ended is Ended.FINISHED, outcome
     assert show.failures, "the link was cut in the middle"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.request import urlopen
@@ -17,6 +16,7 @@ from penstock_spark.jobs.figures import BatchDone, Figures, batch_of, ends_of, l
 from penstock_spark.jobs.running import Ended, Supervisor, backoff_s
 from penstock_spark.jobs.scalars import Duration
 from penstock_spark.jobs.specs import Metrics, Restart
+from penstock_spark.jobs.stopping import StopSignal
 from penstock_spark.model.errors import Refused
 
 AWAY = "penstock_spark.model.errors.Unavailable: no broker of h:9 answers"
@@ -76,15 +76,15 @@ class Noted:
         self.said.append("stopping")
 
 
-class Stop(threading.Event):
+class Stop(StopSignal):
     """Waits in no time, and remembers for how long it was to wait."""
 
     def __init__(self) -> None:
         super().__init__()
         self.waits: list[float] = []
 
-    def wait(self, timeout: float | None = None) -> bool:
-        self.waits.append(timeout or 0)
+    def wait(self, timeout_s: float) -> bool:
+        self.waits.append(timeout_s)
         return self.is_set()
 
 

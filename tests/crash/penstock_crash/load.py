@@ -20,7 +20,9 @@ FAST_RECONNECT: dict[str, Any] = {
 def finishing() -> threading.Event:
     """Set when the test wants the load to end."""
     event = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: event.set())
+    # In a thread of its own: a handler that sets an event hangs where it interrupts the wait for that event.
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    threading.Thread(target=lambda: signal.sigwait([signal.SIGTERM]) and event.set(), daemon=True).start()
     return event
 
 

@@ -68,9 +68,9 @@ class Supervisor:
                 await self.stop.wait()
             unclean = await self.end()
         finally:
+            self.kill()
             for number in SIGNALS:
                 loop.remove_signal_handler(number)
-            self.kill()
         if self.failed:
             raise CommandError(self.failed)
         return ExitCode.FAILED if unclean else ExitCode.OK

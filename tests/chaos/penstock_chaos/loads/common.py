@@ -35,7 +35,9 @@ def start(options: dict[str, Any]) -> tuple[threading.Event, JournalWriter]:
     """The event is set when the test wants the load to end."""
     logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s", level=logging.WARNING)
     end = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: end.set())
+    # In a thread of its own: a handler that sets an event hangs where it interrupts the wait for that event.
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    threading.Thread(target=lambda: signal.sigwait([signal.SIGTERM]) and end.set(), daemon=True).start()
     return end, JournalWriter(Path(options["journal"]))
 
 

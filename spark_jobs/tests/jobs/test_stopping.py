@@ -1,0 +1,75 @@
+"""A job is told to stop by a signal, whose handler runs wherever the main thread happens to be."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from penstock_spark.jobs.stopping import StopSignal
+
+LIMIT_S = 30.0
+
+
+def interrupted_at(step: int, stop: StopSignal, wait: Callable[[], bool]) -> tuple[bool, int]:
+    """What a wait says during whose n-th step `set` is called in its own thread, as a handler is; how many it took."""
+    steps = 0
+
+    def trace(frame: FrameType, event: str, argument: Any) -> Any:
+        nonlocal steps
+        if event == "line":
+            steps += 1
+            if steps == step:
+                stop.set()
+        return trace
+
+    sys.settrace(trace)
+    try:
+        said = wait()
+    finally:
+        sys.settrace(None)
+    return said, steps
+
+
+def test_it_may_be_set_in_the_middle_of_any_step_of_a_wait() -> None:
+    said: list[bool] = []
+
+    def every_step() -> None:
+        step = steps = 1
+        while step <= steps:
+            stop = StopSignal()
+            _, steps = interrupted_at(step, stop, lambda stop=stop: stop.wait(0.01))  # type: ignore[misc]
+            said.append(stop.wait(0))
+            step += 1
+
+    thread = threading.Thread(target=every_step, daemon=True)
+    thread.start()
+    thread.join(LIMIT_S)
+    assert not thread.is_alive(), f"it hangs where it is set in step {len(said) + 1}"
+    assert len(said) > 1
+    assert all(said)
+
+
+def test_all_that_wait_are_told() -> None:
+    stop = StopSignal()
+    told: list[bool] = []
+    threads = [threading.Thread(target=lambda: told.append(stop.wait(LIMIT_S))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    stop.set()
+    for thread in threads:
+        thread.join(LIMIT_S)
+    assert told == [True, True, True]
+    assert stop.is_set()
+    assert stop.wait(0)
+
+
+def test_a_wait_for_what_is_not_set_ends_with_its_time() -> None:
+    stop = StopSignal()
+    began_s = time.monotonic()
+    assert not stop.wait(0.05)
+    assert time.monotonic() - began_s >= 0.05
+    assert not stop.is_set()
