@@ -8,22 +8,20 @@ import pytest
 from run_kafka_python import (
     Lists,
     Outcome,
-    cache_folder,
+    asked_early,
     fetch_sdist,
     judge,
+    outcomes_of,
     read_list,
     read_lists,
     read_outcomes,
-    run_suite,
 )
 
 
 @pytest.mark.timeout(660)
 def test_every_test_of_the_suite_passes_but_those_that_are_listed(bootstrap: str, brokers: int, tmp_path: Path) -> None:
     lists = read_lists(brokers)
-    suite = tmp_path / "suite"
-    suite.mkdir()
-    outcomes = run_suite(bootstrap, fetch_sdist(cache_folder()), suite, lists)
+    outcomes = outcomes_of(bootstrap, brokers, tmp_path, lists)
     problems = judge(outcomes, lists)
     assert not problems, "\n\n".join(problems)
 
@@ -46,6 +44,12 @@ def test_a_test_that_is_left_out_has_no_outcome_and_is_none_the_worse_for_it() -
     outcomes = {"a": Outcome("passed"), "b": Outcome("left out")}
     assert judge(outcomes, Lists({}, {"b": "reason"})) == []
     assert len(judge(outcomes, Lists())) == 1
+
+
+def test_only_what_failed_for_an_unknown_topic_is_run_a_second_time() -> None:
+    early = "kafka.errors.UnknownTopicOrPartitionError: [Error 3] UnknownTopicOrPartitionError: The following ..."
+    outcomes = {"a": Outcome("failed", early), "b": Outcome("failed", "why"), "c": Outcome("passed")}
+    assert asked_early(outcomes) == ["a"]
 
 
 def test_a_suite_without_tests_is_a_problem() -> None:

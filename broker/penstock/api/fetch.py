@@ -94,13 +94,16 @@ class PendingFetch:
 
     __slots__ = (
         "api",
+        "committed_only",
         "confirmed",
         "correlation_id",
         "done",
         "doubted",
         "exchange",
         "expected_bytes",
+        "max_bytes",
         "min_bytes",
+        "poses",
         "request",
         "scheduled",
         "selection",
@@ -121,7 +124,12 @@ class PendingFetch:
         self.api, self.request, self.version = api, request, version
         self.correlation_id, self.exchange, self.selection = correlation_id, exchange, selection
         self.started = api.stats.now_s()
+        self.committed_only = request.isolation_level == READ_COMMITTED
+        self.max_bytes = min(request.max_bytes, api.limits.max_bytes)
+        """What the answer may hold; nobody waits for more than that."""
         self.min_bytes = min(request.min_bytes, self.max_bytes)
+        self.poses = (request.replica_state.replica_id if version >= FOLLOWERS_FROM else request.replica_id) >= 0
+        """Whether a client poses as a follower: it is nobody's here."""
         self.expected_bytes = 0
         self.doubted: dict[Tenure, Partition] | None = None
         """Those that can only say that an offset is out of range if this broker leads them still."""
@@ -203,16 +211,19 @@ class PendingFetch:
         """Reads what there is, within the bounds; the first partition with data gets a whole batch, however large."""
         gathered = Gathered()
         left, session = self.max_bytes, self.selection.session
+        found = gathered.found
         for target in self.selection.targets:
             partition = self.find(target)
             if partition is None:
                 fetched = self.nobody(target)
             else:
                 fetched = self.fetch_one(partition, target, left, at_least_one=gathered.bytes == 0)
-            gathered.found.append((target, fetched))
-            if fetched.records is not None:
-                gathered.bytes += fetched.records.size
-                left -= fetched.records.size
+            found.append((target, fetched))
+            records = fetched.records
+            if records is not None:
+                size = records.size
+                gathered.bytes += size
+                left -= size
                 if left <= 0 and self.selection.incremental:
                     break  # those behind it are the first ones next time
             elif fetched.error or is_pointer(fetched):
@@ -228,14 +239,12 @@ class PendingFetch:
         return target.fetch_offset >= limit and target.told == state_of(fetched)
 
     def fetch_one(self, partition: Partition, target: Target, left: int, at_least_one: bool) -> FetchedPartition:
-        error = epoch_error(target.current_leader_epoch, partition.leader_epoch)
-        if self.replica_id >= 0:
-            error = ErrorCode.NOT_LEADER_OR_FOLLOWER
-        if error:
+        epoch = target.current_leader_epoch
+        if self.poses or (epoch != partition.leader_epoch and epoch >= 0):
+            error = ErrorCode.NOT_LEADER_OR_FOLLOWER if self.poses else epoch_error(epoch, partition.leader_epoch)
             leader = (self.api.replicas.broker_id, partition.leader_epoch)
             return FetchedPartition(target.partition, error, leader=leader)
-        log = partition.log
-        stable, start, high = partition.last_stable_offset, log.start_offset, partition.high_watermark
+        stable, start, high = partition.last_stable_offset, partition.log.start_offset, partition.high_watermark
         limit = stable if self.committed_only else high
         if isinstance(partition, Leader) and partition.isr is not None:
             if high < partition.isr.epoch_start:
@@ -243,13 +252,14 @@ class PendingFetch:
             nearest = self.nearest(partition, target.fetch_offset) if self.request.rack_id else -1
             if nearest >= 0:
                 return FetchedPartition(target.partition, 0, high, stable, start, preferred_read_replica=nearest)
-        diverging = self.divergence(partition, target)
-        records = None
+        diverging = self.divergence(partition, target) if target.last_fetched_epoch >= 0 else None
+        records = aborted = None
         try:
             if diverging is None and (left > 0 or at_least_one):
                 max_bytes = max(min(target.max_bytes, left), 0)
                 records = partition.read(target.fetch_offset, max_bytes, at_least_one, limit)
-            aborted = self.aborted(partition, target.fetch_offset, records, limit)
+            if self.committed_only:
+                aborted = self.aborted(partition, target.fetch_offset, records, limit)
         except OffsetOutOfRange:
             if self.is_doubtful(partition):
                 return FetchedPartition(target.partition, ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -272,16 +282,10 @@ class PendingFetch:
         self.doubted[tenure(partition)] = partition
         return True
 
-    @property
-    def committed_only(self) -> bool:
-        return self.request.isolation_level == READ_COMMITTED
-
     def aborted(
         self, partition: Partition, fetch_offset: int, records: LogSlice | None, stable: int
-    ) -> list[tuple[int, int]] | None:
-        """The aborted transactions that a reader of committed data has to leave out of `records`; None for others."""
-        if not self.committed_only:
-            return None
+    ) -> list[tuple[int, int]]:
+        """The aborted transactions that a reader of committed data has to leave out of `records`."""
         if records is None:
             return []
         try:
@@ -297,20 +301,8 @@ class PendingFetch:
             return -1
         return nearest_replica(leader, replicas.view.brokers, self.request.rack_id, fetch_offset)
 
-    @property
-    def max_bytes(self) -> int:
-        """What the answer may hold; nobody waits for more than that."""
-        return min(self.request.max_bytes, self.api.limits.max_bytes)
-
-    @property
-    def replica_id(self) -> int:
-        """Who asks: -1 for a consumer. A client that poses as a follower is nobody's follower here."""
-        return self.request.replica_state.replica_id if self.version >= 15 else self.request.replica_id
-
     def divergence(self, partition: Partition, target: Target) -> tuple[int, int] | None:
         """Where the reader's log parted from ours (KIP-595), if its last fetched epoch tells so."""
-        if target.last_fetched_epoch < 0:
-            return None
         epoch, end_offset = partition.end_of_epoch(target.last_fetched_epoch)
         if epoch == target.last_fetched_epoch and end_offset >= target.fetch_offset:
             return None
@@ -332,11 +324,8 @@ class PendingFetch:
             found = self.changed(found)
         elif self.selection.session_id:
             remember(found)
-        topics: dict[Topic, list[FetchedPartition]] = {}
-        for target, fetched in found:
-            topics.setdefault(target.topic, []).append(fetched)
         parts = encode_fetch_response(
-            self.correlation_id, self.version, self.selection.error, self.selection.session_id, list(topics.items())
+            self.correlation_id, self.version, self.selection.error, self.selection.session_id, by_topic(found)
         )
         self.exchange.reply(parts)  # type: ignore[arg-type]  # the Sized parts are the LogSlices given above
 
@@ -348,6 +337,19 @@ class PendingFetch:
             if fetched.records is not None:
                 self.selection.session.to_the_back(target)
         return news
+
+
+def by_topic(found: list[tuple[Target, FetchedPartition]]) -> list[tuple[Topic, list[FetchedPartition]]]:
+    """What was found, each topic once. Neighbours mostly share their topic, and its very object."""
+    topics: dict[Topic, list[FetchedPartition]] = {}
+    last: Topic | None = None
+    group: list[FetchedPartition] = []
+    for target, fetched in found:
+        if target.topic is not last:
+            last = target.topic
+            group = topics.setdefault(last, [])
+        group.append(fetched)
+    return list(topics.items())
 
 
 def is_pointer(fetched: FetchedPartition) -> bool:

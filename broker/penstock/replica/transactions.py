@@ -36,6 +36,8 @@ class OpenTransactions:
     def stable_offset(self, high_watermark: int) -> int:
         """The last stable offset: below it every transaction is decided, and its marker below the high watermark."""
         unreplicated = self.unreplicated
+        if not unreplicated and not self.open:
+            return high_watermark
         while unreplicated and unreplicated[0][1] < high_watermark:
             unreplicated.popleft()
         stable = high_watermark

@@ -14,8 +14,10 @@ from collections.abc import Callable
 
 ON_LINUX = sys.platform.startswith("linux")
 SYNC_FILE_RANGE_WRITE = 2
-PROBE_BYTES = 128 << 10
-"""How far apart a range is probed: the kernel's own read-ahead brings in pages by such runs."""
+PROBE_BYTES = 1 << 20
+"""How far apart a range is probed: pages come in by runs, and go the oldest first, so that the ends tell the most."""
+PROBED = [bytearray(1)]
+"""Where a probe's byte goes."""
 
 
 def _sync(fd: int) -> None:
@@ -38,12 +40,11 @@ def is_cached(fd: int, offset: int, size: int) -> bool:
     """Whether the range seems to be in memory; False wherever that cannot be told."""
     if not RWF_NOWAIT:
         return False
-    byte = bytearray(1)
     last = offset + size - 1
     try:
         for position in range(offset, last, PROBE_BYTES):
-            os.preadv(fd, [byte], position, RWF_NOWAIT)
-        os.preadv(fd, [byte], last, RWF_NOWAIT)
+            os.preadv(fd, PROBED, position, RWF_NOWAIT)
+        os.preadv(fd, PROBED, last, RWF_NOWAIT)
     except OSError:  # EAGAIN: it would wait; EOPNOTSUPP: this file system cannot say
         return False
     return True

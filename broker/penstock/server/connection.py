@@ -10,12 +10,13 @@ import asyncio
 from typing import cast
 
 from penstock.api.exchange import Part, Peer, ProtocolViolation
+from penstock.log.types import LogSlice
 from penstock.runtime.logging import get_logger
 from penstock.server.buffers import FrameReader
 from penstock.server.exchange import PendingExchange
 from penstock.server.hub import Hub
 from penstock.server.limits import ServerLimits
-from penstock.server.output import HAS_SENDFILE, Output, SocketOutput, TransportOutput, weight
+from penstock.server.output import HAS_SENDFILE, NOMINAL_SLICE, Output, SocketOutput, TransportOutput
 from penstock.server.pressure import OWES_MEMORY
 from penstock.server.stats import CloseReason
 from penstock.wire.primitives import Buffer
@@ -206,7 +207,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     def on_completed(self, exchange: PendingExchange) -> None:
         """An answer is there; it leaves with what else is completed in this turn of the loop."""
         for part in exchange.parts:
-            self.unsent_bytes += weight(part)
+            self.unsent_bytes += NOMINAL_SLICE if isinstance(part, LogSlice) else len(part)
         if exchange is self.head and not self.dispatching:
             self.hub.flush_soon(self)
 

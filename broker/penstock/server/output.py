@@ -50,20 +50,17 @@ class Sender(Protocol):
         """Nothing more can be sent: the peer is gone or, where `reading`, the file cannot be read."""
 
 
-def weight(part: Part) -> int:
-    """The memory that a part counts for while it waits."""
-    return NOMINAL_SLICE if isinstance(part, LogSlice) else len(part)
-
-
 class Output(ABC):
     """The queue that both kinds share. `position` is how much of the queue's head has been sent."""
 
-    __slots__ = ("executor", "loop", "lost", "position", "queue", "reading", "sender", "waiting")
+    __slots__ = ("executor", "loop", "lost", "position", "queue", "reading", "released", "sender", "sent", "waiting")
 
     def __init__(self, sender: Sender, loop: asyncio.AbstractEventLoop, executor: Executor | None) -> None:
         self.sender, self.loop, self.executor = sender, loop, executor
         self.queue: deque[Part] | None = None
         self.position = 0
+        self.sent = self.released = 0
+        """What the connection has not been told of yet: it is told once for all that a turn has sent."""
         self.waiting = False
         """For the peer to take bytes, or for its turn."""
         self.reading = False
@@ -89,15 +86,24 @@ class Output(ABC):
 
     def drop_head(self) -> None:
         """The head of the queue is done."""
-        assert self.queue, "there is a head"
-        part = self.queue.popleft()
+        queue = self.queue
+        assert queue, "there is a head"
+        part = queue.popleft()
         self.position = 0
-        released = weight(part)
         if isinstance(part, LogSlice):
+            self.released += NOMINAL_SLICE
             part.release()
-        if not self.queue:
+        else:
+            self.released += len(part)
+        if not queue:
             self.queue = None
-        self.sender.on_sent(0, released)
+
+    def tell(self) -> None:
+        """Tells the connection what has gone out since it was told last."""
+        sent, released = self.sent, self.released
+        self.sent = self.released = 0
+        if sent or released:
+            self.sender.on_sent(sent, released)
 
     def read_ahead(self, part: LogSlice) -> None:
         """Brings the next stretch of a slice into the page cache; then goes on."""
@@ -187,21 +193,39 @@ class SocketOutput(Output):
     def pump(self) -> None:
         budget = TURN_BYTES
         try:
-            while self.queue and not self.reading:
+            while (queue := self.queue) and not self.reading:
                 if self.lost or self.is_closing():
                     return
                 if budget <= 0:
                     self.yield_turn()
                     return
-                head = self.queue[0]
-                if isinstance(head, LogSlice) and (head.size > COPIED_SLICE_BYTES or self.position):
-                    budget -= self.send_slice(head, min(budget, head.size - self.position))
+                head = queue[0]
+                if isinstance(head, LogSlice):
+                    if head.size > COPIED_SLICE_BYTES or self.position:
+                        budget -= self.send_slice(head, min(budget, head.size - self.position))
+                    else:
+                        budget -= self.send_buffers()
+                elif len(queue) > 1 and isinstance(after := queue[1], LogSlice) and after.size > COPIED_SLICE_BYTES:
+                    budget -= self.send_prefix(head)
                 else:
                     budget -= self.send_buffers()
         except BlockingIOError:
             self.wait()
         except OSError as e:
             self.sender.on_send_failed(e, reading=e.errno in (None, errno.EIO))
+        finally:
+            self.tell()
+
+    def send_prefix(self, head: Buffer) -> int:
+        """Sends what stands before a large slice."""
+        data = memoryview(head)[self.position :] if self.position else head
+        sent = (self.second or self.duplicate()).send(data, MORE)
+        self.sent += sent
+        if sent == len(data):
+            self.drop_head()
+        else:
+            self.position += sent
+        return sent
 
     def send_buffers(self) -> int:
         """Sends from the head of the queue up to the next large slice."""
@@ -245,8 +269,7 @@ class SocketOutput(Output):
     def advance(self, sent: int) -> None:
         """Takes `sent` bytes, and parts of no bytes at all, off the queue's head."""
         left = sent
-        if sent:
-            self.sender.on_sent(sent, 0)
+        self.sent += sent
         while self.queue:
             head = self.queue[0]
             size = (head.size if isinstance(head, LogSlice) else len(head)) - self.position
@@ -275,17 +298,18 @@ class SocketOutput(Output):
         """Lets the kernel send up to `most` bytes of the slice at the head of the queue."""
         start = part.position + self.position
         most = min(most, READ_AHEAD_BYTES)
+        file = part.file
         if self.after_read:
             self.after_read = False
-        elif not part.file.cached(start, most):
+        elif not file.cached(start, most):
             self.after_read = True
             self.read_ahead(part)
             return 0
-        sent = os.sendfile(self.fd, part.file.fileno(), start, most)
+        sent = os.sendfile(self.fd, file.fileno(), start, most)
         if sent == 0:
-            raise OSError(f"{part.file.path} ends before byte {start}, inside a run of {part.size} bytes")
+            raise OSError(f"{file.path} ends before byte {start}, inside a run of {part.size} bytes")
         self.position += sent
-        self.sender.on_sent(sent, 0)
+        self.sent += sent
         if self.position == part.size:
             self.drop_head()
         return sent
@@ -358,6 +382,12 @@ class TransportOutput(Output):
             self.pump()
 
     def pump(self) -> None:
+        try:
+            self.write_queue()
+        finally:
+            self.tell()
+
+    def write_queue(self) -> None:
         while self.queue and not self.waiting and not self.reading and not self.lost:
             head = self.queue[0]
             if not isinstance(head, LogSlice):
@@ -391,4 +421,4 @@ class TransportOutput(Output):
     def write(self, data: Buffer) -> None:
         if len(data):
             self.transport.write(data)
-            self.sender.on_sent(len(data), 0)
+            self.sent += len(data)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from typing import Any
-from uuid import UUID
 
+from penstock.wire.primitives import uuid_of
 from penstock.wire.schema import Field, MalformedMessage, Message
 from penstock.wire.varint import read_uvarint
 
@@ -76,7 +76,7 @@ class DecoderWriter:
             "uvarint": read_uvarint,
             "bad": bad,
             "cut": cut,
-            "UUID": UUID,
+            "uuid_of": uuid_of,
             "i16": struct.Struct(">h").unpack_from,
             "i32": struct.Struct(">i").unpack_from,
         }
@@ -135,7 +135,7 @@ class DecoderWriter:
             self.names["u_" + layout.replace("?", "z")] = struct.Struct(">" + layout).unpack_from
             return [f"{target}, = u_{layout.replace('?', 'z')}(b, o)", f"o += {size}"]
         if kind == "uuid":
-            return ["e = o + 16", f"{target} = UUID(bytes=bytes(b[o:e]))" + self.guard(what), "o = e"]
+            return ["e = o + 16", f"{target} = uuid_of(bytes(b[o:e]))" + self.guard(what), "o = e"]
         return self.sized(target, kind, nullable, what)
 
     def guard(self, what: str) -> str:

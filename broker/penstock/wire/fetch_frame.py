@@ -20,6 +20,9 @@ I16 = struct.Struct(">h")
 I32 = struct.Struct(">i")
 I64 = struct.Struct(">q")
 PARTITION = struct.Struct(">ihqq")
+PLAIN = struct.Struct(">ihqqqxi")
+"""A partition in a flexible version, without aborted transactions: number, error, high watermark, last stable offset,
+log start offset, preferred read replica."""
 EPOCH_END = struct.Struct(">iq")
 LEADER = struct.Struct(">ii")
 
@@ -65,17 +68,24 @@ def encode_fetch_response(
     if version >= 7:
         current += I16.pack(error) + I32.pack(session_id)
     array_length(current, len(topics), flexible)
-    outside = 0
+    inside = outside = 0
     for topic, partitions in topics:
         topic_key(current, topic, flexible)
         array_length(current, len(partitions), flexible)
         for p in partitions:
-            partition_head(current, p, version, flexible)
-            if p.records is not None and p.records.size:
-                outside += p.records.size
-                parts.append(p.records)
+            if flexible and p.aborted is None:
+                current += PLAIN.pack(p[0], p[1], p[2], p[3], p[4], p.preferred_read_replica)
+            else:
+                partition_head(current, p, version, flexible)
+            records = p.records
+            size = 0 if records is None else records.size
+            array_length(current, size, flexible)
+            if size:
+                assert records is not None, "what has a size is there"
+                inside += len(current)
+                outside += size
                 current = bytearray()
-                parts.append(current)
+                parts += (records, current)
             if flexible:
                 partition_tags(current, p)
         if flexible:
@@ -84,8 +94,7 @@ def encode_fetch_response(
         current.append(0)
     first = parts[0]
     assert isinstance(first, bytearray)
-    total = outside + sum(len(part) for part in parts if isinstance(part, bytearray))
-    HEAD.pack_into(first, 0, total - 4, correlation_id)
+    HEAD.pack_into(first, 0, inside + len(current) + outside - 4, correlation_id)
     return parts
 
 
@@ -109,7 +118,7 @@ def topic_key(out: bytearray, topic: str | UUID, flexible: bool) -> None:
 
 
 def partition_head(out: bytearray, p: FetchedPartition, version: int, flexible: bool) -> None:
-    """All of a partition's fields up to and including the length of its records."""
+    """All of a partition's fields up to the length of its records."""
     out += PARTITION.pack(p.partition, p.error, p.high_watermark, p.last_stable_offset)
     if version >= 5:
         out += I64.pack(p.log_start_offset)
@@ -121,7 +130,6 @@ def partition_head(out: bytearray, p: FetchedPartition, version: int, flexible: 
             out += struct.pack(">qq", producer_id, first_offset) + (b"\0" if flexible else b"")
     if version >= 11:
         out += I32.pack(p.preferred_read_replica)
-    array_length(out, 0 if p.records is None else p.records.size, flexible)
 
 
 def partition_tags(out: bytearray, p: FetchedPartition) -> None:

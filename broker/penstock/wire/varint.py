@@ -24,6 +24,9 @@ def read_uvarint(buffer: Buffer, offset: int) -> tuple[int, int]:
 def write_uvarint(out: bytearray, value: int) -> None:
     """Appends an unsigned varint."""
     assert 0 <= value < 1 << 32, f"{value} is no unsigned 32-bit number"
+    if 0x4000 <= value < 0x200000:  # most sizes of records
+        out += bytes((value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14))
+        return
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
         value >>= 7

@@ -221,7 +221,13 @@ async def at_epoch(wire: Wire, epoch: int, *history: tuple[int, int]) -> Leader:
 @pytest.mark.parametrize("version", CHANGES)
 @pytest.mark.parametrize(
     ("claimed", "error"),
-    [(-1, 0), (5, 0), (4, ErrorCode.FENCED_LEADER_EPOCH), (6, ErrorCode.UNKNOWN_LEADER_EPOCH)],
+    [
+        (-1, 0),
+        (5, 0),
+        (0, ErrorCode.FENCED_LEADER_EPOCH),
+        (4, ErrorCode.FENCED_LEADER_EPOCH),
+        (6, ErrorCode.UNKNOWN_LEADER_EPOCH),
+    ],
 )
 async def test_a_reader_that_knows_another_leader_epoch_is_told_so(
     wire: Wire, version: int, claimed: int, error: int

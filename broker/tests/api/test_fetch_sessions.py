@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from penstock.api import fetch_sessions
-from penstock.api.fetch_sessions import EVICT_AFTER_S, FetchSessions, Selection
+from penstock.api.fetch import by_topic
+from penstock.api.fetch_sessions import EVICT_AFTER_S, FetchSessions, Selection, Session, Target
 from penstock.wire.errors import ErrorCode
+from penstock.wire.fetch_frame import FetchedPartition
 from penstock.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 
 VERSION = 11
@@ -119,3 +121,13 @@ def test_a_session_cannot_grow_past_what_all_sessions_may_remember(
     refused = sessions.select(request(session_id, 2, {10: 0}), VERSION, "me")
     assert refused.error is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     assert (sessions.remembered, sessions.sessions) == (0, {})
+
+
+def test_an_answer_names_each_topic_once_however_its_partitions_take_turns() -> None:
+    session = Session(1, False, "me")
+    found = [
+        (Target(session, topic, FetchPartition(partition=number)), FetchedPartition(number))
+        for number, topic in enumerate(("aa", "aa", "bb", "aa", "".join(["b", "b"])))
+    ]
+    grouped = [(topic, [each.partition for each in partitions]) for topic, partitions in by_topic(found)]
+    assert grouped == [("aa", [0, 1, 3]), ("bb", [2, 4])]

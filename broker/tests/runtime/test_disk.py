@@ -84,6 +84,35 @@ def test_what_was_just_written_is_cached_and_hints_do_no_harm(tmp_path: Path) ->
     file.close()
 
 
+@pytest.mark.parametrize(
+    ("size", "probed"),
+    [
+        (1, [5]),
+        (2, [5, 6]),
+        (linux.PROBE_BYTES, [5, 4 + linux.PROBE_BYTES]),
+        (linux.PROBE_BYTES + 2, [5, 5 + linux.PROBE_BYTES, 6 + linux.PROBE_BYTES]),
+    ],
+)
+@pytest.mark.parametrize("away", [None, 0, -1])
+def test_a_range_is_cached_where_both_its_ends_and_each_stretch_between_them_are(
+    monkeypatch: pytest.MonkeyPatch, size: int, probed: list[int], away: int | None
+) -> None:
+    missing = None if away is None else probed[away]
+    asked: list[int] = []
+
+    def preadv(fd: int, buffers: list[bytearray], position: int, flags: int) -> int:
+        asked.append(position)
+        if position == missing:
+            raise BlockingIOError
+        return 1
+
+    monkeypatch.setattr(linux.os, "preadv", preadv)
+    monkeypatch.setattr(linux, "RWF_NOWAIT", 8)
+    assert linux.is_cached(3, 5, size) == (missing is None)
+    if missing is None:
+        assert asked == probed
+
+
 def test_where_nothing_is_known_of_the_cache_nothing_counts_as_cached(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,17 +1,19 @@
-"""Small answers that are due together leave in one call, and count as sent when they are."""
+"""Answers that are due together leave in few calls, whole and in order, and count as sent when they are."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import random
 import socket
 from collections.abc import Iterator, Sequence
 
 import pytest
+from server_kit import SegmentFile
 
 from penstock.api.exchange import Part
 from penstock.server import output as output_module
-from penstock.server.output import JOINED_BYTES, SocketOutput
+from penstock.server.output import COPIED_SLICE_BYTES, JOINED_BYTES, NOMINAL_SLICE, SocketOutput
 
 
 class Account:
@@ -87,4 +89,27 @@ async def test_what_a_full_socket_does_not_take_follows_in_order(
             break
         await asyncio.sleep(0)
     assert (account.sent, account.released, output.idle) == (whole, whole, True)
+    output.close()
+
+
+@pytest.mark.parametrize("size", [1, 4000, 200_000])
+async def test_what_stands_before_records_may_go_out_in_pieces(
+    ends: tuple[socket.socket, socket.socket], segment: SegmentFile, size: int
+) -> None:
+    ours, theirs = ends
+    theirs.setblocking(False)
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    account = Account()
+    output = output_to(ours, account)
+    prefix, records = random.Random(size).randbytes(size), 50_000
+    assert records > COPIED_SLICE_BYTES, "it goes out by sendfile"
+    output.send([prefix, segment.slice(0, records), b"", segment.slice(7, records), b"tail"])
+    expected = prefix + segment.content[:records] + segment.content[7 : 7 + records] + b"tail"
+    assert await received(theirs, len(expected)) == expected
+    for _ in range(100):
+        if output.idle:
+            break
+        await asyncio.sleep(0)
+    assert (account.sent, account.released) == (len(expected), size + 2 * NOMINAL_SLICE + 4)
+    assert segment.lent == 0
     output.close()
