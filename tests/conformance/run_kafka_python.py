@@ -29,6 +29,7 @@ KAFKA_VERSION = "4.3"
 """The release whose table of API versions kafka-python uses without asking, and should infer when it asks."""
 
 HERE = Path(__file__).parent
+MOST_AGAIN = 3
 EXCEPTIONS = HERE / "kafka_python_exceptions.txt"
 FOR_ONE_BROKER = HERE / "kafka_python_for_one_broker.txt"
 """Tests whose outcome hangs on luck where there are several brokers; they are not run there."""
@@ -138,24 +139,24 @@ def unpack_suite(archive: Path, work: Path) -> None:
     shutil.copy(HERE / "kafka_python_service.py", work / "test" / "service.py")
 
 
-def outcomes_of(bootstrap: str, brokers: int, work: Path, lists: Lists) -> dict[str, Outcome]:
-    """The suite's outcomes. It is written for one broker: of several, one may be asked for a topic that another has
-    just made. What failed by that is run a second time, and then counts."""
+def outcomes_of(bootstrap: str, work: Path, lists: Lists) -> dict[str, Outcome]:
+    """The suite's outcomes; what failed is run a second time, and then counts.
+
+    It has races that are no broker's. It is written for one: of several, one may be asked for a topic that another has
+    just made. And the client's own threads lose sight of each other now and then on a busy machine, for ever.
+    """
     archive = fetch_sdist(cache_folder())
     outcomes = run_suite(bootstrap, archive, work / "suite", lists)
-    early = [test for test in asked_early(outcomes) if test not in lists.excepted] if brokers > 1 else []
-    if early:
-        outcomes.update(run_suite(bootstrap, archive, work / "again", lists, early))
+    again = worth_another_try(outcomes, lists)
+    if again:
+        outcomes.update(run_suite(bootstrap, archive, work / "again", lists, again))
     return outcomes
 
 
-def asked_early(outcomes: dict[str, Outcome]) -> list[str]:
-    """The tests that failed because a broker did not know a topic."""
-    return [
-        test
-        for test, outcome in outcomes.items()
-        if outcome.outcome == "failed" and "UnknownTopicOrPartitionError: [Error 3]" in outcome.detail
-    ]
+def worth_another_try(outcomes: dict[str, Outcome], lists: Lists) -> list[str]:
+    """The tests that were not to fail, where they are few: many have more than bad luck in common."""
+    failed = [test for test, found in outcomes.items() if found.outcome == "failed" and test not in lists.excepted]
+    return failed if len(failed) <= MOST_AGAIN else []
 
 
 def run_suite(
@@ -206,7 +207,7 @@ def main() -> int:
     arguments = parser.parse_args()
     lists = read_lists(arguments.brokers)
     with tempfile.TemporaryDirectory() as work:
-        outcomes = outcomes_of(arguments.bootstrap, arguments.brokers, Path(work), lists)
+        outcomes = outcomes_of(arguments.bootstrap, Path(work), lists)
     for test, outcome in outcomes.items() if arguments.verbose else ():
         print(f"{outcome.outcome:8} {test}")
     problems = judge(outcomes, lists)

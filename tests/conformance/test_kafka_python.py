@@ -8,20 +8,20 @@ import pytest
 from run_kafka_python import (
     Lists,
     Outcome,
-    asked_early,
     fetch_sdist,
     judge,
     outcomes_of,
     read_list,
     read_lists,
     read_outcomes,
+    worth_another_try,
 )
 
 
 @pytest.mark.timeout(660)
 def test_every_test_of_the_suite_passes_but_those_that_are_listed(bootstrap: str, brokers: int, tmp_path: Path) -> None:
     lists = read_lists(brokers)
-    outcomes = outcomes_of(bootstrap, brokers, tmp_path, lists)
+    outcomes = outcomes_of(bootstrap, tmp_path, lists)
     problems = judge(outcomes, lists)
     assert not problems, "\n\n".join(problems)
 
@@ -46,10 +46,10 @@ def test_a_test_that_is_left_out_has_no_outcome_and_is_none_the_worse_for_it() -
     assert len(judge(outcomes, Lists())) == 1
 
 
-def test_only_what_failed_for_an_unknown_topic_is_run_a_second_time() -> None:
-    early = "kafka.errors.UnknownTopicOrPartitionError: [Error 3] UnknownTopicOrPartitionError: The following ..."
-    outcomes = {"a": Outcome("failed", early), "b": Outcome("failed", "why"), "c": Outcome("passed")}
-    assert asked_early(outcomes) == ["a"]
+def test_few_failures_are_tried_again_many_are_not_and_neither_are_those_that_are_known() -> None:
+    outcomes = {"a": Outcome("failed", "why"), "b": Outcome("failed", "why"), "c": Outcome("passed")}
+    assert worth_another_try(outcomes, Lists({"b": "reason"})) == ["a"]
+    assert worth_another_try({name: Outcome("failed", "why") for name in "abcd"}, Lists()) == []
 
 
 def test_a_suite_without_tests_is_a_problem() -> None:

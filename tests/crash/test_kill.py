@@ -86,7 +86,8 @@ def test_segments_that_roll_all_the_time_lose_nothing(
 ) -> None:
     load = start_producers(broker, start_load, SMALL_SEGMENTS, "idempotent", "plain")
     repeatedly(broker, [(load, "ack")], few_kills, rng, check=lambda: check_ends(broker, load))
-    assert len(list(broker.data.rglob("*.log"))) > 2 * PARTITIONS, "segments have rolled"
+    while len(list(broker.data.rglob("*.log"))) <= 2 * PARTITIONS:  # segments have to have rolled
+        load.wait_for("ack", 50)
     check_produced(broker, load)
 
 
