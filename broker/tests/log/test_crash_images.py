@@ -96,6 +96,9 @@ async def work(files: MemoryFiles, rng: random.Random, steps: int) -> Promises:
         for step in range(steps):
             log = rng.choice(logs)
             await act(directory, files, log, histories[log.partition], rng, step)
+            if step == steps // 2:
+                await settle(directory)
+                await delete_some(files, next(log for log in logs if log.flushed_offset), rng)
         await settle(directory)
     return Promises(histories, files)
 
@@ -122,16 +125,20 @@ async def act(
     elif choice < 0.92:
         directory.checkpoint_soon(log)
     elif choice < 0.96 and log.flushed_offset:
-        offset = rng.randrange(log.flushed_offset + 1)
-        files.mark(("asked", log.partition, offset))
-        await log.delete_records_before(offset)
-        files.mark(("started", log.partition, offset))
+        await delete_some(files, log, rng)
     else:
         directory.retention.apply(log)
     if rng.random() < 0.6:
         await asyncio.sleep(0)
     if rng.random() < 0.2:
         await settle(directory)
+
+
+async def delete_some(files: MemoryFiles, log: PartitionLog, rng: random.Random) -> None:
+    offset = rng.randrange(log.flushed_offset + 1)
+    files.mark(("asked", log.partition, offset))
+    await log.delete_records_before(offset)
+    files.mark(("started", log.partition, offset))
 
 
 async def check(promises: Promises, steps: int, image: MemoryFiles) -> None:
@@ -183,7 +190,6 @@ def seed() -> int:
 async def test_all_that_was_acknowledged_survives_a_crash_at_any_step(seed: int) -> None:
     note_seed(seed)
     promises = await work(MemoryFiles(), random.Random(seed), 90)
-    assert any(op.kind == "mark" and op.note[0] == "started" for op in promises.files.trace)
     broken = await find_broken(promises, seed, 1)
     assert not broken, "\n".join(broken[:10])
 
