@@ -42,6 +42,21 @@ def output_to(end: socket.socket, account: Account) -> SocketOutput:
     return SocketOutput(account, asyncio.get_running_loop(), None, end.fileno(), lambda: False)
 
 
+def narrow_output(ends: tuple[socket.socket, socket.socket], account: Account) -> SocketOutput:
+    """To a socket that takes little at a time; the other end is read by the loop."""
+    ours, theirs = ends
+    theirs.setblocking(False)
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    return output_to(ours, account)
+
+
+async def all_told(output: SocketOutput) -> None:
+    for _ in range(100):
+        if output.idle:
+            break
+        await asyncio.sleep(0)
+
+
 async def received(end: socket.socket, size: int) -> bytes:
     content = b""
     while len(content) < size:
@@ -71,11 +86,9 @@ async def test_answers_that_are_due_together_are_one_write(
 async def test_what_a_full_socket_does_not_take_follows_in_order(
     ends: tuple[socket.socket, socket.socket], size: int
 ) -> None:
-    ours, theirs = ends
-    theirs.setblocking(False)
-    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    theirs = ends[1]
     account = Account()
-    output = output_to(ours, account)
+    output = narrow_output(ends, account)
     answers: list[Sequence[Part]] = [[bytes([number]) * size, b"", bytes([number + 100]) * 7] for number in range(60)]
     expected = b"".join(bytes(part) for parts in answers for part in parts)  # type: ignore[arg-type]
     for parts in answers:
@@ -84,10 +97,7 @@ async def test_what_a_full_socket_does_not_take_follows_in_order(
     assert account.released <= account.sent <= whole
     assert output.idle == (account.sent == whole)
     assert await received(theirs, whole) == expected
-    for _ in range(100):
-        if output.idle:
-            break
-        await asyncio.sleep(0)
+    await all_told(output)
     assert (account.sent, account.released, output.idle) == (whole, whole, True)
     output.close()
 
@@ -96,20 +106,15 @@ async def test_what_a_full_socket_does_not_take_follows_in_order(
 async def test_what_stands_before_records_may_go_out_in_pieces(
     ends: tuple[socket.socket, socket.socket], segment: SegmentFile, size: int
 ) -> None:
-    ours, theirs = ends
-    theirs.setblocking(False)
-    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    theirs = ends[1]
     account = Account()
-    output = output_to(ours, account)
+    output = narrow_output(ends, account)
     prefix, records = random.Random(size).randbytes(size), 50_000
     assert records > COPIED_SLICE_BYTES, "it goes out by sendfile"
     output.send([prefix, segment.slice(0, records), b"", segment.slice(7, records), b"tail"])
     expected = prefix + segment.content[:records] + segment.content[7 : 7 + records] + b"tail"
     assert await received(theirs, len(expected)) == expected
-    for _ in range(100):
-        if output.idle:
-            break
-        await asyncio.sleep(0)
+    await all_told(output)
     assert (account.sent, account.released) == (len(expected), size + 2 * NOMINAL_SLICE + 4)
     assert segment.lent == 0
     output.close()
