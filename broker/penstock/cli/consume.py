@@ -167,7 +167,7 @@ class Writing:
         """Whether everything that was there when a partition was first seen has been read."""
         assigned = self.consumer.assignment
         if not assigned:
-            return self.options.group is None or (self.consumer.generation > 0 and await self.settled())
+            return self.options.group is None or (self.consumer.is_settled and await self.settled())
         new = assigned - self.ends.keys()
         if new:
             self.ends.update(await self.consumer.end_offsets(new))
@@ -176,7 +176,7 @@ class Writing:
     async def settled(self) -> bool:
         """A member without partitions waits a moment: some may still come to it."""
         await asyncio.sleep(0.5)
-        return not self.consumer.assignment
+        return self.consumer.is_settled and not self.consumer.assignment
 
     def write(self, tp: TopicPartition, records: list[Record]) -> None:
         limit = len(records) if self.options.count is None else self.options.count - self.written

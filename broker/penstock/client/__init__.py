@@ -1,7 +1,7 @@
 """An asyncio client for every broker that speaks the Kafka protocol: producer, consumer, admin.
 
-Everything public is named here; docs/guide/client.md tells how to use it. The three large parts are loaded when they
-are first asked for: who wants topics and offsets alone, as a process that plans a Spark query and lives for a moment,
+Everything public is named here; docs/guide/client.md tells how to use it. The large parts are loaded when they are
+first asked for: who wants topics and offsets alone, as a process that plans a Spark query and lives for a moment,
 does not wait for them.
 """
 
@@ -43,7 +43,6 @@ from penstock.client.errors import (
     UnsupportedByBroker,
 )
 from penstock.client.offsets import EARLIEST, LATEST, MAX_TIMESTAMP
-from penstock.client.rebalancing import RebalanceListener
 from penstock.client.security import Sasl, Security, Tls
 from penstock.client.types import (
     ConsumerRecord,
@@ -63,6 +62,7 @@ if TYPE_CHECKING:
     from penstock.client.admin import Admin
     from penstock.client.consumer import Consumer
     from penstock.client.producer import Producer
+    from penstock.client.rebalancing import RebalanceListener
 
 __all__ = [
     "EARLIEST",
@@ -118,7 +118,13 @@ __all__ = [
     "UnsupportedByBroker",
 ]
 
-_LATER = {"Admin": "admin", "Consumer": "consumer", "Delivery": "accumulator", "Producer": "producer"}
+_LATER = {
+    "Admin": "admin",
+    "Consumer": "consumer",
+    "Delivery": "accumulator",
+    "Producer": "producer",
+    "RebalanceListener": "rebalancing",
+}
 
 
 def __getattr__(name: str) -> object:

@@ -208,6 +208,13 @@ class Consumer:
         rebalancing = self._polling.rebalancing if self._started else None
         return rebalancing.membership.generation if rebalancing is not None else -1
 
+    @property
+    def is_settled(self) -> bool:
+        """False in a group while it divides its partitions among its members: what `assignment` says then, nothing at
+        all perhaps, is about to change."""
+        rebalancing = self._polling.rebalancing if self._started else None
+        return rebalancing is None or rebalancing.is_settled
+
     # Records
 
     async def getmany(

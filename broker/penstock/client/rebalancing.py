@@ -83,6 +83,11 @@ class Rebalancing:
             return self._due or not self.handing_out
         return self._task is not None or self.membership.rejoin_needed or not self.handing_out
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether this member has its share of a generation, and knows of none that follows."""
+        return self.membership.joined and self._task is None and not self.membership.rejoin_needed
+
     async def step(self, deadline: float, has_records: bool) -> None:
         """Begins a rebalance where one is needed, and waits for it until `deadline`, or not at all where there are
         records that may be handed out meanwhile. Raises what joining ran into.

@@ -32,6 +32,7 @@ MAX_RATIO = (1, 1040, 22, 256, 44_000)
 
 FIRST_TRY = 8
 """How many times its compressed size a batch is first taken to have."""
+SMALLEST_TRY = 4096
 GROWTH = 8
 OUT_OF_SPACE = "failed to write whole buffer"
 """How cramjam words that the output does not fit."""
@@ -66,22 +67,30 @@ def decompress(codec: int, data: Buffer, max_bytes: int) -> Buffer:
         return data
     if codec == Codec.SNAPPY:
         return decompress_snappy(data, max_bytes)
-    if codec not in MODULES:
-        raise MalformedMessage(f"compression codec {codec} is unknown")
-    into = MODULES[Codec(codec)].decompress_into
-    capacity = min(max_bytes, max(len(data) * FIRST_TRY, 4096))
+    capacity = min(max_bytes, max(len(data) * FIRST_TRY, SMALLEST_TRY))
     while True:
         out = bytearray(capacity)
-        try:
-            size = into(data, out)
-        except cramjam.DecompressionError as e:
-            if str(e) != OUT_OF_SPACE:
-                raise MalformedMessage(f"damaged {Codec(codec).name.lower()} data: {e}") from None
-            if capacity >= max_bytes:
-                raise too_large(max_bytes) from None
-            capacity = min(max_bytes, capacity * GROWTH)
-            continue
-        return memoryview(out)[:size].toreadonly()
+        size = decompress_into(codec, data, out)
+        if size is not None:
+            return memoryview(out)[:size].toreadonly()
+        if capacity >= max_bytes:
+            raise too_large(max_bytes)
+        capacity = min(max_bytes, capacity * GROWTH)
+
+
+def decompress_into(codec: int, data: Buffer, out: bytearray | memoryview) -> int | None:
+    """How many bytes at the beginning of `out` are what `data` stands for; None where it has no room for them. What
+    stands behind them may have changed too. Raises MalformedMessage for what is damaged, or of an unknown codec."""
+    if codec == Codec.SNAPPY:
+        return decompress_snappy_into(data, memoryview(out))
+    if codec not in MODULES:
+        raise MalformedMessage(f"compression codec {codec} is unknown")
+    try:
+        return int(MODULES[Codec(codec)].decompress_into(data, out))
+    except cramjam.DecompressionError as e:
+        if str(e) == OUT_OF_SPACE:
+            return None
+        raise MalformedMessage(f"damaged {Codec(codec).name.lower()} data: {e}") from None
 
 
 def too_large(max_bytes: int) -> MalformedMessage:
@@ -108,21 +117,42 @@ def compress_xerial(data: Buffer) -> bytes:
 
 def decompress_snappy(data: Buffer, max_bytes: int) -> memoryview:
     """Raw or in blocks; all declared sizes are judged before anything is allocated."""
+    blocks, sizes = snappy_blocks(data)
+    if sum(sizes) > max_bytes:
+        raise too_large(max_bytes)
+    out = bytearray(sum(sizes))
+    fill_snappy(blocks, sizes, memoryview(out))
+    return memoryview(out).toreadonly()
+
+
+def decompress_snappy_into(data: Buffer, out: memoryview) -> int | None:
+    """As `decompress_into`."""
+    blocks, sizes = snappy_blocks(data)
+    if sum(sizes) > len(out):
+        return None
+    fill_snappy(blocks, sizes, out)
+    return sum(sizes)
+
+
+def snappy_blocks(data: Buffer) -> tuple[list[memoryview], list[int]]:
+    """The blocks, and what each declares that it decompresses to."""
     view = memoryview(data)
     blocks = split_xerial(view) if bytes(view[: len(XERIAL_MAGIC)]) == XERIAL_MAGIC else [view]
     try:
-        sizes = [declared_size(block) for block in blocks]
-        if sum(sizes) > max_bytes:
-            raise too_large(max_bytes)
-        out = bytearray(sum(sizes))
-        place = memoryview(out)
+        return blocks, [declared_size(block) for block in blocks]
+    except cramjam.DecompressionError as e:
+        raise MalformedMessage(f"damaged snappy data: {e}") from None
+
+
+def fill_snappy(blocks: list[memoryview], sizes: list[int], place: memoryview) -> None:
+    """The blocks one behind the other. Raises MalformedMessage where one is damaged."""
+    try:
         for block, size in zip(blocks, sizes, strict=True):
             if cramjam.snappy.decompress_raw_into(block, place[:size]) != size:
                 raise MalformedMessage(f"damaged snappy data: a block has not the {size} bytes that it declares")
             place = place[size:]
     except cramjam.DecompressionError as e:
         raise MalformedMessage(f"damaged snappy data: {e}") from None
-    return memoryview(out).toreadonly()
 
 
 def split_xerial(view: memoryview) -> list[memoryview]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from penstock.cli.consume import Options, Writing
 from penstock.client import Consumer, Producer
 from penstock.wire.batch_builder import build_batch
 from penstock.wire.record import Record
@@ -202,3 +203,27 @@ def test_a_brokers_files_are_shown_and_checked_without_a_broker(alone: Cli, tmp_
     assert all(json.loads(line) for line in shown.lines)
     path.write_bytes(batch[:-1] + bytes([batch[-1] ^ 1]))
     assert alone("log", "dump", str(path)).code == 1
+
+
+def test_a_member_has_not_finished_while_its_group_is_divided_anew(bootstrap: str, topic: str) -> None:
+    """It has given up what it read by then, and what will be its share is not told yet."""
+
+    def member() -> Consumer:
+        return Consumer(bootstrap, group_id=f"{topic}-readers", heartbeat_interval_ms=100, assignors=["range"])
+
+    async def go() -> None:
+        async with member() as quiet, member() as reader, member() as third:
+            for one in (quiet, reader):
+                one.subscribe([topic])
+            while not (quiet.assignment and reader.assignment and reader.is_settled):
+                await asyncio.gather(quiet.getmany(timeout_ms=50), reader.getmany(timeout_ms=50))
+            third.subscribe([topic])
+            joining = asyncio.create_task(third.getmany(timeout_ms=60_000))
+            while reader.assignment:
+                await reader.getmany(timeout_ms=50)
+            # The one that asks for nothing has not rejoined, so that nobody is told anything.
+            assert not await Writing(reader, Options([], "readers", None, False, False, None, False)).finished()
+            joining.cancel()
+            await asyncio.gather(joining, return_exceptions=True)
+
+    asyncio.run(go())

@@ -15,6 +15,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 import local_cluster_kit
 from local_cluster_kit import Running, is_there, until_gone
 
+from penstock.state.etcd.binary import find_etcd
+
 NAMES = ["broker-1", "broker-2", "broker-3", "etcd"]
 
 
@@ -149,6 +151,40 @@ def test_a_signal_while_a_broker_starts_ends_what_was_started(tmp_path: Path) ->
         assert len(cluster.lines_with("ending, etcd answers 200")) == 3
         assert cluster.out == [], "not all were ready"
         until_gone(list(pids.values()))
+
+
+ETCD_WHOSE_PORT_IS_TAKEN = """#!/bin/sh
+echo "$@" >> {seen}
+[ $(wc -l < {seen}) -le {times} ] && exec echo 'listen tcp 127.0.0.1:2379: bind: address already in use' >&2
+exec {etcd} "$@"
+"""
+
+
+def etcd_whose_port_is_taken(directory: Path, times: int) -> tuple[Path, dict[str, str]]:
+    """Where it writes down how it was called, and the environment in which it is found."""
+    seen, program = directory / "seen", directory / "bin" / "etcd"
+    program.parent.mkdir()
+    program.write_text(ETCD_WHOSE_PORT_IS_TAKEN.format(seen=seen, times=times, etcd=find_etcd().path))
+    program.chmod(0o755)
+    return seen, {"PATH": f"{program.parent}:{os.environ['PATH']}"}
+
+
+def test_etcd_gets_other_ports_where_somebody_took_one_before_it_listened(tmp_path: Path) -> None:
+    seen, environment = etcd_whose_port_is_taken(tmp_path, times=2)
+    with started(tmp_path / "data", environment=environment) as cluster:
+        etcd = cluster.ready()["etcd"]
+        calls = seen.read_text().splitlines()
+        assert len(set(calls)) == 3
+        assert f"--listen-client-urls={etcd} " in calls[-1]
+        assert sorted(cluster.pids()) == NAMES
+        assert cluster.end() == 0
+
+
+def test_it_is_not_tried_for_ever(tmp_path: Path) -> None:
+    _, environment = etcd_whose_port_is_taken(tmp_path, times=100)
+    with started(tmp_path / "data", environment=environment) as cluster:
+        assert cluster.ended() == 1
+        cluster.until_said("etcd did not start", "its last lines say why")
 
 
 def test_a_signal_while_etcd_starts_ends_it(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from aiokafka.codec import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.wire.compression import Codec, compress, decompress
+from penstock.wire.compression import Codec, compress, decompress, decompress_into
 from penstock.wire.schema import MalformedMessage
 
 CODECS = [c for c in Codec if c]
@@ -69,6 +69,19 @@ def test_no_more_than_the_bound_is_ever_made(codec: Codec) -> None:
             assert tracemalloc.get_traced_memory()[1] < 1.5 * bound + MIB // 2 + len(bomb)
         finally:
             tracemalloc.stop()
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_into_a_given_place_it_goes_whole_or_not_at_all(codec: Codec) -> None:
+    data = random.Random(1).randbytes(50_000) + bytes(50_000)
+    packed = compress(codec, data)
+    place = bytearray(b"\xff" * 120_000)
+    assert decompress_into(codec, packed, memoryview(place)[10:]) == len(data)
+    assert place[10 : 10 + len(data)] == data
+    assert place[:10] == b"\xff" * 10
+    for size in (0, 1, 50_000, len(data) - 1):
+        assert decompress_into(codec, packed, bytearray(size)) is None
+    assert decompress_into(codec, packed, bytearray(len(data))) == len(data)
 
 
 def test_plain_data_has_a_bound_too() -> None:

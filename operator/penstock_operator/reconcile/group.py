@@ -12,6 +12,7 @@ from penstock_operator.model.group import ConsumerGroup, ConsumerGroupStatus, Re
 from penstock_operator.ports.brokers import DELETION_POLICY, OWNER, RESET_ID, GroupState, OffsetState
 from penstock_operator.ports.kube import Happening
 from penstock_operator.reconcile import group_reset
+from penstock_operator.reconcile.group_names import CONFLICT
 from penstock_operator.reconcile.group_types import Action, Commit, GroupPlan, Observed, Settings, is_idle, is_there
 from penstock_operator.reconcile.plan import Plan
 
@@ -34,8 +35,8 @@ def reconcile(desired: ConsumerGroup, seen: Observed, at: str) -> GroupPlan:
         return _blind(desired, "Unknown", "BrokersUnreachable", seen.error, at)
     shown = shown_status(desired, seen.group)
     if seen.winner is not None:
-        why = f"the group {desired.group_id} belongs to the ConsumerGroup {seen.winner}, which is older: delete one"
-        ready = _condition(READY, "False", "Conflict", why, desired)
+        why = f"the group {desired.group_id} belongs to the ConsumerGroup {seen.winner}, which came first: delete one"
+        ready = _condition(READY, "False", CONFLICT, why, desired)
         return Plan(_with(desired, shown, (ready, _health(desired, seen.group)), at))
     actions, happenings, reset, look_again_s = _offsets(desired, seen)
     if desired.spec.paused:

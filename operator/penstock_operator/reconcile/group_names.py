@@ -14,6 +14,8 @@ from penstock_operator.model.common import API_VERSION
 from penstock_operator.model.group import ConsumerGroup
 from penstock_operator.ports.kube import Object
 
+CONFLICT = "Conflict"
+"""Why an object is not Ready whose group belongs to another one."""
 DISCOVERED = "penstock.io/discovered"
 CLUSTER_LABEL = "penstock.io/cluster"
 FIELD_MANAGER = "penstock-operator"
@@ -80,12 +82,19 @@ def discovered(cluster: Object, name: str, group_id: str) -> Object:
     }
 
 
+def has_had_it(group: ConsumerGroup) -> bool:
+    """Whether an object's status is of its group, and not of the object that the group belongs to."""
+    conditions = group.status.conditions
+    return bool(conditions) and not any(condition.reason == CONFLICT for condition in conditions)
+
+
 def winners(groups: Iterable[tuple[ConsumerGroup, bool]]) -> Mapping[str, ConsumerGroup]:
     """Of objects (and whether each is discovered) the one that each group belongs to, by group id: what somebody
-    applied comes before what was discovered, then the older one."""
-    best: dict[str, tuple[tuple[bool, str, str], ConsumerGroup]] = {}
+    applied comes before what was discovered, then the older one; of those made in one second, which is as finely as an
+    API server tells, the one that has had it."""
+    best: dict[str, tuple[tuple[bool, str, bool, str], ConsumerGroup]] = {}
     for group, is_found in groups:
-        rank = (is_found, group.metadata.creation_timestamp, group.metadata.uid)
+        rank = (is_found, group.metadata.creation_timestamp, not has_had_it(group), group.metadata.uid)
         before = best.get(group.group_id)
         if before is None or rank < before[0]:
             best[group.group_id] = (rank, group)

@@ -60,14 +60,20 @@ def _planned(desired: Topic, observed: Observed) -> TopicPlan:
 
 
 def winner_of(desired: Topic, rivals: tuple[Topic, ...]) -> Topic | None:
-    """The object that has the topic, where it is another: the oldest, of equals the one with the lesser UID."""
-    first = min((desired, *rivals), key=lambda t: (t.metadata.creation_timestamp, t.metadata.uid))
+    """The object that has the topic, where it is another."""
+    first = min((desired, *rivals), key=claim)
     return None if first.metadata.uid == desired.metadata.uid else first
+
+
+def claim(topic: Topic) -> tuple[str, bool, str]:
+    """The least of those of all objects for a topic has it: the oldest; of those made in one second, which is as finely
+    as an API server tells, the one that has had it; else the lesser UID."""
+    return topic.metadata.creation_timestamp, topic.status.topic_id is None, topic.metadata.uid
 
 
 def _conflict(desired: Topic, winner: Topic, observed: Observed) -> TopicPlan:
     message = (
-        f"topic {desired.topic_name} belongs to Topic {winner.metadata.name}, which is older: delete one of the two,"
+        f"topic {desired.topic_name} belongs to Topic {winner.metadata.name}, which came first: delete one of the two,"
         " or give another topicName"
     )
     numbers = TopicStatus(topic_name=desired.topic_name)

@@ -16,6 +16,7 @@ from penstock_operator.model.common import Key
 from penstock_operator.model.parse import InvalidResource, parse
 from penstock_operator.model.topic import Topic
 from penstock_operator.ports.kube import CLUSTERS, TOPICS, Kube, Object
+from penstock_operator.reconcile.topic import claim
 from penstock_operator.topics.batch import Batch, Look
 from penstock_operator.topics.health import Health
 from penstock_operator.topics.leftovers import Leftovers
@@ -142,7 +143,7 @@ class TopicController:
                 self._call_each(look.desired, known.rivals(look.desired))
 
     def _call_each(self, desired: Topic, rivals: Sequence[Topic]) -> None:
-        first = min((desired, *rivals), key=lambda t: (t.metadata.creation_timestamp, t.metadata.uid))
+        first = min((desired, *rivals), key=claim)
         for rival in rivals:
             says_conflict = any(c.reason == "Conflict" for c in rival.status.conditions)
             if rival.status.conditions and says_conflict == (rival is first):

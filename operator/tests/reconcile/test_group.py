@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock_operator.model.common import ClusterRef, Meta
+from penstock_operator.model.common import ClusterRef, Condition, Meta
 from penstock_operator.model.group import (
     ConsumerGroup,
     ConsumerGroupSpec,
@@ -356,6 +356,20 @@ def test_of_two_objects_for_a_group_the_applied_and_then_the_older_one_has_it() 
     found, old, new = one("found", "2020"), one("old", "2021"), one("new", "2022")
     assert winners([(found, True), (new, False), (old, False)])["g"] is old
     assert winners([(found, True)])["g"] is found
+
+
+def test_of_two_objects_made_in_the_same_second_the_one_that_has_had_the_group_keeps_it() -> None:
+    def one(uid: str, *reasons: str) -> ConsumerGroup:
+        meta = Meta(name=uid, namespace="ns", uid=uid, creation_timestamp="2026-01-01T00:00:00Z")
+        told = tuple(Condition(type="Ready", status="True", reason=reason) for reason in reasons)
+        spec = ConsumerGroupSpec(cluster_ref=ClusterRef(name="c"), group_id="g")
+        return ConsumerGroup(metadata=meta, spec=spec, status=ConsumerGroupStatus(conditions=told))
+
+    first = one("b", "Known")
+    for other in (one("a"), one("c"), one("a", "Conflict")):
+        for pair in ([first, other], [other, first]):
+            assert winners([(group, False) for group in pair])["g"] is first
+    assert winners([(one("b"), False), (new := one("a"), False)])["g"] is new
 
 
 def test_fields_that_a_newer_schema_fills_in_are_nobodys_say() -> None:

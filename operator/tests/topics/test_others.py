@@ -48,6 +48,19 @@ async def test_one_that_turns_out_to_be_older_takes_the_topic_over() -> None:
     assert world.brokers.topics_by_name["orders"].settings[OWNER] == first["metadata"]["uid"]
 
 
+async def test_one_that_was_made_in_the_same_second_does_not_take_the_topic_whatever_its_uid() -> None:
+    world = World()
+    made = world.apply("first", topicName="orders")["metadata"]["creationTimestamp"]
+    await world.settle()
+    for uid in ("00000000", "ffffffff"):
+        body = manifest(f"second-{uid}", topicName="orders")
+        body["metadata"] |= {"creationTimestamp": made, "uid": f"{uid}-0000-4000-8000-000000000000"}
+        world.kube.put(TOPICS, body)
+        await world.settle()
+        assert world.condition(f"second-{uid}", "Ready") == ("False", "Conflict")
+        assert world.condition("first", "Ready") == READY
+
+
 async def test_a_topic_that_was_there_is_adopted_and_keeps_what_the_object_does_not_say() -> None:
     world = World()
     there = world.brokers.add_topic("orders", 3, 2, {"retention.ms": "-1", "segment.ms": "5"})

@@ -1,7 +1,7 @@
 """What `source` calls: a range of a partition, answer by answer, becomes record batches.
 
 The records of many batches are put one behind the other and decoded together, so that what is done for each batch by
-itself is little, however small batches are.
+itself is little, however small batches are. Record batches own their memory: the arena is the next group's.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.wire.batch import LOG_APPEND_TIME as LOG_APPEND_TIME_BIT
+from penstock_spark.decode.arena import Arena
 from penstock_spark.decode.fields import DamagedRecord, Fields, check, read_fields
 from penstock_spark.decode.gather import gather
 from penstock_spark.decode.headers import read_headers
 from penstock_spark.decode.hops import Damaged, record_starts, walk
 from penstock_spark.decode.sections import Section, Walk
-from penstock_spark.decode.varints import Bytes, Ints, padded
+from penstock_spark.decode.varints import Bytes, Ints
 from penstock_spark.model.columns import CREATE_TIME, LOG_APPEND_TIME, SCHEMA, SCHEMA_WITH_HEADERS
 from penstock_spark.model.errors import CorruptBatch
 from penstock_spark.model.ranges import Fetched, OffsetRange
@@ -36,7 +37,8 @@ class RangeDecoder:
     def __init__(self, range_: OffsetRange, isolation: int, include_headers: bool = False) -> None:
         self.range = range_
         self.include_headers = include_headers
-        self._walk = Walk(range_, isolation)
+        self._arena = Arena()
+        self._walk = Walk(range_, isolation, self._arena)
         self._topic = pa.repeat(pa.scalar(range_.topic, pa.string()), MAX_ROWS)
         self._partition = pa.repeat(pa.scalar(range_.partition, pa.int32()), MAX_ROWS)
 
@@ -47,19 +49,19 @@ class RangeDecoder:
 
     def feed(self, fetched: Fetched) -> Iterator[pa.RecordBatch]:
         """The records of the range in this answer. Raises `CorruptBatch`."""
-        group: list[Section] = []
-        size = 0
+        arena, group = self._arena, list[Section]()
+        arena.clear()
         for section in self._walk.sections(fetched):
             group.append(section)
-            size += len(section.records)
-            if size >= GROUP_BYTES:
+            if arena.size >= GROUP_BYTES:
                 yield from self._decode(group)
-                group, size = [], 0
+                group.clear()
+                arena.clear()
         if group:
             yield from self._decode(group)
 
     def _decode(self, group: list[Section]) -> Iterator[pa.RecordBatch]:
-        source = padded(section.records for section in group)
+        source = self._arena.source()
         batches = Batches(group)
         count = int(batches.firsts[-1])
         try:
@@ -155,10 +157,10 @@ class Batches:
 
     def __init__(self, group: list[Section]) -> None:
         columns = zip(*group, strict=True)
-        records, counts, base_offsets, last_deltas, base_times, max_times, attributes = columns
+        sizes, counts, base_offsets, last_deltas, base_times, max_times, attributes = columns
         self.firsts = np.concatenate(([0], np.cumsum(np.array(counts, np.int64))))
         """The index of each batch's first record, and the number of records."""
-        self.sections = np.concatenate(([0], np.cumsum(np.fromiter(map(len, records), np.int64, len(records)))))
+        self.sections = np.concatenate(([0], np.cumsum(np.array(sizes, np.int64))))
         """Where each batch's records begin, and the end of the last."""
         self.base_offsets = np.array(base_offsets, np.int64)
         self.last_offset_deltas = np.array(last_deltas, np.int64)

@@ -172,7 +172,7 @@ def sizes_at(source: Bytes, at: Ints) -> Ints:
     return sizes
 
 
-def finish(data: bytes, begin: int, goal: int) -> Ints | None:
+def finish(data: bytearray, begin: int, goal: int) -> Ints | None:
     """The beginnings of records from `begin` up to and without `goal`."""
     starts = []
     try:

@@ -1,4 +1,4 @@
-"""The batches of an answer: which of them hold records that are wanted, and those records' bytes, decompressed.
+"""The batches of an answer: which of them hold records that are wanted; their bytes, decompressed, go into an arena.
 
 The only work that is done for each batch by itself; `decoder` does the rest for many batches at once.
 """
@@ -22,10 +22,9 @@ from penstock.wire.batch import (
     BatchHeader,
     read_header,
 )
-from penstock.wire.compression import decompress
 from penstock.wire.control_batch import parse_marker
-from penstock.wire.primitives import Buffer
 from penstock.wire.schema import MalformedMessage
+from penstock_spark.decode.arena import Arena
 from penstock_spark.model.errors import CorruptBatch
 from penstock_spark.model.ranges import READ_COMMITTED, Fetched, OffsetRange
 
@@ -38,9 +37,9 @@ LARGEST_OFFSET = (1 << 62) - 1
 
 
 class Section(NamedTuple):
-    """The records of one batch; times in ms."""
+    """The records of one batch, `size` bytes in the arena behind those of the batch before; times in ms."""
 
-    records: Buffer
+    size: int
     record_count: int
     base_offset: int
     last_offset_delta: int
@@ -52,8 +51,8 @@ class Section(NamedTuple):
 class Walk:
     """Goes through answers; `next_offset` is behind the last batch that was seen."""
 
-    def __init__(self, range_: OffsetRange, isolation: int) -> None:
-        self.range = range_
+    def __init__(self, range_: OffsetRange, isolation: int, arena: Arena) -> None:
+        self.range, self.arena = range_, arena
         self.committed_only = isolation == READ_COMMITTED
         self.next_offset = range_.start
 
@@ -62,7 +61,7 @@ class Walk:
 
         Written out rather than split into methods: of small batches there are hundreds of thousands a second.
         """
-        view = fetched.records
+        view, arena = fetched.records, self.arena
         pending = sorted(fetched.aborted, key=lambda pair: pair[1], reverse=True) if self.committed_only else []
         aborted: set[int] = set()
         start, end = self.range.start, self.range.end
@@ -108,13 +107,16 @@ class Walk:
                 if aborted and self.is_abort(read_header(view, at), view[at:behind]):
                     aborted.discard(producer_id)
             elif last >= start and count and not (attributes & TRANSACTIONAL and producer_id in aborted):
-                records: Buffer = view[at + HEADER_SIZE : behind]
+                records = view[at + HEADER_SIZE : behind]
                 if attributes & CODEC_MASK:
-                    records = self.decompressed(records, base_offset, attributes & CODEC_MASK)
-                if count * SMALLEST_RECORD > len(records):
-                    raise self.corrupt(base_offset, f"it claims {count} records in {len(records)} bytes")
+                    taken = self.decompressed(records, base_offset, attributes & CODEC_MASK)
+                else:
+                    taken = len(records)
+                    arena.put(records)
+                if count * SMALLEST_RECORD > taken:
+                    raise self.corrupt(base_offset, f"it claims {count} records in {taken} bytes")
                 yield Section(
-                    records, count, base_offset, last_offset_delta, base_timestamp_ms, max_timestamp_ms, attributes
+                    taken, count, base_offset, last_offset_delta, base_timestamp_ms, max_timestamp_ms, attributes
                 )
             at, seen = behind, last
             if last >= self.next_offset:
@@ -136,9 +138,9 @@ class Walk:
             raise self.corrupt(header.base_offset, f"its control record is damaged: {e}") from None
         return marker is not None and not marker.committed
 
-    def decompressed(self, records: Buffer, base_offset: int, codec: int) -> Buffer:
+    def decompressed(self, records: memoryview, base_offset: int, codec: int) -> int:
         try:
-            return decompress(codec, records, MAX_DECOMPRESSED_BYTES)
+            return self.arena.put_decompressed(codec, records, MAX_DECOMPRESSED_BYTES)
         except MalformedMessage as e:
             raise self.corrupt(base_offset, str(e)) from None
 

@@ -6,12 +6,9 @@ buffer has `PADDING` bytes of zeros.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
 import numpy.typing as npt
 
-from penstock.wire.primitives import Buffer
 from penstock.wire.schema import MalformedMessage
 from penstock.wire.varint import read_varlong
 
@@ -30,23 +27,19 @@ CONTINUES = np.uint64(0x80)
 
 
 class Bytes:
-    """A buffer with `PADDING` at its end. `size` does not count the padding."""
+    """The first `size` bytes of a buffer, with `PADDING` behind them; what stands behind that is something else."""
 
     __slots__ = ("data", "octets", "pairs", "shorts", "size", "words")
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytearray, size: int) -> None:
         self.data = data
-        self.size = len(data) - PADDING
-        self.octets: npt.NDArray[np.uint8] = np.frombuffer(data, np.uint8)
+        self.size = size
+        length = size + PADDING
+        self.octets: npt.NDArray[np.uint8] = np.frombuffer(data, np.uint8, length)
         # At p: the two, eight and sixteen bytes from p on.
-        self.shorts: npt.NDArray[np.uint16] = np.ndarray((len(data) - 1,), "<u2", data, strides=(1,))
-        self.words: Words = np.ndarray((len(data) - 7,), "<u8", data, strides=(1,))
-        self.pairs: npt.NDArray[np.void] = np.ndarray((len(data) - 15,), "V16", data, strides=(1,))
-
-
-def padded(parts: Iterable[Buffer]) -> Bytes:
-    """The parts one behind the other."""
-    return Bytes(b"".join([*parts, bytes(PADDING)]))
+        self.shorts: npt.NDArray[np.uint16] = np.ndarray((length - 1,), "<u2", data, strides=(1,))
+        self.words: Words = np.ndarray((length - 7,), "<u8", data, strides=(1,))
+        self.pairs: npt.NDArray[np.void] = np.ndarray((length - 15,), "V16", data, strides=(1,))
 
 
 class VarintTooLong(Exception):

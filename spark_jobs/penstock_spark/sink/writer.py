@@ -24,6 +24,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from penstock_spark.link.standing import begin_task
 from penstock_spark.model.errors import InvalidOption, PenstockSparkError
 from penstock_spark.options.sink import Delivery, SinkOptions
 from penstock_spark.sink.attempts import RESTART, BatchFailed
@@ -69,6 +70,7 @@ class Writing:
     def write(self, batches: Iterator[pa.RecordBatch]) -> TaskMessage:
         from penstock_spark.sink.task import TaskPlace, TaskWriter, Transaction  # not needed to plan
 
+        begin_task()
         context = TaskContext.get()
         assert context is not None, "Spark calls this in tasks"
         place = TaskPlace(context.partitionId(), context.attemptNumber())

@@ -15,8 +15,7 @@ from penstock_spark.model.ranges import EARLIEST, LATEST, OffsetRange
 from penstock_spark.options.source import Kind, SourceOptions
 from penstock_spark.source import losses
 from penstock_spark.source.discovery import Existing, attempts, look, require, resolve, seen
-from penstock_spark.source.reading import Task, read_task, tasks
-from penstock_spark.source.splitting import split
+from penstock_spark.source.splitting import Task, split, tasks
 
 
 class BatchReader(DataSourceReader):
@@ -33,6 +32,8 @@ class BatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if partition.value is None:
             return iter(())
+        from penstock_spark.source.reading import read_task  # not needed to plan
+
         return read_task(self._options, partition.value)
 
 

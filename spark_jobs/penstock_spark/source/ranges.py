@@ -18,7 +18,8 @@ from pyspark.sql.types import StructType
 from penstock_spark.model.columns import RANGES, RANGES_DDL
 from penstock_spark.model.ranges import OffsetRange
 from penstock_spark.options.source import SourceOptions
-from penstock_spark.source.reading import Task, read_task
+from penstock_spark.source.reading import read_task
+from penstock_spark.source.splitting import Task
 from penstock_spark.source.stream import StreamReader
 
 NAME = "penstock-ranges"

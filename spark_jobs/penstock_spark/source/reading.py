@@ -3,34 +3,22 @@ Python workers."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping
-from typing import NamedTuple
-from uuid import UUID
+from collections.abc import Generator, Iterator
 
 import pyarrow as pa
 
 from penstock_spark.decode.decoder import RangeDecoder
 from penstock_spark.link.link import Link
+from penstock_spark.link.standing import begin_task
 from penstock_spark.model.errors import OffsetGone, TopicGone
-from penstock_spark.model.ranges import OffsetRange
 from penstock_spark.options.source import SourceOptions
 from penstock_spark.source import losses
-
-
-class Task(NamedTuple):
-    """What one task reads. Pickled."""
-
-    range_: OffsetRange
-    topic_id: UUID | None
-    """Of the topic that the range was planned for, where the broker has ids: another topic of its name is not read."""
-
-
-def tasks(ranges: list[OffsetRange], ids: Mapping[str, UUID]) -> list[Task]:
-    return [Task(one, ids.get(one.topic)) for one in ranges]
+from penstock_spark.source.splitting import Task
 
 
 def read_task(options: SourceOptions, task: Task) -> Iterator[pa.RecordBatch]:
     """Raises `DataLoss` where records are gone and failOnDataLoss is true; otherwise goes on behind them."""
+    begin_task()
     link = Link.to(options.connection)
     report = losses.Losses(options.fail_on_data_loss).report
     left = task.range_

@@ -5,9 +5,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+from uuid import UUID
 
 from penstock.client.types import TopicPartition
 from penstock_spark.model.ranges import OffsetRange
+
+
+class Task(NamedTuple):
+    """What one task reads. Pickled."""
+
+    range_: OffsetRange
+    topic_id: UUID | None
+    """Of the topic that the range was planned for, where the broker has ids: another topic of its name is not read."""
+
+
+def tasks(ranges: list[OffsetRange], ids: Mapping[str, UUID]) -> list[Task]:
+    return [Task(one, ids.get(one.topic)) for one in ranges]
 
 
 def limited(

@@ -33,8 +33,7 @@ from penstock_spark.progress.offsets import StreamOffset
 from penstock_spark.source import losses
 from penstock_spark.source.changes import Changes, compare, made_anew
 from penstock_spark.source.discovery import Existing, attempts, look, missing, require, resolve, seen
-from penstock_spark.source.reading import Task, read_task, tasks
-from penstock_spark.source.splitting import limited, split
+from penstock_spark.source.splitting import Task, limited, split, tasks
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -90,6 +89,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [InputPartition(one) for one in plan(self._link(), self._options, begin, until)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        from penstock_spark.source.reading import read_task  # not needed to plan
+
         return read_task(self._options, partition.value)
 
     def _link(self) -> LinkPort:

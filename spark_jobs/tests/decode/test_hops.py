@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from penstock_spark_kit.raw import padded
 
 from penstock.wire.records import BatchBuilder
 from penstock_spark.decode import hops
 from penstock_spark.decode.hops import Damaged, hop, record_starts, stride, walk
-from penstock_spark.decode.varints import Bytes, Ints, padded
+from penstock_spark.decode.varints import Bytes, Ints
 
 
 def make(seed: int, kind: str, sizes: tuple[int, int], records: int, a_batch: int) -> tuple[Bytes, Ints]:
@@ -29,7 +30,7 @@ def make(seed: int, kind: str, sizes: tuple[int, int], records: int, a_batch: in
         parts.append(bytes(builder.body))
         sections.append(sections[-1] + len(builder.body))
         records -= a_batch
-    return padded(parts), np.array(sections[:-1])
+    return padded(*parts), np.array(sections[:-1])
 
 
 @pytest.mark.parametrize("kind", ["text", "random", "zeros"])
@@ -57,7 +58,7 @@ def test_what_is_changed_is_damaged_or_found_as_walking_finds_it(seed: int, chan
     data = bytearray(source.data[: source.size])
     for _ in range(changes):
         data[rng.randrange(len(data))] = octet
-    changed = padded([bytes(data)])
+    changed = padded(bytes(data))
     with pytest.MonkeyPatch.context() as patch:
         for name, value in (("WORTH_STRIDING", 10), ("RECORDS_A_STRETCH", 4), ("FEW_STRETCHES", 3)):
             patch.setattr(hops, name, value)
@@ -90,5 +91,5 @@ def test_what_is_changed_is_damaged_or_found_as_walking_finds_it(seed: int, chan
 )
 def test_what_holds_no_records_is_damaged(data: bytes, count: int, reason: str) -> None:
     with pytest.raises(Damaged) as caught:
-        record_starts(padded([data]), count, np.array([0]))
+        record_starts(padded(data), count, np.array([0]))
     assert reason in caught.value.reason

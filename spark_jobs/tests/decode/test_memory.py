@@ -16,7 +16,7 @@ from penstock.wire.records import build_batch
 
 BODY_BYTES = 24 << 20
 TIMES = 5.5
-"""The bytes once decompressed and once padded, eight more for each record of seven, and what Python itself wants."""
+"""The bytes once decompressed with room to spare, eight more for each record of seven, and what Python itself wants."""
 CHILD = """
 import resource, sys
 from pathlib import Path

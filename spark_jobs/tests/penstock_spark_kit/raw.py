@@ -14,6 +14,8 @@ from penstock.client.cluster import Cluster
 from penstock.wire.batch import CRC, HEADER_SIZE, LENGTH_OVERHEAD, checksum
 from penstock.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from penstock.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from penstock_spark.decode.arena import Arena
+from penstock_spark.decode.varints import Bytes
 from penstock_spark.model.ranges import Fetched
 
 CRC_OFFSET = 17
@@ -47,6 +49,16 @@ def rows_of(batches: Iterable[pa.RecordBatch]) -> list[Row]:
             pairs = None if lists is None else tuple((header["key"], header["value"]) for header in lists)
             rows.append(Row(row[0], micros // 1000, row[1], row[2], row[3], pairs))
     return rows
+
+
+def padded(*parts: bytes) -> Bytes:
+    """Records one behind the other, as a decoder has them: in memory that held others before."""
+    arena = Arena()
+    arena.put(b"\xff" * (1000 + sum(map(len, parts))))
+    arena.clear()
+    for part in parts:
+        arena.put(part)
+    return arena.source()
 
 
 def answer(log: bytes | bytearray | memoryview, aborted: Sequence[tuple[int, int]] = ()) -> Fetched:

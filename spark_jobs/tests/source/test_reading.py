@@ -14,7 +14,8 @@ from penstock_spark.link.link import Link
 from penstock_spark.model.errors import DataLoss
 from penstock_spark.model.ranges import OffsetRange
 from penstock_spark.options.source import SourceOptions
-from penstock_spark.source.reading import Task, read_task
+from penstock_spark.source.reading import read_task
+from penstock_spark.source.splitting import Task
 
 MakeTopic = Callable[..., str]
 Lose = Callable[[Broker, str], None]

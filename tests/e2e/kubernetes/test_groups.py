@@ -8,7 +8,7 @@ import pytest
 from penstock_kubernetes.kubectl import eventually
 from penstock_kubernetes.release import GROUPS, Make, Release
 
-# A group's lag is to be seen within this time of a commit.
+# A group's lag is to be seen within this time of a commit; a look that fails, on a machine that is busy, is done again.
 SHOWN_S = 10
 
 
@@ -27,26 +27,26 @@ def lag(release: Release, name: str) -> int | None:
     return None if found is None else int(found)
 
 
+def is_left_with(release: Release, name: str, records: int) -> bool:
+    """Whether its members have gone, and it has so many to read."""
+    status = release.kubectl.status(GROUPS, name)
+    return status.get("lag") == records and status.get("state") == "Empty"
+
+
 def test_a_group_appears_by_itself_with_its_lag_in_time(release: Release) -> None:
     release.penstock("consume", "numbers", "--group", "readers", "--count", "40")
-    eventually("the lag is shown", lambda: lag(release, "readers") == 60, SHOWN_S)
+    eventually("the lag is shown", lambda: is_left_with(release, "readers", 60), 2 * SHOWN_S)
     print(release.kubectl("get", GROUPS))
     found = release.kubectl.get(GROUPS, "readers") or {}
-    assert found["status"]["state"] == "Empty"
     assert found["metadata"]["ownerReferences"][0]["kind"] == "Cluster"
     assert [t["topic"] for t in found["status"]["topics"]] == ["numbers"]
 
 
 def test_its_lag_follows_what_it_reads_and_what_comes(release: Release) -> None:
     release.penstock("consume", "numbers", "--group", "readers")
-    eventually("all is read", lambda: lag(release, "readers") == 0, SHOWN_S)
+    eventually("all is read", lambda: lag(release, "readers") == 0, 2 * SHOWN_S)
     release.penstock("produce", "numbers", stdin="100\n101\n")
     eventually("two more came", lambda: lag(release, "readers") == 2, 2 * SHOWN_S)
-
-
-def settled(release: Release, name: str) -> bool:
-    status = release.kubectl.status(GROUPS, name)
-    return status.get("lag") == 0 and status.get("state") == "Empty"
 
 
 def happens(look: Callable[[], bool]) -> bool:
@@ -64,7 +64,7 @@ def test_a_steady_state_writes_nothing(release: Release) -> None:
 
     # What is not read grows older, and says so; so it is read.
     release.penstock("consume", "numbers", "--group", "readers")
-    eventually("all is read", lambda: settled(release, "readers"), 2 * SHOWN_S)
+    eventually("all is read", lambda: is_left_with(release, "readers", 0), 2 * SHOWN_S)
     before = version()
     assert not happens(lambda: version() != before)
 
@@ -77,7 +77,8 @@ def test_a_reset_is_planned_done_once_and_never_again(release: Release) -> None:
     release.penstock("consume", "numbers", "--group", "readers")
     eventually("all is read again", lambda: lag(release, "readers") == 0, 2 * SHOWN_S)
     release.kubectl("delete", GROUPS, "readers")
-    release.kubectl.apply(release.group("readers", reset=reset))
+    # The operator makes one too, which may come between what apply asks and what it does.
+    eventually("it is applied", lambda: release.kubectl.apply(release.group("readers", reset=reset)), 10)
     release.kubectl.wait(GROUPS, "readers")
     assert not happens(lambda: lag(release, "readers") not in (None, 0))
 

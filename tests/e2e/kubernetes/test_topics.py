@@ -37,7 +37,7 @@ def test_an_applied_topic_becomes_real_and_says_so(release: Release) -> None:
     columns = release.kubectl("get", TOPICS, "life")
     print(columns)
     assert "3600000" in json.dumps(described(release, "life"))
-    assert release.kubectl.events("life"), "no Event tells that the topic was created"
+    eventually("an Event tells of it", lambda: release.kubectl.events("life"), 10)
 
 
 def test_settings_follow_the_manifest_and_drift_is_repaired(release: Release) -> None:

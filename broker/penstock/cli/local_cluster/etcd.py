@@ -10,6 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 from penstock.cli.common import CommandError
+from penstock.cli.local_cluster.processes import Child, Heard
 from penstock.state.etcd.binary import find_etcd
 from penstock.state.store import StoreError
 
@@ -18,6 +19,7 @@ USUAL_PORTS = 2379, 2380
 POLL_S = 0.05
 ANSWER_S = 2.0
 MAX_ANSWER_BYTES = 4096
+ADDRESS_TAKEN = "address already in use"
 QUOTA_BYTES = 4 << 30
 """Beyond it etcd takes no more writes: more than local clusters need, less than a disk that was filled by mistake."""
 
@@ -88,6 +90,30 @@ def command(program: str, directory: Path, client_port: int, peer_port: int) -> 
 def environment(given: Mapping[str, str] = os.environ) -> dict[str, str]:
     """etcd reads its flags from ETCD_* variables too: those of another etcd are not for this one."""
     return {name: value for name, value in given.items() if not name.startswith("ETCD_")}
+
+
+class Listening:
+    """Takes etcd's lines and hands them on; `was_taken` is whether one says that somebody else has a port."""
+
+    def __init__(self, write: Heard) -> None:
+        self._write = write
+        self.was_taken = False
+
+    def __call__(self, line: str) -> None:
+        self.was_taken = self.was_taken or ADDRESS_TAKEN in line
+        self._write(line)
+
+
+async def serves(child: Child, client_port: int) -> bool:
+    """True once etcd serves and has a leader, False where it ended before that."""
+    healthy, ended = asyncio.create_task(until_healthy(client_port)), asyncio.create_task(child.wait())
+    try:
+        await asyncio.wait([healthy, ended], return_when=asyncio.FIRST_COMPLETED)
+        return not ended.done()
+    finally:
+        healthy.cancel()
+        ended.cancel()
+        await asyncio.gather(healthy, ended, return_exceptions=True)
 
 
 async def until_healthy(client_port: int) -> None:

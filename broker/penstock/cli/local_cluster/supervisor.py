@@ -22,6 +22,8 @@ STOP_S = 60.0
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 30.0
 """Before a process is started again: twice as long each time, until it has run for longer than that."""
+PORT_TRIES = 5
+"""Ports are chosen before etcd listens: somebody else may have one by then."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 READY = "ready "
 
@@ -116,16 +118,28 @@ class Supervisor:
         if warning is not None:
             self.console.say(f"warning: {warning}")
         self.cluster.etcd_directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for tries_left in reversed(range(PORT_TRIES)):
+            member, client_port, heard = await self.begin_etcd(program)
+            if await etcd.serves(member.child, client_port):
+                member.ready.set()
+                break
+            if not heard.was_taken or not tries_left:
+                break
+            self.console.say("somebody took a port of etcd's before it could: it is started again with others")
+        self._watches.append(asyncio.create_task(self.watch(member)))
+        await member.ready.wait()
+
+    async def begin_etcd(self, program: str) -> tuple[Member, int, etcd.Listening]:
+        """(etcd, its port for clients, what hears whether it could have its ports)"""
         client_port, peer_port = etcd.choose_ports(wants_usual=self.cluster.options.port != 0)
         command = etcd.command(program, self.cluster.etcd_directory, client_port, peer_port)
-        write = self.line_writer("etcd")
+        heard = etcd.Listening(self.line_writer("etcd"))
         # It ends at once when asked to, and may lose data when it is killed.
-        child = Child("etcd", command, write, write, etcd.environment(), orphan_signal=signal.SIGTERM)
-        self.etcd = Member(child, "until it is back, nothing that is kept in it can change")
+        child = Child("etcd", command, heard, heard, etcd.environment(), orphan_signal=signal.SIGTERM)
+        self.etcd = member = Member(child, "until it is back, nothing that is kept in it can change")
         self.endpoints = [f"http://{etcd.HOST}:{client_port}"]
-        await self.watched(self.etcd)
-        await etcd.until_healthy(client_port)
-        self.etcd.ready.set()
+        await self.begin(member)
+        return member, client_port, heard
 
     def broker(self, number: int, log_format: str) -> Member:
         options = self.cluster.broker(number, self.endpoints, log_format)
@@ -160,11 +174,14 @@ class Supervisor:
 
     # --- watching
 
-    async def watched(self, member: Member) -> None:
+    async def begin(self, member: Member) -> None:
         try:
             await member.child.start()
         except OSError as e:
             raise CommandError(f"{member.child.name} cannot be started: {e}") from e
+
+    async def watched(self, member: Member) -> None:
+        await self.begin(member)
         self._watches.append(asyncio.create_task(self.watch(member)))
 
     async def watch(self, member: Member) -> None:

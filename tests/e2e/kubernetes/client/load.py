@@ -1,6 +1,7 @@
 """Produces until it is told to stop, and verifies what was acknowledged: run where the brokers' names resolve.
 
-load.py produce BOOTSTRAP TOPIC RATE RUN    until standard input ends; then one JSON line: what was acknowledged
+load.py produce BOOTSTRAP TOPIC RATE RUN    until standard input ends; a JSON line when the first message is
+                                            acknowledged, and one at the end: what was acknowledged
 load.py verify BOOTSTRAP TOPIC              takes that line on standard input; exit code 1 where something is lost
 load.py once BOOTSTRAP TOPIC                a message there and back, as soon as that works: one JSON line
 
@@ -80,6 +81,8 @@ def produce(bootstrap: str, topic: str, rate: float, run: str) -> int:
             failures.append(str(error))
             return
         acknowledged.add(int((message.value() or b"").split(b":")[1]))
+        if len(acknowledged) == 1:
+            print(json.dumps({"begun": True}), flush=True)
         partition, now = message.partition() or 0, time.monotonic()
         pause = now - last_ack.get(partition, now)
         longest_pause_s[partition] = max(longest_pause_s.get(partition, 0.0), pause)
@@ -130,8 +133,8 @@ def read_all(bootstrap: str, topic: str, run: str) -> dict[int, list[int]]:
     until = time.monotonic() + PATIENCE_S
     ends: dict[int, int] = {}
     while not ends:
-        partitions = consumer.list_topics(topic, timeout=20).topics[topic].partitions
         try:
+            partitions = consumer.list_topics(topic, timeout=20).topics[topic].partitions
             ends = {p: consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=20)[1] for p in partitions}
         except Exception:
             if time.monotonic() > until:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import select
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-from penstock_kubernetes.kubectl import Kubectl
+from penstock_kubernetes.kubectl import Kubectl, run
 
 SCRIPTS = Path(__file__).resolve().parents[1] / "client"
 POD = "e2e-client"
+BEGIN_S = 120
 
 
 class Clients:
@@ -45,18 +47,15 @@ class Clients:
         return [self._exec_in, programs.get(here[0], here[0]), *here[1:]]
 
     def run(self, *command: str, stdin: str = "", timeout_s: float = 240) -> str:
-        result = subprocess.run(
-            self.command(*command), input=stdin, capture_output=True, text=True, timeout=timeout_s, check=False
-        )
-        assert result.returncode == 0, f"{command}: exit code {result.returncode}\n{result.stdout}\n{result.stderr}"
-        return result.stdout
+        return run(*self.command(*command), stdin=stdin, timeout_s=timeout_s)
 
     def load(self, bootstrap: str, topic: str, rate: float = 200) -> Load:
         return Load(self, bootstrap, topic, rate)
 
 
 class Load:
-    """A producer that goes on while the block runs. Then `summary` has what it was told, and `verify` reads it."""
+    """A producer that goes on while the block runs, which begins when its first message is acknowledged. Then `summary`
+    has what it was told, and `verify` reads it."""
 
     def __init__(self, clients: Clients, bootstrap: str, topic: str, rate: float) -> None:
         self._clients, self._bootstrap, self._topic, self._rate = clients, bootstrap, topic, rate
@@ -70,6 +69,11 @@ class Load:
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
+        assert self._process.stdout is not None, "the output is a pipe"
+        came, _, _ = select.select([self._process.stdout], [], [], BEGIN_S)
+        if not came or not self._process.stdout.readline():
+            self._process.kill()
+            raise AssertionError(f"nothing was acknowledged in {BEGIN_S} s: {self._process.communicate()[1]}")
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -19,23 +19,31 @@ class Refused(Exception):
 
 def run(*command: str, stdin: str | None = None, timeout_s: float = 120) -> str:
     """Standard output. Raises `Refused` with standard error."""
-    result = subprocess.run(
-        command, input=stdin, capture_output=True, text=True, timeout=timeout_s, check=False, errors="replace"
-    )
+    try:
+        result = subprocess.run(
+            command, input=stdin, capture_output=True, text=True, timeout=timeout_s, check=False, errors="replace"
+        )
+    except subprocess.TimeoutExpired as late:
+        raise Refused(str(late)) from None
     if result.returncode:
         raise Refused(f"{' '.join(command)}: exit code {result.returncode}\n{result.stdout}\n{result.stderr}".strip())
     return result.stdout
 
 
 def eventually(what: str, look: Callable[[], T | None], patience_s: float = 120, every_s: float = 0.5) -> T:
-    """What `look` finds, once that is true. Fails naming what was waited for and what was seen last."""
+    """What `look` finds, once that is true. Fails naming what was waited for and what was seen last. A command that
+    fails meanwhile, as one may on a machine that is busy, has found nothing."""
     until = time.monotonic() + patience_s
     while True:
-        found = look()
+        seen: object
+        try:
+            found = seen = look()
+        except Refused as refused:
+            found, seen = None, refused
         if found:
             return found
         if time.monotonic() > until:
-            raise AssertionError(f"not within {patience_s:.0f} s: {what} (last seen: {found!r})")
+            raise AssertionError(f"not within {patience_s:.0f} s: {what} (last seen: {seen!r})")
         time.sleep(every_s)
 
 

@@ -89,7 +89,7 @@ class Release:
         eventually(f"namespace {self.namespace} is gone", gone, 180)
         mine = [line for line in run("kubectl", "get", "pv", "--no-headers").splitlines() if self.namespace in line]
         for line in mine:
-            run("kubectl", "delete", "pv", line.split()[0], "--wait=false")
+            run("kubectl", "delete", "pv", line.split()[0], "--ignore-not-found", "--wait=false")
 
     def _options(self) -> list[str]:
         options = []

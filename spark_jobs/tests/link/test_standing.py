@@ -1,0 +1,34 @@
+"""What a worker process loaded stays out of the collector's sight, from its second task on."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+CHILD = """
+import gc
+from penstock_spark.link.standing import begin_task
+
+counts, later = [], []
+for task in range(3):
+    begin_task()
+    counts.append(gc.get_freeze_count())
+    garbage = type("Garbage", (), {})()
+    garbage.itself = garbage
+    died = []
+    import weakref
+    weakref.finalize(garbage, died.append, task)
+    del garbage
+    gc.collect()
+    assert died == [task], "garbage of a task is collected behind it"
+    later += [[] for _ in range(5000)]
+print(*counts)
+"""
+
+
+def test_what_stays_is_frozen_once_and_garbage_is_still_found() -> None:
+    done = subprocess.run([sys.executable, "-c", CHILD], capture_output=True, text=True, check=True)
+    first, second, third = map(int, done.stdout.split())
+    assert first == 0, "the process may have no other task"
+    assert second > 1000
+    assert third < second + 1000, "what came later is not frozen"
