@@ -54,11 +54,17 @@ class Peer(Contender):
         connection.wait_until_answering(address, deadline)
 
 
+_reserved: list[socket.socket] = []
+
+
 def free_port() -> int:
-    """A port of 127.0.0.1 that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port of 127.0.0.1 that nobody gets by chance while this process lives: on Linux only who asks for that very
+    port, as servers do with SO_REUSEADDR, can listen on one to which a socket is bound that does not listen."""
+    reserved = socket.socket()
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reserved.bind(("127.0.0.1", 0))
+    _reserved.append(reserved)
+    return int(reserved.getsockname()[1])
 
 
 def _raise_open_file_limit() -> None:

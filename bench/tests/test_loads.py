@@ -77,7 +77,7 @@ def test_producing_without_a_broker_fails_in_time(topic: str) -> None:
         client.run(spec)
 
 
-@pytest.mark.parametrize("seconds", [0.0, 0.3])
+@pytest.mark.parametrize("seconds", [0.0, 3.0])
 def test_consuming_reads_the_whole_topic_as_often_as_it_says(broker: Broker, topic: str, seconds: float) -> None:
     _produce(broker, topic, 5_000)
     metrics = client.run(
@@ -110,7 +110,7 @@ def test_consuming_more_than_there_is_fails_in_time(broker: Broker, topic: str) 
         seconds=0.3,
         limit_s=0.5,
     )
-    with pytest.raises(client.ClientFailed, match="only 11 of 12 messages"):
+    with pytest.raises(client.ClientFailed, match=r"only \d+ of 12 messages"):
         client.run(spec)
 
 

@@ -164,7 +164,7 @@ class Cluster:
             if not missing:
                 return
             error = self.metadata.errors.get(missing[0], ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            if error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and attempt >= (3 if self.auto_create_topics else 1):
+            if error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and attempt >= self._unknown_tries():
                 self._topics.discard(missing[0])
                 raise UnknownTopic(f"topic {missing[0]!r} does not exist: create it first (penstock topic create)")
             if not BrokerError(error).retriable:
@@ -172,6 +172,11 @@ class Cluster:
                 raise BrokerError(error, f"topic {missing[0]!r}")
             await asyncio.sleep(self.backoff.delay_s(attempt))
             attempt += 1
+
+    def _unknown_tries(self) -> int:
+        """After how many more answers that there is no such topic that is believed: of several brokers, another one may
+        not have heard yet of a topic that was created a moment ago (together 1.5 s)."""
+        return 5 if len(self.metadata.brokers) > 1 else 3 if self.auto_create_topics else 1
 
     async def _keep_fresh(self) -> None:
         attempt = 0

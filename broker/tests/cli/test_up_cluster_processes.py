@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -81,13 +82,21 @@ def test_with_restart_it_is_started_again_at_the_same_address(tmp_path: Path) ->
         assert cluster.end() == 0
 
 
+def answers(etcd: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{etcd}/health", timeout=10) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
 def test_a_killed_etcd_comes_back_with_restart_and_with_what_it_held(tmp_path: Path) -> None:
     with started(tmp_path, "restart") as cluster:
         etcd = cluster.ready()["etcd"]
         before = cluster.pids()["etcd"]
         os.kill(before, signal.SIGTERM)
         cluster.until_said("etcd", "it is started again")
-        cluster.until(lambda: cluster.pids().get("etcd", before) != before)
+        cluster.until(lambda: cluster.pids().get("etcd", before) != before and answers(etcd))
         assert cluster.end() == 0
         assert len(cluster.lines_with("etcd answers 200")) == 3, f"at {etcd} again"
 

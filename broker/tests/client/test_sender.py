@@ -154,7 +154,7 @@ async def test_no_more_requests_are_under_way_than_allowed(scripted: ScriptedBro
 
 async def test_a_full_buffer_makes_send_wait_and_then_fail(scripted: ScriptedBroker) -> None:
     scripted.always = "silent"
-    producer = producer_of(scripted, buffer_memory=3_000, max_block_ms=50)
+    producer = producer_of(scripted, buffer_memory=3_000, max_block_ms=500)
     await producer.start()
     with pytest.raises(BufferFull, match="3000 bytes"):
         await send_numbers(producer, 1_000, 1)

@@ -107,9 +107,12 @@ class Story:
         """Waits for a batch that has written files that do not count yet, kills the driver, starts another."""
         driver, table = self._drivers[jobs.ARCHIVE], jobs.table(self.settings.directory, jobs.ARCHIVE)
         batch: int | None = None
+        deadline = time.monotonic() + self.settings.seconds + FINISH_TIMEOUT_S
         while batch is None:
             await asyncio.sleep(POLL_S)
             driver.check()
+            if time.monotonic() > deadline:
+                raise DemoFailed(f"{jobs.ARCHIVE} was not caught while it wrote a batch: there are too few flights")
             if self._produced >= KILL_FROM_SHARE * self._total:
                 batch = writing(driver, table)
         pid, produced = driver.pid, self._produced

@@ -80,14 +80,17 @@ def job(penstock: Broker, topic: Callable[..., str], tmp_path: Path) -> Iterator
 def kill_while_it_writes(job: subprocess.Popen[bytes], home: Path, batch: int, kind: str) -> None:
     """When there is a file of this batch, which does not count yet."""
     deadline_s = time.monotonic() + LIMIT_S
+    killed: list[int] = []
     while not list((home / "lake" / "_penstock").glob(f"*/staging/{batch}/*.parquet")):
         assert job.poll() is None, (home / "log").read_text(errors="replace")
         assert time.monotonic() < deadline_s, (home / "log").read_text(errors="replace")
         time.sleep(0.01)
-    killed = [pid for pid, command in descendants(job.pid).items() if kind in command]
+        # Looked for before, as looking takes its time, and so does writing the file.
+        killed = [pid for pid, command in descendants(job.pid).items() if kind in command]
     assert killed, f"no {kind} runs"
     for pid in killed:
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def test_an_executor_and_then_a_worker_that_are_killed_at_work_lose_and_double_nothing(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,12 +40,10 @@ SHORT = "kafka.delivery.timeout.ms: 2000, kafka.request.timeout.ms: 2000"
 def east(tmp_path: Path) -> Iterator[tuple[Broker, Relay]]:
     """Another cluster, behind a link that can be cut."""
     relay = Relay()
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        relay.upstream = free.getsockname()[1]
     home = tmp_path / "east"
     home.mkdir()
     broker = Broker(home, (*SETTINGS, f"advertised.listeners=PLAINTEXT://127.0.0.1:{relay.port}"))
-    broker.port = relay.upstream
+    relay.upstream = broker.port
     try:
         broker.start()
         yield broker, relay

@@ -52,7 +52,6 @@ class Broker:
                 sys.executable, "-m", "penstock.cli", "up", "--data", str(directory / "data"),
                 "--port", "0", "--http-port", "0",
                 "--set", "group.initial.rebalance.delay.ms=500",
-                "--set", "group.min.session.timeout.ms=1000",
                 stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=errors, **OPTIONS,
             )  # fmt: skip
         try:
