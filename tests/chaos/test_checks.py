@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 from penstock_chaos.checks import findings, longest_pause_s
 from penstock_chaos.history import SOURCE, TARGET, WORKERS, Told
+from penstock_chaos.loads.produce_confluent import NOT_TOLD
 from penstock_crash.journal import Entry
 from penstock_simulation.history import History, Outcome, Write
 
@@ -151,6 +152,14 @@ def test_a_broken_promise_is_found(change: Callable[[Run], None], kind: str) -> 
     run = Run()
     change(run)
     assert kind in {finding.kind for finding in findings(run.told())}
+
+
+def test_what_was_acknowledged_without_its_offset_is_there_wherever_it_is() -> None:
+    run = Run()
+    run.producer[-1][2] = NOT_TOLD
+    assert findings(run.told()) == []
+    lose_a_record(run)
+    assert "lost" in {finding.kind for finding in findings(run.told())}
 
 
 def test_an_unanswered_commit_may_have_happened_or_not() -> None:

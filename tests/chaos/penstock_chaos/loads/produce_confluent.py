@@ -1,7 +1,7 @@
 """Idempotent producers with acks=all on confluent-kafka: numbered records to each partition, one life after another.
 
-Options: topic, partitions, name, pause_s. Journal: `send` writer, partition, number, value, time; `ack` value, offset,
-time; `broken` what no cluster should do to an idempotent producer.
+Options: topic, partitions, name, pause_s. Journal: `send` writer, partition, number, value, time; `ack` value, offset
+(or `NOT_TOLD`), time; `broken` what no cluster should do to an idempotent producer.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ from penstock_crash.journal import JournalWriter
 
 from penstock_chaos.loads.common import FAST_RECONNECT, body, now, start
 
+NOT_TOLD = -1
+"""The offset of a record that librdkafka takes for written because the broker took one with a later sequence number: it
+was, by a leader whose answer did not come."""
 UNDER_WAY = 60
 """Records of a partition that wait for their acknowledgement at most: the others go on while one has no leader."""
 
@@ -44,7 +47,8 @@ class Writer:
         def delivered(error: KafkaError | None, message: Message) -> None:
             self.under_way[partition] -= 1
             if error is None:
-                self.journal.write("ack", value, message.offset(), now())
+                offset = message.offset()
+                self.journal.write("ack", value, NOT_TOLD if offset is None else offset, now())
             elif not self.fatal:
                 self.journal.write("broken", f"{self.name}: {value} was given up: {error}")
 
