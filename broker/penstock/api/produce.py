@@ -82,29 +82,25 @@ class ProduceApi:
 
     def handle_alike(self, connection: Connection, frame: memoryview, likeness: Likeness) -> bool:
         """Serves a request that begins as one before it did, one batch at the least cost; False where it does not."""
-        places = likeness.places(frame)
-        if places is None:
-            return False
+        single = likeness.single(frame)
+        if single is None:
+            return self.handle_several(connection, frame, likeness)
         started = self.stats.now_s()
+        correlation_id, index, start, size = single
         acks = likeness.acks
-        (correlation_id,) = I32.unpack_from(frame, CORRELATION_AT)
-        index, start, size = places[0]
         leader = self.replicas.hosted.get((likeness.topic, index))
         if (
             leader is None
             or leader.log.active is None
-            or len(places) > 1
             or self.backlog.queues
             or (acks != ALL and not self.replicas.may_serve())
         ):
-            request = ProduceFrame(None, acks, likeness.timeout_ms, [(likeness.topic, places)])
-            asked = Asked(connection.open_exchange(), request, likeness.version, correlation_id, started)
-            self.take(connection, frame, asked)
-            return True
+            return self.handle_several(connection, frame, likeness)
         batch = frame[start : start + size]
         done = leader.append(batch, acks == ALL)
         batch.release()
-        if done.error or not acks or (acks == ALL and leader.high_watermark < done.required_offset):
+        error, base_offset, time_ms, required_offset, _ = done
+        if error or not acks or (acks == ALL and leader.high_watermark < required_offset):
             request = ProduceFrame(None, acks, likeness.timeout_ms, [])
             results: list[PartitionResult] = []
             waits: list[Unsettled] = []
@@ -113,8 +109,20 @@ class ProduceApi:
             self.conclude(asked, [(likeness.topic, results)], waits, failed)
         else:
             self.stats.observe(ApiKey.PRODUCE, self.stats.now_s() - started)
-            time_ms, start_offset = done.log_append_time_ms, leader.log.start_offset
-            connection.answer(likeness.answer(correlation_id, index, done.base_offset, time_ms, start_offset))
+            start_offset = leader.log.start_offset
+            connection.answer(likeness.answer(correlation_id, index, base_offset, time_ms, start_offset))
+        return True
+
+    def handle_several(self, connection: Connection, frame: memoryview, likeness: Likeness) -> bool:
+        """As above, for requests with several batches, and those that may have to wait."""
+        places = likeness.places(frame)
+        if places is None:
+            return False
+        started = self.stats.now_s()
+        (correlation_id,) = I32.unpack_from(frame, CORRELATION_AT)
+        request = ProduceFrame(None, likeness.acks, likeness.timeout_ms, [(likeness.topic, places)])
+        asked = Asked(connection.open_exchange(), request, likeness.version, correlation_id, started)
+        self.take(connection, frame, asked)
         return True
 
     def take(self, connection: Connection, frame: memoryview, asked: Asked) -> None:

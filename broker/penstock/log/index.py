@@ -153,10 +153,6 @@ class Indexes:
             times.add(max_timestamp_ms, max_relative_offset)
 
     @property
-    def full(self) -> bool:
-        return len(self.offsets.positions) >= MAX_ENTRIES
-
-    @property
     def unwritten(self) -> int:
         """Entries of the offset index that are not in its file."""
         return len(self.offsets) - self.offset_written

@@ -154,15 +154,16 @@ class PartitionLog:
         if active is None or active.must_end(size, end_offset, header.max_timestamp_ms, self.config, self.max_age_ms):
             end = self.end_offset
             active = self.roll(base_offset if base_offset - end > WIDE_GAP else end)
-        file = active.file if active.indexes is not None else None
-        file = file or self.open_active(active)
+        file = active.file
+        if file is None or active.indexes is None:
+            file = self.open_active(active)
         try:
             file.append(batch)
         except OSError as e:
             self.append_failed(active, file, e)
-        position = active.size
-        if position >= active.indexed_until or header.max_timestamp_ms > active.max_timestamp_ms:
-            active.note(position, base_offset, header.max_timestamp_ms, self.config.index_interval_bytes)
+        position, timestamp_ms = active.size, header.max_timestamp_ms
+        if position >= active.indexed_until or timestamp_ms > active.max_timestamp_ms:
+            active.note(position, base_offset, timestamp_ms, self.config.index_interval_bytes)
         active.size = position + size
         active.touched = active.unsynced = True
         active.end_offset = self.end_offset = end_offset

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from penstock.config.values import TopicConfig
 from penstock.log.file_pool import Pooled
-from penstock.log.index import Indexes
+from penstock.log.index import MAX_ENTRIES, Indexes
 
 MAX_RELATIVE_OFFSET = (1 << 31) - 1
 WIDE_GAP = 1 << 30
@@ -114,8 +114,8 @@ class Segment(Pooled):
         if max_timestamp_ms > self.max_timestamp_ms:
             self.max_timestamp_ms = max_timestamp_ms
             self.max_timestamp_offset = base_offset
-        if self.first_timestamp_ms < 0:
-            self.first_timestamp_ms = max_timestamp_ms
+            if self.first_timestamp_ms < 0:
+                self.first_timestamp_ms = max_timestamp_ms
         if position >= self.indexed_until:
             indexes = self.indexes
             if indexes is None:
@@ -129,14 +129,14 @@ class Segment(Pooled):
         position = self.size
         if position == 0:
             return end_offset - 1 - self.base_offset > MAX_RELATIVE_OFFSET
-        first = self.first_timestamp_ms
+        end = position + size
         indexes = self.indexes
         return (
-            position + size > config.segment_bytes
-            or position + size > MAX_POSITION
+            end > config.segment_bytes
+            or end > MAX_POSITION
             or end_offset - 1 - self.base_offset > MAX_RELATIVE_OFFSET
-            or (timestamp_ms - first > max_age_ms and first >= 0)
-            or (indexes is not None and indexes.full)
+            or (timestamp_ms - self.first_timestamp_ms > max_age_ms and self.first_timestamp_ms >= 0)
+            or (indexes is not None and len(indexes.offsets.positions) >= MAX_ENTRIES)
         )
 
     def seal(self, now_ms: int) -> None:

@@ -61,6 +61,8 @@ class LeaderHost(Protocol):
         """The leader's log has failed: another should lead."""
 
 
+new = tuple.__new__
+"""What `Appended` does, but for a call in Python."""
 VERDICTS = {
     Verdict.OUT_OF_ORDER: (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "a batch before this one is missing"),
     Verdict.FENCED: (ErrorCode.INVALID_PRODUCER_EPOCH, "a newer instance of this producer has taken over"),
@@ -177,9 +179,9 @@ class Leader(Partition):
         self.unseen_bytes += len(batch)
         if self.isr is not None:
             self.on_growth()
-        if not self.config.flushes_each_batch:
+        if not self.flushes_each_batch:
             self.advance()
-        return Appended(0, header.base_offset, append_time_ms, self.log.end_offset)
+        return new(Appended, (0, header.base_offset, append_time_ms, self.log.end_offset, None))
 
     def hold_up(self, header: BatchHeader, code: ErrorCode, message: str) -> Appended:
         """Refuses a batch for a reason that passes."""
@@ -372,7 +374,7 @@ class Leader(Partition):
         Below min.insync.replicas it stands still, so that who leaves the ISR then has all that is committed (KIP-966).
         """
         log = self.log
-        reached = log.flushed_offset if self.config.flushes_each_batch else log.end_offset
+        reached = log.flushed_offset if self.flushes_each_batch else log.end_offset
         if self.isr is not None:
             reached = self.high_watermark if self.under_min_isr else self.isr.flushed_everywhere(reached)
         if reached <= self.high_watermark or self.ended:
@@ -390,8 +392,9 @@ class Leader(Partition):
         if self.readers:
             for reader in list(self.readers):
                 reader.on_data(max(grown, 1))
-        for tail in self.tails.values():
-            tail.on_news(False)
+        if self.tails:
+            for tail in self.tails.values():
+                tail.on_news(False)
 
     # What is deleted
 

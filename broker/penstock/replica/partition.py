@@ -37,6 +37,7 @@ class Partition:
         "config",
         "deleted",
         "ended",
+        "flushes_each_batch",
         "high_watermark",
         "index",
         "leader_epoch",
@@ -64,6 +65,7 @@ class Partition:
         self.leader_epoch = leader_epoch
         self.log, self.producers, self.clock = log, producers, clock
         self.config: TopicConfig = log.config
+        self.flushes_each_batch = log.config.flushes_each_batch
         assert high_watermark <= log.end_offset, f"{high_watermark} is past the end of {log}"
         self.high_watermark = high_watermark
         self.deleted = False
@@ -101,7 +103,7 @@ class Partition:
 
     def written_end(self) -> int:
         """Up to where the log counts as this broker's: what is on its disk, unless the topic relaxes that."""
-        return self.log.flushed_offset if self.config.flushes_each_batch else self.log.end_offset
+        return self.log.flushed_offset if self.flushes_each_batch else self.log.end_offset
 
     def end_of_epoch(self, epoch: int) -> tuple[int, int]:
         """(the largest epoch up to `epoch` that wrote, the first offset of the next one); (-1, -1) where unknown."""
@@ -109,7 +111,7 @@ class Partition:
 
     def reconfigure(self, config: TopicConfig) -> None:
         """Takes new settings; data that they count as written counts at once."""
-        self.config = config
+        self.config, self.flushes_each_batch = config, config.flushes_each_batch
         self.log.reconfigure(config)
         self.on_flushed(self.log)
 

@@ -69,7 +69,7 @@ class FrameReader:
     has completed: for as much it gets a buffer at once, while the pool can trust it.
     """
 
-    __slots__ = ("end", "held_bytes", "needed", "own", "pool", "proven_bytes", "rest", "start", "view")
+    __slots__ = ("end", "held_bytes", "most_bytes", "needed", "own", "pool", "proven_bytes", "rest", "start", "view")
 
     def __init__(self, pool: BufferPool) -> None:
         self.pool = pool
@@ -84,6 +84,7 @@ class FrameReader:
         """Size of the incomplete frame, its size field included; 0 while that is not known."""
         self.held_bytes = 0
         self.proven_bytes = 0
+        self.most_bytes = pool.max_request_bytes
 
     @property
     def incomplete(self) -> bool:
@@ -123,21 +124,20 @@ class FrameReader:
     def next_frame(self) -> memoryview | None:
         """The next whole frame, without its size field; None where more is needed. Raises ProtocolViolation."""
         view = self.own if self.own is not None else self.view
-        start = self.start
-        available = self.end - start
-        if available < 4:
+        start = self.start + 4
+        if start > self.end:
             self.needed = 0
             return None
         assert view is not None, "bytes are available, so they are somewhere"
-        (size,) = SIZE.unpack_from(view, start)
-        if not 0 <= size <= self.pool.max_request_bytes:
-            most = self.pool.max_request_bytes
+        (size,) = SIZE.unpack_from(view, start - 4)
+        if not 0 <= size <= self.most_bytes:
+            most = self.most_bytes
             raise ProtocolViolation(f"a request claims {size} bytes: 0 to {most} are taken (socket.request.max.bytes)")
-        self.needed = size + 4
-        if available < size + 4:
+        stop = start + size
+        if stop > self.end:
+            self.needed = size + 4
             return None
-        start += 4
-        self.start = stop = start + size
+        self.start = stop
         if size > self.proven_bytes:
             self.proven_bytes = size
         self.needed = 0
@@ -145,6 +145,9 @@ class FrameReader:
 
     def settle(self) -> None:
         """Puts what is left where it can wait; gives back what is no longer needed."""
+        if self.start == self.end and not self.held_bytes:  # mostly
+            self.view = None
+            return
         view = self.own if self.own is not None else self.view
         if view is None:
             return

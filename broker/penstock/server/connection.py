@@ -49,6 +49,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         "ready",
         "reason",
         "resuming",
+        "stale_after_s",
         "tail",
         "touched",
         "transport",
@@ -72,7 +73,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.dispatching = self.resuming = self.lost = False
         self.reason: CloseReason | None = None
         self.likeness: Likeness | None = None
-        self.touched = 0.0
+        self.touched = self.stale_after_s = 0.0
 
     # -- the transport's calls
 
@@ -98,7 +99,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         hub = self.hub
         hub.stats.bytes_in += nbytes
         now = hub.loop.time()
-        if now - self.touched > hub.idle.exactness_s:
+        if now > self.stale_after_s:
             self.touch(now)
         self.reader.received(nbytes)
         self.process()
@@ -142,7 +143,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.dispatching = True
         try:
             while not self.reason:
-                if self.owes_much(limits):
+                if (self.head is not None or self.unsent_bytes > limits.max_unsent_bytes) and self.owes_much(limits):
                     self.flush()
                     if self.owes_much(limits):
                         self.pause(OWES_ANSWERS)
@@ -154,6 +155,8 @@ class ServerConnection(asyncio.BufferedProtocol):
                 self.frame_bytes = len(frame)
                 hub.handler(self, frame)
                 frame.release()
+                if reader.start == reader.end and self.head is None and self.unsent_bytes <= limits.max_unsent_bytes:
+                    break  # nothing is left, and nothing is owed
         except ProtocolViolation as e:
             self.violation(str(e))
         except Exception as e:
@@ -233,12 +236,12 @@ class ServerConnection(asyncio.BufferedProtocol):
             self.on_settled()
 
     def on_sent(self, size: int, released: int) -> None:
-        self.hub.stats.bytes_out += size
+        hub = self.hub
+        hub.stats.bytes_out += size
         self.unsent_bytes -= released
-        if size:
-            now = self.hub.loop.time()
-            if now - self.touched > self.hub.idle.exactness_s:
-                self.touch(now)
+        now = hub.loop.time()
+        if now > self.stale_after_s and size:
+            self.touch(now)
         if self.paused & (OWES_ANSWERS | CLOSING):
             self.on_settled()
 
@@ -292,8 +295,9 @@ class ServerConnection(asyncio.BufferedProtocol):
                 self.transport.resume_reading()
 
     def touch(self, now: float) -> None:
-        """Something has moved."""
+        """Something has moved, which is not worth a note again before `stale_after_s`."""
         self.touched = now
+        self.stale_after_s = now + self.hub.idle.exactness_s
         self.hub.idle.touch(self)
 
     # -- the end

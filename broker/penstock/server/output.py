@@ -163,19 +163,12 @@ class SocketOutput(Output):
 
     def send(self, parts: Sequence[Part]) -> None:
         """Most answers are small buffers that go out at once, in one call where several are due together."""
-        buffers = [part for part in parts if not isinstance(part, LogSlice)]
-        several = len(buffers) > 1
-        if (
-            self.queue is not None
-            or self.waiting
-            or len(buffers) < len(parts)
-            or (several and sum(map(len, buffers)) > JOINED_BYTES)
-        ):
+        whole = None if self.queue is not None or self.waiting else joined(parts)
+        if whole is None:
             super().send(parts)
             return
         if self.lost or self.is_closing():
             return
-        whole = b"".join(buffers) if several else buffers[0]
         try:
             sent = os.write(self.fd, whole)
         except BlockingIOError:
@@ -355,6 +348,16 @@ class SocketOutput(Output):
             self.second.close()
             self.second = None
         super().close()
+
+
+def joined(parts: Sequence[Part]) -> Buffer | None:
+    """The parts as one buffer; None where there are slices among them, or too much to copy."""
+    if len(parts) == 1:
+        part = parts[0]
+        return None if isinstance(part, LogSlice) else part
+    buffers = [part for part in parts if not isinstance(part, LogSlice)]
+    few = len(buffers) == len(parts) and sum(map(len, buffers)) <= JOINED_BYTES
+    return b"".join(buffers) if few else None
 
 
 class TransportOutput(Output):

@@ -24,6 +24,10 @@ CORRELATION_AT, BEHIND = 4, 8
 """The one field of the head that differs, and what follows it."""
 PLACE = struct.Struct(">iBBBB")
 """A partition's index, and its batch's size plus one: a varint, which has no more bytes below 256 MiB."""
+ONE = 2
+"""How one partition is counted."""
+NO_TAGS = bytes(3)
+"""Behind the last batch: of its partition, its topic, and the request."""
 MAX_PARTITIONS = 126
 """So many are counted in one byte."""
 ANSWER_TAIL = 9
@@ -36,8 +40,8 @@ class Likeness:
     """What requests of a connection have in common."""
 
     __slots__ = (
-        "acks", "answer_head", "answer_size", "answer_tail", "answer_whole", "before", "behind", "end", "misses_left",
-        "timeout_ms", "topic", "version",
+        "acks", "answer_head", "answer_size", "answer_tail", "answer_whole", "before", "behind", "end", "head",
+        "misses_left", "timeout_ms", "topic", "version",
     )  # fmt: skip
 
     def __init__(self, frame: memoryview, end: int, version: int, topic: Topic, acks: int, timeout_ms: int) -> None:
@@ -45,12 +49,43 @@ class Likeness:
         self.topic, self.acks, self.timeout_ms, self.version = topic, acks, timeout_ms, version
         self.before, self.behind = bytes(frame[:CORRELATION_AT]), bytes(frame[BEHIND:end])
         self.end = end
+        self.head = struct.Struct(f">{CORRELATION_AT}si{end - BEHIND}sBiBBBB")
+        """All of a request for one partition up to its batch's size."""
         self.misses_left = MISSES
         answer = bytes(encode_produce_response(0, version, [(topic, [PartitionResult(0)])]))
         self.answer_head = answer[BEHIND : -ANSWER_TAIL - RESULT.size]
         self.answer_tail = answer[-ANSWER_TAIL:]
         self.answer_size = len(answer) - 4
         self.answer_whole = struct.Struct(f">ii{len(self.answer_head)}sihqqq{ANSWER_TAIL}s")
+
+    def single(self, frame: memoryview) -> tuple[int, int, int, int] | None:
+        """(correlation id, partition, where its batch begins, the batch's size) of a request for one partition; None
+        for one that is not alike, or that this cannot read."""
+        head = self.head
+        if len(frame) < head.size:
+            return None
+        before, correlation_id, behind, counted, index, a, b, c, d = head.unpack_from(frame)
+        if behind != self.behind or counted != ONE or before != self.before:
+            return None
+        start = head.size
+        if a < 0x80:
+            size = a
+            start -= 3
+        elif b < 0x80:
+            size = a - 0x80 | b << 7
+            start -= 2
+        elif c < 0x80:
+            size = a - 0x80 | b - 0x80 << 7 | c << 14
+            start -= 1
+        elif d < 0x80:
+            size = a - 0x80 | b - 0x80 << 7 | c - 0x80 << 14 | d << 21
+        else:
+            return None
+        size -= 1
+        if size < 0 or frame[start + size :].tobytes() != NO_TAGS:
+            return None
+        self.misses_left = 0
+        return correlation_id, index, start, size
 
     def places(self, frame: memoryview) -> list[BatchPlace] | None:
         """Where the batches of a request lie; None for one that is not alike, or that this cannot read."""

@@ -12,7 +12,7 @@ from penstock.wire.apis import ApiKey
 from penstock.wire.frame import parse_request_header, request_head
 from penstock.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from penstock.wire.produce_alike import MISSES, Likeness, learn
-from penstock.wire.produce_frame import PartitionResult, Topic, encode_produce_response, parse_produce
+from penstock.wire.produce_frame import BatchPlace, PartitionResult, Topic, encode_produce_response, parse_produce
 from penstock.wire.schema import MalformedMessage
 
 VERSIONS = range(9, 14)
@@ -41,6 +41,15 @@ def known(version: int, topic: str = "flights") -> Likeness:
     return found
 
 
+def read(likeness: Likeness, frame: memoryview) -> list[BatchPlace] | None:
+    """Where the batches lie. One that is alone is found in the short way too, and nothing else is."""
+    places = likeness.places(frame)
+    alone = places[0] if places is not None and len(places) == 1 else None
+    correlation_id = int.from_bytes(frame[4:8], "big", signed=True)
+    assert likeness.single(frame) == (None if alone is None else (correlation_id, *alone))
+    return places
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("size", SIZES)
 def test_a_batch_is_found_where_it_lies(version: int, size: int) -> None:
@@ -49,7 +58,7 @@ def test_a_batch_is_found_where_it_lies(version: int, size: int) -> None:
     found = learnt(frame)
     assert found is not None, "a request of any size can be learnt from"
     for likeness in (found, known(version)):
-        places = likeness.places(memoryview(frame))
+        places = read(likeness, memoryview(frame))
         assert places is not None
         ((index, start, length),) = places
         assert (index, frame[start : start + length]) == (0, batch)
@@ -63,7 +72,7 @@ def test_each_of_several_batches_is_found(version: int, count: int) -> None:
     header = parse_request_header(frame)
     ((topic, places),) = parse_produce(frame, header.body_offset, version).topics
     likeness = known(version)
-    assert likeness.places(frame) == places
+    assert read(likeness, frame) == places
     assert likeness.topic == topic
 
 
@@ -71,32 +80,34 @@ def test_each_of_several_batches_is_found(version: int, count: int) -> None:
 def test_another_head_is_not_alike(version: int) -> None:
     likeness = known(version)
     frame = frame_of(version, [bytes(80)])
-    assert likeness.places(memoryview(frame)) is not None
+    assert read(likeness, memoryview(frame)) is not None
     for at in (*range(4), *range(8, likeness.end)):
         other = frame.copy()
         other[at] ^= 1
-        assert likeness.places(memoryview(other)) is None, f"byte {at} differs"
+        assert read(likeness, memoryview(other)) is None, f"byte {at} differs"
     for at in range(4, 8):
         other = frame.copy()
         other[at] ^= 1
-        assert likeness.places(memoryview(other)) is not None, "a correlation id is always another"
+        assert read(likeness, memoryview(other)) is not None, "a correlation id is always another"
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_request_that_is_cut_or_longer_is_left_to_the_general_parser(version: int) -> None:
+@pytest.mark.parametrize("sizes", [(80, 300), (80,), (300,)])
+def test_a_request_that_is_cut_or_longer_is_left_to_the_general_parser(version: int, sizes: tuple[int, ...]) -> None:
     likeness = known(version)
-    frame = frame_of(version, [bytes(80), bytes(300)])
+    frame = frame_of(version, [bytes(size) for size in sizes])
     for end in range(len(frame)):
-        assert likeness.places(memoryview(frame[:end])) is None
-    assert likeness.places(memoryview(frame + b"\0")) is None
+        assert read(likeness, memoryview(frame[:end])) is None
+    assert read(likeness, memoryview(frame + b"\0")) is None
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_what_it_reads_of_damaged_requests_the_general_parser_reads_too(version: int) -> None:
+@pytest.mark.parametrize("sizes", [(80, 300), (300,)])
+def test_what_it_reads_of_damaged_requests_the_general_parser_reads_too(version: int, sizes: tuple[int, ...]) -> None:
     rng = random.Random(version)
     likeness = known(version)
-    frame = frame_of(version, [bytes(80), bytes(300)])
-    read = 0
+    frame = frame_of(version, [bytes(size) for size in sizes])
+    taken = 0
     for _ in range(20_000):
         damaged = frame.copy()
         for _ in range(rng.randrange(1, 4)):
@@ -104,13 +115,13 @@ def test_what_it_reads_of_damaged_requests_the_general_parser_reads_too(version:
                 (0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256))
             )
         view = memoryview(damaged)
-        places = likeness.places(view)
+        places = read(likeness, view)
         if places is None:
             continue
-        read += 1
+        taken += 1
         header = parse_request_header(view)
         assert parse_produce(view, header.body_offset, version).topics == [(likeness.topic, places)]
-    assert read > 100, "most damage is in the batches, which are not looked at here"
+    assert taken > 100, "most damage is in the batches, which are not looked at here"
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -122,9 +133,9 @@ def test_requests_of_other_kinds_are_not_taken_up(version: int) -> None:
     tagged = frame_of(version, [bytes(80)])[:-1] + b"\x01\xce\x0f\x03abc"
     assert learnt(tagged) is None
     likeness = known(version)
-    assert likeness.places(memoryview(frame_of(version, [None]))) is None
-    assert likeness.places(memoryview(frame_of(version, [bytes(70)] * 127))) is None
-    assert likeness.places(memoryview(tagged)) is None
+    assert read(likeness, memoryview(frame_of(version, [None]))) is None
+    assert read(likeness, memoryview(frame_of(version, [bytes(70)] * 127))) is None
+    assert read(likeness, memoryview(tagged)) is None
 
 
 def test_the_old_encoding_is_left_to_the_general_parser() -> None:
@@ -144,9 +155,10 @@ def test_the_answer_is_that_of_the_general_encoder(version: int, topic: str) -> 
 def test_it_is_learnt_anew_after_a_request_that_was_alike_or_many_that_were_not() -> None:
     likeness = known(9)
     assert [likeness.misses() for _ in range(MISSES + 1)] == [False] * MISSES + [True], "it was never of use"
-    likeness = known(9)
-    assert likeness.places(memoryview(frame_of(9, [bytes(80)]))) is not None
-    assert likeness.misses(), "the producer has gone on to something else"
+    for finds in (Likeness.places, Likeness.single):
+        likeness = known(9)
+        assert finds(likeness, memoryview(frame_of(9, [bytes(80)]))) is not None
+        assert likeness.misses(), "the producer has gone on to something else"
 
 
 def test_malformed_requests_stay_malformed_for_the_general_parser() -> None:
