@@ -76,7 +76,7 @@ MORE = (
         name="acknowledged-when-written-alike",
         says="acks=all is answered as soon as the batch is in the page cache, where the request is like the last one",
         file="api/produce.py",
-        old=" or (acks == ALL and leader.high_watermark < done.required_offset):\n",
+        old=" or (acks == ALL and leader.high_watermark < required_offset):\n",
         new=":\n",
         caught_by=(GUARDS + "test_a_broker_whose_disk_does_not_answer_acknowledges_nothing",),
     ),
@@ -84,7 +84,7 @@ MORE = (
         name="high-watermark-unflushed",
         says="consumers see, and acks=all counts, what is not on disk yet",
         file="replica/leader.py",
-        old="        reached = log.flushed_offset if self.config.flushes_each_batch else log.end_offset\n"
+        old="        reached = log.flushed_offset if self.flushes_each_batch else log.end_offset\n"
         "        if self.isr is not None:\n",
         new="        reached = log.end_offset\n        if self.isr is not None:\n",
         caught_by=(GUARDS + "test_only_what_was_flushed_counts_when_more_was_written_meanwhile",),
