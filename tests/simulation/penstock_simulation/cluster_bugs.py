@@ -26,7 +26,7 @@ HUNTED: tuple[tuple[Bug, Hunt], ...] = (
             "follower-reports-unflushed",
             "a follower reports as flushed what it has only written",
             "replica/partition.py",
-            "return self.log.flushed_offset if self.config.flushes_each_batch else self.log.end_offset",
+            "return self.log.flushed_offset if self.flushes_each_batch else self.log.end_offset",
             "return self.log.end_offset",
         ),
         Hunt(("power_loss_everywhere", "disk_slow")),
