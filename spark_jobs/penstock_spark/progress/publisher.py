@@ -26,12 +26,14 @@ class Publisher:
         self._changed = threading.Condition()
         self._waiting: dict[tuple[Connection, str], dict[TopicPartition, int]] = {}
         self._published: dict[tuple[Connection, str], dict[TopicPartition, int]] = {}
-        self._busy = False
+        self._busy = self._closed = False
         self._thread: threading.Thread | None = None
 
     def publish(self, connection: Connection, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Returns at once. What the group has already is not committed again."""
         with self._changed:
+            if self._closed:
+                return
             known = self._published.get((connection, group), {}) | self._waiting.get((connection, group), {})
             news = {one: offset for one, offset in offsets.items() if known.get(one) != offset}
             if not news:
@@ -47,6 +49,11 @@ class Publisher:
         with self._changed:
             return self._changed.wait_for(lambda: not self._waiting and not self._busy, timeout_s)
 
+    def close(self) -> None:
+        """What comes later, when the ways to the brokers may be closed, is not published."""
+        with self._changed:
+            self._closed = True
+
     def _work(self) -> None:
         while True:
             with self._changed:
@@ -61,6 +68,8 @@ class Publisher:
             except PenstockSparkError as error:
                 # The query goes on: its checkpoint is what counts, and the next batch publishes newer offsets.
                 log.warning("the offsets of group %r could not be committed: %s", target[1], error)
+            except Exception:  # the thread is for all groups, and for all batches to come
+                log.warning("the offsets of group %r could not be committed", target[1], exc_info=True)
             finally:
                 with self._changed:
                     self._busy = False

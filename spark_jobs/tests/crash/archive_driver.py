@@ -32,7 +32,7 @@ to:
   path: {home}/{format}
   partition_by: [{column}]
   compact: {{every_batches: 3, min_files: 2}}
-trigger: {{once: true}}
+trigger: {{{trigger}}}
 """
 SQL = "sql: SELECT value, CAST(value AS INT) % 3 AS part, partition, offset FROM source"
 
@@ -41,7 +41,13 @@ def job(format_: str, direct: bool, words: argparse.Namespace) -> Job:
     column, query = ("partition", "") if direct else ("part", SQL)
     return job_of(
         JOB.format(
-            format=format_, query=query, column=column, brokers=words.brokers, topic=words.topic, home=words.home
+            format=format_,
+            query=query,
+            column=column,
+            brokers=words.brokers,
+            topic=words.topic,
+            home=words.home,
+            trigger="every: 1h" if words.waits else "once: true",
         )
     )
 
@@ -52,6 +58,7 @@ def main() -> None:
     parser.add_argument("--topic", required=True)
     parser.add_argument("--home", type=Path, required=True)
     parser.add_argument("--direct", choices=FORMATS, required=True)
+    parser.add_argument("--waits", action="store_true", help="look for new data now and in an hour, and do not end")
     words = parser.parse_args()
     home = words.home / "spark"
     home.mkdir(exist_ok=True)

@@ -1,4 +1,5 @@
-"""The driver is killed; in the end every row is in the Parquet folder and in the Delta table exactly once.
+"""The driver is killed; in the end every row is in the Parquet folder and in the Delta table exactly once, and after
+each restart the groups show how far the archives are.
 
 `python spark_jobs/tests/crash/test_archive_crash.py --kills 30` kills more often than the suite does.
 """
@@ -11,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -23,12 +24,13 @@ import pytest  # noqa: E402
 from deltalake import DeltaTable  # noqa: E402
 from penstock_spark_kit.broker import Broker  # noqa: E402
 from penstock_spark_kit.drivers import DEADLINE_S, DriverProcess, complaints  # noqa: E402
-from penstock_spark_kit.topics import Rec, eventually, make_topic, produce  # noqa: E402
-
-from penstock.client import TopicPartition  # noqa: E402
-from penstock_spark.link.link import Link  # noqa: E402
-from penstock_spark.model.connection import Connection  # noqa: E402
-from penstock_spark.model.ranges import LATEST, READ_COMMITTED  # noqa: E402
+from penstock_spark_kit.standing import (  # noqa: E402
+    Standing,
+    by_partition,
+    come_right_with_nothing_new,
+    write_numbers,
+)
+from penstock_spark_kit.topics import make_topic  # noqa: E402
 
 DRIVER = HERE / "archive_driver.py"
 ROWS_FOR_A_KILL = 2_000
@@ -39,19 +41,20 @@ TARGETS = ("parquet", "delta")
 
 
 class Driver(DriverProcess):
-    def __init__(self, home: Path, brokers: str, topic: str, direct: str) -> None:
-        options = ("--brokers", brokers, "--topic", topic, "--home", str(home), "--direct", direct)
+    def __init__(self, home: Path, brokers: str, topic: str, direct: str, *more: str) -> None:
+        options = ("--brokers", brokers, "--topic", topic, "--home", str(home), "--direct", direct, *more)
         super().__init__(DRIVER, home, *options)
 
-    def lives_for(self, home: Path, steps: int, delay_s: float) -> None:
-        """Until so many batches more have come through, and a while longer: on a slow machine as on a fast one it dies
-        at work. With no step it dies at its start."""
+    def reaches(self, home: Path, steps: int, standings: Collection[Standing]) -> None:
+        """Returns when so many batches more have come through: on a slow machine as on a fast one it dies at work. With
+        no step it dies at its start."""
         begun = steps_of(home)
         deadline_s = time.monotonic() + DEADLINE_S
         while self.process.poll() is None and steps_of(home) < begun + steps:
             assert time.monotonic() < deadline_s, complaints(home)
+            for standing in standings:
+                standing.check_not_ahead()
             time.sleep(0.01)
-        time.sleep(delay_s)
 
 
 def steps_of(home: Path) -> int:
@@ -82,36 +85,62 @@ def numbers(table: pa.Table) -> Counter[int]:
     return Counter(map(int, table["value"].to_pylist()))
 
 
-def lag(brokers: str, topic: str, group: str) -> int:
-    link = Link.to(Connection(brokers))
-    partitions = [TopicPartition(topic, p) for p in range(PARTITIONS)]
-    committed = link.committed(group, partitions)
-    ends = link.offsets(dict.fromkeys(partitions, LATEST), READ_COMMITTED)
-    return sum(ends[tp] - (committed[tp][0] if tp in committed else 0) for tp in partitions)
+def write(brokers: str, topic: str, first: int, count: int) -> None:
+    write_numbers(brokers, topic, PARTITIONS, range(first, first + count))
 
 
 def killed_at_random(brokers: str, topic: str, home: Path, kills: int, seed: int, direct: str) -> None:
-    """`direct`: the target that is written without a query. Raises AssertionError where a row lacks or is double."""
+    """`direct`: the target that is written without a query. Raises AssertionError where a row lacks or is double, or a
+    group does not show what is done."""
     tell(f"seed {seed}")
     chance = random.Random(seed)
+    standings = {
+        name: Standing(brokers, topic, PARTITIONS, f"spark-archive-{name}", home / f"checkpoint-{name}")
+        for name in TARGETS
+    }
     total = ROWS_FOR_A_KILL * kills
-    produce(brokers, topic, [Rec(str(n).encode(), partition=n % PARTITIONS) for n in range(total)])
+    write(brokers, topic, 0, total)
     hit = False
     for number in range(kills):
+        if number and chance.random() < 0.5:
+            write(brokers, topic, total, ROWS_FOR_A_KILL)
+            total += ROWS_FOR_A_KILL
+        done = {name: standing.done() for name, standing in standings.items()}
         driver = Driver(home, brokers, topic, direct)
         steps = chance.randint(0, MAX_STEPS) if number else MAX_STEPS // 2
         delay_s = chance.uniform(0, MAX_DELAY_S)
-        driver.lives_for(home, steps, delay_s)
+        driver.reaches(home, steps, standings.values())
+        if steps:
+            for name, standing in standings.items():
+                standing.comes_right(done[name])
+        time.sleep(delay_s)
+        by_itself = driver.process.poll() == 0
         driver.kill()
-        there = {name: len(found) for name, found in rows(home).items()}
+        found = rows(home)
+        for name, standing in standings.items():
+            standing.check_not_ahead(by_partition(found[name], PARTITIONS))
+            if by_itself:
+                standing.check_exact()
+                assert standing.lag() == total - len(found[name])
+        there = {name: len(numbers) for name, numbers in found.items()}
         hit = hit or any(0 < count < total for count in there.values())
-        tell(f"kill {number + 1}, {delay_s:.2f} s after step {steps}: {there} of {total} rows")
+        lags = {name: standing.lag() for name, standing in standings.items()}
+        tell(f"kill {number + 1}, {delay_s:.2f} s after step {steps}: {there} of {total} rows, lag {lags}")
     assert hit, "no driver was killed at work"
-    assert Driver(home, brokers, topic, direct).end(), complaints(home)
+    ends(Driver(home, brokers, topic, direct), home, standings, total)
+    come_right_with_nothing_new(
+        standings.values(), lambda: Driver(home, brokers, topic, direct, "--waits"), lambda: complaints(home)
+    )
+
+
+def ends(driver: Driver, home: Path, standings: Mapping[str, Standing], total: int) -> None:
+    """A life to the end: each row is there once, and the groups show that nothing is left, whatever they showed."""
+    assert driver.end(), complaints(home)
     for name, found in rows(home).items():
         assert found == Counter(range(total)), f"{name}: {len(found)} of {total} rows, {found.most_common(3)}"
-    for name in TARGETS:
-        eventually(f"lag of {name} is 0", lambda name=name: not lag(brokers, topic, f"spark-archive-{name}"))  # type: ignore[misc]
+    for standing in standings.values():
+        standing.check_exact()
+        assert standing.lag() == 0
 
 
 @pytest.mark.timeout(900)

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from penstock_spark_kit.broker import Broker
-from penstock_spark_kit.topics import Rec, ask_admin, produce
+from penstock_spark_kit.topics import Rec, ask_admin, eventually, produce
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
 
 import penstock_spark
 from penstock_spark.progress.listener import ProgressListener
@@ -88,3 +97,114 @@ def test_two_sources_of_one_query_have_groups_of_their_own(
     settled(spark, tracked)
     assert lag(penstock, f"{one}-group") == {(one, 0): 0}
     assert lag(penstock, f"{two}-group") == {(two, 0): 0}
+
+
+class Restarted:
+    """A query whose driver died between the end of a batch and the commit: the group says 0, the checkpoint 2."""
+
+    def __init__(self, spark: SparkSession, penstock: Broker, name: str, home: Path) -> None:
+        self.spark, self.penstock, self.name, self.home = spark, penstock, name, home
+        self.group = f"{name}-group"
+        produce(penstock.bootstrap, name, [b"a", b"b"])
+        # Under another group's name, as nothing but a crash keeps the commit from the query's own.
+        run(reading(spark, penstock, name, **{"penstock.progress.group": f"{name}-other"}), home, name)
+
+    def start(self, batch: Callable[[DataFrame, int], None] = lambda frame, batch: None) -> StreamingQuery:
+        frame = reading(self.spark, self.penstock, self.name, **{"penstock.progress.group": self.group})
+        writer = frame.writeStream.queryName(self.name).option("checkpointLocation", str(self.home / "checkpoint"))
+        return writer.foreachBatch(batch).trigger(processingTime="1 hour").start()
+
+    def shows(self, expected: int) -> None:
+        eventually(
+            f"a lag of {expected}, {lag(self.penstock, self.group)}",
+            lambda: lag(self.penstock, self.group) == {(self.name, 0): expected},
+        )
+
+
+def test_a_query_that_waits_for_new_data_shows_what_was_finished_before_its_restart(
+    spark: SparkSession, penstock: Broker, topic: MakeTopic, tmp_path: Path, tracked: ProgressListener
+) -> None:
+    """Its next event is an hour away."""
+    restarted = Restarted(spark, penstock, topic(), tmp_path)
+    query = restarted.start()
+    try:
+        restarted.shows(0)
+        assert query.isActive
+    finally:
+        query.stop()
+
+
+def test_a_query_in_its_first_batch_shows_what_was_finished_before_its_restart(
+    spark: SparkSession, penstock: Broker, topic: MakeTopic, tmp_path: Path, tracked: ProgressListener
+) -> None:
+    restarted = Restarted(spark, penstock, topic(), tmp_path)
+    produce(penstock.bootstrap, restarted.name, [b"c"])
+    seen = threading.Event()
+    query = restarted.start(lambda frame, batch: assert_(seen.wait(LIMIT_S)))
+    try:
+        restarted.shows(1)
+        seen.set()
+        restarted.shows(0)
+    finally:
+        seen.set()
+        query.stop()
+
+
+def test_a_query_that_fails_in_its_first_batch_shows_what_was_finished_before(
+    spark: SparkSession, penstock: Broker, topic: MakeTopic, tmp_path: Path, tracked: ProgressListener
+) -> None:
+    restarted = Restarted(spark, penstock, topic(), tmp_path)
+    produce(penstock.bootstrap, restarted.name, [b"c"])
+    query = restarted.start(lambda frame, batch: assert_(False))
+    with pytest.raises(StreamingQueryException):
+        query.awaitTermination(LIMIT_S)
+    restarted.shows(1)
+
+
+class Held(StreamingQueryListener):
+    """Keeps from the listeners after it that batches have ended, until they are let go."""
+
+    def __init__(self) -> None:
+        self.come = threading.Semaphore(0)
+        self.let_go = threading.Semaphore(0)
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None: ...  # noqa: N802
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+        self.come.release()
+        assert_(self.let_go.acquire(timeout=LIMIT_S))
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None: ...  # noqa: N802
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None: ...  # noqa: N802
+
+
+@pytest.fixture
+def held(spark: SparkSession, tracked: ProgressListener) -> Iterator[Held]:
+    first = Held()
+    spark.streams.removeListener(tracked)
+    spark.streams.addListener(first)
+    spark.streams.addListener(tracked)
+    yield first
+    first.let_go.release(100)
+    spark.streams.removeListener(first)
+
+
+def test_a_program_that_ends_with_its_query_shows_the_last_batch(
+    spark: SparkSession, penstock: Broker, topic: MakeTopic, tmp_path: Path, tracked: ProgressListener, held: Held
+) -> None:
+    """Spark tells listeners of it later than the query ends."""
+    name = topic()
+    options = {"penstock.progress.group": f"{name}-group", "maxOffsetsPerTrigger": "1"}
+    produce(penstock.bootstrap, name, [b"a", b"b"])
+    run(reading(spark, penstock, name, **options), tmp_path, name)
+    assert held.come.acquire(timeout=LIMIT_S)
+    assert tracked.flush(LIMIT_S)
+    assert lag(penstock, f"{name}-group") == {(name, 0): 0}
+    # The first batch's end, told of now, is no step back.
+    held.let_go.release()
+    assert held.come.acquire(timeout=LIMIT_S)
+    assert tracked._publisher.flush(LIMIT_S)
+    assert lag(penstock, f"{name}-group") == {(name, 0): 0}
+
+
+def assert_(holds: bool) -> None:
+    assert holds

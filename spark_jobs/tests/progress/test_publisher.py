@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 
+import pytest
+
 from penstock.client import TopicPartition
 from penstock_spark.model.connection import Connection
 from penstock_spark.model.errors import Unavailable
@@ -20,7 +22,7 @@ LIMIT_S = 30.0
 class Broker:
     """Takes commits once it is `open`."""
 
-    def __init__(self, *failures: bool) -> None:
+    def __init__(self, *failures: Exception) -> None:
         self.open = threading.Event()
         self.asked = threading.Event()
         self.failures = list(failures)
@@ -29,8 +31,8 @@ class Broker:
     def commit(self, connection: Connection, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         self.asked.set()
         assert self.open.wait(LIMIT_S)
-        if self.failures and self.failures.pop(0):
-            raise Unavailable("not now")
+        if self.failures:
+            raise self.failures.pop(0)
         self.taken.append((group, dict(offsets)))
 
 
@@ -57,13 +59,25 @@ def test_what_a_group_has_already_is_not_committed_again() -> None:
     assert broker.taken == [("g", {A: 1}), ("g", {B: 2})]
 
 
-def test_a_commit_that_fails_is_made_up_for_by_the_next() -> None:
-    broker = Broker(True)
+@pytest.mark.parametrize("failure", [Unavailable("not now"), RuntimeError("nobody thought of it")], ids=repr)
+def test_a_commit_that_fails_is_made_up_for_by_the_next(failure: Exception) -> None:
+    broker = Broker(failure)
     broker.open.set()
     publisher = Publisher(broker.commit)
     publisher.publish(HERE, "g", {A: 1})
     assert publisher.flush(LIMIT_S)
     publisher.publish(HERE, "g", {A: 1})
+    assert publisher.flush(LIMIT_S)
+    assert broker.taken == [("g", {A: 1})]
+
+
+def test_when_closed_nothing_more_is_committed() -> None:
+    broker = Broker()
+    broker.open.set()
+    publisher = Publisher(broker.commit)
+    publisher.publish(HERE, "g", {A: 1})
+    publisher.close()
+    publisher.publish(HERE, "g", {A: 2})
     assert publisher.flush(LIMIT_S)
     assert broker.taken == [("g", {A: 1})]
 
