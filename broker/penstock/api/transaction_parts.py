@@ -13,7 +13,7 @@ from penstock.group.offsets import Commit
 from penstock.state.view import ClusterView
 from penstock.txn.markers import LocalMarkers
 from penstock.txn.offsets import TxnCommit, TxnOffsets
-from penstock.txn.places import OFFSETS_TOPIC, OFFSETS_TOPIC_ID, Ending, Target
+from penstock.txn.places import OFFSETS_TOPIC, OFFSETS_TOPIC_ID, UNNUMBERED, Ending, Target
 from penstock.txn.state_machine import Producer, Verified
 from penstock.txn.verification import Verifier
 from penstock.wire.control_batch import Marker
@@ -86,7 +86,9 @@ class TransactionPartsApi:
             )
         marker = Marker(asked.producer_id, asked.producer_epoch, asked.transaction_result, asked.coordinator_epoch)
         targets = [target for topic in asked.topics for target in self.targets(topic)]
-        return marker_result(asked, await self.markers.send(Ending(marker, asked.transaction_number), targets))
+        # Beside a broker that is alone there are no coordinators, whatever the request says.
+        number = UNNUMBERED if self.groups.is_alone else asked.transaction_number
+        return marker_result(asked, await self.markers.send(Ending(marker, number), targets))
 
     def targets(self, asked: WritableTxnMarkerTopic) -> list[Target]:
         """Coordinators say which topic they mean; people have its name."""

@@ -146,12 +146,14 @@ class Leader(Partition):
                 return Appended(code, message=message)
         return self.write(batch, header)
 
-    def write_marker(self, marker: Marker) -> Appended:
+    def write_marker(self, marker: Marker, *, by_hand: bool = False) -> Appended:
         """Ends a producer's transaction. One that is repeated is not written again, and counts when all that is
         written does."""
         producers, log = self.producers, self.log
         if self.under_min_isr:
             return Appended(ErrorCode.NOT_ENOUGH_REPLICAS, message=self.too_few())
+        if by_hand:
+            marker = producers.by_hand(marker)
         error = producers.check_marker(marker)
         if error:
             return Appended(error, message="a newer coordinator, or a newer epoch of the producer, has written here")

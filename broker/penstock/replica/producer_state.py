@@ -134,6 +134,13 @@ class ProducerState:
             return ErrorCode.INVALID_PRODUCER_EPOCH
         return ErrorCode.NONE
 
+    def by_hand(self, marker: Marker) -> Marker:
+        """The marker as somebody may write it who is no coordinator: in the name of the last one that wrote here. A
+        greater epoch would have the real one refused from then on."""
+        entry = self.entries.get(marker.producer_id)
+        known = NO_COORDINATOR if entry is None else entry.coordinator_epoch
+        return marker._replace(coordinator_epoch=min(marker.coordinator_epoch, known))
+
     def is_marked(self, marker: Marker) -> bool:
         """Whether writing a marker would change nothing, as it, or one like it, was the last that came."""
         entry = self.entries.get(marker.producer_id)

@@ -56,7 +56,7 @@ class LocalMarkers:
             is_old = target.leader_epoch < partition.leader_epoch
             done(ErrorCode.FENCED_LEADER_EPOCH if is_old else ErrorCode.UNKNOWN_LEADER_EPOCH)
             return
-        written = partition.write_marker(ending.marker)
+        written = partition.write_marker(ending.marker, by_hand=ending.number == UNNUMBERED)
         if written.error:
             done(written.error)
         elif partition.high_watermark >= written.required_offset:

@@ -215,6 +215,25 @@ async def test_a_marker_that_comes_too_late_is_not_written(tmp_path: Path) -> No
         assert partition.last_stable_offset == 2
 
 
+@pytest.mark.parametrize("wrote", [True, False])
+async def test_a_marker_by_hand_does_not_take_the_coordinators_place(tmp_path: Path, wrote: bool) -> None:
+    async with opened_data_path(tmp_path) as path:
+        partition = await path.partition()
+        sequence = 0
+        if wrote:
+            produce(partition, 1, sequence)
+            assert partition.write_marker(Marker(1, 0, True, 6)).error == 0
+            sequence = 1
+        produce(partition, 1, sequence)
+        assert partition.write_marker(Marker(1, 0, False, 2**31 - 1), by_hand=True).error == 0
+        await path.flushed()
+        assert partition.last_stable_offset == partition.log.end_offset
+        produce(partition, 1, sequence + 1)
+        assert partition.write_marker(Marker(1, 0, True, 6)).error == 0
+        await path.flushed()
+        assert partition.last_stable_offset == partition.log.end_offset
+
+
 @pytest.mark.parametrize("clean", [True, False])
 async def test_after_a_restart_the_same_is_open_and_the_same_was_aborted(tmp_path: Path, clean: bool) -> None:
     clock = HandClock()

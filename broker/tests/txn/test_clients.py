@@ -11,6 +11,14 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from kafka import KafkaConsumer, KafkaProducer
 from txn_kit import in_thread, running
 
+from penstock.client.connection import Connection
+from penstock.wire.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+
 BASIC = {"socket.timeout.ms": 5000}
 
 
@@ -186,3 +194,39 @@ def kafka_python_reads(address: str) -> list[bytes]:
 async def test_kafka_python_commits_and_aborts(tmp_path: Path) -> None:
     async with running(tmp_path) as (_, address):
         await in_thread(with_kafka_python, address)
+
+
+@pytest.mark.parametrize("number", [-1, 2**60])
+async def test_a_marker_from_a_stranger_does_not_stop_the_transactions_after_it(tmp_path: Path, number: int) -> None:
+    """Whatever epoch it claims, and whatever number of a transaction."""
+    async with running(tmp_path) as (node, address):
+        one = await in_thread(producer, address)
+        await in_thread(commit, one, b"1")
+        assert node.parts is not None
+        partition = node.parts.replicas.find("t", 0)
+        assert partition is not None
+        ((producer_id, entry),) = partition.producers.entries.items()
+        topics = [WritableTxnMarkerTopic(name="t", partition_indexes=[0])]
+        marker = WritableTxnMarker(
+            producer_id=producer_id,
+            producer_epoch=entry.epoch,
+            transaction_result=False,
+            topics=topics,
+            coordinator_epoch=2**31 - 1,
+            transaction_number=number,
+        )
+        host, port = address.split(":")
+        stranger = await Connection.open(host, int(port))
+        try:
+            answer = await stranger.call(WriteTxnMarkersRequest(markers=[marker]), WriteTxnMarkersResponse)
+            assert answer.markers[0].topics[0].partitions[0].error_code == 0
+        finally:
+            await stranger.close()
+        await in_thread(commit, one, b"2")
+        assert await in_thread(values, address, "t") == [b"1", b"2"]
+
+
+def commit(one: Producer, value: bytes) -> None:
+    one.begin_transaction()
+    one.produce("t", value)
+    one.commit_transaction(20)
