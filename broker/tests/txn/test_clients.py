@@ -169,7 +169,7 @@ def with_kafka_python(address: str) -> None:
     one.close()
     found = kafka_python_reads(address)
     if not found:
-        # That client's thread is at times not woken, and asks for nothing. Then it is not the broker that stands still.
+        # Seen once, and not explained. Whether it is the broker that stands still, or this client, another one tells.
         assert values(address, "t") == [b"yes"], "nobody sees what was committed"
         found = kafka_python_reads(address)
     assert found == [b"yes"]

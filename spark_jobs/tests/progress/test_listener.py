@@ -114,6 +114,9 @@ class Restarted:
         writer = frame.writeStream.queryName(self.name).option("checkpointLocation", str(self.home / "checkpoint"))
         return writer.foreachBatch(batch).trigger(processingTime="1 hour").start()
 
+    def has_more(self) -> None:
+        produce(self.penstock.bootstrap, self.name, [b"c"])
+
     def shows(self, expected: int) -> None:
         eventually(
             f"a lag of {expected}, {lag(self.penstock, self.group)}",
@@ -121,11 +124,15 @@ class Restarted:
         )
 
 
-def test_a_query_that_waits_for_new_data_shows_what_was_finished_before_its_restart(
+@pytest.fixture
+def restarted(
     spark: SparkSession, penstock: Broker, topic: MakeTopic, tmp_path: Path, tracked: ProgressListener
-) -> None:
+) -> Restarted:
+    return Restarted(spark, penstock, topic(), tmp_path)
+
+
+def test_a_query_that_waits_for_new_data_shows_what_was_finished_before_its_restart(restarted: Restarted) -> None:
     """Its next event is an hour away."""
-    restarted = Restarted(spark, penstock, topic(), tmp_path)
     query = restarted.start()
     try:
         restarted.shows(0)
@@ -134,11 +141,8 @@ def test_a_query_that_waits_for_new_data_shows_what_was_finished_before_its_rest
         query.stop()
 
 
-def test_a_query_in_its_first_batch_shows_what_was_finished_before_its_restart(
-    spark: SparkSession, penstock: Broker, topic: MakeTopic, tmp_path: Path, tracked: ProgressListener
-) -> None:
-    restarted = Restarted(spark, penstock, topic(), tmp_path)
-    produce(penstock.bootstrap, restarted.name, [b"c"])
+def test_a_query_in_its_first_batch_shows_what_was_finished_before_its_restart(restarted: Restarted) -> None:
+    restarted.has_more()
     seen = threading.Event()
     query = restarted.start(lambda frame, batch: assert_(seen.wait(LIMIT_S)))
     try:
@@ -150,11 +154,8 @@ def test_a_query_in_its_first_batch_shows_what_was_finished_before_its_restart(
         query.stop()
 
 
-def test_a_query_that_fails_in_its_first_batch_shows_what_was_finished_before(
-    spark: SparkSession, penstock: Broker, topic: MakeTopic, tmp_path: Path, tracked: ProgressListener
-) -> None:
-    restarted = Restarted(spark, penstock, topic(), tmp_path)
-    produce(penstock.bootstrap, restarted.name, [b"c"])
+def test_a_query_that_fails_in_its_first_batch_shows_what_was_finished_before(restarted: Restarted) -> None:
+    restarted.has_more()
     query = restarted.start(lambda frame, batch: assert_(False))
     with pytest.raises(StreamingQueryException):
         query.awaitTermination(LIMIT_S)
