@@ -189,7 +189,7 @@ class ProduceApi:
             for place in places:
                 partition = None if refusal else next(found)
                 if partition is None:
-                    results.append(refusal_for(place, refusal) if refusal else self.nobody(topic, place))
+                    results.append(refusal_for(place, refusal) if refusal else self.nobody(topic, place, frame))
                     failed = True
                     continue
                 batch = frame[place.start : place.start + max(place.size, 0)]
@@ -248,9 +248,11 @@ class ProduceApi:
             exchange.reply([encode_produce_response(correlation_id, version, answer)])
         return True
 
-    def nobody(self, topic: Topic, place: BatchPlace) -> PartitionResult:
+    def nobody(self, topic: Topic, place: BatchPlace, frame: memoryview) -> PartitionResult:
         """Why a partition is not here."""
-        error, leader = self.replicas.absence(topic, place.partition)
+        batch = frame[place.start : place.start + max(place.size, 0)]
+        error, leader = self.replicas.turn_away(topic, place.partition, batch)
+        batch.release()
         return PartitionResult(place.partition, error, leader=leader)
 
     def doubted(self, partition: Leader, done: Appended) -> Doubted | None:

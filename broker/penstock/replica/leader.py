@@ -96,6 +96,7 @@ class Leader(Partition):
         broker_id: int = -1,
         placed: PartitionView | None = None,
         high_watermark: int | None = None,
+        held_up: HeldUp | None = None,
     ) -> None:
         self.commit_waiters: deque[CommitWaiter] = deque()
         self.deletions = Deletions()
@@ -103,7 +104,7 @@ class Leader(Partition):
         """By broker id, who is told of news."""
         self.host = host
         self.isr: InSync | None = None
-        self.held_up = HeldUp()
+        self.held_up = held_up or HeldUp()
         self.under_min_isr = False
         self.watched = False
         self.watched_ms = 0
@@ -144,6 +145,10 @@ class Leader(Partition):
                 if verdict is Verdict.OUT_OF_ORDER:
                     code = self.held_up.code_for(header.producer_id, self.clock.boot_ms()) or code
                 return Appended(code, message=message)
+            if self.held_up.refused and not self.producers.has_batches(header.producer_id):
+                before = self.held_up.code_before(header, self.clock.boot_ms())
+                if before is not None:
+                    return Appended(before, message="a batch before this one was refused")
         return self.write(batch, header)
 
     def write_marker(self, marker: Marker, *, by_hand: bool = False) -> Appended:
@@ -188,7 +193,7 @@ class Leader(Partition):
     def hold_up(self, header: BatchHeader, code: ErrorCode, message: str) -> Appended:
         """Refuses a batch for a reason that passes."""
         if header.producer_id >= 0:
-            self.held_up.note(header.producer_id, code, self.clock.boot_ms())
+            self.held_up.note(header, code, self.clock.boot_ms())
         return Appended(code, message=message)
 
     def repeated(self, original: Remembered) -> Appended:

@@ -18,6 +18,7 @@ from penstock.log.partition_log import PartitionLog
 from penstock.log.types import LogDirFailed, LogError
 from penstock.replica.follower import Follower
 from penstock.replica.health import ReplicaHealth, count_health
+from penstock.replica.held_up import TurnedAway
 from penstock.replica.leader import Leader, LeaderHost
 from penstock.replica.membership import Membership
 from penstock.replica.offline import Offline
@@ -78,6 +79,7 @@ class ReplicaManager:
         """The leaders, each by name and by id."""
         self.followers: dict[Key, Follower] = {}
         self.offline_roles: dict[Key, Offline] = {}
+        self.turned_away = TurnedAway()
         self.throttles = Throttles(view, config)
         self.roles = Roles(self, is_unassigned)
         view.subscribe(self.on_topics_changed)
@@ -123,6 +125,12 @@ class ReplicaManager:
         if key in self.log_dir.releasing or key in self.offline_roles or not may_lead(placed, self):
             return ErrorCode.NOT_LEADER_OR_FOLLOWER, None  # for a moment: clients come again
         return ErrorCode.KAFKA_STORAGE_ERROR, None
+
+    def turn_away(self, topic: Topic, index: int, batch: memoryview) -> tuple[ErrorCode, tuple[int, int] | None]:
+        """As above, for a producer that is told so, and may have sent more behind this batch."""
+        code, leader = self.absence(topic, index)
+        self.turned_away.note(topic, index, batch, code, self.clock.boot_ms())
+        return code, leader
 
     def host(self, topic: Topic, index: int) -> Leader | None:
         """Makes the leader's object; its files are only touched when there is something in them.

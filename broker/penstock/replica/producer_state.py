@@ -118,6 +118,11 @@ class ProducerState:
             return Verdict.OLD_DUPLICATE, None
         return Verdict.OUT_OF_ORDER, None
 
+    def has_batches(self, producer_id: int) -> bool:
+        """Whether the next batch of this producer has to follow one that is known here."""
+        entry = self.entries.get(producer_id)
+        return entry is not None and bool(entry.batches)
+
     def needs_verification(self, producer_id: int) -> bool:
         """Whether a transactional batch of this producer would be the first of its transaction."""
         return self.transactions.first_offset(producer_id) < 0

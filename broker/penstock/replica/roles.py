@@ -15,6 +15,7 @@ from penstock.log.log_dir import LogDir
 from penstock.log.partition_log import PartitionLog
 from penstock.log.types import LogError
 from penstock.replica.follower import Follower
+from penstock.replica.held_up import TurnedAway
 from penstock.replica.isr import members_of
 from penstock.replica.leader import Leader, LeaderHost
 from penstock.replica.membership import Membership
@@ -52,6 +53,7 @@ class Manager(Protocol):
     membership: Membership | None
     isr_host: LeaderHost | None
     throttles: Throttles
+    turned_away: TurnedAway
 
     def role(self, key: Key) -> Partition | None: ...
 
@@ -173,6 +175,7 @@ class Roles:
             broker_id=manager.broker_id,
             placed=placed,
             high_watermark=high_watermark,
+            held_up=manager.turned_away.take(topic.name, topic.topic_id, placed.index),
         )
         manager.keep(leader)
         return leader

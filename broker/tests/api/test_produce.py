@@ -104,6 +104,25 @@ async def test_the_leader_elsewhere_is_named_where_the_version_can(wire: Wire, v
     assert named == ((5, 8) if version >= 10 else (-1, -1))
 
 
+@pytest.mark.parametrize("version", [9, 13])
+async def test_what_was_sent_behind_a_batch_for_a_topic_not_known_yet_waits_for_it(wire: Wire, version: int) -> None:
+    """A topic's leader may hear of it after the producer, which has several batches under way."""
+    topic_id = await wire.path.create()
+    view = wire.path.replicas.view
+    by_id = version >= 13
+    topic = view.topics_by_id.pop(topic_id) if by_id else view.topics.pop("t")
+    unknown = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    async def answered(sequence: int) -> tuple[int, int]:
+        answer = only(await wire.produced(version, {("t", 0): batch_of(3, producer=(1, 0, sequence))}))
+        return answer.error_code, answer.base_offset
+
+    assert await answered(0) == (unknown, -1)
+    view.topics["t"] = view.topics_by_id[topic_id] = topic
+    assert await answered(3) == (unknown, -1)
+    assert [await answered(n) for n in (0, 3, 6)] == [(0, 0), (0, 3), (0, 6)]
+
+
 @pytest.mark.parametrize("version", [0, 1, 2])
 @pytest.mark.parametrize("acks", [1, -1])
 async def test_versions_before_3_are_refused_in_their_own_format(wire: Wire, version: int, acks: int) -> None:

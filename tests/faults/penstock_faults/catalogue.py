@@ -178,6 +178,17 @@ MORE = (
         caught_by=(GUARDS + "test_a_batch_that_is_repeated_after_a_kill_is_still_a_duplicate",),
     ),
     Fault(
+        name="later-batch-taken-first",
+        says="a new producer's second batch is taken although the first was turned away, which can then never come",
+        file="replica/manager.py",
+        old="        self.turned_away.note(topic, index, batch, code, self.clock.boot_ms())\n",
+        new="",
+        caught_by=(
+            "broker/tests/api/test_produce.py::"
+            "test_what_was_sent_behind_a_batch_for_a_topic_not_known_yet_waits_for_it",
+        ),
+    ),
+    Fault(
         name="size-unbounded",
         says="batches larger than max.message.bytes are taken",
         file="wire/batch_check.py",

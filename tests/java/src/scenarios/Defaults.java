@@ -1,8 +1,10 @@
 package scenarios;
 
 import java.util.ArrayList;
+import java.util.HashMap;
 import java.util.HashSet;
 import java.util.List;
+import java.util.Map;
 import java.util.Set;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
@@ -22,7 +24,9 @@ final class Defaults implements Scenario {
         return List.of( // a topic that is just being created
                 "Error while fetching metadata .*(UNKNOWN_TOPIC_OR_PARTITION|LEADER_NOT_AVAILABLE)",
                 "The metadata response from the cluster reported a recoverable issue .*"
-                        + "(UNKNOWN_TOPIC_OR_PARTITION|LEADER_NOT_AVAILABLE)");
+                        + "(UNKNOWN_TOPIC_OR_PARTITION|LEADER_NOT_AVAILABLE)",
+                "Got error produce response .* retrying .*UNKNOWN_TOPIC_OR_PARTITION",
+                "Received unknown topic or partition error in produce request .*");
     }
 
     @Override
@@ -57,16 +61,34 @@ final class Defaults implements Scenario {
         List<Integer> read = new ArrayList<>();
         try (KafkaConsumer<String, String> consumer = cluster.consumer("group.id", group, name, value)) {
             consumer.subscribe(List.of(topic));
-            Check.eventually("all records", () -> {
-                for (ConsumerRecord<String, String> record : consumer.poll(Cluster.POLL)) {
-                    read.add(Integer.valueOf(record.value().split(" ")[0]));
-                }
-                return read.size() >= RECORDS;
-            });
+            try {
+                Check.eventually("all records", () -> {
+                    for (ConsumerRecord<String, String> record : consumer.poll(Cluster.POLL)) {
+                        read.add(Integer.valueOf(record.value().split(" ")[0]));
+                    }
+                    return read.size() >= RECORDS;
+                });
+            } catch (AssertionError e) {
+                throw new AssertionError(read.size() + " records read, " + state(consumer), e);
+            }
             Check.equal(RECORDS, read.size(), "records read");
             Set<TopicPartition> assigned = consumer.assignment();
             Check.equal(consumer.partitionsFor(topic).size(), assigned.size(), "partitions assigned");
+            // Where nothing was written yet, the consumer may still be asking for its position; without one, closing
+            // commits none, and the group's next consumer would begin at the end.
+            assigned.forEach(consumer::position);
         }
         return new HashSet<>(read);
+    }
+
+    /** Where a consumer that waits for records stands. */
+    private static String state(KafkaConsumer<String, String> consumer) {
+        Set<TopicPartition> assigned = consumer.assignment();
+        Map<TopicPartition, Long> positions = new HashMap<>();
+        for (TopicPartition partition : assigned) {
+            positions.put(partition, consumer.position(partition));
+        }
+        return "positions " + positions + ", committed " + consumer.committed(assigned) + ", ends "
+                + consumer.endOffsets(assigned);
     }
 }
