@@ -172,7 +172,7 @@ class TestJava:
 
 
 class TestContinuousIntegration:
-    tools = ("bash", "cat", "dirname", "grep", "make", "mktemp", "nice", "rm", "sh", "sleep", "tail", "timeout")
+    tools = tuple("bash cat cut dirname env grep make mktemp nice rm sh sleep tail timeout".split())
     java = ("javac", "mvn")
     steps = ("setup", "lint", "test", "demo", "java", "simulate")
     further = ("chaos", "e2e")

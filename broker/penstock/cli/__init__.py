@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
+from typing import NoReturn
 
 
-def main() -> None:
+def main() -> NoReturn:
     """Runs the command that the process's arguments name; ends the process."""
     if not (sys.stdout.isatty() and sys.stderr.isatty()):
         # Boxes and colour are for terminals; typer looks at this when it is imported.
         os.environ.setdefault("TYPER_USE_RICH", "0")
+    from penstock.cli.ending import run_to_the_end
     from penstock.cli.root import app
 
-    try:
-        app(prog_name="penstock")
-    except SystemExit as e:
-        if isinstance(e.__context__, BrokenPipeError):
-            sys.exit(0)  # whoever read the help has enough
-        raise
+    run_to_the_end(partial(app, prog_name="penstock"))

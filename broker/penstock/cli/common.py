@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from collections.abc import Coroutine
 from enum import IntEnum
@@ -94,12 +93,6 @@ def run(work: Coroutine[Any, Any, None]) -> None:
         fail(str(e), code)
     except (ClientError, ValueError) as e:
         fail(str(e), ExitCode.FAILED)
-    except BrokenPipeError:
-        # Whoever read the output has enough. The interpreter would complain when it flushes: give it nowhere to.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise typer.Exit(ExitCode.OK) from None
-    except OSError as e:
-        fail(f"{e.filename}: {e.strerror}" if e.filename else str(e), ExitCode.FAILED)
     except (KeyboardInterrupt, asyncio.CancelledError):
         raise typer.Exit(ExitCode.INTERRUPTED) from None
 

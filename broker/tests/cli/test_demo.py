@@ -6,7 +6,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from copy import deepcopy
 from pathlib import Path
 
@@ -79,9 +80,18 @@ def test_totals_are_equal_only_when_all_sums_are() -> None:
 
 def leftovers(pid: int, home: Path) -> list[str]:
     """Directories and processes of a demo."""
-    found = subprocess.run(["ps", "-eo", "ppid,args"], capture_output=True, text=True, check=True).stdout.splitlines()
-    processes = [line for line in found if str(home) in line or line.split()[0] == str(pid)]
-    return [str(path) for path in home.iterdir()] + processes
+    return [str(path) for path in home.iterdir()] + list(processes(pid, str(home)))
+
+
+def processes(parent: int, named: str) -> Iterator[str]:
+    """The command lines of those that `parent` began, and of those that name a directory."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+            line = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            # The name of the program stands in brackets and may hold anything: what follows is state and parent.
+            _state, its_parent, *_ = (process / "stat").read_text().rpartition(")")[2].split()
+            if named in line or int(its_parent) == parent:
+                yield line
 
 
 def begin(home: Path) -> subprocess.Popen[str]:

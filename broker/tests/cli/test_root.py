@@ -39,17 +39,43 @@ def test_an_address_that_is_none_is_explained(alone: Cli) -> None:
     assert (outcome.code, "write host:port" in outcome.err) == (2, True)
 
 
+def printing_to(out: int, *command: str, buffered: bool) -> tuple[int, str]:
+    """Exit code and messages. What is buffered, as it is by default, is written when the program ends."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    unbuffered = [] if buffered else ["-u"]
+    line = [sys.executable, *unbuffered, "-m", "penstock.cli", *command]
+    done = subprocess.run(line, stdout=out, stderr=subprocess.PIPE, text=True, env=environment)
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("buffered", [True, False])
 @pytest.mark.parametrize("command", [["--help"], ["topic", "--help"], ["up", "--help"], ["completion", "bash"]])
-def test_whoever_has_read_enough_of_the_help_ends_it_without_an_error(command: list[str]) -> None:
+def test_whoever_has_read_enough_of_the_help_ends_it_without_an_error(command: list[str], buffered: bool) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     try:
-        done = subprocess.run(
-            [sys.executable, "-m", "penstock.cli", *command], stdout=writing, stderr=subprocess.PIPE, text=True
-        )
+        ended = printing_to(writing, *command, buffered=buffered)
     finally:
         os.close(writing)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert ended == (0, "")
+
+
+@pytest.mark.parametrize("buffered", [True, False])
+def test_output_that_cannot_be_written_is_one_sentence(buffered: bool) -> None:
+    with open("/dev/full", "wb") as full:
+        code, said = printing_to(full.fileno(), "completion", "bash", buffered=buffered)
+    assert (code, said) == (1, "error: [Errno 28] No space left on device\n")
+
+
+def test_a_failure_stays_one_when_nobody_reads() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        code, said = printing_to(writing, "topic", "list", "--bootstrap", "127.0.0.1:1", buffered=True)
+    finally:
+        os.close(writing)
+    assert code == 5
+    assert said.count("\n") == 1
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

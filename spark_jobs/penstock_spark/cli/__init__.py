@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
 
-def main() -> None:
+
+def main() -> NoReturn:
     """The program."""
+    from penstock.cli.ending import run_to_the_end
     from penstock_spark.cli.root import app
 
-    app()
+    run_to_the_end(app)
