@@ -20,9 +20,8 @@ BROKER_TESTS = HERE.parent.parent / "broker" / "tests"
 sys.path[:0] = [str(HERE), str(BROKER_TESTS / "node"), str(BROKER_TESTS / "state")]
 
 from penstock_spark_kit.broker import Broker  # noqa: E402
-from penstock_spark_kit.topics import make_topic  # noqa: E402
+from penstock_spark_kit.topics import MakeTopic, make_topic  # noqa: E402
 
-MakeTopic = Callable[..., str]
 SPARK_LIMIT_S = 600
 
 

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from penstock_spark_kit.broker import Broker
 from penstock_spark_kit.raw import Row, confluent_rows, fetch_all, rows_of
-from penstock_spark_kit.topics import DEADLINE_S, Rec, make_topic, produce
+from penstock_spark_kit.topics import DEADLINE_S, MakeTopic, Rec, make_topic, produce
 
 from penstock_spark.decode.decoder import RangeDecoder
 from penstock_spark.model.ranges import READ_COMMITTED, READ_UNCOMMITTED, Fetched, OffsetRange
 
-MakeTopic = Callable[..., str]
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 
 

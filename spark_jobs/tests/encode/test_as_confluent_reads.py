@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from penstock_spark_kit.broker import Broker
 from penstock_spark_kit.raw import Row, confluent_rows, produce_raw
+from penstock_spark_kit.topics import MakeTopic
 
 from penstock_spark.encode.batches import encode
 from penstock_spark.encode.ports import ProducerId, Rows
 from penstock_spark.model.columns import HEADER
-
-MakeTopic = Callable[..., str]
 
 
 @pytest.mark.parametrize("codec", range(5))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from penstock_spark_kit.broker import Broker
 from penstock_spark_kit.jobs import job_of
-from penstock_spark_kit.topics import Rec, make_topic, produce
+from penstock_spark_kit.topics import MakeTopic, Rec, make_topic, produce
 from pyspark.sql import SparkSession
 
 from penstock_spark.jobs import audit
@@ -19,12 +19,13 @@ from penstock_spark.jobs.stopping import StopSignal
 from penstock_spark.model.errors import InvalidOption
 
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]
+KEPT = "kept"
 
 
-def job(broker: Broker, home: Path, *sets: str) -> Audit:
-    """Of a topic `kept` and an empty folder."""
+def job(broker: Broker, home: Path, *sets: str, topic: str = KEPT) -> Audit:
+    """Of a topic and an empty folder."""
     (home / "lake").mkdir()
-    own = [f"source.brokers={broker.bootstrap}", "source.topics=[kept]", f"report={home}/report.json"]
+    own = [f"source.brokers={broker.bootstrap}", f"source.topics=[{topic}]", f"report={home}/report.json"]
     own += [f"archive={{format: parquet, path: {home}/lake}}", "until_checkpoint=null", "restart.backoff=1 ms"]
     found = job_of(example("audit"), *own, "source.options={kafkaConsumer.pollTimeoutMs: 2000}", *sets)
     assert isinstance(found, Audit)
@@ -33,9 +34,9 @@ def job(broker: Broker, home: Path, *sets: str) -> Audit:
 
 @pytest.fixture
 def away(own_broker: Broker) -> Broker:
-    """It has three records in `kept`, and does not run."""
-    make_topic(own_broker.bootstrap, "kept", 1)
-    produce(own_broker.bootstrap, "kept", [Rec(b"%d" % n) for n in range(3)])
+    """It has three records in `KEPT`, and does not run."""
+    make_topic(own_broker.bootstrap, KEPT, 1)
+    produce(own_broker.bootstrap, KEPT, [Rec(b"%d" % n) for n in range(3)])
     own_broker.kill()
     return own_broker
 
@@ -96,13 +97,12 @@ def test_what_lasts_is_not_tried_again(
 
 
 def test_an_archive_that_lacks_a_column_is_not_tried_again(
-    spark: SparkSession, penstock: Broker, tmp_path: Path
+    spark: SparkSession, penstock: Broker, topic: MakeTopic, tmp_path: Path
 ) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    make_topic(penstock.bootstrap, "kept", 1)
-    wanted = job(penstock, tmp_path)
+    wanted = job(penstock, tmp_path, topic=topic())
     pq.write_table(pa.table({"offset": [1]}), tmp_path / "lake" / "part.parquet")
     told = Told()
     with pytest.raises(Exception, match="the archive has no column topic, partition, timestamp"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable
 from penstock_spark_kit.broker import Broker
 from penstock_spark_kit.jobs import job_of, run_once
-from penstock_spark_kit.topics import Rec, add_partitions, delete_records, produce
+from penstock_spark_kit.topics import MakeTopic, Rec, add_partitions, delete_records, produce
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
@@ -21,7 +21,6 @@ from penstock_spark.jobs.direct import reading_of
 from penstock_spark.jobs.failures import cause, may_pass
 from penstock_spark.jobs.kinds import UTC, Archive
 
-MakeTopic = Callable[..., str]
 JOB = """
 kind: archive
 name: direct

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,7 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 from penstock_spark_kit.broker import Broker
 from penstock_spark_kit.flights import departure_ms, flights, records
 from penstock_spark_kit.jobs import read_all, run_once
-from penstock_spark_kit.topics import Rec, make_topic, produce
+from penstock_spark_kit.topics import MakeTopic, Rec, make_topic, produce
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
@@ -44,16 +44,16 @@ def numbers(table: list[dict[str, object]]) -> Counter[tuple[object, object]]:
 
 
 def test_archive_puts_every_flight_into_a_delta_table_once_and_a_second_run_adds_what_is_new(
-    spark: SparkSession, penstock: Broker, tmp_path: Path, sets: list[str]
+    spark: SparkSession, penstock: Broker, topic: MakeTopic, tmp_path: Path, sets: list[str]
 ) -> None:
-    make_topic(penstock.bootstrap, "archive-delta", 3, {"retention.ms": "-1"})
-    produce(penstock.bootstrap, "archive-delta", records(COUNT))
-    sets += ["source.topics=[archive-delta]", f"to.path={tmp_path}/lake", "source.max_records_per_batch=900"]
+    name = topic(3, {"retention.ms": "-1"})
+    produce(penstock.bootstrap, name, records(COUNT))
+    sets += [f"source.topics=[{name}]", f"to.path={tmp_path}/lake", "source.max_records_per_batch=900"]
     sets += ["to.compact.every_batches=2", "to.compact.min_files=2"]
     done = run_once(spark, example("archive"), *sets)
     assert sum(d.rows for d in done) == COUNT
     assert len(done) == 3
-    produce(penstock.bootstrap, "archive-delta", [Rec(b'{"carrier": "XX", "time_hour": "2013-01-01T05:00:00Z"}')])
+    produce(penstock.bootstrap, name, [Rec(b'{"carrier": "XX", "time_hour": "2013-01-01T05:00:00Z"}')])
     run_once(spark, example("archive"), *sets)
     table = DeltaTable(f"{tmp_path}/lake")
     rows = table.to_pyarrow_table().to_pylist()
@@ -83,19 +83,18 @@ def test_archive_puts_every_flight_into_a_parquet_folder_once(
 
 @pytest.mark.parametrize("form", ["delta", "parquet"])
 def test_a_checkpoint_that_lost_its_last_batch_leaves_nothing_out_in_silence(
-    spark: SparkSession, penstock: Broker, tmp_path: Path, sets: list[str], form: str
+    spark: SparkSession, penstock: Broker, topic: MakeTopic, tmp_path: Path, sets: list[str], form: str
 ) -> None:
     """Spark does not wait for the disk when it writes a checkpoint: a loss of power may take its end away. The batch is
     planned anew then, with what has come since, under a number that the target has."""
-    topic = f"archive-lost-{form}"
-    make_topic(penstock.bootstrap, topic, 1, {"retention.ms": "-1"})
-    produce(penstock.bootstrap, topic, records(30))
-    sets += [f"source.topics=[{topic}]", f"to.path={tmp_path}/lake", f"to.format={form}"]
+    name = topic(1, {"retention.ms": "-1"})
+    produce(penstock.bootstrap, name, records(30))
+    sets += [f"source.topics=[{name}]", f"to.path={tmp_path}/lake", f"to.format={form}"]
     run_once(spark, example("archive"), *sets)
     for folder in ("offsets", "commits"):
         for file in (tmp_path / "checkpoint" / folder).glob("*0*"):
             file.unlink()
-    produce(penstock.bootstrap, topic, records(5))
+    produce(penstock.bootstrap, name, records(5))
     with pytest.raises(StreamingQueryException, match="has batch 0 with 30 rows, but now it has 35"):
         run_once(spark, example("archive"), *sets)
 
@@ -113,48 +112,48 @@ def test_aggregate_keeps_counts_by_carrier_and_hour_right_from_batch_to_batch(
 
 
 def test_dedup_lets_the_first_of_each_flight_through_as_it_came(
-    spark: SparkSession, penstock: Broker, sets: list[str]
+    spark: SparkSession, penstock: Broker, topic: MakeTopic, sets: list[str]
 ) -> None:
-    make_topic(penstock.bootstrap, "dedup-raw", 2, {"retention.ms": "-1"})
+    raw = topic(2, {"retention.ms": "-1"})
     twice = [record for record in records(300) for _ in range(2)]
-    produce(penstock.bootstrap, "dedup-raw", twice)
-    sets += ["source.topics=[dedup-raw]", f"to.brokers={penstock.bootstrap}", "to.topic=dedup-clean"]
+    produce(penstock.bootstrap, raw, twice)
+    sets += [f"source.topics=[{raw}]", f"to.brokers={penstock.bootstrap}", f"to.topic={raw}-clean"]
     sets += ["source.max_records_per_batch=250", "to.create.config={retention.ms: '-1'}", "within=365 days"]
     run_once(spark, example("dedup"), *sets)
-    got = read_all(penstock.bootstrap, "dedup-clean", 300)
+    got = read_all(penstock.bootstrap, f"{raw}-clean", 300)
     once = list(records(300))
     assert Counter(m.value() for m in got) == Counter(r.value for r in once)
     assert {(m.key(), m.value()) for m in got} == {(r.key, r.value) for r in once}
 
 
 def test_validate_parts_good_flights_from_bad_and_replay_brings_the_bad_back_once(
-    spark: SparkSession, penstock: Broker, tmp_path: Path, sets: list[str]
+    spark: SparkSession, penstock: Broker, topic: MakeTopic, tmp_path: Path, sets: list[str]
 ) -> None:
-    make_topic(penstock.bootstrap, "validate-raw", 2)
+    raw = topic(2)
     good = [json.dumps(f).encode() for f in flights(100)]
     bad = [b"{no json", b'{"carrier": "LONG", "dest": "IAH", "origin": "EWR", "distance": 5}']
     values = [*good[:50], *bad, *good[50:]]
-    produce(penstock.bootstrap, "validate-raw", [Rec(v, headers=[("h", b"1")]) for v in values])
-    names = ["dead_letters.topic=validate-dlq", "to.topic=validate-good", f"to.brokers={penstock.bootstrap}"]
-    done = run_once(spark, example("validate"), "source.topics=[validate-raw]", *sets, *names)
+    produce(penstock.bootstrap, raw, [Rec(v, headers=[("h", b"1")]) for v in values])
+    names = [f"dead_letters.topic={raw}-dlq", f"to.topic={raw}-good", f"to.brokers={penstock.bootstrap}"]
+    done = run_once(spark, example("validate"), f"source.topics=[{raw}]", *sets, *names)
     assert sum(d.observed["bad"] for d in done) == 2
-    assert Counter(m.value() for m in read_all(penstock.bootstrap, "validate-good", len(good))) == Counter(good)
-    letters = read_all(penstock.bootstrap, "validate-dlq", len(bad))
+    assert Counter(m.value() for m in read_all(penstock.bootstrap, f"{raw}-good", len(good))) == Counter(good)
+    letters = read_all(penstock.bootstrap, f"{raw}-dlq", len(bad))
     assert sorted(m.value() for m in letters) == sorted(bad)
     headers = {m.value(): dict(m.headers()) for m in letters}
     assert headers[bad[0]]["penstock.dlq.reason"] == b"undecodable_value,has_carrier,goes_somewhere,has_distance"
     assert headers[bad[1]]["penstock.dlq.reason"] == b"has_carrier"
-    assert headers[bad[1]]["penstock.dlq.topic"] == b"validate-raw"
+    assert headers[bad[1]]["penstock.dlq.topic"] == raw.encode()
     assert headers[bad[1]]["h"] == b"1"
 
-    replay = [sets[0], f"checkpoint={tmp_path}/replay", "source.topics=[validate-dlq]", "reasons=[has_distance]"]
+    replay = [sets[0], f"checkpoint={tmp_path}/replay", f"source.topics=[{raw}-dlq]", "reasons=[has_distance]"]
     done = run_once(spark, example("dlq-replay"), *replay)
     assert {name: sum(d.observed[name] for d in done) for name in ("replayed", "not_chosen")} == {
         "replayed": 1,
         "not_chosen": 1,
     }
     assert not sum(d.rows for d in run_once(spark, example("dlq-replay"), *replay))
-    came_back = read_all(penstock.bootstrap, "validate-raw", len(values) + 1)
+    came_back = read_all(penstock.bootstrap, raw, len(values) + 1)
     assert Counter(m.value() for m in came_back) == Counter([*values, bad[0]])
     assert sorted(m.headers() for m in came_back if m.value() == bad[0]) == [
         [("h", b"1")],
@@ -163,29 +162,29 @@ def test_validate_parts_good_flights_from_bad_and_replay_brings_the_bad_back_onc
 
 
 def test_validate_into_a_table_writes_bad_records_once_though_the_good_ones_failed_the_batch(
-    spark: SparkSession, penstock: Broker, tmp_path: Path, sets: list[str]
+    spark: SparkSession, penstock: Broker, topic: MakeTopic, tmp_path: Path, sets: list[str]
 ) -> None:
-    make_topic(penstock.bootstrap, "fork-raw", 1)
+    raw = topic()
     good = [json.dumps(f).encode() for f in flights(50)]
-    produce(penstock.bootstrap, "fork-raw", [*good, b"bad"])
-    sets += ["source.topics=[fork-raw]", "dead_letters.topic=fork-dlq", f"to={{format: delta, path: {tmp_path}/lake}}"]
+    produce(penstock.bootstrap, raw, [*good, b"bad"])
+    sets += [f"source.topics=[{raw}]", f"dead_letters.topic={raw}-dlq", f"to={{format: delta, path: {tmp_path}/lake}}"]
     sets += ["transform.sql=SELECT value.*, offset FROM source"]
     write_deltalake(tmp_path / "lake", pa.table({"other": [1]}))
     with pytest.raises(StreamingQueryException, match="the job has no column other"):
         run_once(spark, example("validate"), *sets)
-    assert [m.value() for m in read_all(penstock.bootstrap, "fork-dlq", 1)] == [b"bad"]
+    assert [m.value() for m in read_all(penstock.bootstrap, f"{raw}-dlq", 1)] == [b"bad"]
     shutil.rmtree(tmp_path / "lake")
     run_once(spark, example("validate"), *sets)
-    assert [m.value() for m in read_all(penstock.bootstrap, "fork-dlq", 1)] == [b"bad"]
+    assert [m.value() for m in read_all(penstock.bootstrap, f"{raw}-dlq", 1)] == [b"bad"]
     rows = DeltaTable(tmp_path / "lake").to_pyarrow_table()
     assert sorted(rows["offset"].to_pylist()) == list(range(50))
     assert Counter(rows["carrier"].to_pylist()) == Counter(f["carrier"] for f in flights(50))
 
 
 def test_cdc_upsert_keeps_the_latest_row_of_each_plane_and_forgets_those_deleted(
-    spark: SparkSession, penstock: Broker, tmp_path: Path, sets: list[str]
+    spark: SparkSession, penstock: Broker, topic: MakeTopic, tmp_path: Path, sets: list[str]
 ) -> None:
-    make_topic(penstock.bootstrap, "planes", 2)
+    planes = topic(2)
     latest: dict[str, int] = {}
     changes = []
     for number, flight in enumerate(flights(COUNT)):
@@ -197,8 +196,8 @@ def test_cdc_upsert_keeps_the_latest_row_of_each_plane_and_forgets_those_deleted
         if not gone:
             latest[plane] = number
         changes.append(Rec(None if gone else json.dumps({"tailnum": plane, "seats": number}).encode(), plane.encode()))
-    produce(penstock.bootstrap, "planes", changes)
-    sets += [f"to.path={tmp_path}/planes", "source.max_records_per_batch=700"]
+    produce(penstock.bootstrap, planes, changes)
+    sets += [f"source.topics=[{planes}]", f"to.path={tmp_path}/planes", "source.max_records_per_batch=700"]
     run_once(spark, example("cdc-upsert"), *sets)
     rows = DeltaTable(f"{tmp_path}/planes").to_pyarrow_table().to_pylist()
     assert {row["tailnum"]: row["seats"] for row in rows} == latest
@@ -206,7 +205,7 @@ def test_cdc_upsert_keeps_the_latest_row_of_each_plane_and_forgets_those_deleted
 
 
 def test_backfill_writes_the_rows_of_files_once_with_their_times(
-    spark: SparkSession, penstock: Broker, tmp_path: Path
+    spark: SparkSession, penstock: Broker, fresh_name: Callable[[], str], tmp_path: Path
 ) -> None:
     incoming = tmp_path / "incoming"
     incoming.mkdir()
@@ -217,12 +216,13 @@ def test_backfill_writes_the_rows_of_files_once_with_their_times(
         (incoming / name).write_text("\n".join([",".join(columns), *lines]) + "\n")
 
     rows = list(flights(400))
-    sets = [f"path={incoming}", f"checkpoint={tmp_path}/c", f"to.brokers={penstock.bootstrap}", "to.topic=backfilled"]
+    topic = fresh_name()
+    sets = [f"path={incoming}", f"checkpoint={tmp_path}/c", f"to.brokers={penstock.bootstrap}", f"to.topic={topic}"]
     put("a.csv", rows[:300])
     run_once(spark, example("backfill"), *sets)
     put("b.csv", rows[300:])
     run_once(spark, example("backfill"), *sets)
-    got = read_all(penstock.bootstrap, "backfilled", len(rows))
+    got = read_all(penstock.bootstrap, topic, len(rows))
     keyed = Counter((json.loads(m.value())["flight"], m.key().decode()) for m in got)
     assert keyed == Counter((f["flight"], f["carrier"]) for f in rows)
     assert min(m.timestamp()[1] for m in got) == min(map(departure_ms, rows))

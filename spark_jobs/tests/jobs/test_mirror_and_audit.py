@@ -16,7 +16,7 @@ from penstock_spark_kit.broker import SETTINGS, Broker
 from penstock_spark_kit.flights import records
 from penstock_spark_kit.jobs import job_of, read_all, run_once
 from penstock_spark_kit.relay import Relay
-from penstock_spark_kit.topics import Rec, make_topic, produce
+from penstock_spark_kit.topics import MakeTopic, Rec, produce
 from pyspark.sql import SparkSession
 
 from penstock.client import TopicPartition
@@ -75,19 +75,19 @@ class Show:
 
 
 def test_a_mirror_with_its_link_cut_in_the_middle_loses_and_doubles_nothing_and_groups_go_on_where_they_were(
-    spark: SparkSession, penstock: Broker, east: tuple[Broker, Relay], tmp_path: Path
+    spark: SparkSession, penstock: Broker, topic: MakeTopic, east: tuple[Broker, Relay], tmp_path: Path
 ) -> None:
     broker, relay = east
-    make_topic(penstock.bootstrap, "mirrored", 3, {"retention.ms": "-1"})
-    placed = produce(penstock.bootstrap, "mirrored", records(COUNT))
+    name = topic(3, {"retention.ms": "-1"})
+    placed = produce(penstock.bootstrap, name, records(COUNT))
     read = placed[: COUNT // 2]
     committed: dict[int, int] = defaultdict(int)
     for partition, offset in read:
         committed[partition] = max(committed[partition], offset + 1)
     here = Link.to(Connection(penstock.bootstrap))
-    here.commit("reports", {TopicPartition("mirrored", p): offset for p, offset in committed.items()})
+    here.commit("reports", {TopicPartition(name, p): offset for p, offset in committed.items()})
 
-    sets = [f"source.brokers={penstock.bootstrap}", "source.pattern=null", "source.topics=[mirrored]"]
+    sets = [f"source.brokers={penstock.bootstrap}", "source.pattern=null", f"source.topics=[{name}]"]
     sets += [f"to.brokers=127.0.0.1:{relay.port}", f"to.options={{{SHORT}}}", "source.max_records_per_batch=1000"]
     sets += [f"checkpoint={tmp_path}/checkpoint", "trigger={once: true}"]
     job = job_of(example("mirror"), *sets)
@@ -99,29 +99,30 @@ def test_a_mirror_with_its_link_cut_in_the_middle_loses_and_doubles_nothing_and_
     assert outcome.ended is Ended.FINISHED, outcome
     assert show.failures, "the link was cut in the middle"
 
-    def seen(bootstrap: str, topic: str) -> dict[int, list[tuple[object, ...]]]:
+    def seen(bootstrap: str, of: str) -> dict[int, list[tuple[object, ...]]]:
         found = defaultdict(list)
-        for m in read_all(bootstrap, topic, COUNT):
+        for m in read_all(bootstrap, of, COUNT):
             found[m.partition()].append((m.key(), m.value(), m.timestamp(), m.headers()))
         return found
 
-    assert seen(broker.bootstrap, "west.mirrored") == seen(penstock.bootstrap, "mirrored")
+    assert seen(broker.bootstrap, f"west.{name}") == seen(penstock.bootstrap, name)
 
     there = Link.to(Connection(broker.bootstrap))
-    moved = there.committed("reports", [TopicPartition("west.mirrored", p) for p in range(3)])
+    moved = there.committed("reports", [TopicPartition(f"west.{name}", p) for p in range(3)])
     unread = [
         m.value()
-        for m in read_all(broker.bootstrap, "west.mirrored", COUNT)
-        if m.offset() >= moved[TopicPartition("west.mirrored", m.partition())][0]
+        for m in read_all(broker.bootstrap, f"west.{name}", COUNT)
+        if m.offset() >= moved[TopicPartition(f"west.{name}", m.partition())][0]
     ]
     expected = [r.value for r, place in zip(records(COUNT), placed, strict=True) if place[1] >= committed[place[0]]]
     assert set(expected) <= set(unread)
     assert len(unread) - len(expected) <= 3
 
 
-def archived(spark: SparkSession, penstock: Broker, name: str, tmp_path: Path) -> Audit:
-    """A topic in a Parquet folder, and the job that audits it."""
-    make_topic(penstock.bootstrap, name, 2, {"retention.ms": "-1"})
+@pytest.fixture
+def archived(spark: SparkSession, penstock: Broker, topic: MakeTopic, tmp_path: Path) -> Audit:
+    """The job that audits a topic in a Parquet folder."""
+    name = topic(2, {"retention.ms": "-1"})
     produce(penstock.bootstrap, name, records(1_000), transactional_id=f"{name}-writer")
     read_all(penstock.bootstrap, name, 1_000)
     sets = [f"source.brokers={penstock.bootstrap}", f"source.topics=[{name}]"]
@@ -140,10 +141,9 @@ def archived(spark: SparkSession, penstock: Broker, name: str, tmp_path: Path) -
 
 
 def test_an_audit_finds_nothing_then_what_was_taken_and_what_was_doubled(
-    spark: SparkSession, penstock: Broker, tmp_path: Path
+    spark: SparkSession, archived: Audit, tmp_path: Path
 ) -> None:
-    job = archived(spark, penstock, "audited", tmp_path)
-    report = audit.run(spark, job)
+    report = audit.run(spark, archived)
     assert report.is_clean
     assert sum(c.records for c in report.counts) == sum(c.rows for c in report.counts) == 1_000
     assert report.counts[0].begin == "2013-01-01T00:00:00Z"
@@ -151,7 +151,7 @@ def test_an_audit_finds_nothing_then_what_was_taken_and_what_was_doubled(
     (path, *_) = ds.dataset(tmp_path / "lake" / "partition=0", format="parquet").files
     table = pq.read_table(path, partitioning=None)
     pq.write_table(pa.concat_tables([table.slice(3), table.slice(10, 2)]), path)
-    report = audit.run(spark, job)
+    report = audit.run(spark, archived)
     (first, second) = report.partitions
     offsets = table["offset"].to_pylist()
     assert (first.missing, first.duplicates, first.unknown) == (3, 2, 0)
@@ -164,9 +164,8 @@ def test_an_audit_finds_nothing_then_what_was_taken_and_what_was_doubled(
 
 
 def test_an_archive_without_offsets_cannot_be_audited_and_says_which_column_lacks(
-    spark: SparkSession, penstock: Broker, tmp_path: Path
+    spark: SparkSession, archived: Audit
 ) -> None:
-    job = archived(spark, penstock, "audited-without", tmp_path)
-    other = msgspec.structs.replace(job, columns=msgspec.structs.replace(job.columns, offset="position"))
+    other = msgspec.structs.replace(archived, columns=msgspec.structs.replace(archived.columns, offset="position"))
     with pytest.raises(Exception, match="the archive has no column position"):
         audit.run(spark, other)

@@ -9,7 +9,7 @@ import pytest
 from penstock_spark_kit.broker import Broker
 from penstock_spark_kit.flights import flights
 from penstock_spark_kit.jobs import read_all, run_once
-from penstock_spark_kit.topics import Rec, make_topic, produce
+from penstock_spark_kit.topics import MakeTopic, Rec, produce
 from pyspark.sql import SparkSession
 
 from penstock_spark.jobs.examples import example
@@ -38,15 +38,14 @@ BAD = b'{"carrier": "LONG", "flight": 1, "dest": "IAH", "origin": "EWR", "distan
 def test_good_records_get_the_key_that_the_job_asks_for_and_bad_ones_keep_their_own(
     spark: SparkSession,
     penstock: Broker,
-    request: pytest.FixtureRequest,
+    topic: MakeTopic,
     host: str,
     options: list[str],
     key: str | None,
     tmp_path: Path,
 ) -> None:
     originals = [json.dumps(flight).encode() for flight in flights(40)]
-    name = f"validate-keys-{request.node.callspec.id}"
-    make_topic(penstock.bootstrap, name, 1)
+    name = topic()
     produce(penstock.bootstrap, name, [Rec(value, b"as it \xff came") for value in (*originals, BAD)])
     sets = [f"source.brokers={penstock.bootstrap}", f"source.topics=[{name}]", f"dead_letters.topic={name}-dlq"]
     sets += [f"to.brokers={host}:{penstock.port}", f"to.topic={name}-good"]
@@ -71,14 +70,12 @@ to: {{format: topic, brokers: "{brokers}", topic: {topic}-good, create: {{partit
 
 
 def test_a_value_that_is_no_text_is_a_dead_letter_with_its_bytes_and_a_tombstone_is_not(
-    spark: SparkSession, penstock: Broker, tmp_path: Path
+    spark: SparkSession, penstock: Broker, topic: MakeTopic, tmp_path: Path
 ) -> None:
-    make_topic(penstock.bootstrap, "validate-texts", 1)
-    produce(
-        penstock.bootstrap, "validate-texts", [Rec(b"good"), Rec(b"\xff\xfe"), Rec(None, b"k"), Rec(b"much too long")]
-    )
-    run_once(spark, TEXT.format(brokers=penstock.bootstrap, topic="validate-texts", home=tmp_path))
-    assert [m.value() for m in read_all(penstock.bootstrap, "validate-texts-good", 2)] == [b"good", None]
-    letters = read_all(penstock.bootstrap, "validate-texts-dlq", 2)
+    name = topic()
+    produce(penstock.bootstrap, name, [Rec(b"good"), Rec(b"\xff\xfe"), Rec(None, b"k"), Rec(b"much too long")])
+    run_once(spark, TEXT.format(brokers=penstock.bootstrap, topic=name, home=tmp_path))
+    assert [m.value() for m in read_all(penstock.bootstrap, f"{name}-good", 2)] == [b"good", None]
+    letters = read_all(penstock.bootstrap, f"{name}-dlq", 2)
     reasons = {m.value(): dict(m.headers() or [])["penstock.dlq.reason"] for m in letters}
     assert reasons == {b"\xff\xfe": b"undecodable_value", b"much too long": b"is_short"}

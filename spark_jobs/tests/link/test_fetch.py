@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Producer
 from penstock_spark_kit.broker import Broker
 from penstock_spark_kit.reading import records_of
-from penstock_spark_kit.topics import delete_records, delete_topic, eventually, make_topic, produce
+from penstock_spark_kit.topics import MakeTopic, delete_records, delete_topic, eventually, make_topic, produce
 
 from penstock.client import BrokerError, TopicPartition
 from penstock.client.cluster import Cluster
@@ -24,7 +24,6 @@ from penstock_spark.link.fetching import Densities, RangeFetch
 from penstock_spark.model.errors import OffsetGone, TopicGone, Unavailable
 from penstock_spark.model.ranges import LATEST, READ_COMMITTED, READ_UNCOMMITTED, Fetched, OffsetRange
 
-MakeTopic = Callable[..., str]
 LinkTo = Callable[..., Link]
 SMALL = FetchSizes(partition_bytes=8_000)
 COUNT = 2_000

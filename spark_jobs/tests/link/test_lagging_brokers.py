@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import pytest
 from penstock_spark_kit.broker import Broker
-from penstock_spark_kit.topics import Rec, delete_topic, produce
+from penstock_spark_kit.topics import MakeTopic, Rec, delete_topic, produce
 
 from penstock.client import ErrorCode, TopicPartition
 from penstock.client.cluster import Cluster
@@ -21,7 +21,6 @@ from penstock_spark.model.errors import TopicGone
 from penstock_spark.model.ranges import LATEST, READ_UNCOMMITTED, Fetched, OffsetRange
 
 T = TypeVar("T")
-MakeTopic = Callable[..., str]
 Lag = Callable[[MetadataResponse], None]
 OLD_ID = uuid.uuid4()
 

@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from penstock_spark_kit.broker import Broker
 from penstock_spark_kit.topics import (
+    MakeTopic,
     Rec,
     add_partitions,
     ask_admin,
@@ -31,7 +32,6 @@ from penstock_spark.model.errors import Refused, Unavailable
 from penstock_spark.model.ranges import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED
 
 Name = Callable[[], str]
-MakeTopic = Callable[..., str]
 
 
 def test_topics_are_told_with_partitions_and_id(link: Link, topic: MakeTopic) -> None:

@@ -13,6 +13,8 @@ from confluent_kafka import KafkaError, Message, Producer
 from penstock.client import Admin, BrokerError, NewTopic, TopicPartition, UnknownTopic
 
 T = TypeVar("T")
+MakeTopic = Callable[..., str]
+"""Of the fixture `topic`: `topic(partitions=1, config=None)` makes a topic and returns its name."""
 DEADLINE_S = 60.0
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from penstock_spark_kit.broker import Broker
-from penstock_spark_kit.topics import Rec, ask_admin, eventually, produce
+from penstock_spark_kit.topics import MakeTopic, Rec, ask_admin, eventually, produce
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
@@ -23,7 +23,6 @@ from pyspark.sql.streaming.listener import (
 import penstock_spark
 from penstock_spark.progress.listener import ProgressListener
 
-MakeTopic = Callable[..., str]
 LIMIT_S = 300
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 from penstock_spark_kit.batches_written import Run, batches, values_of, wanted
 from penstock_spark_kit.broker import Broker
+from penstock_spark_kit.topics import MakeTopic
 
 from penstock.client import TopicPartition
 from penstock_spark.link.link import Link
@@ -18,7 +19,6 @@ from penstock_spark.sink.service_client import Endpoint
 from penstock_spark.sink.transactions import note_of, rows_in
 
 StartRun = Callable[..., Run]
-MakeTopic = Callable[..., str]
 
 
 def write(run: Run, count: int, first: int = 0) -> None:

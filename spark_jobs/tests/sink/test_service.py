@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 from penstock_spark_kit.batches_written import TIMEOUT_S, Run, batches, read_all, values_of, wanted
 from penstock_spark_kit.broker import Broker
-from penstock_spark_kit.topics import make_topic, produce
+from penstock_spark_kit.topics import MakeTopic, make_topic, produce
 
 from penstock_spark.model.errors import PenstockSparkError
 from penstock_spark.sink.attempts import BatchFailed
@@ -27,7 +27,6 @@ from penstock_spark.sink.rendezvous import own_directory, service_of
 from penstock_spark.sink.service_client import Endpoint, ServiceUnreachable, ask
 
 StartRun = Callable[..., Run]
-MakeTopic = Callable[..., str]
 DEADLINE_S = 30.0
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from penstock_spark_kit.batches_written import read_all, values_of, wanted
 from penstock_spark_kit.broker import Broker
+from penstock_spark_kit.topics import MakeTopic
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
@@ -16,7 +16,6 @@ from pyspark.sql.streaming import DataStreamWriter
 from penstock.client.partitioner import murmur2
 from penstock_spark.jobs.failures import may_pass
 
-MakeTopic = Callable[..., str]
 pytestmark = pytest.mark.xdist_group("spark")
 LIMIT_S = 300
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 from penstock_spark_kit.broker import Broker
-from penstock_spark_kit.topics import Rec, delete_records, produce
+from penstock_spark_kit.topics import MakeTopic, Rec, delete_records, produce
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 
-MakeTopic = Callable[..., str]
 TIME_MS = 1_700_000_000_123
 
 

@@ -8,7 +8,7 @@ from itertools import chain
 import pyarrow as pa
 import pytest
 from penstock_spark_kit.broker import Broker
-from penstock_spark_kit.topics import delete_records, delete_topic, make_topic, produce
+from penstock_spark_kit.topics import MakeTopic, delete_records, delete_topic, make_topic, produce
 
 from penstock_spark.link.link import Link
 from penstock_spark.model.errors import DataLoss
@@ -17,7 +17,6 @@ from penstock_spark.options.source import SourceOptions
 from penstock_spark.source.reading import read_task
 from penstock_spark.source.splitting import Task
 
-MakeTopic = Callable[..., str]
 Lose = Callable[[Broker, str], None]
 COUNT, KEPT_FROM = 2_000, 1_500
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from penstock_spark_kit.broker import Broker
 from penstock_spark_kit.streams import Query
-from penstock_spark_kit.topics import delete_topic, eventually, make_topic, produce
+from penstock_spark_kit.topics import MakeTopic, delete_topic, eventually, make_topic, produce
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-MakeTopic = Callable[..., str]
 AGAIN = pytest.mark.parametrize("again", [False, True], ids=["deleted", "recreated"])
 QUICK = {"fetchOffset.retryIntervalMs": "100"}
 LIMIT_S = 120

@@ -10,12 +10,10 @@ from pathlib import Path
 import pytest
 from penstock_spark_kit.broker import Broker
 from penstock_spark_kit.streams import Query
-from penstock_spark_kit.topics import Rec, add_partitions, delete_records, delete_topic, make_topic, produce
+from penstock_spark_kit.topics import MakeTopic, Rec, add_partitions, delete_records, delete_topic, make_topic, produce
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
-
-MakeTopic = Callable[..., str]
 
 
 def sizes(query: StreamingQuery) -> list[int]:
