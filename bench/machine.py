@@ -65,6 +65,14 @@ def _java() -> str:
     return lines[0].strip() if lines else "unknown"
 
 
+def _congestion_control() -> str:
+    """How TCP paces itself unless a program asks for something else: BBR's timers are dear in virtual machines."""
+    try:
+        return Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
+    except OSError:
+        return "unknown"
+
+
 def describe(work_dir: Path, cores: Cores) -> dict[str, str]:
     """Facts about machine and software, in the order in which the report shows them."""
     import confluent_kafka
@@ -73,6 +81,7 @@ def describe(work_dir: Path, cores: Cores) -> dict[str, str]:
         "CPU": f"{_cpu_model()}, {os.cpu_count()} cores, {1 if cores.shared else 2} of them used",
         "Memory": f"{_memory_gib()} GiB",
         "Kernel": platform.release(),
+        "TCP congestion control, by default": _congestion_control(),
         "File system of the data": _file_system(work_dir),
         "Python": platform.python_version(),
         "Java": _java(),

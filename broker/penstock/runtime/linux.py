@@ -1,7 +1,7 @@
-"""What only Linux has, each with a fallback that is right everywhere and slower. Called by `disk` and `node`.
+"""What only Linux has, each with a fallback that is right everywhere and slower. Called by `disk`, `server` and `node`.
 
-fdatasync, reads that do not wait for the disk (preadv2 with RWF_NOWAIT), early writeback (sync_file_range) and hints on
-how a file is read (posix_fadvise); and how many descriptors the process may have.
+fdatasync, reads that do not wait for the disk (preadv2 with RWF_NOWAIT), early writeback (sync_file_range), hints on
+how a file is read (posix_fadvise), and connections without pacing; and how many descriptors the process may have.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import socket
 import sys
 from collections.abc import Callable
 
@@ -74,6 +75,18 @@ def forget(fd: int, offset: int, size: int) -> None:
     """Tells the kernel that a range will not be read again soon."""
     if hasattr(os, "posix_fadvise"):
         os.posix_fadvise(fd, offset, size, os.POSIX_FADV_DONTNEED)
+
+
+def do_without_pacing(sock: socket.socket) -> None:
+    """For a listener that only this machine reaches: what it accepts is not paced, whatever the system's default.
+
+    BBR finds a path's bandwidth by spreading packets over time, with a timer for each. Between two processes there is
+    nothing to find, and the timers cost several times what sending does. Reno sends at once, is part of every kernel
+    and may be chosen by anybody.
+    """
+    if hasattr(socket, "TCP_CONGESTION"):
+        with contextlib.suppress(OSError):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
 
 
 MAX_DESCRIPTORS = 1 << 20

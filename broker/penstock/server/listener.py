@@ -11,9 +11,11 @@ import socket
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Executor
 from functools import partial
+from ipaddress import ip_address
 
 from penstock.api.exchange import FrameHandler
 from penstock.config.listeners import ListenerAddress
+from penstock.runtime.linux import do_without_pacing
 from penstock.server.connection import ServerConnection
 from penstock.server.hub import Hub
 from penstock.server.limits import ServerLimits
@@ -103,6 +105,8 @@ async def bind_sockets(
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # what is accepted inherits it
             if family == socket.AF_INET6:
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            if ip_address(where[0]).is_loopback:
+                do_without_pacing(sock)
             sock.bind((where[0], port, *where[2:]))
             port = sock.getsockname()[1]
             sock.setblocking(False)

@@ -11,7 +11,7 @@ from server_kit import Desk, Run, echo, framed, serving, until
 from penstock.api.exchange import Connection
 from penstock.config.listeners import ListenerAddress
 from penstock.server.limits import ServerLimits
-from penstock.server.listener import ListenError, Server
+from penstock.server.listener import ListenError, Server, bind_sockets
 from penstock.server.stats import CloseReason
 
 
@@ -36,6 +36,23 @@ def test_each_listener_has_its_name_and_gets_a_port(run: Run) -> None:
             writer.transport.abort()
         assert names == ["INSIDE", "OUTSIDE"]
         await server.close(0)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(("host", "is_paced"), [("127.0.0.1", False), ("::1", False), ("0.0.0.0", True)])
+def test_what_comes_by_the_loopback_address_is_not_paced(run: Run, host: str, is_paced: bool) -> None:
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        _, (listening,) = await bind_sockets(loop, ListenerAddress("A", host, 0))
+        with listening, socket.socket(listening.family) as fresh:
+            listening.listen()
+            with socket.create_connection(listening.getsockname()[:2]):
+                accepted, _ = listening.accept()
+                with accepted:
+                    chosen = accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+            default = fresh.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+        assert chosen.rstrip(b"\0") == (default.rstrip(b"\0") if is_paced else b"reno")
 
     run(scenario())
 
