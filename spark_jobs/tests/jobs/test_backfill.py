@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -36,9 +37,9 @@ def put(folder: Path, name: str, number: int, days_old: int) -> None:
 
 @pytest.mark.parametrize("days_old", [30, 15_000])
 def test_a_file_that_comes_later_with_an_old_time_is_read_unless_the_job_says_otherwise(
-    spark: SparkSession, penstock: Broker, tmp_path: Path, days_old: int
+    spark: SparkSession, penstock: Broker, fresh_name: Callable[[], str], tmp_path: Path, days_old: int
 ) -> None:
-    topic = f"late-files-{days_old}"
+    topic = fresh_name()
     job = JOB.format(home=tmp_path, brokers=penstock.bootstrap, topic=topic)
     put(tmp_path / "incoming", "new.json", 1, 0)
     run_once(spark, job)
