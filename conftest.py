@@ -35,3 +35,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         suffix = f"@{'_'.join(groups)}"
         if groups and not item.nodeid.endswith(suffix):
             item._id = type(item._id).parse(item.nodeid + suffix)  # type: ignore[attr-defined]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Why a test was run again, which the line that names it does not say."""
+    for report in terminalreporter.stats.get("rerun", []):
+        causes = [line for line in report.longreprtext.splitlines() if "Caused by" in line or line.startswith("E  ")]
+        terminalreporter.write_line(f"{report.nodeid} was run again after {report.duration:.0f} s:")
+        for line in causes[:20]:
+            terminalreporter.write_line(f"  {line[:200]}")
