@@ -27,6 +27,8 @@ MAX_DEPTH = 20
 MAX_NODES = 100_000
 TAGS = frozenset({"map", "seq", "str", "int", "float", "bool", "null", "timestamp", "value"})
 BAD = object()
+FREE = frozenset({"config", "options", "spark", "storage"})
+"""Keys whose mappings have names of somebody else's, dots in them."""
 """In place of a value for which a problem was noted."""
 
 
@@ -87,11 +89,13 @@ def place(node: Node) -> Place:
 
 
 def set_value(document: Document, assignment: str) -> None:
-    """`source.brokers=host:9092` over what the file says; the value is YAML. Raises `InvalidJob`."""
+    """`source.brokers=host:9092` over what the file says; the value is YAML. Raises `InvalidJob`.
+
+    Behind one of `FREE` comes one name, however many dots it has: `spark.spark.master=local[2]`."""
     name = f"--set {assignment.partition('=')[0]}"
     path, equals, text = assignment.partition("=")
     at = Place("--set " + assignment[:80], 1, 1)
-    keys = path.split(".")
+    keys = keys_of(path)
     if not equals or not all(keys):
         raise InvalidJob([Problem(at, "", "write --set key.key=value, such as --set source.brokers=localhost:9092")])
     node = compose(text, name)
@@ -109,6 +113,13 @@ def set_value(document: Document, assignment: str) -> None:
         parent = child
     key_node = ScalarNode("tag:yaml.org,2002:str", keys[-1], node.start_mark, node.end_mark)
     parent.value = [(k, v) for k, v in parent.value if k.value != keys[-1]] + [(key_node, node)]
+
+
+def keys_of(path: str) -> list[str]:
+    keys = path.split(".")
+    free = next((index for index, key in enumerate(keys) if key in FREE), len(keys))
+    behind = ".".join(keys[free + 1 :])
+    return [*keys[: free + 1], behind] if behind else keys
 
 
 def job_of(document: Document, resolver: Resolver | None = None) -> Job:

@@ -159,6 +159,14 @@ def test_set_puts_a_value_over_what_the_file_says_and_says_itself_where_it_is_wr
     assert "name is no mapping" in problems(GOOD, "name.x=1")[0]
 
 
+def test_names_with_dots_can_be_said_by_arguments() -> None:
+    found = job(GOOD, "spark.spark.master=local[3]", "source.options.kafka.security.protocol=SSL")
+    assert isinstance(found, Archive)
+    assert found.spark == {"spark.master": "local[3]"}
+    assert found.source.options["kafka.security.protocol"] == "SSL"
+    assert "write --set key.key=value" in problems(GOOD, "spark.=1")[0]
+
+
 def test_a_job_can_be_said_by_arguments_alone() -> None:
     found = document.empty("--set")
     sets = ["kind=aggregate", "name=a", "source={brokers: 'h:1', topics: [t]}", "checkpoint=c", "time=x"]

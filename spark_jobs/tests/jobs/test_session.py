@@ -1,0 +1,53 @@
+"""What a job's session is set to: defaults, over them what the job says, and what no job changes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from penstock_spark.jobs import document
+from penstock_spark.jobs.examples import example
+from penstock_spark.jobs.session import UNIX_SOCKETS, settings
+
+SPECULATION = "spark.speculation"
+LIMIT_S = 120
+ASK_A_WORKER = """
+import os
+from penstock_spark.jobs import document
+from penstock_spark.jobs.examples import example
+from penstock_spark.jobs.session import session
+
+def ask(_batches):
+    import pyarrow as pa
+    yield pa.RecordBatch.from_pydict({"way": [os.environ.get("PYTHON_UNIX_DOMAIN_ENABLED")]})
+
+spark = session(document.job_of(document.parse(example("archive"), "archive.yaml")))
+print("by Unix sockets:", [row.way for row in spark.range(1).mapInArrow(ask, "way string").collect()])
+spark.stop()
+"""
+
+
+def settings_with(*sets: str) -> dict[str, str]:
+    found = document.parse(example("archive"), "archive.yaml")
+    for assignment in sets:
+        document.set_value(found, assignment)
+    return settings(document.job_of(found))
+
+
+@pytest.mark.parametrize(("written", "spelt"), [("false", "false"), ("yes-please", "yes-please"), ("3", "3")])
+def test_what_a_job_sets_goes_before_the_default_as_spark_spells_it(written: str, spelt: str) -> None:
+    assert settings_with()[UNIX_SOCKETS] == "true"
+    assert settings_with(f"spark.{UNIX_SOCKETS}={written}")[UNIX_SOCKETS] == spelt
+
+
+def test_no_job_has_two_copies_of_a_task() -> None:
+    assert settings_with(f"spark.{SPECULATION}=true")[SPECULATION] == "false"
+
+
+def test_workers_of_a_job_are_reached_past_tcp() -> None:
+    asked = subprocess.run(
+        [sys.executable, "-c", ASK_A_WORKER], capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
+    assert "by Unix sockets: ['True'" in asked.stdout, asked.stderr
