@@ -7,6 +7,8 @@ from importlib import resources
 from pathlib import Path
 from string import Template
 
+from penstock_spark.jobs.session import UNIX_SOCKETS
+
 ARCHIVE, BY_HOUR = "flights-archive", "flights-by-hour"
 TOPIC = "flights"
 ARCHIVE_BATCHES = 4
@@ -58,6 +60,8 @@ def spark_settings(home: Path, tasks: int) -> dict[str, str]:
         "spark.local.dir": str(home / "local"),
         "spark.sql.warehouse.dir": str(home / "warehouse"),
         "spark.sql.shuffle.partitions": "1",
+        # A driver that is killed would leave its socket behind, and the path to `home` may be too long for one.
+        UNIX_SOCKETS: "false",
         # What compiles code to its utmost is slower in a JVM of a minute's life.
         "spark.driver.extraJavaOptions": (
             f"-Djava.io.tmpdir={home} -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData"

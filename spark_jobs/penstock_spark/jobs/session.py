@@ -18,12 +18,15 @@ if TYPE_CHECKING:
 TIME_ZONE = "spark.sql.session.timeZone"
 ARROW_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 UNIX_SOCKETS = "spark.python.unix.domain.socket.enabled"
+SOCKETS_FOLDER = "spark.python.unix.domain.socket.dir"
 DEFAULTS: Mapping[str, str] = {
     # Times are instants; what a task sees must not depend on where it runs.
     TIME_ZONE: "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     # All rows go from Python to the virtual machine by a socket, and TCP's costs a tenth of the throughput.
+    # Spark's own choice is the JVM's folder for temporary files, whose path may be too long for a socket.
     UNIX_SOCKETS: "true",
+    SOCKETS_FOLDER: "/tmp",  # noqa: S108 - names in it are random, and their owner alone can connect
     # What is done for each batch is little by then. Spark's 10,000 would cost a query with lists within lists dearly:
     # see `lists`.
     ARROW_ROWS: "4000",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -46,8 +48,15 @@ def test_no_job_has_two_copies_of_a_task() -> None:
     assert settings_with(f"spark.{SPECULATION}=true")[SPECULATION] == "false"
 
 
-def test_workers_of_a_job_are_reached_past_tcp() -> None:
+def test_workers_of_a_job_are_reached_past_tcp_however_long_the_path_to_temporary_files_is(tmp_path: Path) -> None:
+    deep = tmp_path / ("d" * 100)
+    deep.mkdir()
     asked = subprocess.run(
-        [sys.executable, "-c", ASK_A_WORKER], capture_output=True, text=True, timeout=LIMIT_S, check=False
+        [sys.executable, "-c", ASK_A_WORKER],
+        env={**os.environ, "JAVA_TOOL_OPTIONS": f"-Djava.io.tmpdir={deep}"},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
     )
     assert "by Unix sockets: ['True'" in asked.stdout, asked.stderr
