@@ -389,7 +389,11 @@ async def test_status_names_a_log_directory_that_has_failed_and_the_cure(tmp_pat
 
 
 def test_a_broker_whose_terminal_is_closed_ends_in_good_order(up: Up) -> None:
-    process = up()
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup these tests have inherited that it is ignored
+    try:
+        process = up()
+    finally:
+        signal.signal(signal.SIGHUP, before)
     assert process.stop(signal.SIGHUP) == 0
     assert process.was_clean
 
