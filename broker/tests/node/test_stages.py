@@ -14,7 +14,7 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -388,22 +388,26 @@ async def test_status_names_a_log_directory_that_has_failed_and_the_cure(tmp_pat
         assert "partitions without leader 0" in done.stdout
 
 
-def test_a_broker_whose_terminal_is_closed_ends_in_good_order(up: Up) -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup these tests have inherited that it is ignored
+@contextmanager
+def inherited_hangup(handler: signal.Handlers) -> Iterator[None]:
+    """How what is started in the block takes SIGHUP at first."""
+    before = signal.signal(signal.SIGHUP, handler)
     try:
-        process = up()
+        yield
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_a_broker_whose_terminal_is_closed_ends_in_good_order(up: Up) -> None:
+    with inherited_hangup(signal.SIG_DFL):  # these tests may run under nohup themselves
+        process = up()
     assert process.stop(signal.SIGHUP) == 0
     assert process.was_clean
 
 
 def test_a_broker_that_is_to_outlive_its_terminal_does(up: Up) -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does: inherited by what is started
-    try:
+    with inherited_hangup(signal.SIG_IGN):  # as nohup does
         process = up()
-    finally:
-        signal.signal(signal.SIGHUP, before)
     status = Path(f"/proc/{process.process.pid}/status").read_text()
     [ignored] = [int(line.split()[1], 16) for line in status.splitlines() if line.startswith("SigIgn:")]
     assert ignored & 1 << (signal.SIGHUP - 1), "the broker lets it be"

@@ -60,7 +60,7 @@ def spark_settings(home: Path, tasks: int) -> dict[str, str]:
         "spark.local.dir": str(home / "local"),
         "spark.sql.warehouse.dir": str(home / "warehouse"),
         "spark.sql.shuffle.partitions": "1",
-        # A driver that is killed would leave its socket behind, and the path to `home` may be too long for one.
+        # A driver that is killed would leave its socket behind, outside of `home`.
         UNIX_SOCKETS: "false",
         # What compiles code to its utmost is slower in a JVM of a minute's life.
         "spark.driver.extraJavaOptions": (

@@ -27,9 +27,9 @@ MAX_DEPTH = 20
 MAX_NODES = 100_000
 TAGS = frozenset({"map", "seq", "str", "int", "float", "bool", "null", "timestamp", "value"})
 BAD = object()
+"""In place of a value for which a problem was noted."""
 FREE = frozenset({"config", "options", "spark", "storage"})
 """Keys whose mappings have names of somebody else's, dots in them."""
-"""In place of a value for which a problem was noted."""
 
 
 class Document:
@@ -116,6 +116,7 @@ def set_value(document: Document, assignment: str) -> None:
 
 
 def keys_of(path: str) -> list[str]:
+    """What a path such as `source.brokers` leads through; see `set_value`."""
     keys = path.split(".")
     free = next((index for index, key in enumerate(keys) if key in FREE), len(keys))
     behind = ".".join(keys[free + 1 :])
