@@ -20,6 +20,7 @@ from typing import IO, Any
 
 from bench import procfs, spark_peer
 from bench.client import ClientFailed
+from penstock_spark.jobs import spark_home
 
 WORKER = Path(__file__).with_name("worker.py")
 START_LIMIT_S = 180.0
@@ -36,7 +37,9 @@ CONF = {
     "spark.driver.bindAddress": "127.0.0.1",
 }
 UNIX_SOCKETS = {"spark.python.unix.domain.socket.enabled": "true"}
-"""What the guide asks for and jobs have by default: rows go from Python to the virtual machine past TCP."""
+"""Rows go from Python to the virtual machine past TCP. The guide asks for this and for a SPARK_HOME without Spark's
+archive of pyspark, and jobs have both by default."""
+PYTHON = {"PYSPARK_PYTHON": sys.executable}
 DELTA_CONF = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
@@ -57,13 +60,16 @@ class Flavour:
 
 def penstock() -> Flavour:
     spark = f"penstock-spark {version('penstock-spark')} on Spark {version('pyspark')}"
-    python = {"PYSPARK_PYTHON": sys.executable}
-    return Flavour("penstock", "penstock", Path(sys.executable), spark, UNIX_SOCKETS, python)
+    home = spark_home.folder()
+    if home is None:
+        raise ClientFailed("the folder for SPARK_HOME could not be made in the cache (XDG_CACHE_HOME)")
+    variables = {**PYTHON, "SPARK_HOME": str(home)}
+    return Flavour("penstock", "penstock", Path(sys.executable), spark, UNIX_SOCKETS, variables)
 
 
-def penstock_by_tcp() -> Flavour:
-    """With Spark's own default."""
-    return replace(penstock(), label="penstock-by-tcp", conf={})
+def penstock_untuned() -> Flavour:
+    """With Spark's own defaults."""
+    return replace(penstock(), label="penstock-untuned", conf={}, variables=PYTHON)
 
 
 def connector() -> Flavour:

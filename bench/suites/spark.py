@@ -101,11 +101,11 @@ def read_cases(running: Mapping[str, process.Spark]) -> Iterator[tuple[str, str,
     plain = {"writer": "spark"}
     both = [Contestant("penstock", ours, plain), Contestant("connector", theirs, plain)]
     archive = Contestant("penstock archive", ours, {"writer": "archive"})
-    by_tcp = Contestant("penstock by TCP", running["penstock-by-tcp"], plain)
+    untuned = Contestant("penstock untuned", running["penstock-untuned"], plain)
     for mode in ("batch", "AvailableNow"):
         yield mode, "noop", both
     yield "batch", "parquet", both
-    yield "AvailableNow", "parquet", [*both, archive, by_tcp]
+    yield "AvailableNow", "parquet", [*both, archive, untuned]
     yield "AvailableNow", "delta", [archive, both[1]]
 
 
@@ -115,7 +115,7 @@ def read_case(size: int, codec: str, mode: str, sink: str) -> str:
 
 def read(session: Session) -> None:
     """All rows of a topic into each sink, as a batch and with Trigger.AvailableNow."""
-    flavours = (process.penstock(), process.connector(), process.penstock_by_tcp())
+    flavours = (process.penstock(), process.connector(), process.penstock_untuned())
     rounds = _open(session, "spark-read", flavours)
     with _broker(session) as broker, _sessions(session, broker, *flavours) as running:
         lane = Lane("penstock", broker, dict(broker.contender.unflushed_topic))

@@ -81,7 +81,7 @@ def test_every_required_line_is_measured_by_a_suite() -> None:
         pass
 
     measured = set()
-    running = {label: Session() for label in ("penstock", "connector", "penstock-by-tcp")}
+    running = {label: Session() for label in ("penstock", "connector", "penstock-untuned")}
     for size in requirements.SPARK_SIZES:
         for codec in requirements.SPARK_CODECS:
             for mode, sink, lanes in spark.read_cases(running):  # type: ignore[arg-type]

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from penstock_spark.jobs.cache import place
 from penstock_spark.model.errors import PenstockSparkError
 
 OLDEST = 17
@@ -42,8 +43,7 @@ class Java:
 
 def cache() -> Path:
     """Where `install` puts its Java, and `find` looks: XDG_CACHE_HOME/penstock/java."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "penstock" / "java"
+    return place("java")
 
 
 def version_of(text: str) -> int | None:

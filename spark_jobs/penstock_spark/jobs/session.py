@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from penstock_spark.jobs import spark_home
 from penstock_spark.jobs.specs import Job, Scalar
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ def session(job: Job) -> SparkSession:
     wanted = settings(job)
     if "spark.master" not in wanted and "PYSPARK_GATEWAY_PORT" not in os.environ and "SPARK_REMOTE" not in os.environ:
         wanted["spark.master"] = os.environ.get("SPARK_MASTER", "local[*]")
+    spark_home.prepare(wanted.get("spark.master", ""))
     for name, value in wanted.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyspark
 import pytest
 
 from penstock_spark.jobs import document
@@ -23,10 +24,14 @@ from penstock_spark.jobs.session import session
 
 def ask(_batches):
     import pyarrow as pa
-    yield pa.RecordBatch.from_pydict({"way": [os.environ.get("PYTHON_UNIX_DOMAIN_ENABLED")]})
+    import pyspark
+    answer = {"way": [os.environ.get("PYTHON_UNIX_DOMAIN_ENABLED")], "package": [pyspark.__file__]}
+    yield pa.RecordBatch.from_pydict(answer)
 
 spark = session(document.job_of(document.parse(example("archive"), "archive.yaml")))
-print("by Unix sockets:", [row.way for row in spark.range(1).mapInArrow(ask, "way string").collect()])
+worker = spark.range(1).mapInArrow(ask, "way string, package string").first()
+print("by Unix sockets:", worker.way)
+print("pyspark:", worker.package)
 spark.stop()
 """
 
@@ -48,15 +53,27 @@ def test_no_job_has_two_copies_of_a_task() -> None:
     assert settings_with(f"spark.{SPECULATION}=true")[SPECULATION] == "false"
 
 
-def test_workers_of_a_job_are_reached_past_tcp_however_long_the_path_to_temporary_files_is(tmp_path: Path) -> None:
-    deep = tmp_path / ("d" * 100)
-    deep.mkdir()
+def ask_a_worker(environment: dict[str, str]) -> str:
+    """What a Python worker of a job's session says of itself, the session being in a process of its own."""
+    inherited = {name: value for name, value in os.environ.items() if name != "SPARK_HOME"}
     asked = subprocess.run(
         [sys.executable, "-c", ASK_A_WORKER],
-        env={**os.environ, "JAVA_TOOL_OPTIONS": f"-Djava.io.tmpdir={deep}"},
+        env={**inherited, **environment},
         capture_output=True,
         text=True,
         timeout=LIMIT_S,
         check=False,
     )
-    assert "by Unix sockets: ['True'" in asked.stdout, asked.stderr
+    assert asked.returncode == 0, asked.stderr
+    return asked.stdout
+
+
+def test_workers_of_a_job_are_reached_past_tcp_however_long_the_path_to_temporary_files_is(tmp_path: Path) -> None:
+    deep = tmp_path / ("d" * 100)
+    deep.mkdir()
+    assert "by Unix sockets: True" in ask_a_worker({"JAVA_TOOL_OPTIONS": f"-Djava.io.tmpdir={deep}"})
+
+
+def test_workers_of_a_job_import_the_package_that_is_installed_and_compiled(tmp_path: Path) -> None:
+    told = ask_a_worker({"XDG_CACHE_HOME": str(tmp_path)})
+    assert f"pyspark: {Path(pyspark.__file__).resolve()}" in told

@@ -9,11 +9,14 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from penstock_spark.jobs import spark_home
+
 
 def make_session(home: Path, more: Mapping[str, str] | None = None) -> SparkSession:
     """Small, quiet, two tasks at a time, and with all its files below `home`. The format registers itself. `more` are
     further settings of Spark's."""
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    spark_home.prepare("local")
     settings = {
         "spark.driver.memory": "1g",
         "spark.driver.host": "127.0.0.1",

@@ -1,0 +1,13 @@
+"""Where this package keeps what it can make again. Called by `java` and `spark_home`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+
+def place(name: str, environment: Mapping[str, str] = os.environ) -> Path:
+    """XDG_CACHE_HOME/penstock/NAME. RuntimeError for a user without a home directory."""
+    base = environment.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "penstock" / name
