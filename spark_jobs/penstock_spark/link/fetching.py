@@ -200,6 +200,9 @@ class RangeFetch:
         request, newest = self._request(connection, info.topic_id)
         timeout_ms = self.cluster.request_timeout_ms + MAX_WAIT_MS
         answer = await connection.call(request, FetchResponse, newest=newest, timeout_ms=timeout_ms)
+        if answer.throttle_time_ms > 0 and not answer.error_code and not answer.responses:
+            await self._held_back(answer.throttle_time_ms)
+            return None
         data = self._own_part(answer)
         if data.error_code:
             await self._failed(data.error_code)
@@ -232,6 +235,12 @@ class RangeFetch:
         if density is None:
             return most
         return min(int((self.range_.end - self._next) * density * MARGIN) + LEAST_BYTES, most)
+
+    async def _held_back(self, throttle_time_ms: int) -> None:
+        """To a client that is over its quota Kafka answers at once, without partitions, and does not read its next
+        request before this time is over (KIP-219). Of the log such an answer says nothing."""
+        self._obstacle = "the broker holds answers back, since this client is over its quota (consumer_byte_rate)"
+        await asyncio.sleep(throttle_time_ms / 1000)
 
     def _own_part(self, answer: FetchResponse) -> PartitionData:
         if answer.error_code:

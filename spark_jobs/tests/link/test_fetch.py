@@ -9,6 +9,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -17,8 +18,9 @@ from penstock_spark_kit.reading import records_of
 from penstock_spark_kit.topics import MakeTopic, delete_records, delete_topic, eventually, make_topic, produce
 
 from penstock.client import BrokerError, TopicPartition
-from penstock.client.cluster import Cluster
-from penstock.wire.messages.fetch import PartitionData
+from penstock.client.cluster import DATA, Cluster
+from penstock.client.connection import Connection
+from penstock.wire.messages.fetch import FetchResponse, PartitionData
 from penstock_spark.link import FetchSizes, Link, fetching
 from penstock_spark.link.fetching import Densities, RangeFetch
 from penstock_spark.model.errors import OffsetGone, TopicGone, Unavailable
@@ -231,6 +233,40 @@ def test_records_that_a_leader_has_and_does_not_send_are_not_gone(
     with pytest.raises(Unavailable, match=f"has records up to offset {COUNT + 1}, and sends none"):
         read(link, OffsetRange(filled, 0, COUNT - 1, COUNT + 1), READ_COMMITTED)
     producer.abort_transaction(30)
+
+
+class OverQuota(Cluster):
+    """Every other answer to a fetch is as Apache Kafka makes it for a client that is over its quota."""
+
+    held_back = 0
+
+    async def connection(self, node_id: int, purpose: str = DATA) -> Any:
+        return HeldBack(self, await super().connection(node_id, purpose))
+
+
+class HeldBack:
+    def __init__(self, cluster: OverQuota, connection: Connection) -> None:
+        self.cluster, self.connection, self.version = cluster, connection, connection.version
+
+    async def call(self, request: Any, response: Any, **more: Any) -> Any:
+        answer = await self.connection.call(request, response, **more)
+        if isinstance(answer, FetchResponse):
+            self.cluster.held_back += 1
+            if self.cluster.held_back % 2:
+                return FetchResponse(throttle_time_ms=1)
+        return answer
+
+
+async def test_a_client_that_is_over_its_quota_waits_and_reads_on(penstock: Broker, filled: str) -> None:
+    cluster, delivered = OverQuota(penstock.bootstrap), list[Fetched]()
+    await cluster.start()
+    try:
+        sizes = FetchSizes(partition_bytes=8_000, ahead=COUNT)
+        await RangeFetch(cluster, whole(filled), READ_UNCOMMITTED, sizes, None, 10_000, {}, delivered.append).run()
+    finally:
+        await cluster.close()
+    assert [record.value for record in records_of(delivered, whole(filled))] == VALUES
+    assert cluster.held_back >= 2 * len(delivered) > 2
 
 
 def test_records_that_come_late_are_waited_for(link: Link, penstock: Broker, filled: str) -> None:

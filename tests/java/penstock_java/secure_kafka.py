@@ -89,6 +89,14 @@ class SecureKafka:
             assert time.monotonic() < deadline_s, f"Kafka does not answer: {self.log[-4000:]}"
         return self
 
+    def limit(self, client_id: str, bytes_a_second: int) -> None:
+        """What clients of this name may read."""
+        command = self._java("-Xmx256m", "kafka.admin.ConfigCommand", "--bootstrap-server", self.address("PLAIN"))
+        command += ["--alter", "--entity-type", "clients", "--entity-name", client_id]
+        command += ["--add-config", f"consumer_byte_rate={bytes_a_second}"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+
     def stop(self) -> None:
         if self.process is not None:
             self.process.kill()
