@@ -1,7 +1,8 @@
-"""Commits offsets for groups, in a thread of its own, so that no query waits for it. Called by `listener`.
+"""Commits offsets for groups, each group's in a thread of its own, so that no query waits for them. Called by
+`listener`.
 
 Of several commits that wait for the same group the newest offset of each partition counts: a group that brokers are
-slow to take delays nothing, and costs nothing but one commit when they are back.
+slow to take delays no other, and costs nothing but one commit when they are back.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from penstock_spark.model.errors import PenstockSparkError
 
 log = logging.getLogger("penstock_spark")
 Commit = Callable[[Connection, str, Mapping[TopicPartition, int]], None]
+Target = tuple[Connection, str]
 
 
 class Publisher:
@@ -24,25 +26,26 @@ class Publisher:
     def __init__(self, commit: Commit) -> None:
         self._commit = commit
         self._changed = threading.Condition()
-        self._waiting: dict[tuple[Connection, str], dict[TopicPartition, int]] = {}
-        self._published: dict[tuple[Connection, str], dict[TopicPartition, int]] = {}
-        self._busy = self._closed = False
-        self._thread: threading.Thread | None = None
+        self._waiting: dict[Target, dict[TopicPartition, int]] = {}
+        self._published: dict[Target, dict[TopicPartition, int]] = {}
+        self._busy: set[Target] = set()
+        """Those that have a thread, which ends when nothing waits for them."""
+        self._closed = False
 
     def publish(self, connection: Connection, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Returns at once. What the group has already is not committed again."""
+        target = (connection, group)
         with self._changed:
             if self._closed:
                 return
-            known = self._published.get((connection, group), {}) | self._waiting.get((connection, group), {})
+            known = self._published.get(target, {}) | self._waiting.get(target, {})
             news = {one: offset for one, offset in offsets.items() if known.get(one) != offset}
             if not news:
                 return
-            self._waiting.setdefault((connection, group), {}).update(news)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="penstock-progress", daemon=True)
-                self._thread.start()
-            self._changed.notify_all()
+            if target not in self._busy:
+                threading.Thread(target=self._work, args=(target,), name="penstock-progress", daemon=True).start()
+                self._busy.add(target)
+            self._waiting.setdefault(target, {}).update(news)
 
     def flush(self, timeout_s: float) -> bool:
         """Whether all that was published has been committed, or refused, in that time."""
@@ -54,13 +57,8 @@ class Publisher:
         with self._changed:
             self._closed = True
 
-    def _work(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: bool(self._waiting))
-                target, offsets = next(iter(self._waiting.items()))
-                del self._waiting[target]
-                self._busy = True
+    def _work(self, target: Target) -> None:
+        while offsets := self._taken(target):
             try:
                 self._commit(*target, offsets)
                 with self._changed:
@@ -68,9 +66,14 @@ class Publisher:
             except PenstockSparkError as error:
                 # The query goes on: its checkpoint is what counts, and the next batch publishes newer offsets.
                 log.warning("the offsets of group %r could not be committed: %s", target[1], error)
-            except Exception:  # the thread is for all groups, and for all batches to come
+            except Exception:  # the next batch is to be published all the same
                 log.warning("the offsets of group %r could not be committed", target[1], exc_info=True)
-            finally:
-                with self._changed:
-                    self._busy = False
-                    self._changed.notify_all()
+
+    def _taken(self, target: Target) -> dict[TopicPartition, int] | None:
+        """What waits for a group; where nothing does, its thread ends."""
+        with self._changed:
+            offsets = self._waiting.pop(target, None)
+            if offsets is None:
+                self._busy.discard(target)
+                self._changed.notify_all()
+            return offsets

@@ -15,7 +15,7 @@ from penstock_spark.progress.groups import group_of
 from penstock_spark.progress.publisher import Publisher
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
-HERE = Connection("here:1")
+HERE, THERE = Connection("here:1"), Connection("there:1")
 LIMIT_S = 30.0
 
 
@@ -47,6 +47,19 @@ def test_while_a_commit_is_under_way_newer_offsets_take_the_place_of_older_ones(
     broker.open.set()
     assert publisher.flush(LIMIT_S)
     assert broker.taken == [("g", {A: 1}), ("g", {A: 49, B: 7})]
+
+
+def test_a_group_whose_brokers_do_not_answer_keeps_no_other_from_being_committed() -> None:
+    silent, other = Broker(), Broker()
+    other.open.set()
+    publisher = Publisher(lambda to, *what: (silent if to == HERE else other).commit(to, *what))
+    publisher.publish(HERE, "g", {A: 1})
+    assert silent.asked.wait(LIMIT_S)
+    publisher.publish(THERE, "g", {A: 2})
+    assert other.asked.wait(LIMIT_S)
+    silent.open.set()
+    assert publisher.flush(LIMIT_S)
+    assert (silent.taken, other.taken) == ([("g", {A: 1})], [("g", {A: 2})])
 
 
 def test_what_a_group_has_already_is_not_committed_again() -> None:
