@@ -68,14 +68,15 @@ class Link:
     def committed(self, group: str, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, tuple[int, str]]:
         found = self._patiently(
             f"offsets of group {group!r}",
-            lambda cluster: lambda: group_requests.fetch_committed(cluster, group, partitions),
+            lambda cluster: lambda: group_requests.fetch_committed(cluster, group, partitions, timeout_ms=0),
         )
         return {tp: (place.offset, place.metadata) for tp, place in found.items()}
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int], note: str = "") -> None:
         places = {tp: OffsetAndMetadata(offset, note) for tp, offset in offsets.items()}
         self._patiently(
-            f"offsets of group {group!r}", lambda cluster: lambda: group_requests.commit(cluster, group, places)
+            f"offsets of group {group!r}",
+            lambda cluster: lambda: group_requests.commit(cluster, group, places, timeout_ms=0),
         )
 
     def fetch(

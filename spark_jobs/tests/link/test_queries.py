@@ -32,6 +32,7 @@ from penstock_spark.model.errors import Refused, Unavailable
 from penstock_spark.model.ranges import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED
 
 Name = Callable[[], str]
+LinkTo = Callable[..., Link]
 
 
 def test_topics_are_told_with_partitions_and_id(link: Link, topic: MakeTopic) -> None:
@@ -129,6 +130,13 @@ def test_a_group_with_members_is_not_committed_for(
     with pytest.raises(Refused, match="choose a group that nobody else uses"):
         link.commit(group, {TopicPartition(name, 0): 1})
     consumer.close()
+
+
+def test_what_kept_a_commit_from_being_taken_is_said(link_to: LinkTo, penstock: Broker, topic: MakeTopic) -> None:
+    name = topic()
+    delete_topic(penstock.bootstrap, name)
+    with pytest.raises(Unavailable, match=f"after 1000 ms; group 'lag', {name}-0: UNKNOWN_TOPIC_OR_PARTITION"):
+        link_to(penstock.bootstrap, give_up_ms=1_000).commit("lag", {TopicPartition(name, 0): 1})
 
 
 def test_a_connection_has_one_link_in_a_process(penstock: Broker) -> None:
