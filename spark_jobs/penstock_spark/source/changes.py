@@ -40,6 +40,6 @@ def compare(start: StreamOffset, now: StreamOffset) -> Changes:
             found.append(losses.deleted_partition(one, offset))
             continue
         if end < offset:
-            found.append(losses.cut_off(one, offset, end))
+            found.append((losses.begins_beyond_end if start.initial else losses.cut_off)(one, offset, end))
         begins[one] = min(offset, end)
     return Changes(begins, frozenset(now.offsets.keys() - begins.keys()), found)

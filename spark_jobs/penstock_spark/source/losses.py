@@ -57,6 +57,10 @@ def cut_off(one: TopicPartition, offset: int, end: int) -> str:
     return f"{named(one)} ends at offset {end}, but had been read up to offset {offset}: records were cut off its log"
 
 
+def begins_beyond_end(one: TopicPartition, offset: int, end: int) -> str:
+    return f"{named(one)} was to be read from offset {offset} on, but ends at offset {end}"
+
+
 def aged_out(one: TopicPartition, start: int, log_start: int, end: int) -> str:
     return (
         f"{named(one)}: offsets {start} to {min(log_start, end) - 1} were deleted before they were read; "

@@ -40,6 +40,11 @@ def test_losses_name_topic_partition_and_offsets(now: StreamOffset, said: str) -
     assert loss.startswith(said)
 
 
+def test_of_a_query_that_begins_nothing_is_said_to_have_been_read() -> None:
+    (loss,) = compare(StreamOffset({A0: 5}, initial=True), StreamOffset({A0: 4})).losses
+    assert loss == "topic 'a', partition 0 was to be read from offset 5 on, but ends at offset 4"
+
+
 def test_a_topic_made_anew_is_read_from_its_beginning_however_long_it_is() -> None:
     found = compare(StreamOffset({A0: 5, A1: 7}, {"a": OLD}), StreamOffset({A0: 100}, {"a": NEW}))
     assert (found.begins, found.new, len(found.losses)) == ({}, {A0}, 1)
