@@ -28,7 +28,7 @@ from penstock_spark.link.ports import Link as LinkPort
 from penstock_spark.link.ports import Topic
 from penstock_spark.model.errors import Unavailable
 from penstock_spark.model.ranges import EARLIEST, LATEST, OffsetRange
-from penstock_spark.options.source import SourceOptions
+from penstock_spark.options.source import Choice, Selection, SourceOptions
 from penstock_spark.progress.offsets import StreamOffset
 from penstock_spark.source import losses
 from penstock_spark.source.changes import Changes, compare, made_anew
@@ -185,7 +185,9 @@ def _ranges(
     anew = made_anew(start, until)
     begins = {one: offset for one, offset in start.offsets.items() if one.topic not in anew}
     wanted = {one for one, end in until.offsets.items() if end > begins.get(one, -1)}
-    existing = look(link, options.selection, seen(until.offsets, until.ids), sure=sure)
+    # Those that were planned: what the options select may have become other partitions since.
+    planned = Selection(Choice.ASSIGN, partitions=frozenset(until.offsets))
+    existing = look(link, planned, seen(until.offsets, until.ids), sure=sure)
     gone = made_anew(until, StreamOffset({}, existing.ids))
     log_starts = link.offsets(dict.fromkeys(wanted & existing.partitions, EARLIEST), options.isolation)
     lost = [text for topic, text in gone.items() if topic in {one.topic for one in wanted}]

@@ -216,6 +216,11 @@ class TestStreams:
         reader = Reader(Cluster(t=[(0, 9)]), startingOffsets='{"t": {"0": 2}}')
         assert reader.ranges(reader.initialOffset(), {"t": {"0": 5}}) == [("t", 0, 2, 5)]
 
+    def test_a_batch_that_is_repeated_is_the_same_though_the_query_no_longer_selects_all_of_it(self) -> None:
+        reader = Reader(Cluster(t=[(0, 9)], u=[(0, 9)]))
+        start, end = ({"t": {"0": at}, "u": {"0": at}} for at in (2, 5))
+        assert reader.ranges(start, end) == [("t", 0, 2, 5), ("u", 0, 2, 5)]
+
     def test_a_query_does_not_begin_without_a_partition_that_is_there(self) -> None:
         """It would be new later, and read from its beginning."""
         cluster = Cluster(t=[(0, 9), (0, 6)])

@@ -105,6 +105,21 @@ def test_a_first_batch_is_repeated_though_its_query_could_not_begin_any_more(
     assert query.values() == ["after", "of the first batch"]
 
 
+def test_a_batch_that_is_repeated_has_the_topics_that_it_was_planned_with(
+    spark: SparkSession, penstock: Broker, topic: MakeTopic, tmp_path: Path
+) -> None:
+    kept, left = topic(), topic()
+    for name in (kept, left):
+        produce(penstock.bootstrap, name, [f"of {name}".encode()])
+    Query(spark, tmp_path, penstock, subscribe=f"{kept},{left}").run()
+    # As if the driver had died in the batch; and the query is started again with one of the topics.
+    for lost in ("checkpoint/commits", "out"):
+        shutil.rmtree(tmp_path / lost)
+    query = Query(spark, tmp_path, penstock, subscribe=kept, failOnDataLoss="false")
+    query.run()
+    assert query.values() == sorted([f"of {kept}", f"of {left}"])
+
+
 def test_too_little_data_waits_for_more_but_not_for_ever(
     spark: SparkSession, penstock: Broker, topic: MakeTopic, tmp_path: Path
 ) -> None:
