@@ -52,6 +52,7 @@ class Stage(Enum):
 
 
 LIVE = (Stage.OPENING, Stage.OPEN, Stage.COMMITTING)
+ENDED = (Stage.COMMITTED, Stage.FAILED)
 
 
 class Attempt:

@@ -18,7 +18,7 @@ from typing import Protocol
 from penstock.client.errors import ClientError
 from penstock.runtime.logging import get_logger
 from penstock_spark.model.errors import PenstockSparkError
-from penstock_spark.sink.attempts import LIVE, RESTART, Attempt, BatchDiffers, BatchFailed, LastBatch, Stage
+from penstock_spark.sink.attempts import ENDED, LIVE, RESTART, Attempt, BatchDiffers, BatchFailed, LastBatch, Stage
 from penstock_spark.sink.grants import Grant
 from penstock_spark.sink.locks import NamedLocks
 from penstock_spark.sink.messages import (
@@ -51,7 +51,7 @@ log = get_logger(__name__)
 
 HELLO_TIMEOUT_S = 30.0
 MAX_ATTEMPTS = 1000
-"""Runs of batches that are remembered; ended ones go first."""
+"""Runs of batches that are remembered; ended ones go first, then those that are not open, the oldest of each."""
 MAX_CONNECTIONS = 10_000
 MAX_OUTSTANDING = 20_000
 """Requests of a connection that are not answered."""
@@ -213,7 +213,9 @@ class Service:
 
     def _plan(self, plan: Plan) -> None:
         while len(self._runs) >= MAX_ATTEMPTS:
-            oldest = next((k for k, run in self._runs.items() if run.attempt.stage not in LIVE), None)
+            ended = (k for k, run in self._runs.items() if run.attempt.stage in ENDED)
+            unopened = (k for k, run in self._runs.items() if run.attempt.stage not in LIVE)
+            oldest = next(ended, None) or next(unopened, None)
             if oldest is None:
                 raise BatchFailed(f"{MAX_ATTEMPTS} batches are being written at once")
             del self._runs[oldest]

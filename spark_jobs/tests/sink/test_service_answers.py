@@ -85,8 +85,12 @@ def with_service(fails: str, work: Callable[[Service, TaskSession], Awaitable[No
     asyncio.run(run())
 
 
+def plan(name: str) -> Plan:
+    return Plan(name, Connection("localhost:1"), None, 60_000, "t", False)
+
+
 async def begin(session: TaskSession, name: str, query: str = "") -> None:
-    await session.ask(Plan(name, Connection("localhost:1"), None, 60_000, "t", False), 30.0)
+    await session.ask(plan(name), 30.0)
     assert isinstance(await session.ask(Open(name, query, 0 if query else -1, 0, 0), 30.0), Opened)
 
 
@@ -149,6 +153,33 @@ def test_a_thousand_runs_leave_nothing(fails: str) -> None:
         await settled(service)
 
     with_service(fails, work)
+
+
+def test_a_run_that_is_planned_outlives_a_thousand_that_have_ended() -> None:
+    """A batch whose rows come from a long shuffle opens late; other queries of the driver go on meanwhile."""
+
+    async def work(service: Service, session: TaskSession) -> None:
+        await session.ask(plan("slow"), 30.0)
+        for number in range(MAX_ATTEMPTS):
+            await committed(session, f"run-{number}")
+        assert isinstance(await session.ask(Open("slow", "", -1, 0, 0), 30.0), Opened)
+        await write(session)
+        await session.ask(Commit("slow", -1, [0], 1), 30.0)
+
+    with_service("", work)
+
+
+def test_runs_that_nobody_opens_make_room_for_others_the_oldest_first() -> None:
+    """Plans of batches that failed before a task had rows: nobody says that they have ended."""
+
+    async def work(service: Service, session: TaskSession) -> None:
+        for number in range(MAX_ATTEMPTS + 1):
+            await session.ask(plan(f"run-{number}"), 30.0)
+        with pytest.raises(BatchFailed, match="does not know this batch"):
+            await session.ask(Open("run-0", "", -1, 0, 0), 30.0)
+        assert isinstance(await session.ask(Open("run-1", "", -1, 0, 0), 30.0), Opened)
+
+    with_service("", work)
 
 
 def test_a_thousand_runs_that_could_not_begin_leave_nothing() -> None:
