@@ -18,6 +18,7 @@ from penstock_spark.sink.messages import Partition
 
 GATHER_BYTES = 8 << 20
 """At most so much is gathered before it is split, so that each of many partitions gets batches of some size."""
+UNNAMED = -(1 << 63)
 
 
 class BadRow(PenstockSparkError):
@@ -25,8 +26,9 @@ class BadRow(PenstockSparkError):
 
 
 class Splitter:
-    """`partitions_of` gives a topic's number of partitions; `turn` is where this task begins with rows without a key,
-    so that tasks side by side begin at different partitions."""
+    """`partitions_of` gives a topic's number of partitions, of which rows name at most the second argument (-1: none);
+    `turn` is where this task begins with rows without a key, so that tasks side by side begin at different
+    partitions."""
 
     def __init__(
         self,
@@ -34,7 +36,7 @@ class Splitter:
         topic: str | None,
         batch_bytes: int,
         partitions: Partitions,
-        partitions_of: Callable[[str], int],
+        partitions_of: Callable[[str, int], int],
         turn: int,
     ) -> None:
         self.columns, self.topic, self.batch_bytes = columns, topic, batch_bytes
@@ -66,26 +68,29 @@ class Splitter:
     def _worth_splitting(self) -> int:
         if not self.columns.key and not self.columns.partition and self.topic is not None:
             return self.batch_bytes
-        ways = 1 if self.topic is None else self._partitions_of(self.topic)
+        ways = 1 if self.topic is None else self._partitions_of(self.topic, -1)
         return min(GATHER_BYTES, max(1, ways) * self.batch_bytes)
 
     def by_partition(self, batch: pa.RecordBatch, rows: Rows) -> Iterator[tuple[Partition, Rows]]:
         topics, codes = self.topics_of(batch)
-        explicit = batch.column("partition") if self.columns.partition else None
-        if len(topics) == 1 and rows.key.null_count == len(rows.key) and explicit is None:
+        named = named_of(batch) if self.columns.partition else None
+        if len(topics) == 1 and rows.key.null_count == len(rows.key) and named is None:
             yield from self._in_turn(topics[0], rows)
             return
-        counts = np.array([self._partitions_of(topic) for topic in topics], dtype=np.int64)
+        chosen: list[slice | np.ndarray] = [slice(None)]
+        if len(topics) > 1:
+            chosen = [np.flatnonzero(codes == code) for code in range(len(topics))]
+        highest = [-1 if named is None else int(named[part].max()) for part in chosen]
+        counts = np.array(list(map(self._partitions_of, topics, highest)), dtype=np.int64)
         firsts = np.concatenate(([0], np.cumsum(counts)))
         places = np.empty(len(rows.key), dtype=np.int64)
-        for code, topic in enumerate(topics):
-            chosen = slice(None) if len(topics) == 1 else np.flatnonzero(codes == code)
-            keys = rows.key if len(topics) == 1 else rows.key.take(pa.array(chosen))
-            numbers = self._partitions(keys, int(counts[code])).astype(np.int64)
-            if explicit is not None:
-                self._obey(explicit if len(topics) == 1 else explicit.take(pa.array(chosen)), numbers, topic)
-            self._fill_in_turn(numbers, topic, rows)
-            places[chosen] = numbers + firsts[code]
+        for code, (topic, part, count) in enumerate(zip(topics, chosen, counts.tolist(), strict=True)):
+            keys = rows.key if isinstance(part, slice) else rows.key.take(pa.array(part))
+            numbers = self._partitions(keys, count).astype(np.int64)
+            if named is not None:
+                obey(named[part], numbers, topic, count)
+            self._fill_in_turn(numbers, count, rows)
+            places[part] = numbers + firsts[code]
         yield from self._runs(topics, firsts, places, rows)
 
     def topics_of(self, batch: pa.RecordBatch) -> tuple[list[str], np.ndarray]:
@@ -98,28 +103,17 @@ class Splitter:
         encoded = column.dictionary_encode()
         return encoded.dictionary.to_pylist(), encoded.indices.to_numpy(zero_copy_only=False)
 
-    def _obey(self, explicit: pa.Int32Array, numbers: np.ndarray, topic: str) -> None:
-        """Rows that name their partition go there."""
-        count = self._partitions_of(topic)
-        named = explicit.is_valid().to_numpy(zero_copy_only=False)
-        wanted = explicit.fill_null(0).to_numpy(zero_copy_only=False)
-        wrong = named & ((wanted < 0) | (wanted >= count))
-        if wrong.any():
-            raise BadRow(f"a row names partition {wanted[wrong][0]} of topic {topic!r}, which has {count}")
-        numbers[named] = wanted[named]
-
-    def _fill_in_turn(self, numbers: np.ndarray, topic: str, rows: Rows) -> None:
+    def _fill_in_turn(self, numbers: np.ndarray, count: int, rows: Rows) -> None:
         """Rows with neither partition nor key."""
         left = np.flatnonzero(numbers < 0)
         if len(left):
-            count = self._partitions_of(topic)
             turns = np.arange(len(left)) // self._rows_of_a_batch(rows)
             numbers[left] = (self._turn + turns) % count
             self._turn += int(turns[-1]) + 1
 
     def _in_turn(self, topic: str, rows: Rows) -> Iterator[tuple[Partition, Rows]]:
         """As above, where that is all of them: nothing has to be moved."""
-        count, step = self._partitions_of(topic), self._rows_of_a_batch(rows)
+        count, step = self._partitions_of(topic, -1), self._rows_of_a_batch(rows)
         for start in range(0, len(rows.value), step):
             yield (topic, self._turn % count), part_of(rows, start, min(step, len(rows.value) - start))
             self._turn += 1
@@ -142,6 +136,21 @@ class Splitter:
             place = int(placed[start])
             code = int(np.searchsorted(firsts, place, side="right")) - 1
             yield (topics[code], place - int(firsts[code])), part_of(rows, start, end - start)
+
+
+def named_of(batch: pa.RecordBatch) -> np.ndarray:
+    """The partition that each row names, `UNNAMED` where it names none."""
+    named: np.ndarray = batch.column("partition").cast(pa.int64()).fill_null(UNNAMED).to_numpy(zero_copy_only=False)
+    return named
+
+
+def obey(named: np.ndarray, numbers: np.ndarray, topic: str, count: int) -> None:
+    """Rows that name their partition go there."""
+    names = named != UNNAMED
+    wrong = names & ((named < 0) | (named >= count))
+    if wrong.any():
+        raise BadRow(f"a row names partition {named[wrong][0]} of topic {topic!r}, which has {count}")
+    numbers[names] = named[names]
 
 
 def joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:

@@ -189,14 +189,16 @@ class TaskWriter:
         if sequence >= 0 and self.transaction is None:
             self._producer.sequences[partition] = (sequence + len(rows.value)) % SEQUENCES
 
-    def _partitions_of(self, topic: str) -> int:
+    def _partitions_of(self, topic: str, highest: int) -> int:
+        """Asked of the brokers anew where a row names a partition (`highest`) that nobody here knows of."""
         count = self._counts.get(topic)
-        if count is None:
+        if count is None or highest >= count:
             give_up_ms = self.options.connection.give_up_ms
-            info = self._link.run(
-                lambda cluster: patiently(cluster, give_up_ms, "writing", lambda: cluster.topic(topic))
+            count = self._counts[topic] = self._link.run(
+                lambda cluster: patiently(
+                    cluster, give_up_ms, "writing", lambda: count_partitions(cluster, topic, highest)
+                )
             )
-            count = self._counts[topic] = len(info.partitions)
         return count
 
     # --- on the link's loop
@@ -231,6 +233,15 @@ class TaskWriter:
             await self._sending.close()
         if self._session is not None:
             await self._session.close()
+
+
+async def count_partitions(cluster: Cluster, topic: str, highest: int) -> int:
+    """What is known may be older than a partition that was added."""
+    info = await cluster.topic(topic)
+    if highest >= len(info.partitions):
+        await cluster.refresh()
+        info = await cluster.topic(topic)
+    return len(info.partitions)
 
 
 def now_ms() -> int:

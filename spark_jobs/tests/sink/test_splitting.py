@@ -21,7 +21,7 @@ Found = list[tuple[tuple[str, int], list[bytes]]]
 def split(batches: list[pa.RecordBatch], topic: str | None = "t", batch_bytes: int = 1 << 20, turn: int = 0) -> Found:
     names = batches[0].schema.names
     columns = Columns("key" in names, False, topic is None, "partition" in names, False)
-    splitter = Splitter(columns, topic, batch_bytes, partitions, TOPICS.__getitem__, turn)
+    splitter = Splitter(columns, topic, batch_bytes, partitions, lambda name, _: TOPICS[name], turn)
     found = splitter.split(iter(batches), lambda: 1)
     return [(place, rows.value.to_pylist()) for place, rows in found]
 

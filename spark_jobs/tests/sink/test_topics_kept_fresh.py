@@ -17,6 +17,7 @@ from penstock.client.partitioner import murmur2
 from penstock_spark.link.link import Link
 from penstock_spark.options.sink import SinkOptions
 from penstock_spark.sink.columns import columns_of
+from penstock_spark.sink.splitting import BadRow
 from penstock_spark.sink.task import TaskPlace, TaskWriter
 
 
@@ -46,6 +47,37 @@ def test_keyed_rows_go_where_the_partitions_of_today_have_them(penstock: Broker,
         assert len(fresh) == 500
         assert all(m.partition() == (murmur2(m.key()) & 0x7FFFFFFF) % total for m in fresh)
         seen += 500
+
+
+def test_a_row_may_name_a_partition_that_is_younger_than_what_the_worker_knows(
+    penstock: Broker, topic: Callable[..., str]
+) -> None:
+    one, other = topic(2), topic(2)
+    options = SinkOptions.parse({"kafka.bootstrap.servers": penstock.bootstrap, "kafka.client.id": one})
+    columns = columns_of(schema("topic string, value binary, partition int"), None)
+
+    def write_to(*places: tuple[str, int | None]) -> None:
+        rows = pa.record_batch(
+            {
+                "topic": pa.array([name for name, _ in places]),
+                "value": pa.array([b"%d" % (number or 0) for _, number in places]),
+                "partition": pa.array([number for _, number in places], pa.int32()),
+            }
+        )
+        with TaskWriter(options, columns, TaskPlace(0, 0)) as task:
+            task.write(iter([rows]))
+
+    write_to((one, 1), (other, 0))
+    add_partitions(penstock.bootstrap, one, 5)
+    write_to((one, 0), (other, 1), (one, 4), (other, None))
+    assert sorted((m.partition(), m.value()) for m in read_all(penstock.bootstrap, one)) == [
+        (0, b"0"), (1, b"1"), (4, b"4"),
+    ]  # fmt: skip
+    assert {m.value() for m in read_all(penstock.bootstrap, other)} == {b"0", b"1"}
+    with pytest.raises(BadRow, match=f"partition 5 of topic '{one}', which has 5"):
+        write_to((one, 5))
+    with pytest.raises(BadRow, match=f"partition 4 of topic '{other}', which has 2"):
+        write_to((one, 4), (other, 4))
 
 
 @pytest.mark.timeout(180)
