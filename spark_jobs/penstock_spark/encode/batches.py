@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 from crc32c import crc32c
 
 from penstock.wire.batch import CRC, CRC_START, HEADER, HEADER_SIZE, LENGTH_OVERHEAD, TRANSACTIONAL
 from penstock.wire.compression import compress
 from penstock_spark.encode.ports import EncodedBatch, ProducerId, Rows
-from penstock_spark.encode.records import header_bytes, join_records, measure
+from penstock_spark.encode.records import Sizes, header_bytes, join_records, measure
 from penstock_spark.encode.varints import LARGEST, WORD, Ints, widths
 
 MAGIC = 2
@@ -20,12 +22,19 @@ BLOCK_BYTES = 64 << 20
 """So many bytes of records, or one batch more, are joined at once."""
 
 
-def encode(rows: Rows, codec: int, max_bytes: int, producer: ProducerId, base_sequence: int) -> list[EncodedBatch]:
-    """See `ports.Encode`. Raises ValueError for a header without a key, for times too far apart."""
+class Measured(NamedTuple):
+    """Of rows, what they take in batches. `ends` are the sums of the records' sizes, which are these at most."""
+
+    times: Ints
+    headers: pa.BinaryArray | None
+    sizes: Sizes
+    ends: Ints
+
+
+def measured(rows: Rows) -> Measured:
+    """Raises ValueError for a header without a key, for times too far apart."""
     count = len(rows.value)
     assert len(rows.key) == len(rows.timestamp_ms) == count, "the columns of rows have different lengths"
-    if not count:
-        return []
     times = rows.timestamp_ms.astype(np.int64)
     spread = int(times.max()) - int(times.min())
     if spread > LARGEST:
@@ -37,7 +46,19 @@ def encode(rows: Rows, codec: int, max_bytes: int, producer: ProducerId, base_se
     # What a record takes at most: its times and offsets are known to be below these.
     largest = widths(np.array([spread, count, sizes.rest.max() + 2 * WORD]))
     bound = sizes.rest + int(largest.sum())
-    ends = np.cumsum(bound)
+    return Measured(times, headers, sizes, np.cumsum(bound))
+
+
+def batch_edges(rows: Rows, max_bytes: int) -> list[int]:
+    """See `ports.BatchEdges`. Raises ValueError as `encode` does."""
+    return cuts(measured(rows).ends, max_bytes - HEADER_SIZE).tolist() if len(rows.value) else [0]
+
+
+def encode(rows: Rows, codec: int, max_bytes: int, producer: ProducerId, base_sequence: int) -> list[EncodedBatch]:
+    """See `ports.Encode`. Raises ValueError for a header without a key, for times too far apart."""
+    if not len(rows.value):
+        return []
+    times, headers, sizes, ends = measured(rows)
     batches: list[EncodedBatch] = []
     for edges in blocks(ends, cuts(ends, max_bytes - HEADER_SIZE)):
         first, end = int(edges[0]), int(edges[-1])

@@ -40,6 +40,12 @@ class Encode(Protocol):
         from `base_sequence` and wrap at 2**31. Vectorised: no work in Python for each record."""
 
 
+class BatchEdges(Protocol):
+    def __call__(self, rows: Rows, max_bytes: int) -> list[int]:
+        """The index of the first row of each batch, and the number of rows: what lies between two of these, `encode`
+        makes one batch of."""
+
+
 class Partitions(Protocol):
     def __call__(self, keys: pa.BinaryArray, count: int) -> np.ndarray:
         """For each key Kafka's partition, murmur2 of its bytes over `count`; -1 where the key is null."""

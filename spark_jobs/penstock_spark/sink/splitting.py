@@ -7,11 +7,12 @@ task's turn is, a batch's worth at a time, so that batches are full and partitio
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
 
-from penstock_spark.encode.ports import Partitions, Rows
+from penstock_spark.encode.ports import BatchEdges, Partitions, Rows
 from penstock_spark.model.errors import PenstockSparkError
 from penstock_spark.sink.columns import Columns, in_order, part_of, rows_of
 from penstock_spark.sink.messages import Partition
@@ -36,11 +37,12 @@ class Splitter:
         topic: str | None,
         batch_bytes: int,
         partitions: Partitions,
+        batch_edges: BatchEdges,
         partitions_of: Callable[[str, int], int],
         turn: int,
     ) -> None:
         self.columns, self.topic, self.batch_bytes = columns, topic, batch_bytes
-        self._partitions, self._partitions_of = partitions, partitions_of
+        self._partitions, self._batch_edges, self._partitions_of = partitions, batch_edges, partitions_of
         self._turn = turn
 
     def split(self, batches: Iterator[pa.RecordBatch], now_ms: Callable[[], int]) -> Iterator[tuple[Partition, Rows]]:
@@ -113,9 +115,9 @@ class Splitter:
 
     def _in_turn(self, topic: str, rows: Rows) -> Iterator[tuple[Partition, Rows]]:
         """As above, where that is all of them: nothing has to be moved."""
-        count, step = self._partitions_of(topic, -1), self._rows_of_a_batch(rows)
-        for start in range(0, len(rows.value), step):
-            yield (topic, self._turn % count), part_of(rows, start, min(step, len(rows.value) - start))
+        count, edges = self._partitions_of(topic, -1), self._batch_edges(rows, self.batch_bytes)
+        for start, end in pairwise(edges):
+            yield (topic, self._turn % count), part_of(rows, start, end - start)
             self._turn += 1
 
     def _rows_of_a_batch(self, rows: Rows) -> int:

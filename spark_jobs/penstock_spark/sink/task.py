@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from penstock.client.cluster import Cluster
 from penstock.client.identity import Identity
-from penstock_spark.encode.batches import encode
+from penstock_spark.encode.batches import batch_edges, encode
 from penstock_spark.encode.murmur import partitions
 from penstock_spark.encode.ports import ProducerId, Rows
 from penstock_spark.link.link import Link
@@ -129,6 +129,7 @@ class TaskWriter:
             self.options.topic,
             self.options.batch_bytes,
             partitions,
+            batch_edges,
             self._partitions_of,
             self.place.number,
         )

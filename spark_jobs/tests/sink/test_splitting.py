@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from random import Random
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.client.partitioner import murmur2
+from penstock_spark.encode.batches import batch_edges, encode
 from penstock_spark.encode.murmur import partitions
+from penstock_spark.encode.ports import ProducerId
+from penstock_spark.model.columns import HEADER
 from penstock_spark.sink.columns import Columns
 from penstock_spark.sink.splitting import BadRow, Splitter
 
@@ -21,7 +25,7 @@ Found = list[tuple[tuple[str, int], list[bytes]]]
 def split(batches: list[pa.RecordBatch], topic: str | None = "t", batch_bytes: int = 1 << 20, turn: int = 0) -> Found:
     names = batches[0].schema.names
     columns = Columns("key" in names, False, topic is None, "partition" in names, False)
-    splitter = Splitter(columns, topic, batch_bytes, partitions, lambda name, _: TOPICS[name], turn)
+    splitter = Splitter(columns, topic, batch_bytes, partitions, batch_edges, lambda name, _: TOPICS[name], turn)
     found = splitter.split(iter(batches), lambda: 1)
     return [(place, rows.value.to_pylist()) for place, rows in found]
 
@@ -35,6 +39,7 @@ def of_key(key: bytes, count: int) -> int:
     return (murmur2(key) & 0x7FFFFFFF) % count
 
 
+@settings(deadline=None)
 @given(st.lists(st.one_of(st.none(), st.binary(max_size=9)), min_size=1, max_size=200), st.integers(1, 5))
 def test_keyed_rows_go_to_their_keys_partition_in_their_order(keys: list[bytes | None], pieces: int) -> None:
     values = [b"%d" % number for number in range(len(keys))]
@@ -103,3 +108,29 @@ def test_a_topic_may_have_more_partitions_than_fit_into_16_bits() -> None:
 
 def test_no_rows_are_nothing() -> None:
     assert split([batch(value=[])]) == []
+
+
+@pytest.mark.parametrize("spread_ms", [0, 1 << 30])
+@pytest.mark.parametrize("size", [1, 100, 1000, 5000])
+def test_what_is_handed_over_at_a_time_makes_one_batch(size: int, spread_ms: int) -> None:
+    """Also where rows are of different sizes: else a crumb would follow each batch."""
+    random = Random(size)
+    count = 2_000_000 // size if size > 1 else 100_000
+    values = [b"x" * random.randint(size // 2, size + size // 2) for _ in range(count)]
+    times = [(random.randint(0, spread_ms)) * 1000 for _ in range(count)]
+    header = [{"key": "h", "value": b"y" * 50}]
+    rows = pa.record_batch(
+        {
+            "value": pa.array(values, pa.binary()),
+            "timestamp": pa.array(times, pa.timestamp("us", tz="UTC")),
+            "headers": pa.array([header if n % 3 else None for n in range(count)], pa.list_(HEADER)),
+        }
+    )
+    most = 100_000
+    splitter = Splitter(Columns(False, True, False, False, True), "t", most, partitions, batch_edges, lambda *_: 3, 0)
+    found = list(splitter.split(iter([rows]), lambda: 1))
+    encoded = [encode(part, 0, most, ProducerId(-1, -1, False), -1) for _, part in found]
+    assert {len(batches) for batches in encoded} == {1}
+    sizes = [len(batch.data) for (batch,) in encoded]
+    assert max(sizes) <= most
+    assert min(sizes[:-1]) > most * 0.85
