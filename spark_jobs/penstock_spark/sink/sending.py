@@ -32,6 +32,7 @@ from penstock_spark.model.errors import PenstockSparkError, Unavailable
 from penstock_spark.sink.grants import SEQUENCES
 from penstock_spark.sink.lanes import Budget, Lane, Pending
 from penstock_spark.sink.messages import Partition
+from penstock_spark.sink.transactions import FENCED
 
 ANSWER_MARGIN = 1.25
 NEWEST_TRANSACTIONAL = 11
@@ -311,9 +312,7 @@ class Sending:
         if error.retriable or (code in OUT_OF_ORDER and follows_a_failed_one):
             self._retry(lane, batch, error)
         else:
-            advice = ""
-            if code in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE):
-                advice = f": a batch of {len(batch.data)} bytes; lower 'kafka.batch.size' or raise max.message.bytes"
+            advice = cure(code, len(batch.data), self.settings.transactional_id is not None)
             self._fail(SendingFailed(f"{name(lane.partition)}: {batch.records} rows were not written: {error}{advice}"))
 
     def _request_failed(self, taken: list[tuple[Lane, Pending]], error: ClientError) -> None:
@@ -377,6 +376,20 @@ class Sending:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._fail(error)
         self._idle.set()
+
+
+def cure(code: ErrorCode, size_bytes: int, transactional: bool) -> str:
+    """What can be done about a batch that a broker refuses for good; "" where nothing is known."""
+    if code in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE):
+        return f": a batch of {size_bytes} bytes; lower 'kafka.batch.size' or raise max.message.bytes"
+    if code == ErrorCode.INVALID_TIMESTAMP:
+        return (
+            ": column 'timestamp' has a time before 1970, or one further from the broker's clock than the topic's "
+            "message.timestamp.before.max.ms and message.timestamp.after.max.ms allow; null is the time of writing"
+        )
+    if transactional and code in FENCED:
+        return ": the batch took longer than 'kafka.transaction.timeout.ms', or a newer run has taken its transaction"
+    return ""
 
 
 def name(partition: Partition) -> str:

@@ -313,6 +313,23 @@ def test_a_transaction_that_takes_too_long_is_aborted_and_the_commit_says_so(
     assert values_of(penstock.bootstrap, name) == [b"after"]
 
 
+def test_a_transaction_that_is_over_while_a_task_writes_names_the_option(
+    penstock: Broker, topic: MakeTopic, service: Endpoint, start_run: StartRun
+) -> None:
+    name = topic(1)
+    run = start_run(service, penstock.bootstrap, name, kafka_transaction_timeout_ms="1000", kafka_batch_size="100")
+
+    def slowly() -> object:
+        yield from batches(100)
+        until(lambda: values_of(penstock.bootstrap, name, "read_uncommitted") != [])
+        produce(penstock.bootstrap, name, [b"after"])
+        until(lambda: values_of(penstock.bootstrap, name) == [b"after"])
+        yield from batches(100, first=100)
+
+    with pytest.raises(PenstockSparkError, match=r"not written.*'kafka\.transaction\.timeout\.ms'"):
+        run.write(0, slowly())  # type: ignore[arg-type]
+
+
 def test_a_transaction_timeout_above_the_brokers_names_the_option(
     penstock: Broker, topic: MakeTopic, service: Endpoint, start_run: StartRun
 ) -> None:
