@@ -13,11 +13,11 @@ import pytest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Tests are imported by file (importlib mode), so what they share is found by these entries. `cluster_processes` and
-# `node_kit` are the broker's tests'.
+# Tests are imported by file (importlib mode), so what they share is found by these entries. `cluster_processes`,
+# `node_kit` and `client_doubles` are the broker's tests'.
 HERE = Path(__file__).parent
 BROKER_TESTS = HERE.parent.parent / "broker" / "tests"
-sys.path[:0] = [str(HERE), str(BROKER_TESTS / "node"), str(BROKER_TESTS / "state")]
+sys.path[:0] = [str(HERE), *(str(BROKER_TESTS / room) for room in ("node", "state", "client"))]
 
 from penstock_spark_kit.broker import Broker  # noqa: E402
 from penstock_spark_kit.topics import MakeTopic, make_topic  # noqa: E402

@@ -180,7 +180,7 @@ class Sending:
     def _send_ready(self, node: int, broker: Broker) -> None:
         while broker.ready and broker.in_flight < self.settings.in_flight and self.failure is None:
             connection = broker.connection
-            if connection is None or connection.closed or not connection.writable:
+            if connection is None or connection.closed or connection.expiring or not connection.writable:
                 if not broker.connecting:
                     broker.connecting = True
                     self._spawn(self._connect(node, broker))
