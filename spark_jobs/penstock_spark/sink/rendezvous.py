@@ -57,7 +57,7 @@ def executors_host(driver: Driver, bootstrap: str) -> str:
         return LOOPBACK
     given = os.environ.get(HOST_VARIABLE) or driver.settings.get("spark.driver.host")
     if given:
-        return given
+        return given.removeprefix("[").removesuffix("]")  # in which Spark wants addresses of IPv6
     for host, port in parse_bootstrap(bootstrap):
         try:
             family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]

@@ -26,6 +26,7 @@ from penstock_spark.link.link import Link
 from penstock_spark.sink.attempts import LastBatch
 from penstock_spark.sink.driver import is_alive
 from penstock_spark.sink.messages import TOKEN_BYTES, Partition, Plan
+from penstock_spark.sink.rendezvous import EVERYWHERE
 from penstock_spark.sink.service import Service
 from penstock_spark.sink.service_log import careful_stream
 from penstock_spark.sink.transactions import Producer, Transactions
@@ -92,7 +93,7 @@ def main() -> None:
     parser.add_argument("--listen", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0)
     arguments = parser.parse_args()
-    listener = socket.create_server((arguments.listen, arguments.port), backlog=BACKLOG)
+    listener = listen(arguments.listen, arguments.port)
     token = secrets.token_bytes(TOKEN_BYTES)
     told, telling = os.pipe()
     child = os.fork()
@@ -116,6 +117,14 @@ def main() -> None:
             with contextlib.suppress(OSError):
                 path.unlink()
     os._exit(0)  # threads that wait for brokers must not keep it
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Everywhere means IPv6 too, where the system has it: executors may be told such an address."""
+    if host == EVERYWHERE and socket.has_dualstack_ipv6():
+        with contextlib.suppress(OSError):
+            return socket.create_server(("::", port), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True)
+    return socket.create_server((host, port), backlog=BACKLOG)
 
 
 def write_rendezvous(path: Path, port: int, token: bytes, pid: int) -> None:

@@ -54,6 +54,7 @@ def test_speculation_is_refused_with_the_setting_to_change() -> None:
     [
         ({"spark.master": "local[4]", "spark.driver.host": "h"}, None, "127.0.0.1"),
         ({"spark.master": "k8s://x", "spark.driver.host": "driver-svc"}, None, "driver-svc"),
+        ({"spark.master": "k8s://x", "spark.driver.host": "[fd00::7]"}, None, "fd00::7"),
         ({"spark.master": "k8s://x", "spark.driver.host": "driver-svc"}, "10.0.0.9", "10.0.0.9"),
         ({}, None, "127.0.0.1"),
     ],

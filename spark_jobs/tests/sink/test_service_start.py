@@ -1,12 +1,17 @@
-"""A transaction service that cannot be found is not left behind."""
+"""A transaction service that cannot be found is not left behind; one that can is where executors are told to look."""
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from penstock_spark.sink.driver import Driver
+from penstock_spark.sink.messages import Ping
+from penstock_spark.sink.rendezvous import executors_host, service_of
+from penstock_spark.sink.service_client import Endpoint, ask
 
 DEADLINE_S = 30.0
 
@@ -22,3 +27,12 @@ def test_a_rendezvous_file_that_cannot_be_written_leaves_no_process_and_no_file(
     assert done.returncode != 0
     assert f"{path} by which the transaction service is found: File too large" in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_executors_reach_the_service_at_the_address_that_they_are_told(driver: Driver) -> None:
+    """Which is that from which the brokers are reached, also where it is one of IPv6."""
+    far = replace(driver, settings={})
+    service = service_of(far, starts=True)
+    brokers = ["127.0.0.1:9092", *(["[::1]:9092"] if socket.has_dualstack_ipv6() else [])]
+    for bootstrap in brokers:
+        ask(Endpoint(executors_host(far, bootstrap), service.port, service.token), Ping(), DEADLINE_S)
