@@ -197,6 +197,11 @@ class Attempt:
             self.stage = Stage.FAILED
         return error
 
+    def forget_partitions(self) -> None:
+        """Of a run that has ended nobody asks for them."""
+        assert self.stage in ENDED, f"{self.name} is {self.stage.value} and needs its partitions"
+        self.grants, self.added = Grants(), set()
+
     def check_not_failed(self) -> None:
         if self.stage is Stage.FAILED:
             assert self.failure is not None, "a failed run says why"

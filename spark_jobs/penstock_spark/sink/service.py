@@ -255,6 +255,7 @@ class Service:
             earlier.attempt.fail(f"a newer run ({attempt.name}) took transactional id {name!r}")
             earlier.is_wound_up = True  # the new epoch ends its transaction
             self._refuse_waiting(earlier)
+            earlier.attempt.forget_partitions()
         self._current[name] = run
         try:
             run.ledger = self._ledger_of(attempt.plan, name)
@@ -346,15 +347,16 @@ class Service:
         if attempt.stage is not Stage.FAILED or run.is_wound_up:
             return
         run.is_wound_up = True
+        self._refuse_waiting(run)
         if attempt.producer_id >= 0:
             self._spawn(self._fence(run))
         else:
             self._forget(run)
-        self._refuse_waiting(run)
         log.warning("batch failed", batch=attempt.name, reason=str(attempt.failure))
 
     def _forget(self, run: Run) -> None:
         """Of a run that has ended only what became of it is remembered."""
+        run.attempt.forget_partitions()
         name = run.attempt.transactional_id
         if self._current.get(name) is run:
             del self._current[name]

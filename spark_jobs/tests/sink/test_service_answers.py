@@ -4,12 +4,14 @@ brokers are played by a ledger that fails as it is told."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 from collections.abc import Awaitable, Callable, Iterable
 
 import pytest
 
 from penstock_spark.model.connection import Connection
-from penstock_spark.sink.attempts import BatchFailed, LastBatch
+from penstock_spark.sink.attempts import ENDED, Attempt, BatchFailed, LastBatch
 from penstock_spark.sink.locks import NamedLocks
 from penstock_spark.sink.messages import (
     Abort,
@@ -239,3 +241,23 @@ def test_a_task_does_not_wait_for_ever_for_a_service_that_is_mute(question: str)
         server.close()
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("fails", ["", "end"])
+def test_of_runs_that_have_ended_no_partitions_are_kept(fails: str) -> None:
+    """A thousand of them are remembered, each of which may have written to thousands."""
+
+    async def work(service: Service, session: TaskSession) -> None:
+        await begin(session, "run")
+        for partition in range(20):
+            await session.ask(Acquire([("t", partition)]), 30.0)
+            await session.ask(Release(("t", partition), 1), 30.0)
+        await session.ask(Done(), 30.0)
+        with contextlib.suppress(BatchFailed):
+            await session.ask(Commit("run", -1, [0], 1), 30.0)
+        await settled(service)
+        (run,) = [one for one in gc.get_objects() if isinstance(one, Attempt)]
+        assert (run.stage in ENDED, run.added, run.grants.next_sequences, run.grants.holders) == (True, set(), {}, {})
+
+    gc.collect()
+    with_service(fails, work)
