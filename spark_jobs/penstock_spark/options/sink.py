@@ -70,7 +70,7 @@ class SinkOptions:
     batch_bytes: int
     """Of a batch before compression, at most; a single record may be larger."""
     request_bytes: int
-    """Of a request, at most, and of a record."""
+    """Of a request, and of a batch before compression, at most; a larger record goes alone."""
     in_flight: int
     transaction_timeout_ms: int
     warnings: tuple[str, ...]

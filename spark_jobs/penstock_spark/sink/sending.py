@@ -312,7 +312,7 @@ class Sending:
         if error.retriable or (code in OUT_OF_ORDER and follows_a_failed_one):
             self._retry(lane, batch, error)
         else:
-            advice = cure(code, len(batch.data), self.settings.transactional_id is not None)
+            advice = cure(code, batch, self.settings.transactional_id is not None)
             self._fail(SendingFailed(f"{name(lane.partition)}: {batch.records} rows were not written: {error}{advice}"))
 
     def _request_failed(self, taken: list[tuple[Lane, Pending]], error: ClientError) -> None:
@@ -378,10 +378,12 @@ class Sending:
         self._idle.set()
 
 
-def cure(code: ErrorCode, size_bytes: int, transactional: bool) -> str:
+def cure(code: ErrorCode, batch: Pending, transactional: bool) -> str:
     """What can be done about a batch that a broker refuses for good; "" where nothing is known."""
     if code in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE):
-        return f": a batch of {size_bytes} bytes; lower 'kafka.batch.size' or raise max.message.bytes"
+        if batch.records == 1:
+            return f": one row of {len(batch.data)} bytes: raise the topic's max.message.bytes"
+        return f": a batch of {len(batch.data)} bytes; lower 'kafka.batch.size' or raise max.message.bytes"
     if code == ErrorCode.INVALID_TIMESTAMP:
         return (
             ": column 'timestamp' has a time before 1970, or one further from the broker's clock than the topic's "

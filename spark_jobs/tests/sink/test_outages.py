@@ -63,6 +63,17 @@ def test_a_batch_larger_than_the_topic_allows_names_what_to_change(penstock: Bro
         task.write(batches(10_000))
 
 
+def test_a_row_larger_than_the_topic_allows_is_not_told_to_lower_the_size_of_batches(
+    penstock: Broker, topic: Callable[..., str]
+) -> None:
+    name = topic(1, {"max.message.bytes": "5000"})
+    rows = pa.record_batch({"value": pa.array([b"1", bytes(6000), b"2"])})
+    says = r"one row of 60[0-9]{2} bytes: raise the topic's max\.message\.bytes$"
+    small = own_writer(penstock.bootstrap, name, kafka_batch_size="1000")
+    with small as task, pytest.raises(PenstockSparkError, match=says):
+        task.write(iter([rows]))
+
+
 @pytest.mark.parametrize("time_us", [-(10**9), 10**18])
 def test_a_time_that_a_broker_refuses_names_the_column_and_the_settings(
     penstock: Broker, topic: Callable[..., str], time_us: int
