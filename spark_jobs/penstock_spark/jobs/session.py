@@ -20,6 +20,7 @@ TIME_ZONE = "spark.sql.session.timeZone"
 ARROW_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 UNIX_SOCKETS = "spark.python.unix.domain.socket.enabled"
 SOCKETS_FOLDER = "spark.python.unix.domain.socket.dir"
+FAILURES_COUNT_FOR = "spark.executor.failuresValidityInterval"
 DEFAULTS: Mapping[str, str] = {
     # Times are instants; what a task sees must not depend on where it runs.
     TIME_ZONE: "UTC",
@@ -37,6 +38,9 @@ DEFAULTS: Mapping[str, str] = {
     # A job that reads little should not wait for 200 empty tasks; large jobs set it.
     "spark.sql.shuffle.partitions": "8",
     "spark.sql.streaming.metricsEnabled": "false",
+    # On Kubernetes and YARN Spark ends the driver after a few lost executors (twice as many as there are, at least 3),
+    # and forgets none of them by itself: what was lost in months of a job's life would add up.
+    FAILURES_COUNT_FOR: "1h",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }

@@ -34,6 +34,23 @@ print("by Unix sockets:", worker.way)
 print("pyspark:", worker.package)
 spark.stop()
 """
+LOSE_EXECUTORS = """
+from penstock_spark.jobs import document
+from penstock_spark.jobs.examples import example
+from penstock_spark.jobs.session import session
+
+HOUR_MS = 3_600_000
+spark = session(document.job_of(document.parse(example("archive"), "archive.yaml")))
+clock = spark._jvm.org.apache.spark.util.ManualClock(0)
+counted = spark._jvm.org.apache.spark.deploy.ExecutorFailureTracker(spark._jsc.sc().getConf(), clock)
+for _ in range(3):
+    counted.registerExecutorFailure()
+at_once = counted.numFailedExecutors()
+clock.advance(2 * HOUR_MS)
+counted.registerExecutorFailure()
+print("executors counted as lost:", at_once, counted.numFailedExecutors())
+spark.stop()
+"""
 
 
 def settings_with(*sets: str) -> dict[str, str]:
@@ -53,27 +70,31 @@ def test_no_job_has_two_copies_of_a_task() -> None:
     assert settings_with(f"spark.{SPECULATION}=true")[SPECULATION] == "false"
 
 
-def ask_a_worker(environment: dict[str, str]) -> str:
-    """What a Python worker of a job's session says of itself, the session being in a process of its own."""
+def run(program: str, **variables: str) -> str:
+    """What it prints, with a job's session in a process of its own."""
     inherited = {name: value for name, value in os.environ.items() if name != "SPARK_HOME"}
-    asked = subprocess.run(
-        [sys.executable, "-c", ASK_A_WORKER],
-        env={**inherited, **environment},
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**inherited, **variables},
         capture_output=True,
         text=True,
         timeout=LIMIT_S,
         check=False,
     )
-    assert asked.returncode == 0, asked.stderr
-    return asked.stdout
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
 
 
 def test_workers_of_a_job_are_reached_past_tcp_however_long_the_path_to_temporary_files_is(tmp_path: Path) -> None:
     deep = tmp_path / ("d" * 100)
     deep.mkdir()
-    assert "by Unix sockets: True" in ask_a_worker({"JAVA_TOOL_OPTIONS": f"-Djava.io.tmpdir={deep}"})
+    assert "by Unix sockets: True" in run(ASK_A_WORKER, JAVA_TOOL_OPTIONS=f"-Djava.io.tmpdir={deep}")
 
 
 def test_workers_of_a_job_import_the_package_that_is_installed_and_compiled(tmp_path: Path) -> None:
-    told = ask_a_worker({"XDG_CACHE_HOME": str(tmp_path)})
+    told = run(ASK_A_WORKER, XDG_CACHE_HOME=str(tmp_path))
     assert f"pyspark: {Path(pyspark.__file__).resolve()}" in told
+
+
+def test_executors_that_were_lost_long_ago_do_not_add_up_until_spark_ends_the_driver() -> None:
+    assert "executors counted as lost: 3 1\n" in run(LOSE_EXECUTORS)
