@@ -130,6 +130,14 @@ def test_names_that_yaml_takes_for_something_else_stay_text(helm: str, chart: Pa
             assert re.fullmatch("[a-z]([-a-z0-9]*[a-z0-9])?", document["metadata"]["name"]), "Kubernetes takes no other"
 
 
+def test_a_name_that_is_cut_short_is_still_a_name(helm: str, chart: Path) -> None:
+    documents = render(helm, chart, "--set", f"nameOverride={'b' * 38}--c", name=f"{'a' * 38}--c")
+    names = {d["metadata"]["name"] for d in documents if d["kind"] in ("Cluster", "Deployment")}
+    assert names == {"a" * 38, f"{'a' * 38}-operator"}
+    labels = [d["metadata"]["labels"]["app.kubernetes.io/name"] for d in documents if d["kind"] == "Deployment"]
+    assert labels == ["b" * 38]
+
+
 def test_no_two_releases_have_names_in_the_whole_cluster_in_common(helm: str, chart: Path) -> None:
     def wide(namespace: str, name: str) -> set[str]:
         documents = render(helm, chart, "--set", "operator.clusterWide=true", "--namespace", namespace, name=name)

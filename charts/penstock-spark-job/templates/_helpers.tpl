@@ -1,12 +1,12 @@
 {{/* Names and labels, each in one place. */}}
 {{- define "job.name" -}}
-{{- default .Chart.Name .Values.nameOverride | trunc 40 | trimSuffix "-" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 40 | trimAll "-" -}}
 {{- end -}}
 
 {{/* A Service has this name too, and may have no dot in it, and no digit first. */}}
 {{- define "job.fullname" -}}
 {{- $name := default (.Release.Name | replace "." "-") .Values.fullnameOverride -}}
-{{- regexReplaceAll "^([0-9])" $name "job-${1}" | trunc 40 | trimSuffix "-" -}}
+{{- regexReplaceAll "^([0-9])" $name "job-${1}" | trunc 40 | trimAll "-" -}}
 {{- end -}}
 
 {{- define "job.serviceAccountName" -}}

@@ -1,12 +1,12 @@
 {{/* Names and labels, each in one place. */}}
 {{- define "penstock.name" -}}
-{{- default .Chart.Name .Values.nameOverride | trunc 40 | trimSuffix "-" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 40 | trimAll "-" -}}
 {{- end -}}
 
 {{/* Services have this name too: no dot in it, and no digit first. */}}
 {{- define "penstock.fullname" -}}
 {{- $name := default (.Release.Name | replace "." "-") .Values.fullnameOverride -}}
-{{- regexReplaceAll "^([0-9])" $name "penstock-${1}" | trunc 40 | trimSuffix "-" -}}
+{{- regexReplaceAll "^([0-9])" $name "penstock-${1}" | trunc 40 | trimAll "-" -}}
 {{- end -}}
 
 {{- define "penstock.clusterName" -}}

@@ -193,7 +193,15 @@ def texts(part: object, path: str = "") -> Iterator[tuple[str, object]]:
 
 
 @pytest.mark.parametrize(
-    ("name", "objects"), [("123", "job-123"), ("true", "true"), ("1e3", "job-1e3"), ("a.b", "a-b")]
+    ("name", "objects"),
+    [
+        ("123", "job-123"),
+        ("true", "true"),
+        ("1e3", "job-1e3"),
+        ("a.b", "a-b"),
+        (f"{'a' * 38}--b", "a" * 38),
+        (f"{'a' * 52}z", "a" * 40),
+    ],
 )
 def test_a_release_of_any_name_renders_names_and_labels_that_are_text(
     helm: str, chart: Path, name: str, objects: str
