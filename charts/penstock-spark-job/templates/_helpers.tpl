@@ -211,14 +211,15 @@ spec:
     {{- end }}
 {{- end -}}
 
-{{/* What the values' schema cannot say. */}}
+{{/* What the values' schema cannot say. A part that is no mapping is left to `penstock-spark`, which names its line. */}}
 {{- define "job.check" -}}
 {{- $job := .Values.job -}}
+{{- $once := and (kindIs "map" $job.trigger) (get (default dict $job.trigger) "once") -}}
 {{- if not $job.kind -}}
 {{- fail "job.kind is missing: `job` holds what `penstock-spark run` takes; `penstock-spark init archive` prints an example" -}}
 {{- end -}}
-{{- if or (has $job.kind (list "audit" "backfill" "dlq-replay")) (dig "trigger" "once" false $job) -}}
-{{- fail (printf "a job of kind %s%s ends by itself, and this chart runs jobs for good: it would be started again and again. Run it as a Kubernetes Job or CronJob (see the README)" $job.kind (ternary " with trigger.once" "" (eq (toString (dig "trigger" "once" false $job)) "true"))) -}}
+{{- if or (has $job.kind (list "audit" "backfill" "dlq-replay")) $once -}}
+{{- fail (printf "a job of kind %s%s ends by itself, and this chart runs jobs for good: it would be started again and again. Run it as a Kubernetes Job or CronJob (see the README)" $job.kind (ternary " with trigger.once" "" (eq (toString $once) "true"))) -}}
 {{- end -}}
 {{- if and (has $job.kind (list "aggregate" "dedup")) (gt (int .Values.executors.instances) 0) (not .Values.checkpoint.inExecutors) (not (contains "://" (toString (default "" $job.checkpoint)))) -}}
 {{- fail (printf "a job of kind %s keeps state, which executors write below the checkpoint: set checkpoint.inExecutors=true (with checkpoint.storage.accessMode=ReadWriteMany for executors on several nodes), or executors.instances=0" $job.kind) -}}
@@ -231,7 +232,7 @@ spec:
 {{- end -}}
 {{- if .Values.metrics.enabled -}}
 {{- $metrics := (include "job.yaml" . | fromYaml).metrics -}}
-{{- if ne (int $metrics.port) (int .Values.metrics.port) -}}
+{{- if and (kindIs "map" $metrics) (ne (int (get (default dict $metrics) "port")) (int .Values.metrics.port)) -}}
 {{- fail (printf "job.metrics.port=%v is not metrics.port=%v, where the probe and the Service look for it: say metrics.port alone" $metrics.port .Values.metrics.port) -}}
 {{- end -}}
 {{- end -}}

@@ -12,6 +12,9 @@ import msgspec
 import pytest
 from penstock_charts import Document, closed, missing, pods, refusal, render
 
+from penstock_spark.jobs.document import job_of, parse
+from penstock_spark.jobs.problems import InvalidJob
+
 HERE = Path(__file__).parent
 VARIANTS = sorted(path.stem for path in (HERE / "variants").glob("*.yaml"))
 RESTRICTED = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
@@ -287,6 +290,16 @@ def test_the_checkpoint_outlives_the_release(helm: str, chart: Path) -> None:
 )
 def test_wrong_values_are_refused_with_words_that_help(helm: str, chart: Path, options: str, words: str) -> None:
     assert words in refusal(helm, chart, *A_JOB, "--set", options)
+
+
+@pytest.mark.parametrize("part", ["trigger", "metrics", "spark"])
+@pytest.mark.parametrize("said", ["once", "10 seconds", "8088"])
+def test_a_part_of_the_job_that_is_no_mapping_comes_to_the_driver_that_names_its_line(
+    helm: str, chart: Path, part: str, said: str
+) -> None:
+    (data,) = [d["data"] for d in rendered(helm, chart, "defaults", "--set", f"job.{part}={said}") if "data" in d]
+    with pytest.raises(InvalidJob, match=rf"job.yaml:\d+:\d+: {part}: "):
+        job_of(parse(data["job.yaml"], "job.yaml"))
 
 
 def test_without_a_job_nothing_is_installed(helm: str, chart: Path) -> None:
