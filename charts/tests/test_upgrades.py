@@ -3,17 +3,13 @@ has the companion etcd of the first install."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
-from penstock_charts import RENDER, Document, render
+from penstock_charts import Document, render
+from penstock_charts.api_server import api_server, refused_beside
 
 TLS = "etcd.companion.tlsSecret=server,etcd.tls.clientSecret=client"
 WHERE = "/apis/apps/v1/namespaces/queue/statefulsets/penstock-etcd"
@@ -24,20 +20,6 @@ KINDS = {
 }
 
 
-class Answers(BaseHTTPRequestHandler):
-    found: dict[str, Any]
-
-    def do_GET(self) -> None:
-        body = self.found.get(self.path.partition("?")[0])
-        self.send_response(200 if body else 404)
-        self.send_header("Content-Type", "application/json")
-        self.end_headers()
-        self.wfile.write(json.dumps(body or {"kind": "Status", "status": "Failure", "code": 404}).encode())
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Says nothing."""
-
-
 Upgrade = Callable[..., str]
 
 
@@ -45,24 +27,14 @@ Upgrade = Callable[..., str]
 def upgrade(helm: str, chart: Path, tmp_path: Path) -> Iterator[Upgrade]:
     """Renders with the StatefulSet `there`, and returns why that was refused ("" where it was not)."""
 
-    class Mine(Answers):
-        found = {"/apis/apps/v1": KINDS}  # noqa: RUF012
+    found: dict[str, Any] = {"/apis/apps/v1": KINDS}
+    with api_server(found) as url:
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Mine)
-    Thread(target=server.serve_forever, daemon=True).start()
+        def run(there: Document, *options: str) -> str:
+            found[WHERE] = there
+            return refused_beside(url, helm, chart, tmp_path, *options)
 
-    def run(there: Document, *options: str) -> str:
-        Mine.found[WHERE] = there
-        where = ["--kube-apiserver", f"http://127.0.0.1:{server.server_port}", "--dry-run=server"]
-        command = [helm, "template", "penstock", str(chart), *RENDER, *where, *options]
-        env = {**os.environ, "KUBECONFIG": "/dev/null", "HOME": str(tmp_path)}
-        result = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
-        assert (result.returncode != 0) == bool(result.stderr.strip()), result.stderr
-        return result.stderr
-
-    yield run
-    server.shutdown()
-    server.server_close()
+        yield run
 
 
 def companion(helm: str, chart: Path, *options: str) -> Document:

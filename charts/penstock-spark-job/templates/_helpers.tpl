@@ -230,10 +230,27 @@ spec:
 {{- if and (not .Values.serviceAccount.create) (not .Values.serviceAccount.name) (gt (int .Values.executors.instances) 0) -}}
 {{- fail "serviceAccount.create=false needs serviceAccount.name: without it every pod of the namespace that names no account would have the driver's rights, as the account `default`" -}}
 {{- end -}}
+{{- if not .Values.checkpoint.existingClaim -}}
+{{- with lookup "v1" "PersistentVolumeClaim" .Release.Namespace (include "job.claimName" .) -}}
+{{- include "job.checkClaim" (dict "storage" $.Values.checkpoint.storage "there" .) -}}
+{{- end -}}
+{{- end -}}
 {{- if .Values.metrics.enabled -}}
 {{- $metrics := (include "job.yaml" . | fromYaml).metrics -}}
 {{- if and (kindIs "map" $metrics) (ne (int (get (default dict $metrics) "port")) (int .Values.metrics.port)) -}}
 {{- fail (printf "job.metrics.port=%v is not metrics.port=%v, where the probe and the Service look for it: say metrics.port alone" $metrics.port .Values.metrics.port) -}}
 {{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Of (dict "storage" VALUES "there" CLAIM): what Kubernetes would refuse to change in the middle of an upgrade. */}}
+{{- define "job.checkClaim" -}}
+{{- $name := .there.metadata.name -}}
+{{- $cure := "Kubernetes changes that of no claim. Set it back, or make a claim, copy the checkpoint to it while the job is away, and name it by checkpoint.existingClaim" -}}
+{{- if ne (join "," .there.spec.accessModes) .storage.accessMode -}}
+{{- fail (printf "checkpoint.storage.accessMode: the claim %s is %s, and %s is asked for. %s" $name (join "," .there.spec.accessModes) .storage.accessMode $cure) -}}
+{{- end -}}
+{{- if and .storage.className (ne (default "" .there.spec.storageClassName) .storage.className) -}}
+{{- fail (printf "checkpoint.storage.className: the claim %s is of class %q, and %q is asked for. %s" $name (default "" .there.spec.storageClassName) .storage.className $cure) -}}
 {{- end -}}
 {{- end -}}
