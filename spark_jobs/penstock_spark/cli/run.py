@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 
 from penstock_spark.cli.common import ExitCode, fail
 from penstock_spark.cli.showing import Lines, Terminal
-from penstock_spark.jobs import java
+from penstock_spark.jobs import java, leftovers
 from penstock_spark.jobs.failures import cause
 from penstock_spark.jobs.figures import Figures
 from penstock_spark.jobs.kinds import Audit
 from penstock_spark.jobs.running import Ended, LagWatch, Outcome, supervisor
+from penstock_spark.jobs.session import settings
 from penstock_spark.jobs.specs import Job, Source, StreamJob
 from penstock_spark.jobs.stopping import StopSignal
 
@@ -39,6 +40,7 @@ def run_job(job: Job) -> ExitCode:
     stop = StopSignal()
     # Before the session: Spark takes SIGINT for itself, where nobody else has.
     with signals(stop):
+        remove_leftovers(job)
         spark = session_of(job)
         try:
             with signals(stop):
@@ -62,6 +64,17 @@ def signals(stop: StopSignal) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def remove_leftovers(job: Job) -> None:
+    """Of a driver that died where this one begins; a job can do without."""
+    try:
+        count = leftovers.remove(settings(job))
+    except leftovers.Unreachable as e:
+        print(f"executors that a driver left here cannot be removed: {e}", file=sys.stderr, flush=True)
+        return
+    if count:
+        print(f"removed executors of the driver that died here: {count}", file=sys.stderr, flush=True)
 
 
 def session_of(job: Job) -> SparkSession:

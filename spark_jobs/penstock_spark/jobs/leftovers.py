@@ -1,0 +1,109 @@
+"""Executors of a driver that died in this pod: removed before the next one starts there. Called by `cli.run`.
+
+On Kubernetes executors belong to their driver's pod, and go with it. A driver whose process was killed (for its memory,
+say) is started again in the same pod, and nothing else takes its executors away: those that ran have ended and stay as
+failed pods, and those that wait for a node would still get one. A driver that begins has none of its own, so all that
+belong to its pod are such.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Mapping
+from http.client import HTTPException
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.parse import quote
+from urllib.request import Request, urlopen
+
+import msgspec
+
+from penstock_spark.model.errors import PenstockSparkError
+
+ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+SCHEME = "k8s://"
+TOKEN_FILE = "spark.kubernetes.authenticate.oauthTokenFile"  # noqa: S105 - names a file
+CA_FILE = "spark.kubernetes.authenticate.caCertFile"
+TIMEOUT_S = 10
+MAX_ANSWER_BYTES = 32 << 20
+METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+LIST_OF_METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+NOT_FOUND = 404
+
+
+class Owner(msgspec.Struct, frozen=True):
+    uid: str
+
+
+class Metadata(msgspec.Struct, frozen=True, rename="camel"):
+    name: str
+    uid: str
+    owner_references: list[Owner] = []
+
+
+class Pod(msgspec.Struct, frozen=True):
+    metadata: Metadata
+
+
+class Pods(msgspec.Struct, frozen=True):
+    items: list[Pod]
+
+
+class Unreachable(PenstockSparkError):
+    """The API server could not be asked, or did not do what it was asked for."""
+
+
+class Api:
+    """The pods of a namespace at an API server."""
+
+    def __init__(self, url: str, namespace: str, token_file: Path, ca_file: Path) -> None:
+        self._pods = f"{url}/api/v1/namespaces/{quote(namespace)}/pods"
+        self._token_file = token_file
+        self._ca_file = ca_file
+
+    def pod(self, name: str) -> Pod:
+        return msgspec.json.decode(self._ask("GET", f"/{quote(name)}", METADATA), type=Pod)
+
+    def executors(self) -> list[Pod]:
+        """Of all drivers."""
+        answer = self._ask("GET", "?labelSelector=spark-role%3Dexecutor", LIST_OF_METADATA)
+        return msgspec.json.decode(answer, type=Pods).items
+
+    def delete(self, name: str) -> None:
+        """One that is gone already is none."""
+        try:
+            self._ask("DELETE", f"/{quote(name)}", "application/json")
+        except HTTPError as e:
+            if e.code != NOT_FOUND:
+                raise
+
+    def _ask(self, method: str, path: str, accept: str) -> bytes:
+        headers = {"Authorization": f"Bearer {self._token_file.read_text().strip()}", "Accept": accept}
+        tls = ssl.create_default_context(cafile=str(self._ca_file)) if self._ca_file.exists() else None
+        request = Request(self._pods + path, headers=headers, method=method)  # noqa: S310 - the API server's
+        with urlopen(request, timeout=TIMEOUT_S, context=tls) as answer:  # noqa: S310
+            body: bytes = answer.read(MAX_ANSWER_BYTES + 1)
+        if len(body) > MAX_ANSWER_BYTES:
+            raise ValueError(f"an answer of more than {MAX_ANSWER_BYTES:,} bytes")
+        return body
+
+
+def remove(settings: Mapping[str, str]) -> int:
+    """How many there were. `settings`: the session's; a driver that does not run in the pod that they name has no such
+    executors (a StatefulSet's second pod, scaled by mistake, must not take those of the first).
+    Raises `Unreachable`."""
+    master, driver = settings.get("spark.master", ""), settings.get("spark.kubernetes.driver.pod.name")
+    token_file = Path(settings.get(TOKEN_FILE, ACCOUNT / "token"))
+    if not master.startswith(SCHEME) or driver != socket.gethostname() or not token_file.exists():
+        return 0
+    namespace = settings.get("spark.kubernetes.namespace", "default")
+    api = Api(master.removeprefix(SCHEME), namespace, token_file, Path(settings.get(CA_FILE, ACCOUNT / "ca.crt")))
+    try:
+        mine = Owner(api.pod(driver).metadata.uid)
+        left = [pod.metadata.name for pod in api.executors() if mine in pod.metadata.owner_references]
+        for name in left:
+            api.delete(name)
+    except (OSError, ValueError, HTTPException, msgspec.MsgspecError) as e:
+        raise Unreachable(f"{master}: {e}") from e
+    return len(left)
