@@ -26,6 +26,8 @@ MAX_FILE_BYTES = 1 << 20
 MAX_DEPTH = 20
 MAX_NODES = 100_000
 TAGS = frozenset({"map", "seq", "str", "int", "float", "bool", "null", "timestamp", "value"})
+EQUALS_SIGN = "tag:yaml.org,2002:value"
+"""YAML 1.1's tag of `=` by itself; PyYAML knows it, and no meaning for it. Helm writes the sign without quotes."""
 BAD = object()
 """In place of a value for which a problem was noted."""
 FREE = frozenset({"config", "options", "spark", "storage"})
@@ -277,7 +279,7 @@ class Checker:
 
     def _scalar(self, node: ScalarNode, options: Sequence[Any], path: str) -> object:
         try:
-            value = self._constructor.construct_object(node)
+            value = node.value if node.tag == EQUALS_SIGN else self._constructor.construct_object(node)
         except (ConstructorError, ValueError) as e:
             message = e.problem if isinstance(e, ConstructorError) else str(e)
             return self._bad(node, path, f"{node.value!r}: {message}")

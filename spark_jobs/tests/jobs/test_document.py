@@ -183,6 +183,12 @@ def test_a_date_and_a_number_are_text_where_text_is_wanted() -> None:
     assert found.source.starting_ms() == 1_356_998_400_000
 
 
+def test_an_equals_sign_by_itself_is_text_though_yaml_has_a_tag_for_it() -> None:
+    found = job(GOOD.replace("topics: [flights]", "topics: [flights]\n  options: {kafka.client.id: =}"))
+    assert isinstance(found, Archive)
+    assert found.source.options == {"kafka.client.id": "="}
+
+
 def test_a_word_that_may_be_chosen_is_that_word_though_yaml_has_another_meaning_for_it() -> None:
     found = job(GOOD + "transform: {value: {format: json, schema: a int, on_error: null}}\n")
     assert isinstance(found, Archive)
