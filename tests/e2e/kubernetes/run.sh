@@ -18,9 +18,9 @@ if [ "${CLUSTER:-}" = local ]; then
   eval "$("$LOCAL_CLUSTER/up")"
   "$LOCAL_CLUSTER/base" >/dev/null
   # A tag of its own for each state of the tree: a pod never runs an image of an earlier one.
-  tag=e2e-$(cat docker/*/* docker/*.txt tools/build.txt crds/*.yaml \
-    $(find broker/penstock operator/penstock_operator spark_jobs/penstock_spark spark_jobs/pyspark_penstock -name '*.py' |
-      LC_ALL=C sort) | sha256sum | cut -c1-12)
+  tag=e2e-$(cat docker/*/* docker/*.txt tools/build.txt crds/*.yaml {broker,operator,spark_jobs}/pyproject.toml \
+    $(find broker/penstock operator/penstock_operator spark_jobs/penstock_spark spark_jobs/pyspark_penstock \
+      -type f ! -name '*.pyc' | LC_ALL=C sort) | sha256sum | cut -c1-12)
   images="broker operator"
   # The image of Spark is large: who asks for other files alone does without it.
   case " $* " in *test_spark*) images="$images spark" ;; *tests/*) ;; *) images="$images spark" ;; esac
