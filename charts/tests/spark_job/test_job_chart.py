@@ -267,6 +267,13 @@ def test_the_checkpoint_outlives_the_release(helm: str, chart: Path) -> None:
     assert not [d for d in rendered(helm, chart, "everything") if d["kind"] == "PersistentVolumeClaim"]
 
 
+def test_a_claim_of_any_name_that_kubernetes_takes_holds_the_checkpoint(helm: str, chart: Path) -> None:
+    name = f"{'lake' * 20}.v2"
+    pod = driver(rendered(helm, chart, "defaults", "--set", f"checkpoint.existingClaim={name}"))
+    (volume,) = [volume for volume in pod["volumes"] if volume["name"] == "checkpoint"]
+    assert volume["persistentVolumeClaim"] == {"claimName": name}
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -283,6 +290,7 @@ def test_the_checkpoint_outlives_the_release(helm: str, chart: Path) -> None:
         ("job.kind=aggregate", "set checkpoint.inExecutors=true"),
         ("checkpoint.inExecutors=true,checkpoint.storage.accessMode=ReadWriteOncePod", "is for the driver alone"),
         ("image.digest=sha256:12", "does not match pattern"),
+        ("checkpoint.existingClaim=a..b", "does not match pattern"),
         ("serviceAccount.create=false", "serviceAccount.create=false needs serviceAccount.name"),
         ("serviceAccount.create=false,rbac.create=false", "serviceAccount.create=false needs serviceAccount.name"),
         ("job.metrics.port=9100", "job.metrics.port=9100 is not metrics.port=8088"),
