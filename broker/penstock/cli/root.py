@@ -102,6 +102,6 @@ def root(
     - `echo hello | penstock produce greetings`
     - `penstock consume greetings`
 
-    `penstock COMMAND --help` explains each command. All but `up`, `demo`, `log` and `completion` take `--bootstrap`
-    (or PENSTOCK_BOOTSTRAP).
+    `penstock COMMAND --help` explains each command. All but `up`, `demo`, `log`, `completion` and two of
+    `cluster` take `--bootstrap` (or PENSTOCK_BOOTSTRAP).
     """
