@@ -317,7 +317,7 @@ def test_a_transaction_that_is_over_while_a_task_writes_names_the_option(
     penstock: Broker, topic: MakeTopic, service: Endpoint, start_run: StartRun
 ) -> None:
     name = topic(1)
-    run = start_run(service, penstock.bootstrap, name, kafka_transaction_timeout_ms="1000", kafka_batch_size="100")
+    run = start_run(service, penstock.bootstrap, name, kafka_transaction_timeout_ms="3000", kafka_batch_size="100")
 
     def slowly() -> object:
         yield from batches(100)
