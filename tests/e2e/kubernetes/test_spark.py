@@ -19,6 +19,12 @@ CHART = ROOT / "charts" / "penstock-spark-job"
 SUBMIT = ROOT / "examples" / "kubernetes" / "spark-submit.yaml"
 RATE = 200
 PATIENCE_S = 240
+KILL_JVM = """
+import os, pathlib, signal
+for name in pathlib.Path("/proc").glob("[0-9]*/comm"):
+    if name.read_text().strip() == "java":
+        os.kill(int(name.parent.name), signal.SIGKILL)
+"""
 SMALL = {"cpuRequest": "50m", "memory": "512m", "memoryOverhead": "512m"}
 
 
@@ -111,7 +117,7 @@ def is_exact(release: Release, pod: str, folder: str, load: Load) -> None:
         print(f"archived: {found}")
 
 
-def test_a_job_of_the_chart_goes_on_exactly_when_driver_and_executor_are_deleted(
+def test_a_job_of_the_chart_goes_on_exactly_when_driver_and_executor_are_killed_and_deleted(
     release: Release, topic: str, tmp_path: Path
 ) -> None:
     repository, tag = image()
@@ -141,6 +147,10 @@ def test_a_job_of_the_chart_goes_on_exactly_when_driver_and_executor_are_deleted
         release.helm("install", "flights", str(CHART), "--values", str(file))
         grows(release, "flights", 0)
         executors = two_executors(release)
+        # As the kernel does it for want of memory: the driver begins anew in the same pod, whose executors stay behind.
+        release.kubectl("exec", "flights-0", "--", "python", "-c", KILL_JVM)
+        executors = two_executors(release, but=executors)
+        assert "removed executors of the driver that died here: 2\n" in release.kubectl("logs", "flights-0")
         release.kubectl("delete", "pod", executors[0], "--wait=false")
         at = grows(release, "flights", grows(release, "flights", 0))
         before = pods(release, **{"app.kubernetes.io/component": "driver"})["flights-0"]["metadata"]["uid"]
