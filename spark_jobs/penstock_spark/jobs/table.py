@@ -107,13 +107,7 @@ class Table:
         actions = [AddAction(p.path, p.bytes, p.partition, now_ms, True, p.stats) for p in parts]
         rows = sum(part.rows for part in parts)
 
-        def commit() -> None:
-            self.delta.create_write_transaction(
-                cast("Any", actions), "append", Schema.from_arrow(schema), list(partition_by),
-                commit_properties=self._properties(batch, rows),
-            )  # fmt: skip
-
-        self._commit(batch, commit)
+        self._commit(batch, lambda: self._add(actions, batch, rows, Schema.from_arrow(schema), partition_by))
 
     def merge(
         self,
@@ -143,9 +137,20 @@ class Table:
                 merger = merger.when_matched_delete(gone).when_matched_update(values, kept)
                 merger = merger.when_not_matched_insert(values, kept)
             result.update(merger.execute())
+            if not self.done(batch):
+                # What changes no row (deletions of rows that are not there) makes no version: this one says so.
+                self._add([], batch, rows, self.delta.schema(), self.delta.metadata().partition_columns)
 
         self._commit(batch, commit)
         return result
+
+    def _add(
+        self, actions: Sequence[AddAction], batch: int, rows: int, schema: Schema, partition_by: Sequence[str]
+    ) -> None:
+        """A version with these files more, which names the batch."""
+        self.delta.create_write_transaction(
+            cast("Any", actions), "append", schema, list(partition_by), commit_properties=self._properties(batch, rows)
+        )
 
     def _properties(self, batch: int, rows: int) -> CommitProperties:
         now_ms = int(self._clock() * 1000)

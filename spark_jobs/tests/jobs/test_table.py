@@ -114,6 +114,21 @@ def test_a_merge_replaces_adds_and_deletes_once(tmp_path: Path) -> None:
     assert DeltaTable(tmp_path).version() == version
 
 
+def test_a_merge_that_changes_no_row_is_a_batch_like_any_other(tmp_path: Path) -> None:
+    """Deletions of rows that are not there, of which deltalake makes no version by itself."""
+    found = table(tmp_path)
+    columns = {"id": [7, 8], "name": [None, None], "at": [None, None], "gone": [True, True]}
+    rows = pa.table(columns, schema=SCHEMA.append(pa.field("gone", pa.bool_())))
+    for batch in (0, 1):
+        found.merge(batch, rows.to_reader, ["id"], "gone", 2)
+        again = table(tmp_path)
+        assert again.done(batch)
+        assert again.rows(batch) == 2
+    found.append(2, parts(tmp_path, [7]), SCHEMA, ())
+    found.merge(3, rows.to_reader, ["id"], "gone", 2)
+    assert not ids(tmp_path)
+
+
 def test_a_null_key_is_a_key(tmp_path: Path) -> None:
     found = table(tmp_path)
     for batch in range(2):
