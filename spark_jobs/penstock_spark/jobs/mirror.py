@@ -14,6 +14,8 @@ from penstock_spark.jobs.batches import query_id
 from penstock_spark.jobs.kinds import Mirror
 from penstock_spark.jobs.naming import group
 from penstock_spark.jobs.translation import Points, Translator
+from penstock_spark.model.errors import InvalidOption
+from penstock_spark.options.source import SourceOptions
 from penstock_spark.progress.offsets import StreamOffset
 
 if TYPE_CHECKING:
@@ -34,12 +36,17 @@ class MirrorSink:
     def __init__(self, job: Mirror) -> None:
         self._job = job
         self._translator: Translator | None = None
+        self._is_one_cluster: bool | None = None
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
         job = self._job
         source = topics.link(job.source.brokers, job.source.options)
         target = topics.link(job.to.brokers, job.to.options)
         ends = StreamOffset.from_json(checkpoint.offsets(rows.sparkSession, job.checkpoint, batch)).offsets
+        if self._is_one_cluster is None:
+            self._is_one_cluster = topics.cluster_id(source) == topics.cluster_id(target) != ""
+        if self._is_one_cluster:
+            check_copies(job, {tp.topic for tp in ends})
         if job.create_topics:
             ensure_topics(job, source, target, {tp.topic for tp in ends})
         identity = {"penstock.transactional.id": f"penstock-spark-{query_id(rows)}"}
@@ -57,6 +64,19 @@ def mirrored(rows: DataFrame, prefix: str) -> DataFrame:
 
     topic = F.concat(F.lit(prefix), F.col("topic")) if prefix else F.col("topic")
     return rows.select("key", "value", "headers", topic.alias("topic"), "partition", "timestamp")
+
+
+def check_copies(job: Mirror, names: set[str]) -> None:
+    """Within one cluster: a copy that the job would read too, and copy again, would grow for ever. Raises
+    `InvalidOption`."""
+    read = SourceOptions.parse(reading.options(job.source), streaming=True).selection
+    for name in sorted(names):
+        copy = job.prefix + name
+        if read.takes(copy):
+            raise InvalidOption(
+                f"source and target are one cluster, and the copy of topic {name}, {copy}, would be copied again, for "
+                "ever: give the mirror a prefix, and a pattern (^flights) that its copies do not match"
+            )
 
 
 def ensure_topics(job: Mirror, source: Link, target: Link, names: set[str]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from penstock.client import BrokerError, ErrorCode, NewTopic
+from penstock.client.admin_brokers import BrokerAdmin
 from penstock.client.admin_topics import TopicAdmin
 from penstock.client.cluster import Cluster
 from penstock_spark.jobs.session import text
@@ -35,6 +36,15 @@ def link(brokers: str, options: Options) -> Link:
     from penstock_spark.link.link import Link
 
     return Link.to(connection(brokers, options))
+
+
+def cluster_id(link: Link) -> str:
+    """Which cluster it is, however its brokers are called; empty where they do not say."""
+
+    async def work(cluster: Cluster) -> str:
+        return (await BrokerAdmin(cluster).describe_cluster()).cluster_id
+
+    return link.run(work)
 
 
 def ensure(link: Link, name: str, wanted: Wanted) -> None:

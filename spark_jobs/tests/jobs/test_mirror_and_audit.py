@@ -119,6 +119,24 @@ def test_a_mirror_with_its_link_cut_in_the_middle_loses_and_doubles_nothing_and_
     assert len(unread) - len(expected) <= 3
 
 
+@pytest.mark.parametrize(
+    ("chosen", "prefix"), [("topics=[{}]", "''"), ("pattern={}", "west."), ("assign={{{}: [0]}}", "''")]
+)
+def test_a_mirror_within_one_cluster_never_copies_its_copies(
+    spark: SparkSession, penstock: Broker, topic: MakeTopic, tmp_path: Path, chosen: str, prefix: str
+) -> None:
+    name = topic()
+    produce(penstock.bootstrap, name, [b"1"])
+    sets = [f"source.brokers={penstock.bootstrap}", "source.pattern=null", f"source.{chosen.format(name)}"]
+    sets += [f"prefix={prefix}", f"to.brokers=localhost:{penstock.port}", f"checkpoint={tmp_path}/checkpoint"]
+    with pytest.raises(Exception, match="source and target are one cluster"):
+        run_once(spark, example("mirror"), *sets)
+    assert len(read_all(penstock.bootstrap, name, 1)) == 1
+    if prefix == "west.":
+        run_once(spark, example("mirror"), *sets, f"source.pattern=^{name}", f"checkpoint={tmp_path}/other")
+        assert [m.value() for m in read_all(penstock.bootstrap, prefix + name, 1)] == [b"1"]
+
+
 @pytest.fixture
 def archived(spark: SparkSession, penstock: Broker, topic: MakeTopic, tmp_path: Path) -> Audit:
     """The job that audits a topic in a Parquet folder."""
