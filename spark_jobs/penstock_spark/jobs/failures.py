@@ -32,6 +32,7 @@ LASTING = (
     "USER_RAISED_EXCEPTION",
     "DATATYPE_MISMATCH",
     "UNRESOLVED_COLUMN",
+    "MALFORMED_RECORD_IN_PARSING",
     "STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE",
     "STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE",
     "STATE_STORE_SCHEMA",
@@ -47,6 +48,7 @@ PATTERN = re.compile("|".join(rf"(?<![A-Za-z]){re.escape(name)}" for name in LAS
 CAUSE = re.compile(r"(?:penstock_spark|penstock)\.[A-Za-z_.]*\.(?P<name>[A-Z][A-Za-z]+): (?P<text>[^\n]+)")
 RAISED = re.compile(r"\[USER_RAISED_EXCEPTION\] (?P<text>[^\n]+?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
 TRACEBACK = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n|\s*\n)*(?P<text>\S[^\n]*)")
+READING = re.compile(r"\[FAILED_READ_FILE[^\]]*\] (?P<text>Encountered error while reading file \S+)\.\s")
 GONE = ("Py4JNetworkError", "ConnectionRefusedError", "ConnectionResetError", "BrokenPipeError")
 """What py4j raises, in its own name or the socket's."""
 MAX_TEXT = 2_000
@@ -65,7 +67,20 @@ def named(error: BaseException | str) -> str:
     raised here is named by its class alone."""
     if isinstance(error, str):
         return error
-    return f"{type(error).__module__}.{type(error).__qualname__}: {error}"
+    found = f"{type(error).__module__}.{type(error).__qualname__}: {error}"
+    return "\n".join([found, *(f"{type(e).__qualname__}: {e}" for e in behind_reading(error))])
+
+
+def behind_reading(error: BaseException | str) -> list[BaseException]:
+    """Where a file could not be read, why: Spark says so in causes behind its error alone."""
+    found: list[BaseException] = []
+    if READING.search(str(error)):
+        e: BaseException | None = getattr(error, "_cause", None)
+        while e is not None:
+            if not READING.search(f"{e} "):
+                found.append(e)
+            e = getattr(e, "_cause", None)
+    return found
 
 
 def is_gone(error: BaseException) -> bool:
@@ -81,6 +96,9 @@ def cause(error: BaseException | str) -> str:
         found = list(pattern.finditer(text))
         if found:
             return found[-1]["text"].strip()[:MAX_TEXT]
+    if (reading := READING.search(text)) is not None:
+        why = [" ".join(str(e).split()) for e in behind_reading(error)]
+        return ": ".join([reading["text"], *why])[:MAX_TEXT]
     tracebacks = list(TRACEBACK.finditer(text))
     if tracebacks:  # the last is of the innermost: the driver's says that a worker failed, the worker's says why
         return tracebacks[-1]["text"].strip()[:MAX_TEXT]
