@@ -96,7 +96,7 @@ def set_value(document: Document, assignment: str) -> None:
     Behind one of `FREE` comes one name, however many dots it has: `spark.spark.master=local[2]`."""
     name = f"--set {assignment.partition('=')[0]}"
     path, equals, text = assignment.partition("=")
-    at = Place("--set " + assignment[:80], 1, 1)
+    at = Place(name[:80], 1, 1)  # without the value, which may be a secret
     keys = keys_of(path)
     if not equals or not all(keys):
         raise InvalidJob([Problem(at, "", "write --set key.key=value, such as --set source.brokers=localhost:9092")])
@@ -107,14 +107,25 @@ def set_value(document: Document, assignment: str) -> None:
     parent = document.root
     for key in keys[:-1]:
         child = next((v for k, v in parent.value if k.value == key), None)
-        if child is None:
-            child = MappingNode("tag:yaml.org,2002:map", [], node.start_mark, node.end_mark)
-            parent.value.append((ScalarNode("tag:yaml.org,2002:str", key, node.start_mark, node.end_mark), child))
-        if not isinstance(child, MappingNode):
+        if child is None or is_null(child):
+            inner = MappingNode("tag:yaml.org,2002:map", [], node.start_mark, node.end_mark)
+        elif isinstance(child, MappingNode):
+            # A copy: where an anchor is, other places have the same node.
+            inner = MappingNode(child.tag, child.value, child.start_mark, child.end_mark)
+        else:
             raise InvalidJob([Problem(at, path, f"{key} is no mapping in {place(child)}")])
-        parent = child
-    key_node = ScalarNode("tag:yaml.org,2002:str", keys[-1], node.start_mark, node.end_mark)
-    parent.value = [(k, v) for k, v in parent.value if k.value != keys[-1]] + [(key_node, node)]
+        if child is None:
+            put(parent, key, inner)
+        else:
+            parent.value = [(k, inner if v is child else v) for k, v in parent.value]
+        parent = inner
+    put(parent, keys[-1], node)
+
+
+def put(parent: MappingNode, key: str, value: Node) -> None:
+    """A value under a key, in place of all that is there."""
+    named = ScalarNode("tag:yaml.org,2002:str", key, value.start_mark, value.end_mark)
+    parent.value = [(k, v) for k, v in parent.value if k.value != key] + [(named, value)]
 
 
 def keys_of(path: str) -> list[str]:

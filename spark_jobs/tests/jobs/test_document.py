@@ -159,6 +159,22 @@ def test_set_puts_a_value_over_what_the_file_says_and_says_itself_where_it_is_wr
     assert "name is no mapping" in problems(GOOD, "name.x=1")[0]
 
 
+def test_set_changes_no_other_place_that_has_the_same_anchor_and_fills_what_is_empty() -> None:
+    shared = "name: a\nkind: archive\ncheckpoint: c\nto: {format: parquet, path: p}\nspark: &shared {a: 1}\nmetrics:\n"
+    found = job(shared + "source: {brokers: 'h:1', topics: [t], options: *shared}\n", "spark.b=2", "metrics.port=9100")
+    assert isinstance(found, Archive)
+    assert (found.spark, found.source.options) == ({"a": 1, "b": 2}, {"a": 1})
+    assert found.metrics is not None
+    assert found.metrics.port == 9100
+
+
+@pytest.mark.parametrize("assignment", ["name.password=hunter2", "source..password=hunter2"])
+def test_an_argument_that_is_wrong_is_named_without_its_value(assignment: str) -> None:
+    (told,) = problems(GOOD, assignment)
+    assert "password" in told
+    assert "hunter2" not in told
+
+
 def test_names_with_dots_can_be_said_by_arguments() -> None:
     found = job(GOOD, "spark.spark.master=local[3]", "source.options.kafka.security.protocol=SSL")
     assert isinstance(found, Archive)
