@@ -302,8 +302,10 @@ class Checker:
                     except ValueError as e:
                         return self._bad(node, path, str(e))
         plain = [o for o in options if get_origin(o) not in (dict, list) and not is_struct(o)]
-        # YAML reads 2013-01-01 as a date, where a job wants text.
-        if str in plain and not isinstance(value, str) and value is not None and all(o in (str,) for o in plain):
+        # YAML reads 2013-01-01 as a date and 0123 as 83, where a job wants text.
+        is_text = isinstance(value, str) or value is None or (isinstance(value, bool) and len(plain) > 1)
+        is_number = isinstance(value, int | float) and len(plain) > 1 and str(value) == node.value
+        if str in plain and not is_text and not is_number:
             return node.value
         for option in plain:
             try:

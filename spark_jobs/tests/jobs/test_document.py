@@ -205,6 +205,14 @@ def test_an_equals_sign_by_itself_is_text_though_yaml_has_a_tag_for_it() -> None
     assert found.source.options == {"kafka.client.id": "="}
 
 
+def test_options_are_what_was_written_whatever_number_yaml_makes_of_it() -> None:
+    written = {"password": "0123456", "version": "1.10", "pin": "1_000", "since": "2013-01-01", "span": "1:30"}
+    said = ", ".join(f"{name}: {value}" for name, value in written.items())
+    found = job(GOOD, f"source.options={{{said}, count: 5, share: 0.5, flag: true}}")
+    assert isinstance(found, Archive)
+    assert found.source.options == {**written, "count": 5, "share": 0.5, "flag": True}
+
+
 def test_a_word_that_may_be_chosen_is_that_word_though_yaml_has_another_meaning_for_it() -> None:
     found = job(GOOD + "transform: {value: {format: json, schema: a int, on_error: null}}\n")
     assert isinstance(found, Archive)
