@@ -21,7 +21,7 @@ class BatchDone:
     rows: int
     duration_ms: int
     observed: Mapping[str, int] = field(default_factory=dict)
-    """Counts that the job's kind asked for: bad rows, replayed ones."""
+    """Counts that the job's kind asked for: bad rows, replayed ones; and `late`, of those behind the watermark."""
     ends: Mapping[TopicPartition, int] = field(default_factory=dict)
     """Where it ended in each partition, where it reads topics."""
     watermark: str | None = None
@@ -39,6 +39,9 @@ def batch_of(document: Mapping[str, Any]) -> BatchDone | None:
     observed = (document.get("observedMetrics") or {}).get("penstock") or {}
     # A Row where Python has parsed the progress, a mapping where it is JSON.
     observed = observed.asDict() if hasattr(observed, "asDict") else observed
+    counts = {name: int(value) for name, value in observed.items() if value is not None}
+    if late := sum(int(o.get("numRowsDroppedByWatermark") or 0) for o in document.get("stateOperators") or ()):
+        counts["late"] = late
     ends: dict[TopicPartition, int] = {}
     for source in document.get("sources") or ():
         ends |= ends_of(source.get("endOffset"))
@@ -47,7 +50,7 @@ def batch_of(document: Mapping[str, Any]) -> BatchDone | None:
         batch=int(document["batchId"]),
         rows=int(document.get("numInputRows") or 0),
         duration_ms=int(durations.get("triggerExecution") or document.get("batchDuration") or 0),
-        observed={name: int(value) for name, value in observed.items() if value is not None},
+        observed=counts,
         ends=ends,
         watermark=(document.get("eventTime") or {}).get("watermark"),
     )
@@ -95,7 +98,7 @@ class Figures:
         self._batch = self._gauge("batch", "Number of the last batch.", labels)
         self._observed = Counter(
             "penstock_spark_observed",
-            "What the job's kind counts: bad rows of validate, outcomes of dlq-replay.",
+            "What the job's kind counts: bad rows of validate, outcomes of dlq-replay, rows that came too late.",
             [*labels, "what"],
             registry=self.registry,
         )

@@ -98,7 +98,8 @@ class Dedup(TopicJob, tag="dedup", frozen=True, kw_only=True):
     """What makes records the same: name and expression over the transform's result."""
     time: Sql = Sql("timestamp")
     within: Duration
-    """A repetition is recognised within this time of event time after the first."""
+    """A repetition is recognised within this time of event time after the first. It is the watermark too: what is later
+    than the newest by more than that is dropped, as nobody knows any more whether it is a repetition."""
     to: Target
 
     def __post_init__(self) -> None:

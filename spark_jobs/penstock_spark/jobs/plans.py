@@ -148,6 +148,7 @@ def aggregate(job: Aggregate) -> list[tuple[str, str]]:
 def dedup(job: Dedup) -> list[tuple[str, str]]:
     return [
         ("keeps", f"the first of each {', '.join(job.by)}; repetitions are known for {job.within} of {job.time}"),
+        ("late rows", f"dropped when more than {job.within} behind, whether they are repetitions or not"),
         ("writes", writes(job.to)),
         ("guarantee", delivery(job.to)),
     ]

@@ -126,6 +126,21 @@ def test_dedup_lets_the_first_of_each_flight_through_as_it_came(
     assert {(m.key(), m.value()) for m in got} == {(r.key, r.value) for r in once}
 
 
+def test_dedup_counts_what_comes_too_late(
+    spark: SparkSession, penstock: Broker, topic: MakeTopic, sets: list[str]
+) -> None:
+    raw = topic(1, {"retention.ms": "-1"})
+    sets += [f"source.topics=[{raw}]", f"to.brokers={penstock.bootstrap}", f"to.topic={raw}-clean"]
+    sets += ["by={key: key}", "to.create.config={retention.ms: '-1'}"]
+    now_ms, hour_ms = 1_700_000_000_000, 3_600_000
+    produce(penstock.bootstrap, raw, [Rec(b"{}", b"new", 0, now_ms)])
+    assert sum(done.observed.get("late", 0) for done in run_once(spark, example("dedup"), *sets)) == 0
+    later = [Rec(b"{}", b"late", 0, now_ms - 2 * hour_ms), Rec(b"{}", b"newer", 0, now_ms + 1)]
+    produce(penstock.bootstrap, raw, later)
+    assert sum(done.observed.get("late", 0) for done in run_once(spark, example("dedup"), *sets)) == 1
+    assert {m.key() for m in read_all(penstock.bootstrap, f"{raw}-clean", 2)} == {b"new", b"newer"}
+
+
 def test_validate_parts_good_flights_from_bad_and_replay_brings_the_bad_back_once(
     spark: SparkSession, penstock: Broker, topic: MakeTopic, tmp_path: Path, sets: list[str]
 ) -> None:

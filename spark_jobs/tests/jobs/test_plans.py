@@ -54,6 +54,11 @@ def test_the_guarantee_follows_from_kind_and_target(kind: str, sets: tuple[str, 
     assert lines_of(kind, *sets)["guarantee"].startswith(expected)
 
 
+@pytest.mark.parametrize("kind", ["aggregate", "dedup"])
+def test_it_is_told_that_late_rows_are_dropped(kind: str) -> None:
+    assert lines_of(kind)["late rows"].startswith("dropped when more than ")
+
+
 def test_lines_tell_of_what_was_set() -> None:
     lines = lines_of("archive", "trigger={}", "source.starting=latest", "metrics.port=9100", "restart.attempts=0")
     assert lines["reads"] == "topic flights at localhost:9092, from latest"
