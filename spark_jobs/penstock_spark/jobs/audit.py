@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
+import msgspec
 import pyarrow as pa
 import pyarrow.dataset as ds
 
@@ -20,11 +22,12 @@ from penstock_spark.jobs import reading
 from penstock_spark.jobs.checkpoint import finished
 from penstock_spark.jobs.failures import cause, is_gone, may_pass
 from penstock_spark.jobs.kinds import ArchiveColumns, Audit
-from penstock_spark.jobs.parts import filesystem
+from penstock_spark.jobs.parts import NULL_PARTITION, filesystem
 from penstock_spark.jobs.running import backoff_s
-from penstock_spark.jobs.specs import DeltaTarget
+from penstock_spark.jobs.specs import DeltaTarget, Source
 from penstock_spark.jobs.stopping import StopSignal
 from penstock_spark.model.errors import InvalidOption, PenstockSparkError
+from penstock_spark.options.source import SourceOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -119,8 +122,10 @@ def run(
 
 def compare(spark: SparkSession, job: Audit) -> Report:
     """One comparison. Raises `InvalidOption` where the archive or the checkpoint is not what the job says."""
-    ending = end_of(spark, job.until_checkpoint) if job.until_checkpoint is not None else "latest"
-    records = reading.batch(spark, job.source, ending).select("topic", "partition", "offset", "timestamp")
+    source, ending = job.source, "latest"
+    if job.until_checkpoint is not None:
+        source, ending = until(source, end_of(spark, job.until_checkpoint), job.until_checkpoint)
+    records = reading.batch(spark, source, ending).select("topic", "partition", "offset", "timestamp")
     rows = archived(spark, job)
     joined = join(records, rows).persist()
     try:
@@ -129,12 +134,34 @@ def compare(spark: SparkSession, job: Audit) -> Report:
         joined.unpersist()
 
 
-def end_of(spark: SparkSession, checkpoint: str) -> str:
-    """Where the last finished batch of a job ended, as the option endingOffsets has it."""
+Ends = dict[str, dict[str, int]]
+"""Of partitions, by topic and number."""
+
+
+def end_of(spark: SparkSession, checkpoint: str) -> Ends:
+    """Where the last finished batch of a job ended."""
     found = finished(spark, checkpoint)
     if found is None:
         raise InvalidOption(f"until_checkpoint: {checkpoint} holds no finished batch: there is nothing to audit yet")
-    return json.dumps({t: p for t, p in found.items() if not t.startswith("@")})
+    return {t: p for t, p in found.items() if not t.startswith("@")}
+
+
+def until(source: Source, ends: Ends, checkpoint: str) -> tuple[Source, str]:
+    """The source as far as the checkpoint's job has come, and the option endingOffsets: of what the source chooses, the
+    partitions that the job has read. Those that came since are not in the archive, nor are they to be."""
+    read = SourceOptions.parse(reading.options(source), streaming=False).selection
+    chosen = {
+        topic: {number: end for number, end in partitions.items() if read.takes_partition(topic, int(number))}
+        for topic, partitions in ends.items()
+    }
+    chosen = {topic: partitions for topic, partitions in chosen.items() if partitions}
+    if not chosen:
+        raise InvalidOption(
+            f"until_checkpoint: the job of {checkpoint} has read topics {', '.join(sorted(ends))}, and none of those "
+            "that the audit's source names"
+        )
+    assign = {topic: sorted(map(int, partitions)) for topic, partitions in chosen.items()}
+    return msgspec.structs.replace(source, topics=[], pattern=None, assign=assign), json.dumps(chosen)
 
 
 def archived(spark: SparkSession, job: Audit) -> DataFrame:
@@ -164,8 +191,6 @@ File = tuple[str, dict[str, str | None]]
 
 
 def delta_files(archive: DeltaTarget) -> list[File]:
-    from urllib.parse import unquote
-
     from deltalake import DeltaTable
 
     table = DeltaTable(archive.path, storage_options=dict(archive.storage) or None)
@@ -178,12 +203,14 @@ def text_of(value: Any) -> str | None:
 
 
 def parquet_files(root: str) -> list[File]:
-    dataset = ds.dataset(root, format="parquet", partitioning=ds.partitioning(flavor="hive"))
-    found = []
-    for fragment in dataset.get_fragments():
-        values = ds.get_partition_keys(fragment.partition_expression)
-        found.append((str(Path(fragment.path).relative_to(root)), {k: text_of(v) for k, v in values.items()}))
-    return found
+    paths = [Path(file).relative_to(root) for file in ds.dataset(root, format="parquet").files]
+    return [(str(path), values_of_folders(path)) for path in paths]
+
+
+def values_of_folders(path: Path) -> dict[str, str | None]:
+    """What folders stand for, as text: a topic 007 is no number."""
+    pairs = [folder.partition("=") for folder in path.parts[:-1]]
+    return {name: None if value == NULL_PARTITION else unquote(value) for name, equals, value in pairs if equals}
 
 
 @dataclass(frozen=True)

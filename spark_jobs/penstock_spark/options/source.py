@@ -94,6 +94,11 @@ class Selection:
         names = self.names
         return topic in names if names is not None else re.search(self.pattern, topic) is not None
 
+    def takes_partition(self, topic: str, partition: int) -> bool:
+        if self.choice is Choice.ASSIGN:
+            return TopicPartition(topic, partition) in self.partitions
+        return self.takes(topic)
+
 
 class Kind(Enum):
     EVERYWHERE = "everywhere"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -16,7 +17,7 @@ from penstock_spark_kit.broker import SETTINGS, Broker
 from penstock_spark_kit.flights import records
 from penstock_spark_kit.jobs import job_of, read_all, run_once
 from penstock_spark_kit.relay import Relay
-from penstock_spark_kit.topics import MakeTopic, Rec, produce
+from penstock_spark_kit.topics import MakeTopic, Rec, add_partitions, make_topic, produce
 from pyspark.sql import SparkSession
 
 from penstock.client import TopicPartition
@@ -187,3 +188,52 @@ def test_an_archive_without_offsets_cannot_be_audited_and_says_which_column_lack
     other = msgspec.structs.replace(archived, columns=msgspec.structs.replace(archived.columns, offset="position"))
     with pytest.raises(Exception, match="the archive has no column position"):
         audit.run(spark, other)
+
+
+@pytest.fixture
+def two_topics(
+    spark: SparkSession, penstock: Broker, fresh_name: Callable[[], str], tmp_path: Path
+) -> tuple[list[str], list[str]]:
+    """The names of topics in an archive with a folder for each, and what an audit of them is to be told. One name looks
+    like a number."""
+    names = [fresh_name(), f"00{uuid.uuid4().int % 10_000:04}"]
+    for name in names:
+        make_topic(penstock.bootstrap, name)
+        produce(penstock.bootstrap, name, [b"1", b"2"])
+    brokers = f"source.brokers={penstock.bootstrap}"
+    lake = f"{{format: parquet, path: {tmp_path}/lake, partition_by: [topic]}}"
+    sets = [f"source.topics=['{names[0]}', '{names[1]}']", f"checkpoint={tmp_path}/checkpoint", f"to={lake}"]
+    run_once(spark, example("archive"), brokers, "transform={}", *sets)
+    told = [brokers, sets[0], f"archive={lake}", f"until_checkpoint={tmp_path}/checkpoint", "report="]
+    return names, told
+
+
+def test_an_audit_takes_the_names_of_folders_as_they_are_written(
+    spark: SparkSession, two_topics: tuple[list[str], list[str]]
+) -> None:
+    names, sets = two_topics
+    report = audit.run(spark, audited(*sets))
+    assert [(f.topic, f.records, f.rows) for f in report.partitions] == [(name, 2, 2) for name in sorted(names)]
+    assert report.is_clean
+
+
+def test_an_audit_up_to_a_checkpoint_looks_at_those_partitions_that_its_job_has_read(
+    spark: SparkSession, penstock: Broker, two_topics: tuple[list[str], list[str]]
+) -> None:
+    (grown, other), sets = two_topics
+    add_partitions(penstock.bootstrap, grown, 2)
+    produce(penstock.bootstrap, grown, [Rec(b"new", partition=1), Rec(b"new", partition=0)])
+    for chosen in (f"source.topics=[{grown}]", f"source.assign={{{grown}: [0]}}"):
+        whole = ["source.topics=[]"] if "assign" in chosen else []
+        report = audit.run(spark, audited(*sets, *whole, chosen))
+        assert [f.records for f in report.partitions if f.topic == grown] == [2]
+        assert report.is_clean
+    assert audit.run(spark, audited(*sets)).is_clean
+    with pytest.raises(Exception, match=f"has read topics .*{other}.* none of those that the audit's source names"):
+        audit.run(spark, audited(*sets, "source.topics=[elsewhere]"))
+
+
+def audited(*sets: str) -> Audit:
+    found = job_of(example("audit"), *sets)
+    assert isinstance(found, Audit)
+    return found
