@@ -50,6 +50,12 @@ def with_time(rows: DataFrame, time: TimePartition) -> DataFrame:
 
     if time.column not in rows.columns:
         raise InvalidOption(f"to.time.column: the result has no column {time.column}; it has {', '.join(rows.columns)}")
+    for name in rows.columns:
+        is_date = name == time.column == "date" and rows.schema[name].dataType.typeName() == "date"
+        if name.lower() in TIME_COLUMNS[time.by] and not is_date:  # Spark's names have no case
+            raise InvalidOption(
+                f"to.time: folders by {time.by} would take the place of the result's column {name}: rename that"
+            )
     column = F.col(time.column)
     if time.by == "month":
         return rows.withColumn("month", F.date_format(column, "yyyy-MM"))

@@ -213,6 +213,11 @@ class ParquetTarget(Files, tag_field="format", tag="parquet", frozen=True, kw_on
                 f"{self.path}: a Parquet folder is exact only where renaming is atomic, so on a file system; "
                 "object stores take format: delta",
             )
+        if hidden := [column for column in self.partition_by if column.startswith("_")]:
+            raise FieldError(
+                "partition_by",
+                f"{hidden[0]}: who lists a folder passes over names that begin with '_'; give the column another name",
+            )
 
 
 class DeltaTarget(Files, tag_field="format", tag="delta", frozen=True, kw_only=True):

@@ -105,6 +105,12 @@ def test_all_problems_are_told_at_once_in_the_order_of_the_file() -> None:
     ]
 
 
+def test_folders_that_no_reader_looks_into_are_refused() -> None:
+    (told,) = problems(GOOD, "to={format: parquet, path: p, partition_by: [origin, _day]}")
+    assert "to.partition_by: _day: who lists a folder passes over names that begin with '_'" in told
+    job(GOOD, "to={format: delta, path: p, partition_by: [_day]}")
+
+
 def test_parquet_on_an_object_store_is_refused_with_the_reason() -> None:
     text = GOOD.replace("format: delta", "format: parquet").replace("lake/flights", "s3://bucket/x")
     assert "renaming is atomic" in problems(text)[0]

@@ -126,6 +126,20 @@ def test_dedup_lets_the_first_of_each_flight_through_as_it_came(
     assert {(m.key(), m.value()) for m in got} == {(r.key, r.value) for r in once}
 
 
+@pytest.mark.parametrize("format_", ["parquet", "delta"])
+def test_folders_by_time_take_the_place_of_no_column_of_the_result(
+    spark: SparkSession, penstock: Broker, topic: MakeTopic, sets: list[str], tmp_path: Path, format_: str
+) -> None:
+    name = topic(1, {"retention.ms": "-1"})
+    produce(penstock.bootstrap, name, [Rec(b"{}", timestamp_ms=86_400_000)])
+    sets += [f"source.topics=[{name}]", f"to={{format: {format_}, path: {tmp_path}/lake, time: {{by: day}}}}"]
+    with pytest.raises(Exception, match="folders by day would take the place of the result's column Date"):
+        run_once(spark, example("archive"), *sets, "transform.sql=SELECT 'monday' AS Date, timestamp FROM source")
+    sets += ["to.time.column=date", f"checkpoint={tmp_path}/other"]
+    run_once(spark, example("archive"), *sets, "transform.sql=SELECT to_date(timestamp) AS date, offset FROM source")
+    assert [path.name for path in (tmp_path / "lake").glob("date*")] == ["date=1970-01-02"]
+
+
 def test_dedup_counts_what_comes_too_late(
     spark: SparkSession, penstock: Broker, topic: MakeTopic, sets: list[str]
 ) -> None:
