@@ -79,3 +79,16 @@ def test_a_value_that_is_no_text_is_a_dead_letter_with_its_bytes_and_a_tombstone
     letters = read_all(penstock.bootstrap, f"{name}-dlq", 2)
     reasons = {m.value(): dict(m.headers() or [])["penstock.dlq.reason"] for m in letters}
     assert reasons == {b"\xff\xfe": b"undecodable_value", b"much too long": b"is_short"}
+
+
+def test_json_that_is_no_text_is_a_dead_letter_too(
+    spark: SparkSession, penstock: Broker, topic: MakeTopic, tmp_path: Path
+) -> None:
+    name = topic()
+    good, bad = '{"name": "Köln"}'.encode(), b'{"name": "K\xf6ln"}'
+    produce(penstock.bootstrap, name, [Rec(good), Rec(bad), Rec(None, b"k")])
+    job = TEXT.format(brokers=penstock.bootstrap, topic=name, home=tmp_path)
+    expected = "expectations=[{name: has_name, sql: value IS NULL OR value.name IS NOT NULL}]"
+    run_once(spark, job, "transform.value={format: json, schema: name STRING}", expected)
+    assert [m.value() for m in read_all(penstock.bootstrap, f"{name}-good", 2)] == [good, None]
+    assert [m.value() for m in read_all(penstock.bootstrap, f"{name}-dlq", 1)] == [bad]
