@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from penstock.client import BrokerError, ErrorCode, NewTopic
-from penstock.client.admin_brokers import BrokerAdmin
 from penstock.client.admin_topics import TopicAdmin
 from penstock.client.cluster import Cluster
 from penstock_spark.jobs.session import text
@@ -39,10 +38,11 @@ def link(brokers: str, options: Options) -> Link:
 
 
 def cluster_id(link: Link) -> str:
-    """Which cluster it is, however its brokers are called; empty where they do not say."""
+    """Which cluster it is, however its brokers are called; empty where they do not say. Metadata has it, which every
+    client may ask for; to describe a cluster takes a right of its own."""
 
     async def work(cluster: Cluster) -> str:
-        return (await BrokerAdmin(cluster).describe_cluster()).cluster_id
+        return cluster.metadata.cluster_id or ""
 
     return link.run(work)
 
