@@ -122,8 +122,8 @@ def parse_json(raw: Column, decoding: Decoding) -> Column:
 
 
 def unreadable(raw: Column, parsed: Column) -> Column:
-    """Whether there is a value, and it is no JSON of the schema. JSON is UTF-8; Spark would put other characters in place
-    of bytes that are not."""
+    """Whether there is a value, and it is no JSON of the schema. JSON is UTF-8: Spark would put other characters in the
+    place of bytes that are not."""
     from pyspark.sql import functions as F  # noqa: N812
 
     is_text = F.is_valid_utf8(raw.cast("string"))
