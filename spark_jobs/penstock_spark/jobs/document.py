@@ -235,7 +235,7 @@ class Checker:
             return self._bad(node, f"{path}.{field}", f"is missing; one of: {allowed}")
         cls = by_tag.get(found.value) if isinstance(found, ScalarNode) else None
         if cls is None:
-            word = str(found.value)
+            word = str(found.value) if isinstance(found, ScalarNode) else "this"
             hint = did_you_mean(word, by_tag)
             return self._bad(found, f"{path}.{field}", f"{word!r} is not possible here{hint}; one of: {allowed}")
         return self._struct(node, cls, path, depth)
@@ -274,8 +274,7 @@ class Checker:
         try:
             return cls(**values)
         except FieldError as e:
-            at = pairs[e.field][1] if e.field in pairs else node
-            return self._bad(at, join(path, e.field), str(e))
+            return self._bad(node_at(node, e.keys), join(path, ".".join(e.keys)), str(e))
 
     def _dict(self, node: MappingNode, wanted: Any, path: str, depth: int) -> object:
         pairs = self._pairs(node, path)
@@ -321,6 +320,17 @@ class Checker:
 
 def join(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
+
+
+def node_at(node: Node, keys: Sequence[str]) -> Node:
+    """The value to which keys lead, or the mapping that lacks the next one of them."""
+    for key in keys:
+        pairs = node.value if isinstance(node, MappingNode) else []
+        found = next((v for k, v in pairs if k.value == key), None)
+        if found is None:
+            break
+        node = found
+    return node
 
 
 def is_null(node: Node) -> bool:

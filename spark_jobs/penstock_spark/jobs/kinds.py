@@ -24,6 +24,8 @@ from penstock_spark.jobs.specs import (
     TopicTarget,
     check_brokers,
     check_columns,
+    check_no_circle,
+    check_options,
     check_topic,
 )
 
@@ -89,6 +91,8 @@ class Aggregate(TopicJob, tag="aggregate", frozen=True, kw_only=True):
             raise FieldError("emit", "without a window nothing is ever final: emit: updates")
         if self.emit == "updates" and isinstance(self.to, ParquetTarget):
             raise FieldError("emit", "a Parquet folder cannot take back rows: emit: final, or format: delta")
+        if isinstance(self.to, TopicTarget):
+            check_no_circle(self.source, self.to.brokers, self.to.topic, "to")
 
 
 class Dedup(TopicJob, tag="dedup", frozen=True, kw_only=True):
@@ -107,6 +111,10 @@ class Dedup(TopicJob, tag="dedup", frozen=True, kw_only=True):
         if not self.by:
             raise FieldError("by", "at least one expression is wanted, such as: id: value.id")
         check_columns("by", list(self.by))
+        if self.within.ms < 1:
+            raise FieldError("within", "more than nothing")
+        if isinstance(self.to, TopicTarget):
+            check_no_circle(self.source, self.to.brokers, self.to.topic, "to")
 
 
 class Expectation(Spec, frozen=True, kw_only=True):
@@ -133,6 +141,7 @@ class DeadLetters(Spec, frozen=True, kw_only=True):
         check_topic("topic", self.topic)
         if self.brokers is not None:
             check_brokers(self.brokers)
+        check_options(self.options, {"kafka.bootstrap.servers": "brokers", "topic": "topic"})
 
 
 class Validate(TopicJob, tag="validate", frozen=True, kw_only=True):
@@ -150,6 +159,10 @@ class Validate(TopicJob, tag="validate", frozen=True, kw_only=True):
         names = [e.name for e in self.expectations]
         if len(set(names)) < len(names):
             raise FieldError("expectations", "two expectations have the same name")
+        letters = self.dead_letters
+        check_no_circle(self.source, letters.brokers or self.source.brokers, letters.topic, "dead_letters")
+        if isinstance(self.to, TopicTarget):
+            check_no_circle(self.source, self.to.brokers, self.to.topic, "to")
 
 
 class DlqReplay(StreamJob, tag="dlq-replay", frozen=True, kw_only=True):
@@ -177,6 +190,7 @@ class DlqReplay(StreamJob, tag="dlq-replay", frozen=True, kw_only=True):
             check_brokers(self.brokers)
         if self.max_replays < 1:
             raise FieldError("max_replays", "at least 1")
+        check_options(self.options, {"kafka.bootstrap.servers": "brokers", "topic": "to"})
 
 
 class CdcUpsert(TopicJob, tag="cdc-upsert", frozen=True, kw_only=True):
@@ -224,6 +238,11 @@ class Audit(Job, tag="audit", frozen=True, kw_only=True):
     report: str | None = None
     """A file that gets the whole result as JSON."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.bucket.ms < 1:
+            raise FieldError("bucket", "more than nothing")
+
 
 class Mirror(StreamJob, tag="mirror", frozen=True, kw_only=True):
     """Topics to another cluster: partitions, order, keys, headers and times stay; offsets of groups are translated."""
@@ -241,7 +260,12 @@ class Mirror(StreamJob, tag="mirror", frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.source.min_partitions is not None:
-            raise FieldError("source", "a mirror keeps order: no min_partitions, a partition is one task's")
+            message = "a mirror keeps order, so a partition is one task's: leave it away"
+            raise FieldError("source", message, "min_partitions")
+        for name in self.source.options:
+            if name.lower() == "maxrecordsperpartition":
+                message = "a mirror keeps order, so a partition is one task's: use max_records_per_batch"
+                raise FieldError("source", message, "options", name)
         if self.to.topic is not None or self.to.key is not None or self.to.create is not None:
             raise FieldError("to", "a mirror's topics and keys are those of the source: no topic, key or create")
         if self.prefix:

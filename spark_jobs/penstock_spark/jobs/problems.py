@@ -41,11 +41,12 @@ class InvalidJob(PenstockSparkError):
 
 
 class FieldError(ValueError):
-    """Raised by a struct's own checks: names the field of the struct that is wrong."""
+    """Raised by a struct's own checks: names the field of the struct that is wrong, and the keys within it that lead to
+    what is wrong there."""
 
-    def __init__(self, field: str, message: str) -> None:
+    def __init__(self, field: str, message: str, *within: str) -> None:
         super().__init__(message)
-        self.field = field
+        self.keys = (field, *within)
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -6,6 +6,7 @@ A job's file is one YAML mapping; `kind` says which struct of `kinds` it is. `do
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -18,6 +19,25 @@ from penstock_spark.jobs.scalars import Duration, Size, Sql
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 COLUMN = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+NUMBER = re.compile(r"[0-9]{1,10}")
+MAX_PARTITION = 2**31 - 1
+EARLIEST = -2
+"""The least that stands for an offset; -1 is the latest."""
+
+SOURCE_KEYS = {
+    "kafka.bootstrap.servers": "brokers",
+    "subscribe": "topics",
+    "subscribePattern": "pattern",
+    "assign": "assign",
+    "startingOffsets": "starting",
+    "startingTimestamp": "starting",
+    "kafka.isolation.level": "isolation",
+    "failOnDataLoss": "fail_on_data_loss",
+    "maxOffsetsPerTrigger": "max_records_per_batch",
+    "minPartitions": "min_partitions (which a mirror cannot have)",
+}
+"""Options of the format `penstock` that are keys of a job's source."""
 
 Scalar = str | bool | int | float
 Options = dict[str, Resolved[Scalar]]
@@ -43,6 +63,14 @@ def check_columns(field: str, columns: list[str]) -> None:
         raise FieldError(field, "a column is named twice")
 
 
+def check_options(options: Options, keys: Mapping[str, str]) -> None:
+    """`keys`: what says the same beside the options. Options are without regard to case, as Spark has them."""
+    folded = {option.lower(): key for option, key in keys.items()}
+    for name in options:
+        if name.lower() in folded:
+            raise FieldError("options", f"the key {folded[name.lower()]} says that: leave the option away", name)
+
+
 class Source(Spec, frozen=True, kw_only=True):
     """Where records are read. Exactly one of topics, pattern and assign."""
 
@@ -63,13 +91,63 @@ class Source(Spec, frozen=True, kw_only=True):
         check_brokers(self.brokers)
         if [bool(self.topics), self.pattern is not None, self.assign is not None].count(True) != 1:
             raise FieldError("topics", "exactly one of topics, pattern and assign says what to read")
-        for topic in [*self.topics, *(self.assign or {})]:
+        for topic in self.topics:
             check_topic("topics", topic)
+        self._check_pattern()
+        self._check_assign()
         self.starting_ms()
+        self._check_offsets()
         for field in ("max_records_per_batch", "min_partitions"):
             value = getattr(self, field)
             if value is not None and value < 1:
                 raise FieldError(field, f"{value} is less than 1")
+        check_options(self.options, SOURCE_KEYS)
+
+    def _check_pattern(self) -> None:
+        if self.pattern is None:
+            return
+        if not self.pattern.strip():
+            raise FieldError("pattern", "is empty; ^flights finds topics whose names begin so")
+        try:
+            re.compile(self.pattern.strip())
+        except (re.error, RecursionError, OverflowError) as e:
+            raise FieldError("pattern", f"{self.pattern!r} is no regular expression of Python: {e}") from None
+
+    def _check_assign(self) -> None:
+        if self.assign is None:
+            return
+        if not self.assign:
+            raise FieldError("assign", "names no partition; write them by topic: {flights: [0, 1]}")
+        for topic, partitions in self.assign.items():
+            check_topic("assign", topic)
+            if not partitions:
+                raise FieldError("assign", "names no partition; write which, or leave the topic away", topic)
+            for partition in partitions:
+                if not 0 <= partition <= MAX_PARTITION:
+                    raise FieldError("assign", f"{partition} is no partition: they count from 0", topic)
+            if len(set(partitions)) < len(partitions):
+                raise FieldError("assign", "a partition is named twice", topic)
+
+    def _check_offsets(self) -> None:
+        if isinstance(self.starting, str):
+            return
+        if not self.starting:
+            raise FieldError("starting", "names no partition; write offsets as {flights: {0: 23}}, or earliest")
+        for topic, offsets in self.starting.items():
+            check_topic("starting", topic)
+            for partition, offset in offsets.items():
+                if not NUMBER.fullmatch(partition) or int(partition) > MAX_PARTITION:
+                    message = f"{partition!r} is no partition: write offsets as {{flights: {{0: 23}}}}"
+                    raise FieldError("starting", message, topic, partition)
+                if offset < EARLIEST:
+                    message = f"{offset} is no offset: 0 or more, -1 for the latest, -2 for the earliest"
+                    raise FieldError("starting", message, topic, partition)
+
+    def takes(self, topic: str) -> bool:
+        """Whether the topic is read, if it is there: the rule of `options.source.Selection`."""
+        if self.pattern is not None:
+            return re.search(self.pattern.strip(), topic) is not None
+        return topic in (self.topics or self.assign or {})
 
     def starting_ms(self) -> int | None:
         """The time that `starting` says, in ms since 1970; None where it says something else."""
@@ -90,6 +168,21 @@ def check_brokers(brokers: str, field: str = "brokers") -> None:
         host, colon, port = address.strip().rpartition(":")
         if not host or not colon or not port.isdigit() or not 0 < int(port) < 65_536:
             raise FieldError(field, f"{address.strip()!r} is no address: write host:port, several with commas between")
+
+
+def addresses(brokers: str) -> set[str]:
+    return {address.strip().lower() for address in brokers.split(",")}
+
+
+def check_no_circle(source: Source, brokers: str, topic: str | None, field: str) -> None:
+    """`topic` is what the job writes, as `field` says. Brokers that are one cluster under other addresses are not known
+    to be."""
+    if topic is not None and source.takes(topic) and addresses(source.brokers) & addresses(brokers):
+        cure = "write to another topic"
+        if source.pattern is not None:
+            cure += f", or read a pattern without it: ^(?!{re.escape(topic)}$).*(?:{source.pattern.strip()})"
+        message = f"the job reads topic {topic} itself, and would read what it writes, for ever: {cure}"
+        raise FieldError(field, message, "topic")
 
 
 class Decoding(Spec, frozen=True, kw_only=True):
@@ -258,6 +351,7 @@ class TopicTarget(Spec, tag_field="format", tag="topic", frozen=True, kw_only=Tr
         check_brokers(self.brokers)
         if self.topic is not None:
             check_topic("topic", self.topic)
+        check_options(self.options, {"kafka.bootstrap.servers": "brokers", "topic": "topic"})
         if self.create is not None and self.topic is None:
             raise FieldError("create", "create needs topic: it creates the topic that is named")
 
@@ -266,6 +360,10 @@ class ConsoleTarget(Spec, tag_field="format", tag="console", frozen=True, kw_onl
     """The terminal; for looking, with no guarantee."""
 
     rows: int = 20
+
+    def __post_init__(self) -> None:
+        if self.rows < 1:
+            raise FieldError("rows", "at least 1")
 
 
 Target = ParquetTarget | DeltaTarget | TopicTarget | ConsoleTarget

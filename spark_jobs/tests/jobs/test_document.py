@@ -95,6 +95,137 @@ def test_a_problem_is_told_with_its_line_and_key(was: str, becomes: str, expecte
     assert found[0].startswith(expected), found[0]
 
 
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("pattern: '('", "5:12: source.pattern: '(' is no regular expression of Python: missing )"),
+        ("pattern: ' '", "5:12: source.pattern: is empty"),
+        ("assign: {}", "5:11: source.assign: names no partition; write them by topic"),
+        ("assign:\n    a b: [0]", "6:5: source.assign: 'a b' is no topic's name"),
+        ("assign:\n    a: []", "6:8: source.assign.a: names no partition"),
+        ("assign:\n    a: [0]\n    b: [1, -1]", "7:8: source.assign.b: -1 is no partition"),
+        ("assign:\n    a: [2147483648]", "6:8: source.assign.a: 2147483648 is no partition"),
+        ("assign:\n    a: [0, 1, 0]", "6:8: source.assign.a: a partition is named twice"),
+        ("topics: [a]\n  starting: {}", "6:13: source.starting: names no partition"),
+        ("topics: [a]\n  starting:\n    a: {zero: 5}", "7:15: source.starting.a.zero: 'zero' is no partition"),
+        ("topics: [a]\n  starting:\n    a: {-1: 5}", "7:13: source.starting.a.-1: '-1' is no partition"),
+        ("topics: [a]\n  starting:\n    a: {0: -3}", "7:12: source.starting.a.0: -3 is no offset"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_where_it_stands(source: str, expected: str) -> None:
+    (told,) = problems(GOOD.replace("topics: [flights]", source))
+    assert expected in told
+
+
+@pytest.mark.parametrize(
+    ("option", "key"),
+    [
+        ("kafka.bootstrap.servers", "brokers"),
+        ("subscribe", "topics"),
+        ("SUBSCRIBEPATTERN", "pattern"),
+        ("assign", "assign"),
+        ("startingOffsets", "starting"),
+        ("startingTimestamp", "starting"),
+        ("kafka.isolation.level", "isolation"),
+        ("failOnDataLoss", "fail_on_data_loss"),
+        ("maxOffsetsPerTrigger", "max_records_per_batch"),
+        ("minPartitions", "min_partitions"),
+    ],
+)
+def test_an_option_that_is_a_key_of_the_source_is_refused_with_the_key(option: str, key: str) -> None:
+    (told,) = problems(GOOD.replace("topics: [flights]", f"topics: [flights]\n  options:\n    {option}: x"))
+    assert told.startswith(f"7:{7 + len(option)}: source.options.{option}: the key {key}")
+
+
+@pytest.mark.parametrize("option", ["kafka.bootstrap.servers", "topic"])
+@pytest.mark.parametrize(
+    ("place", "sets"),
+    [
+        ("to.options", ["kind=dedup", "by.a=key", "within=1h", "to={format: topic, brokers: 'h:1', topic: t}"]),
+        ("dead_letters.options", ["kind=validate", "expectations=[{name: a, sql: b}]", "dead_letters.topic=bad"]),
+        ("options", ["kind=dlq-replay"]),
+    ],
+)
+def test_an_option_that_says_where_records_go_is_refused(place: str, sets: list[str], option: str) -> None:
+    text = GOOD.partition("to:")[0]
+    (told,) = problems(text, *sets, f"{place}.{option}=x")
+    assert f"{place}.{option}: the key {'brokers' if 'kafka' in option else 't'}" in told
+
+
+SAME, OTHER = "'B:2, localhost:9092'", "'other:9092'"
+KINDS_WITH_TOPICS = {
+    "dedup": "by: {a: key}\nwithin: 1 hour\n",
+    "aggregate": "by: {a: key}\nselect: {n: count(*)}\ntime: timestamp\nwatermark: 1 hour\nemit: updates\n",
+    "validate": "expectations: [{name: a, sql: b}]\ndead_letters: {topic: elsewhere}\n",
+}
+
+
+def circle(kind: str, reads: str, writes: str, brokers: str) -> str:
+    target = f"to:\n  format: topic\n  brokers: {brokers}\n  topic: {writes}\n"
+    source = GOOD.partition("to:")[0].replace("topics: [flights]", reads).replace("archive", kind)
+    return source + target + KINDS_WITH_TOPICS[kind]
+
+
+@pytest.mark.parametrize("kind", KINDS_WITH_TOPICS)
+@pytest.mark.parametrize("reads", ["topics: [a, flights]", "assign: {flights: [0]}", "pattern: light"])
+def test_a_job_that_would_read_what_it_writes_is_refused(kind: str, reads: str) -> None:
+    (told,) = problems(circle(kind, reads, "flights", SAME))
+    assert told.startswith("10:10: to.topic: the job reads topic flights itself")
+    assert "write to another topic" in told
+    job(circle(kind, reads, "flights", OTHER))
+    job(circle(kind, reads, "Flights" if "pattern" not in reads else "other", SAME))
+
+
+def test_the_pattern_that_is_told_reads_the_same_without_the_topic_that_is_written() -> None:
+    (told,) = problems(circle("dedup", "pattern: light", "flights.clean", SAME))
+    told = told.partition("without it: ")[2]
+    job(circle("dedup", f"pattern: '{told}'", "flights.clean", SAME))
+    assert problems(circle("dedup", f"pattern: '{told}'", "flights", SAME))
+
+
+@pytest.mark.parametrize("brokers", ["", f", brokers: {SAME}"])
+def test_dead_letters_that_the_job_would_read_are_refused(brokers: str) -> None:
+    text = circle("validate", "pattern: ^flights", "good", SAME)
+    (told,) = problems(text.replace("{topic: elsewhere}", f"{{topic: flights.bad{brokers}}}"))
+    assert "12:23: dead_letters.topic: the job reads topic flights.bad itself" in told
+    job(text.replace("{topic: elsewhere}", f"{{topic: flights.bad, brokers: {OTHER}}}"))
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        ("min_partitions: 8", "6:19: source.min_partitions: a mirror keeps order"),
+        (
+            "options: {minPartitions: 8}",
+            "6:28: source.options.minPartitions: the key min_partitions (which a mirror can",
+        ),
+        ("options: {maxRecordsPerPartition: 8}", "6:37: source.options.maxRecordsPerPartition: a mirror keeps order"),
+    ],
+)
+def test_a_mirror_whose_partitions_would_be_split_is_refused(key: str, expected: str) -> None:
+    text = GOOD.replace("archive", "mirror").replace("topics: [flights]", f"topics: [flights]\n  {key}")
+    (told,) = problems(text, "to={format: topic, brokers: 'h:1'}")
+    assert told.startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("sets", "expected"),
+    [
+        (["kind=audit", "archive={format: delta, path: p}", "bucket=0 s"], "bucket: more than nothing"),
+        (["kind=dedup", "by.a=key", "within=0 s", "checkpoint=c", "to.format=console"], "within: more than nothing"),
+        (
+            ["kind=dedup", "by.a=key", "within=1 s", "checkpoint=c", "to={format: console, rows: 0}"],
+            "to.rows: at least 1",
+        ),
+        (["checkpoint=c", "to.format={}"], "to.format: 'this' is not possible here"),
+    ],
+)
+def test_what_has_no_meaning_is_refused(sets: list[str], expected: str) -> None:
+    (told,) = problems(GOOD.partition("checkpoint:")[0], *sets)
+    assert expected in told
+    assert "Node" not in told
+
+
 def test_all_problems_are_told_at_once_in_the_order_of_the_file() -> None:
     text = GOOD.replace("localhost:9092", "[1]").replace("lake/flights", "{}").replace("name:", "nam:")
     assert [p.split(": ")[:2] for p in problems(text)] == [
