@@ -110,7 +110,8 @@ def test_a_run_archives_until_sigterm_and_shows_metrics_and_lag(
     process.send_signal(signal.SIGTERM)
     assert process.wait(LIMIT_S) == ExitCode.OK, "".join(lines)
     reader.join()
-    assert lines[-1] == f"stopped: {COUNT:,} rows in 1 batches\n"
+    # Spark's Python processes, which are ended too, may have a line to say after it.
+    assert f"stopped: {COUNT:,} rows in 1 batches\n" in lines, "".join(lines)
     table = ds.dataset(tmp_path / "lake" / "flights", format="parquet", partitioning="hive").to_table()
     assert Counter(table["carrier"].to_pylist()) == Counter(f["carrier"] for f in flights(COUNT))
 
