@@ -59,7 +59,7 @@ class Leaderships:
 
 class Doubted:
     """A refusal that is the leader's to give: told once the store says that this broker is it. As
-    `transactional_produce.Held`, one waits for what came of the batch."""
+    `transactional_produce.DeferredBatch`, one waits for what came of the batch."""
 
     def __init__(self, leaderships: Leaderships, partition: Leader, done: Appended) -> None:
         self.leaderships, self.partition, self.done = leaderships, partition, done

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from penstock.api.exchange import Connection, Exchange
 from penstock.api.leaderships import Doubted, Leaderships
 from penstock.api.produce_backlog import Asked, Backlog
-from penstock.api.transactional_produce import UNVERIFIED, Gate, Held
+from penstock.api.transactional_produce import DeferredBatch, Gate, TransactionalAppends
 from penstock.replica.acceptance import Appended
 from penstock.replica.leader import Leader
 from penstock.replica.manager import ReplicaManager
@@ -64,8 +64,7 @@ class ProduceApi:
         leaderships: Leaderships | None = None,
     ) -> None:
         self.replicas, self.leaderships = replicas, leaderships
-        self.verifier = verifier
-        """Of transactional batches; None where there are no transactions."""
+        self.transactional = TransactionalAppends(replicas, verifier)
         self.stats = stats
         self.backlog = Backlog(self.serve_late)
         """Requests for partitions that are written to for the first time."""
@@ -159,7 +158,7 @@ class ProduceApi:
         acks, gate = request.acks, None
         refusal = refuse(acks, version)
         if request.transactional_id is not None:
-            gate = Gate(request.transactional_id, self.verifier, version)
+            gate = Gate(self.transactional, request.transactional_id, version)
             refusal = refusal or gate.refusal(acks)
         if refusal is None and acks != ALL and not self.replicas.may_serve():
             refusal = ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker has lost its lease: another may lead"
@@ -193,16 +192,12 @@ class ProduceApi:
                     failed = True
                     continue
                 batch = frame[place.start : place.start + max(place.size, 0)]
-                verified = ErrorCode.UNKNOWN_SERVER_ERROR if gate is None else gate.verify(partition, batch)
-                if isinstance(verified, Held):
+                done = partition.append(batch, acks == ALL) if gate is None else gate.append(partition, batch)
+                if isinstance(done, DeferredBatch):
                     waiting = PartitionResult(place.partition)
-                    waits.append(Unsettled(partition, 0, results, len(results), waiting, verified))
+                    waits.append(Unsettled(partition, 0, results, len(results), waiting, done))
                     results.append(PartitionResult(place.partition, ErrorCode.REQUEST_TIMED_OUT))
-                elif verified > 0:
-                    failed = True
-                    results.append(PartitionResult(place.partition, verified, message=UNVERIFIED))
                 else:
-                    done = partition.append(batch, acks == ALL, not verified)
                     failed |= self.note(partition, place.partition, done, acks, results, waits)
                 batch.release()
         return self.conclude(asked, answer, waits, failed)
@@ -276,10 +271,10 @@ class ProduceApi:
                 unsettled.partition.when_committed(unsettled.required_offset, wait.settler(unsettled))
 
     def appended(self, wait: ProduceWait, unsettled: Unsettled, done: Appended) -> None:
-        """A batch that had to be verified elsewhere first was appended, or refused."""
+        """A deferred batch was appended or refused."""
         partition, index = unsettled.partition, unsettled.result.partition
         if done.error:
-            doubted = self.doubted(partition, done) if isinstance(unsettled.held, Held) else None
+            doubted = self.doubted(partition, done) if isinstance(unsettled.held, DeferredBatch) else None
             if doubted is not None:
                 doubted.when_appended(partial(self.appended, wait, unsettled._replace(held=doubted)))
                 return
@@ -326,7 +321,7 @@ class Unsettled(NamedTuple):
     results: list[PartitionResult]
     at: int
     result: PartitionResult
-    held: Held | Doubted | None = None
+    held: DeferredBatch | Doubted | None = None
 
 
 class ProduceWait:

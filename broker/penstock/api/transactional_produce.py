@@ -1,8 +1,8 @@
-"""Whether the batches of a transactional Produce request may be appended (KIP-890). Used by `produce`.
+"""Verification of the batches of transactional Produce requests (KIP-890). Used by `produce`.
 
-The first batch of a transaction in a partition is verified with the transaction's coordinator. Where that is this
-broker the answer is there at once, unless it refuses for good; else the batch is held, which is the one case in which
-it is copied.
+The first batch of a transaction in a partition is verified with the transaction's coordinator. If that is this broker,
+the answer is available at once, unless it is a final refusal; otherwise the batch is copied and deferred. All batches
+that its producer sends to the partition meanwhile are deferred behind it (`append_queues`).
 """
 
 from __future__ import annotations
@@ -10,97 +10,174 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from penstock.api.append_queues import AppendQueues, DeferredAppend, QueueKey
 from penstock.replica.acceptance import Appended
 from penstock.replica.leader import Leader
+from penstock.replica.manager import ReplicaManager
 from penstock.txn.state_machine import Producer, Verified
-from penstock.txn.verification import Verifier
-from penstock.wire.batch import HEADER_SIZE, read_header
+from penstock.txn.verification import Answer, Verifier
+from penstock.wire.batch import HEADER_SIZE, BatchHeader, read_header
 from penstock.wire.errors import ErrorCode
 
 ALL = -1
-UNVERIFIED = "the coordinator does not know this partition to be part of the producer's transaction"
 ABORTABLE_FROM = 12
 """The version from which clients know TRANSACTION_ABORTABLE."""
-RETRIABLE = frozenset(
-    {
-        ErrorCode.CONCURRENT_TRANSACTIONS,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.NOT_COORDINATOR,
-        ErrorCode.NETWORK_EXCEPTION,
-    }
-)
+LEADER_CHANGED = "another broker, or a later leader epoch, leads the partition; refresh metadata and retry"
+RETRIABLE = {
+    ErrorCode.CONCURRENT_TRANSACTIONS: "the producer's previous transaction is still being completed",
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: "the transaction's coordinator cannot be reached",
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: "the transaction's coordinator is still loading",
+    ErrorCode.NOT_COORDINATOR: "the transaction's coordinator has moved to another broker",
+    ErrorCode.NETWORK_EXCEPTION: "the connection to the transaction's coordinator failed",
+}
+"""Verification errors that pass, and their causes."""
+FINAL = {
+    ErrorCode.PRODUCER_FENCED: "epoch {epoch} of producer id {id} is not its latest: another instance has been"
+    " initialized, or its transaction timed out; initialize the producer again",
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING: "producer id {id} does not belong to this transactional id, or the id has"
+    " expired; initialize the producer again",
+    ErrorCode.INVALID_TXN_STATE: "the partition is not part of the ongoing transaction; abort the transaction",
+    ErrorCode.TRANSACTION_ABORTABLE: "the partition is not part of the ongoing transaction; abort the transaction",
+}
+"""Verification errors that do not pass, and their causes."""
 
 
-class Held:
-    """A batch that waits for its verification. Those of one producer in one partition get their answers in the order
-    in which they asked, so they are appended in that order."""
+class TransactionalAppends:
+    """The deferred batches of a broker. Without a verifier there are no transactions."""
+
+    def __init__(self, replicas: ReplicaManager, verifier: Verifier | None) -> None:
+        self.replicas, self.verifier = replicas, verifier
+        self.queues = AppendQueues()
+
+
+class DeferredBatch:
+    """A batch that waits for its verification, or for batches before it. Implements `append_queues.DeferredAppend`."""
 
     def __init__(
-        self, gate: Gate, partition: Leader, batch: memoryview, producer_id: int, answer: asyncio.Future[Verified]
+        self, gate: Gate, partition: Leader, batch: memoryview, header: BatchHeader, answer: Answer | None
     ) -> None:
-        self.gate, self.partition, self.producer_id, self.answer = gate, partition, producer_id, answer
+        self.gate, self.partition, self.header, self.answer = gate, partition, header, answer
+        self.producer = Producer(header.producer_id, header.producer_epoch)
         self.batch = bytearray(batch)
+        self.callback: Callable[[Appended], None] | None = None
 
     def when_appended(self, callback: Callable[[Appended], None]) -> None:
-        def done(answer: asyncio.Future[Verified]) -> None:
-            callback(self.append(answer))
+        self.callback = callback
 
-        self.answer.add_done_callback(done)
+    def complete(self, done: Appended) -> None:
+        assert self.callback is not None, "a deferred batch belongs to a request that waits"
+        self.callback(done)
 
-    def append(self, answer: asyncio.Future[Verified]) -> Appended:
-        """Appends the batch, if what was found when it was asked for still holds."""
-        if answer.cancelled():
-            return Appended(ErrorCode.REQUEST_TIMED_OUT, message=UNVERIFIED)
+    def attempt(self, before: DeferredAppend | None) -> Appended | asyncio.Future[Verified]:
+        """Append the batch if its verification still holds. A batch behind one that was refused shares its answer."""
         if self.partition.ended:
-            # Whoever leads now may have been told of the transaction's end.
-            return Appended(ErrorCode.NOT_LEADER_OR_FOLLOWER, message="another broker leads the partition now")
-        error = self.gate.settle(self.producer_id, answer.result())
-        if error:
-            return Appended(error, message=UNVERIFIED)
-        return self.partition.append(memoryview(self.batch), all_in_sync=True, verified=True)
+            # The next leader may have been told of the transaction's end.
+            return self.gate.leader_changed(self)
+        if self.answer is None and self.gate.is_unverified(self.partition, self.header):
+            if isinstance(before, DeferredBatch) and before.asks_as(self):
+                self.answer = before.answer
+            else:
+                self.answer = self.gate.ask(self.partition, self.producer)
+        verified = False
+        if self.answer is not None:
+            if isinstance(self.answer, asyncio.Future):
+                if not self.answer.done():
+                    return self.answer
+                self.answer = self.answer.result()
+            refusal = self.gate.refused(self.partition, self.header, self.answer)
+            if refusal is not None:
+                return refusal
+            verified = True
+        return self.partition.append(memoryview(self.batch), all_in_sync=True, verified=verified)
+
+    def asks_as(self, other: DeferredBatch) -> bool:
+        """Whether another batch needs the same answer as this one got."""
+        return (
+            self.answer is not None
+            and self.producer == other.producer
+            and self.partition is other.partition
+            and self.gate.transactional_id == other.gate.transactional_id
+        )
 
 
 class Gate:
-    """One request's. Without a verifier there are no transactions."""
+    """The transactional checks of one request."""
 
-    def __init__(self, transactional_id: str, verifier: Verifier | None, version: int) -> None:
-        self.transactional_id, self.verifier, self.version = transactional_id, verifier, version
+    def __init__(self, appends: TransactionalAppends, transactional_id: str, version: int) -> None:
+        self.appends, self.transactional_id, self.version = appends, transactional_id, version
 
     def refusal(self, acks: int) -> tuple[ErrorCode, str] | None:
-        """Why no part of the request can be taken."""
-        if self.verifier is None:
+        """Why no part of the request can be appended."""
+        if self.appends.verifier is None:
             return ErrorCode.INVALID_TXN_STATE, "this broker has no transactions"
         if acks != ALL:
             return ErrorCode.INVALID_REQUIRED_ACKS, f"a transactional producer has acks -1 (all), not {acks}"
         return None
 
-    def verify(self, partition: Leader, batch: memoryview) -> ErrorCode | Held:
-        """NONE for a batch that was verified, an error for one that is not to be appended; UNKNOWN_SERVER_ERROR (a
-        negative number) where nothing was asked, because the batch needs no verification or is none."""
-        if len(batch) < HEADER_SIZE or self.verifier is None:
-            return ErrorCode.UNKNOWN_SERVER_ERROR
+    def append(self, partition: Leader, batch: memoryview) -> Appended | DeferredBatch:
+        """Append, refuse or defer a batch as it lies in the receive buffer."""
+        if len(batch) < HEADER_SIZE:
+            return partition.append(batch, all_in_sync=True)
         header = read_header(batch)
-        if not header.is_transactional or not partition.producers.needs_verification(header.producer_id):
-            return ErrorCode.UNKNOWN_SERVER_ERROR
-        producer = Producer(header.producer_id, header.producer_epoch)
-        answer = self.verifier.partition(
-            self.transactional_id, producer, partition.name, partition.topic_id, partition.index
-        )
-        if isinstance(answer, Verified):
-            return self.settle(header.producer_id, answer)
-        return Held(self, partition, batch, header.producer_id, answer)
+        queues = self.appends.queues
+        if queues.queues and queue_key(partition, header) in queues:
+            return self.defer(partition, batch, header, None)
+        if not self.is_unverified(partition, header):
+            return partition.append(batch, all_in_sync=True)
+        answer = self.ask(partition, Producer(header.producer_id, header.producer_epoch))
+        if isinstance(answer, asyncio.Future):
+            return self.defer(partition, batch, header, answer)
+        return self.refused(partition, header, answer) or partition.append(batch, all_in_sync=True, verified=True)
 
-    def settle(self, producer_id: int, answer: Verified) -> ErrorCode:
-        assert self.verifier is not None, "somebody answered"
-        return self.told(self.verifier.settle(producer_id, answer))
+    def defer(
+        self, partition: Leader, batch: memoryview, header: BatchHeader, answer: asyncio.Future[Verified] | None
+    ) -> DeferredBatch:
+        deferred = DeferredBatch(self, partition, batch, header, answer)
+        self.appends.queues.defer(queue_key(partition, header), deferred, answer)
+        return deferred
 
-    def told(self, error: ErrorCode) -> ErrorCode:
-        """What verification found, in the errors that clients know for Produce."""
-        if error in RETRIABLE:
-            return ErrorCode.NOT_ENOUGH_REPLICAS
+    def is_unverified(self, partition: Leader, header: BatchHeader) -> bool:
+        """Whether a batch would be the first of its transaction in the partition."""
+        return header.is_transactional and partition.producers.needs_verification(header.producer_id)
+
+    def ask(self, partition: Leader, producer: Producer) -> Answer:
+        verifier = self.appends.verifier
+        assert verifier is not None, "requests are refused where there are no transactions"
+        return verifier.partition(self.transactional_id, producer, partition.name, partition.topic_id, partition.index)
+
+    def refused(self, partition: Leader, header: BatchHeader, answer: Verified) -> Appended | None:
+        """The refusal that an answer leads to, if it does at this moment.
+
+        If it passes, the batches that the producer has sent behind this one are refused alike until it comes again.
+        """
+        verifier = self.appends.verifier
+        assert verifier is not None, "requests are refused where there are no transactions"
+        error = verifier.settle(header.producer_id, answer)
+        if not error:
+            return None
+        failed = f'batch not verified for the transaction of "{self.transactional_id}"'
+        if (cause := RETRIABLE.get(error)) is not None:
+            return partition.hold_up(header, ErrorCode.NOT_ENOUGH_REPLICAS, f"{failed}: {cause}; retry")
+        cause = FINAL.get(error, error.name).format(id=header.producer_id, epoch=header.producer_epoch)
+        return Appended(self.client_error(error), message=f"{failed}: {cause}")
+
+    def leader_changed(self, deferred: DeferredBatch) -> Appended:
+        """The refusal of a batch whose leader epoch ended while it waited; see `refused`."""
+        replicas, partition, code = self.appends.replicas, deferred.partition, ErrorCode.NOT_LEADER_OR_FOLLOWER
+        leader = replicas.find(partition.topic_id, partition.index)
+        if leader is not None:
+            return leader.hold_up(deferred.header, code, LEADER_CHANGED)
+        replicas.turn_away(partition.topic_id, partition.index, memoryview(deferred.batch))
+        return Appended(code, message=LEADER_CHANGED)
+
+    def client_error(self, error: ErrorCode) -> ErrorCode:
+        """The result of a verification as an error that clients know for Produce."""
         if error is ErrorCode.PRODUCER_FENCED:
             return ErrorCode.INVALID_PRODUCER_EPOCH
         if error in (ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE):
             return ErrorCode.TRANSACTION_ABORTABLE if self.version >= ABORTABLE_FROM else ErrorCode.INVALID_TXN_STATE
         return error
+
+
+def queue_key(partition: Leader, header: BatchHeader) -> QueueKey:
+    return QueueKey(*partition.key, header.producer_id)
