@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from cluster_kit import Broker, Cluster
 from replica_kit import batch_of, until
-from wire_in_memory import RecordedConnection
+from wire_in_memory import RecordedConnection, RecordedExchange
 
 from penstock.api.dispatch import Dispatcher
 from penstock.api.groups import GroupsApi
@@ -191,10 +191,17 @@ class TxnBroker(Broker):
 
     async def ask(self, request: Payload, response: type[R], version: int) -> R:
         """As a client does."""
+        return await self.answer(self.send(request, version), response, version)
+
+    def send(self, request: Payload, version: int) -> RecordedExchange:
+        """A request that arrives now, in this turn of the loop."""
         connection = RecordedConnection()
         frame = codec.encode(request, version, bytes(request_head(request.KEY, version, 1, "tester")))[4:]
         self.dispatcher(connection, memoryview(frame))
         (exchange,) = connection.exchanges
+        return exchange
+
+    async def answer(self, exchange: RecordedExchange, response: type[R], version: int) -> R:
         await until(lambda: exchange.completed)
         assert exchange.frame is not None, exchange.aborted
         return codec.decode(response, version, exchange.frame, 8 + response_header_version(response.KEY, version))
@@ -394,15 +401,23 @@ class Client:
     ) -> E:
         """One record, once; `sequence` for one that is sent again."""
         at = self.sequences.get((name, index), 0) if sequence is None else sequence
-        who = (*self.producer, at)
-        batch = batch_of(1, value=value, producer=who, attributes=TRANSACTIONAL)
-        data = TopicProduceData(name=name, partition_data=[PartitionProduceData(index=index, records=batch)])
-        request = ProduceRequest(transactional_id=self.transactional_id, acks=-1, timeout_ms=30_000, topic_data=[data])
-        answer = await self.cluster[leader].ask(request, ProduceResponse, 12)
-        error = ErrorCode(answer.responses[0].partition_responses[0].error_code)
+        error, _ = await self.outcome(leader, self.send_batch(leader, value, at, name, index))
         if not error and sequence is None:
             self.sequences[name, index] = at + 1
         return error
+
+    def send_batch(self, leader: int, value: bytes, sequence: int, name: str = "t", index: int = 0) -> RecordedExchange:
+        """A batch of one record that arrives now; `outcome` waits for its answer."""
+        batch = batch_of(1, value=value, producer=(*self.producer, sequence), attributes=TRANSACTIONAL)
+        data = TopicProduceData(name=name, partition_data=[PartitionProduceData(index=index, records=batch)])
+        request = ProduceRequest(transactional_id=self.transactional_id, acks=-1, timeout_ms=30_000, topic_data=[data])
+        return self.cluster[leader].send(request, 12)
+
+    async def outcome(self, leader: int, exchange: RecordedExchange) -> tuple[E, str]:
+        """The error of a batch, and its message."""
+        answer = await self.cluster[leader].answer(exchange, ProduceResponse, 12)
+        told = answer.responses[0].partition_responses[0]
+        return ErrorCode(told.error_code), told.error_message or ""
 
     async def commit_offset(self, coordinator: int, group_id: str, offset: int, name: str = "t", index: int = 0) -> E:
         partition = TxnOffsetCommitRequestPartition(partition_index=index, committed_offset=offset)
