@@ -84,12 +84,12 @@ def init_producer(
 ) -> Step:
     """InitProducerId. The answer's id and epoch are those of the step's record, or of `record` where it has none.
 
-    `claimed` is what a producer says that it has (KIP-360); without it a new instance takes over. `new_id` is a fresh
-    producer id, wanted where `needs_new_id` says so.
+    `claimed` is what a producer says that it has (KIP-360); without it a new instance takes over. An unknown
+    transactional id has expired or was never used: nobody was fenced, so whatever is claimed is ignored. The claim is
+    not recorded, as several producers may make the same one (0 and 0 is a default of some clients). `new_id` is a fresh
+    producer id, required if `needs_new_id` is true.
     """
     if record is None:
-        if claimed is not None:
-            return Step(ErrorCode.PRODUCER_FENCED)
         assert new_id is not None, "a new transactional id gets a producer id"
         made = TransactionRecord(
             producer_id=new_id, epoch=0, state=TxnState.EMPTY.value, timeout_ms=timeout_ms, updated_ms=now_ms

@@ -248,9 +248,8 @@ async def claimed(coordinator: TransactionCoordinator, transactional_id: str, pr
         (lambda c, me: c.add("x", me._replace(producer_id=77), {T: [0]}), E.INVALID_PRODUCER_ID_MAPPING),
         (lambda c, me: c.add("x", me._replace(epoch=me.epoch - 1), {T: [0]}), E.PRODUCER_FENCED),
         (lambda c, me: claimed(c, "x", me._replace(epoch=me.epoch + 1)), E.PRODUCER_FENCED),
-        (lambda c, me: claimed(c, "new", me), E.PRODUCER_FENCED),
     ],
-    ids=["ended", "otherwise", "end of new", "new", "another", "fenced", "claimed", "claimed anew"],
+    ids=["ended", "otherwise", "end of new", "new", "another", "fenced", "claimed"],
 )
 async def test_what_is_final_is_told_by_who_surely_has_the_shard_alone(ask: Ask, found: E) -> None:
     bench = Bench()

@@ -122,11 +122,14 @@ def test_an_unknown_transactional_id_has_no_producer() -> None:
     assert machine.verify(None, ME, True).error is E.INVALID_PRODUCER_ID_MAPPING
 
 
-def test_a_new_transactional_id_gets_the_new_producer_id_with_epoch_0() -> None:
-    made = machine.init_producer(None, None, 500, NOW, 40).record
+@pytest.mark.parametrize("claimed", [None, ME, Producer(0, 0), Producer(4711, 5)])
+def test_an_unknown_transactional_id_gets_the_new_producer_id_with_epoch_0(claimed: Producer | None) -> None:
+    made = machine.init_producer(None, claimed, 500, NOW, 40).record
     assert made is not None
     assert (made.producer_id, made.epoch, made.state, made.timeout_ms) == (40, 0, "Empty", 500)
-    assert machine.init_producer(None, ME, 500, NOW, None).error is E.PRODUCER_FENCED
+    if claimed is not None:
+        again = machine.init_producer(made, claimed, 500, NOW, None)
+        assert again.error is E.PRODUCER_FENCED, "another producer may have claimed the same"
 
 
 @pytest.mark.parametrize("claimed", [None, ME])
