@@ -13,12 +13,16 @@ import pytest
 # Tests are imported by file (importlib mode), so what they share is found by this entry.
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.append(str(Path(__file__).parents[2] / "spark_jobs" / "tests"))
+for _neighbour in ("chaos", "crash"):
+    sys.path.append(str(Path(__file__).parents[1] / _neighbour))
 
 from penstock_e2e.broker import GIVEN, cluster, sizes
+from penstock_java.applications import class_path
 from penstock_java.build import compile_scenarios
 from penstock_java.runner import Runner
 from penstock_java.scenarios import CLIENTS, promised, selected, served
 from penstock_java.secure_kafka import SecureKafka
+from penstock_java.trio import Trio, trio
 
 BootstrapOf = Callable[[int], str]
 RunnerOf = Callable[[int, str], Runner]
@@ -86,3 +90,22 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureKafka]:
         yield made.start()
     finally:
         made.stop()
+
+
+@pytest.fixture(scope="session")
+def brokers_to_kill(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trio]:
+    """Three brokers. Tests that use it carry `@pytest.mark.xdist_group("java-applications")`, so that they share it."""
+    with trio(tmp_path_factory.mktemp("trio")) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def flink(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The class path of `applications/flink`."""
+    return class_path("flink", tmp_path_factory.mktemp("flink"))
+
+
+@pytest.fixture(scope="session")
+def kafka_applications(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The class path of `applications/kafka`."""
+    return class_path("kafka", tmp_path_factory.mktemp("kafka-applications"))

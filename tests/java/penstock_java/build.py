@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from penstock_java.scenarios import NEWEST
@@ -43,8 +44,16 @@ def _run(command: list[str], limit_s: int, what: str) -> None:
 
 
 def resolve(client: str) -> Path:
-    """The folder of the jars of kafka-clients `client`. It appears whole or not at all."""
-    jars = cache_folder() / f"kafka-clients-{client}"
+    """Return the folder of the jars of kafka-clients `client`."""
+    return resolve_pom(HOME / "pom.xml", f"kafka-clients-{client}", [f"-Dkafka.version={client}"])
+
+
+def resolve_pom(pom: Path, name: str, options: Sequence[str] = ()) -> Path:
+    """Return the folder `name` in the cache with the jars that `pom` asks for.
+
+    Maven runs only if the folder is missing. It appears whole or not at all. Raises `JavaUnavailable`.
+    """
+    jars = cache_folder() / name
     if jars.is_dir():
         return jars
     maven = program("mvn")
@@ -52,12 +61,12 @@ def resolve(client: str) -> Path:
     with tempfile.TemporaryDirectory(dir=jars.parent) as work:
         found = Path(work) / "jars"
         goal = "dependency:copy-dependencies"
-        options = [f"-Dkafka.version={client}", f"-DoutputDirectory={found}", "-DincludeScope=runtime"]
-        _run([maven, "-q", "-B", "-f", str(HOME / "pom.xml"), goal, *options], RESOLVE_LIMIT_S, f"resolving {client}")
+        options = [*options, f"-DoutputDirectory={found}", "-DincludeScope=runtime"]
+        _run([maven, "-q", "-B", "-f", str(pom), goal, *options], RESOLVE_LIMIT_S, f"resolving {name}")
         try:
             found.rename(jars)
         except OSError:
-            assert jars.is_dir(), "nobody else resolved the jars, yet they could not be moved into the cache"
+            assert jars.is_dir(), f"the jars of {name} could not be moved into {jars.parent}"
     return jars
 
 
