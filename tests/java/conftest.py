@@ -13,8 +13,8 @@ import pytest
 # Tests are imported by file (importlib mode), so what they share is found by this entry.
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.append(str(Path(__file__).parents[2] / "spark_jobs" / "tests"))
-for _neighbour in ("chaos", "crash"):
-    sys.path.append(str(Path(__file__).parents[1] / _neighbour))
+sys.path.append(str(Path(__file__).parents[1] / "chaos"))
+sys.path.append(str(Path(__file__).parents[1] / "crash"))
 
 from penstock_e2e.broker import GIVEN, cluster, sizes
 from penstock_java.applications import class_path

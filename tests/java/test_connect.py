@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -11,8 +13,24 @@ from penstock_java.connect import Worker
 from penstock_java.trio import Trio
 
 GROUP, TOPIC = "connect", "connect-lines"
+NAMES = ("lines-in", "lines-out")
 LINES = 900
+LINES_AT_ONCE, PAUSE_S = 10, 0.1
 LIMIT_S = 120.0
+
+
+class Writer(threading.Thread):
+    """Appends lines to a file at a steady pace, so that workers and brokers are killed while lines come."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__(daemon=True)
+        self._file = file
+
+    def run(self) -> None:
+        for first in range(0, LINES, LINES_AT_ONCE):
+            with self._file.open("a") as lines:
+                lines.writelines(f"line {number}\n" for number in range(first, first + LINES_AT_ONCE))
+            time.sleep(PAUSE_S)
 
 
 @pytest.mark.timeout(600)
@@ -23,16 +41,10 @@ def test_each_line_of_a_file_arrives_once_while_the_worker_and_a_broker_are_kill
     brokers_to_kill.create_topics(TOPIC, partitions=1)
     source, target = tmp_path / "source.txt", tmp_path / "target.txt"
 
-    def write(first: int, last: int) -> None:
-        with source.open("a") as lines:
-            lines.writelines(f"line {number}\n" for number in range(first, last))
-
     def running(worker: Worker, connector: str) -> list[str]:
         return [where for state, where in worker.states(connector) if state == "RUNNING"]
 
     bootstrap = brokers_to_kill.bootstrap
-    third = LINES // 3
-    write(0, third)
     first = Worker(kafka_applications, bootstrap, GROUP, tmp_path / "first")
     second = Worker(kafka_applications, bootstrap, GROUP, tmp_path / "second")
     with first.application, second.application:
@@ -43,13 +55,12 @@ def test_each_line_of_a_file_arrives_once_while_the_worker_and_a_broker_are_kill
             "POST",
             "/connectors",
             {
-                "name": "lines-in",
+                "name": NAMES[0],
                 "config": {
                     "connector.class": f"{file}SourceConnector",
                     "tasks.max": "1",
                     "file": str(source),
                     "topic": TOPIC,
-                    "batch.size": "20",
                     "exactly.once.support": "required",
                 },
             },
@@ -58,7 +69,7 @@ def test_each_line_of_a_file_arrives_once_while_the_worker_and_a_broker_are_kill
             "POST",
             "/connectors",
             {
-                "name": "lines-out",
+                "name": NAMES[1],
                 "config": {
                     "connector.class": f"{file}SinkConnector",
                     "tasks.max": "1",
@@ -70,18 +81,17 @@ def test_each_line_of_a_file_arrives_once_while_the_worker_and_a_broker_are_kill
             },
         )
         both = (first.application, second.application)
-        wait_until("the first lines", lambda: brokers_to_kill.size(TOPIC) >= third // 2, LIMIT_S, *both)
-        owner = running(first, "lines-in")
+        wait_until("both connectors", lambda: all(len(running(first, name)) == 1 for name in NAMES), LIMIT_S, *both)
+        writer = Writer(source)
+        writer.start()
+        wait_until("the first lines", lambda: len(lines_of(target)) > LINES // 10, LIMIT_S, *both)
+        owner = running(first, NAMES[0])
         doomed, other = (first, second) if str(first.port) in str(owner) else (second, first)
-        write(third, 2 * third)
         doomed.application.kill()
-        wait_until("the other worker to take over", lambda: len(running(other, "lines-in")) == 1, LIMIT_S)
-        wait_until(
-            "two thirds of the lines", lambda: brokers_to_kill.size(TOPIC) >= 2 * third, LIMIT_S, other.application
-        )
+        wait_until("half of the lines", lambda: len(lines_of(target)) > LINES // 2, LIMIT_S, other.application)
         killed = brokers_to_kill.kill_leader(TOPIC)
-        write(2 * third, LINES)
         brokers_to_kill.brokers[killed].start()
+        writer.join()
         wait_until(
             "all lines in the topic",
             lambda: len(brokers_to_kill.read_committed(TOPIC)) >= LINES,

@@ -8,9 +8,9 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from penstock_java.applications import Application, wait_until
+from penstock_crash.broker import free_port
 
-from bench.peers.broker import free_port
+from penstock_java.applications import Application, wait_until
 
 MAIN = "org.apache.kafka.connect.cli.ConnectDistributed"
 START_LIMIT_S = 120.0
