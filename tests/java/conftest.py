@@ -22,7 +22,7 @@ from penstock_java.build import compile_scenarios
 from penstock_java.runner import Runner
 from penstock_java.scenarios import CLIENTS, promised, selected, served
 from penstock_java.secure_kafka import SecureKafka
-from penstock_java.trio import Trio, trio
+from penstock_e2e.trio import Trio, trio
 
 BootstrapOf = Callable[[int], str]
 RunnerOf = Callable[[int, str], Runner]

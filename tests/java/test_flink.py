@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from penstock_java.applications import FLINK_FLAGS, Application, wait_until
-from penstock_java.trio import Trio
+from penstock_e2e.trio import Trio
 
 RECORDS = 6_000
 PROGRESS_LIMIT_S = 120.0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from penstock_java.applications import Application, wait_until
-from penstock_java.trio import Trio
+from penstock_e2e.trio import Trio
 
 PREFIX = "streams"
 USERS = {f"user-{number}": ("de", "fr", "jp")[number % 3] for number in range(12)}
