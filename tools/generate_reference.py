@@ -213,6 +213,7 @@ class SamplePartition:
     name: str = "topic"
     index: int = 0
     high_watermark: int = 0
+    acknowledged_end: int = 0
     messages_in: int = 0
 
 

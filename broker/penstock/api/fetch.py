@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from penstock.api.acknowledged_reads import FlushWait
 from penstock.api.exchange import Exchange
 from penstock.api.fetch_sessions import FetchSessions, Selection, Target, Topic
 from penstock.api.leaderships import Leaderships, Tenure, tenure
@@ -72,6 +73,14 @@ class FetchApi:
             fetch.start()
 
 
+class Unflushed(NamedTuple):
+    """A partition of a request whose leader had acknowledged more than was visible when the request came."""
+
+    target: Target
+    leader: Leader
+    end_offset: int
+
+
 class Gathered:
     """What one look at the partitions found."""
 
@@ -109,6 +118,7 @@ class PendingFetch:
         "selection",
         "started",
         "timer",
+        "unflushed",
         "version",
     )
 
@@ -135,10 +145,14 @@ class PendingFetch:
         """Those that can only say that an offset is out of range if this broker leads them still."""
         self.confirmed: frozenset[Tenure] | None = None
         """What this broker leads without a doubt, once that was asked."""
+        self.unflushed: list[Unflushed] = []
+        """What had been acknowledged when the request came, and was not visible."""
         self.done = self.scheduled = False
         self.timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
+        if self.api.replicas.unflushed:
+            self.unflushed = self.find_unflushed()
         gathered, selection = self.gather(), self.selection
         wait_ms = min(self.request.max_wait_ms, MAX_WAIT_MS)
         is_empty = not selection.asked and not selection.session.targets
@@ -187,12 +201,58 @@ class PendingFetch:
         self.answer(gathered)
 
     def answer(self, gathered: Gathered) -> None:
-        """Replies, or first makes sure of what is doubted."""
+        """Replies, or first waits for flushes, or makes sure of what is doubted."""
+        if self.unflushed:
+            wait = self.flush_wait(gathered)
+            self.unflushed = []
+            if wait is not None:
+                gathered.release()
+                self.done = True
+                self.api.replicas.spawn(self.answer_flushed(wait))
+                return
         if self.doubted is None or self.api.leaderships is None:
             self.reply(gathered)
             return
         gathered.release()
         self.api.replicas.spawn(self.reply_confirmed(self.api.leaderships, self.doubted.values()))
+
+    def find_unflushed(self) -> list[Unflushed]:
+        """The partitions of the request, those that rest included, with acknowledged records that are not visible."""
+        unflushed, session, found = self.api.replicas.unflushed, self.selection.session, []
+        if self.selection.incremental:
+            for leader in unflushed:
+                name = leader.topic_id if session.by_id else leader.name
+                target = session.targets.get((name, leader.index))
+                if target is not None:
+                    found.append(Unflushed(target, leader, leader.acknowledged_offset))
+        else:
+            for target in self.selection.asked:
+                partition = self.find(target)
+                if isinstance(partition, Leader) and partition in unflushed:
+                    found.append(Unflushed(target, partition, partition.acknowledged_offset))
+        return found
+
+    def flush_wait(self, gathered: Gathered) -> FlushWait | None:
+        """What to wait for, so that an answer which reaches the end of a partition holds what was acknowledged."""
+        answers, wait = dict(gathered.found), FlushWait()
+        for target, leader, end_offset in self.unflushed:
+            fetched = answers.get(target)
+            if leader.high_watermark >= end_offset or leader.ended:
+                continue
+            if fetched is None:
+                is_at_end = self.selection.incremental and target not in self.selection.session.ready
+            else:
+                limit = leader.last_stable_offset if self.committed_only else leader.high_watermark
+                records = fetched.records
+                reached = records.next_offset if isinstance(records, LogSlice) else target.fetch_offset
+                is_at_end = not fetched.error and reached >= limit
+            if is_at_end:
+                wait.offsets[leader] = end_offset
+        return wait if wait.offsets else None
+
+    async def answer_flushed(self, wait: FlushWait) -> None:
+        await wait.finished()
+        self.answer(self.gather())
 
     async def reply_confirmed(self, leaderships: Leaderships, doubted: Iterable[Partition]) -> None:
         self.confirmed = await leaderships.held(doubted)

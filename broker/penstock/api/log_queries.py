@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TypeVar
 from uuid import UUID
 
+from penstock.api.acknowledged_reads import FlushWait
 from penstock.api.fetch import READ_COMMITTED, epoch_error
 from penstock.api.record_deletion import RecordDeletion
 from penstock.api.routes import RequestContext, Route
@@ -61,6 +62,7 @@ SPECIAL_SINCE = {
     EARLIEST_PENDING_UPLOAD: 11,
 }
 """The version of ListOffsets from which each means what it does."""
+STARTS = (EARLIEST, EARLIEST_LOCAL)
 NEVER = 1 << 15
 SLICE = 64
 """Partitions that a request looks at before others have their turn; the first look at one makes its object."""
@@ -119,7 +121,15 @@ class LogQueriesApi:
 
     async def list_offsets(self, request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse:
         turns, topics, unread = Turns(context), [], Unread(self.replicas.clock.wall_ms)
+        unflushed = FlushWait()
         try:
+            if self.replicas.unflushed:
+                for topic in request.topics:
+                    for asked in topic.partitions:
+                        await turns.take()
+                        if asked.timestamp not in STARTS:
+                            unflushed.add(self.replicas.find(topic.name, asked.partition_index))
+                await unflushed.finished()
             for topic in request.topics:
                 named = Counter(p.partition_index for p in topic.partitions)
                 answers = []
@@ -128,7 +138,7 @@ class LogQueriesApi:
                     if named[asked.partition_index] > 1:
                         answer = failed_listing(asked.partition_index, ErrorCode.INVALID_REQUEST)
                     else:
-                        answer = await self.list_one(topic.name, asked, request.isolation_level, context)
+                        answer = await self.list_one(topic.name, asked, request.isolation_level, context, unflushed)
                         self.begin_unread(topic.name, asked, answer, unread)
                         await turns.take(len(answer.unread_ages_ms))
                     answers.append(answer)
@@ -157,7 +167,12 @@ class LogQueriesApi:
             await in_thread(unread.read_waiting)
 
     async def list_one(
-        self, topic: str, asked: ListOffsetsPartition, isolation_level: int, context: RequestContext
+        self,
+        topic: str,
+        asked: ListOffsetsPartition,
+        isolation_level: int,
+        context: RequestContext,
+        unflushed: FlushWait,
     ) -> ListOffsetsPartitionResponse:
         index = asked.partition_index
         partition = self.replicas.find(topic, index)
@@ -169,9 +184,11 @@ class LogQueriesApi:
         if error:
             return failed_listing(index, error)
         end = partition.last_stable_offset if isolation_level == READ_COMMITTED else partition.high_watermark
-        if partition.high_watermark < partition.epoch_start and asked.timestamp not in (EARLIEST, EARLIEST_LOCAL):
+        # A new leader does not know yet what is committed (KIP-207), or the disk does not finish a flush.
+        is_unknown = partition.high_watermark < partition.epoch_start or unflushed.hides(partition)
+        if is_unknown and asked.timestamp not in STARTS:
             late = ErrorCode.OFFSET_NOT_AVAILABLE if context.version >= 5 else ErrorCode.LEADER_NOT_AVAILABLE
-            return failed_listing(index, late)  # a new leader does not know yet what is committed (KIP-207)
+            return failed_listing(index, late)
         try:
             found = known_place(partition, asked.timestamp, end)
             if found is None:
@@ -235,15 +252,21 @@ class LogQueriesApi:
         return EpochEndOffset(partition=asked.partition, leader_epoch=epoch, end_offset=end)
 
     async def delete_records(self, request: DeleteRecordsRequest, context: RequestContext) -> DeleteRecordsResponse:
-        turns, topics = Turns(context), []
+        turns, topics, unflushed = Turns(context), [], FlushWait()
         deletion = RecordDeletion(context.exchange, request.timeout_ms)
         try:
+            if self.replicas.unflushed:
+                for topic in request.topics:
+                    for asked in topic.partitions:
+                        await turns.take()
+                        unflushed.add(self.replicas.find(topic.name, asked.partition_index))
+                await unflushed.finished(deletion.remaining_s)
             for topic in request.topics:
                 results: list[DeleteRecordsPartitionResult] = []
                 topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))
                 for asked in topic.partitions:
                     await turns.take()
-                    results.append(await self.delete_one(topic.name, asked, deletion))
+                    results.append(await self.delete_one(topic.name, asked, deletion, unflushed))
             await deletion.replicated()
         except ClientGone:
             topics = []
@@ -252,7 +275,7 @@ class LogQueriesApi:
         return DeleteRecordsResponse(topics=topics)
 
     async def delete_one(
-        self, topic: str, asked: DeleteRecordsPartition, deletion: RecordDeletion
+        self, topic: str, asked: DeleteRecordsPartition, deletion: RecordDeletion, unflushed: FlushWait
     ) -> DeleteRecordsPartitionResult:
         result = DeleteRecordsPartitionResult(partition_index=asked.partition_index, low_watermark=-1)
         partition = self.replicas.find(topic, asked.partition_index)
@@ -260,7 +283,8 @@ class LogQueriesApi:
             result.error_code = self.why_not(topic, asked.partition_index)
         elif not partition.config.cleanup_delete:
             result.error_code = ErrorCode.POLICY_VIOLATION
-        elif not self.replicas.may_discard():  # the store may have been restored: what is here may be needed again
+        elif not self.replicas.may_discard() or unflushed.hides(partition):
+            # The store may have been restored, so that what is here may be needed again; or the disk does not flush.
             result.error_code = ErrorCode.REQUEST_TIMED_OUT
         else:
             await deletion.delete(partition, asked.offset, result)
@@ -300,7 +324,7 @@ def known_place(partition: Leader, timestamp_ms: int, end: int) -> tuple[int, in
     log = partition.log
     if timestamp_ms == LATEST:
         return -1, end, partition.leader_epoch
-    if timestamp_ms in (EARLIEST, EARLIEST_LOCAL):
+    if timestamp_ms in STARTS:
         return -1, log.start_offset, log.epoch_at(log.start_offset)
     if timestamp_ms in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD) or not log.segments:
         return NOWHERE

@@ -33,6 +33,11 @@ class RecordDeletion:
         self.remaining = 0
         self.over = asyncio.Event()
 
+    @property
+    def remaining_s(self) -> float:
+        """The time left until the request's timeout, in seconds; 0 where it has passed."""
+        return max(self.deadline_s - asyncio.get_running_loop().time(), 0.0)
+
     async def delete(self, partition: Leader, offset: int, result: DeleteRecordsPartitionResult) -> None:
         """Deletes at this broker. `result` says what came of it; that time ran out, until all replicas have too."""
         result.low_watermark = NOTHING

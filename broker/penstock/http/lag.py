@@ -52,7 +52,7 @@ async def measure_lags(sources: Sources) -> list[Lag]:
             continue
         lag = lag_of(committed, partition)
         if lag.records:
-            unread.append(Unread(partition.log, partition.high_watermark - lag.records, len(lags)))
+            unread.append(Unread(partition.log, partition.acknowledged_end - lag.records, len(lags)))
         lags.append(lag)
     if elsewhere and sources.elsewhere is not None:
         offsets = {place: {lags[i].committed_offset for i in at} for place, at in elsewhere.items()}
@@ -76,7 +76,7 @@ def unknown(committed: CommittedSource) -> Lag:
 
 def lag_of(committed: CommittedSource, partition: PartitionSource) -> Lag:
     """The lag in records; in seconds only where there is none."""
-    behind = max(partition.high_watermark - max(committed.offset, partition.log.start_offset), 0)
+    behind = max(partition.acknowledged_end - max(committed.offset, partition.log.start_offset), 0)
     return unknown(committed)._replace(records=behind, seconds=None if behind else 0.0)
 
 

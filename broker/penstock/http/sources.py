@@ -35,6 +35,10 @@ class PartitionSource(Protocol):
     messages_in: int
 
     @property
+    def acknowledged_end(self) -> int:
+        """The high watermark, or the end of what producers were told is stored."""
+
+    @property
     def log(self) -> LogSource: ...
 
 

@@ -79,7 +79,8 @@ class Leader(Partition):
     """
 
     __slots__ = (
-        "commit_waiters", "deletions", "held_up", "host", "isr", "tails", "under_min_isr", "watched", "watched_ms",
+        "acknowledged_offset", "commit_waiters", "deletions", "held_up", "host", "isr", "tails", "under_min_isr",
+        "unflushed", "watched", "watched_ms",
     )  # fmt: skip
 
     def __init__(
@@ -97,7 +98,12 @@ class Leader(Partition):
         placed: PartitionView | None = None,
         high_watermark: int | None = None,
         held_up: HeldUp | None = None,
+        unflushed: dict[Leader, None] | None = None,
     ) -> None:
+        self.acknowledged_offset = 0
+        """The end of the last batch that was acknowledged when it was written (acks=0 or acks=1)."""
+        self.unflushed = {} if unflushed is None else unflushed
+        """Leaders with acknowledged records above the high watermark that only their own flush keeps there."""
         self.commit_waiters: deque[CommitWaiter] = deque()
         self.deletions = Deletions()
         self.tails: dict[int, Tail] = {}
@@ -119,8 +125,9 @@ class Leader(Partition):
     def append(self, batch: memoryview, all_in_sync: bool = False, verified: bool = False) -> Appended:
         """Checks and appends the batch that a producer sent; `batch` is written to (offsets, epoch, perhaps times).
 
-        With `all_in_sync` (acks=all) nothing is taken while fewer than min.insync.replicas are there. `verified` says
-        that the coordinator of the batch's transaction knows this partition to be part of it.
+        With `all_in_sync` (acks=all) nothing is taken while fewer than min.insync.replicas are there; without it the
+        caller acknowledges the batch at once. `verified` says that the coordinator of the batch's transaction knows
+        this partition to be part of it.
         """
         if len(batch) >= HEADER_SIZE:
             # Neither is under the CRC, so the header is read once, as it will be written.
@@ -139,6 +146,8 @@ class Leader(Partition):
             verdict, original = self.producers.check(header, verified)
             if verdict is Verdict.DUPLICATE:
                 assert original is not None
+                if not all_in_sync:
+                    self.acknowledge(original.last_offset + 1)
                 return self.repeated(original)
             if verdict is not Verdict.APPEND:
                 code, message = VERDICTS[verdict]
@@ -149,7 +158,29 @@ class Leader(Partition):
                 before = self.held_up.code_before(header, self.clock.boot_ms())
                 if before is not None:
                     return Appended(before, message="a batch before this one was refused")
-        return self.write(batch, header)
+        if all_in_sync:
+            return self.write(batch, header)
+        done = self.write(batch, header)
+        if not done[0]:
+            self.acknowledge(done[3])
+        return done
+
+    def acknowledge(self, end_offset: int) -> None:
+        """Record that all below `end_offset` is acknowledged, although it may not be flushed yet."""
+        if end_offset > self.acknowledged_offset:
+            self.acknowledged_offset = end_offset
+            if end_offset > self.high_watermark and self.flushes_alone:
+                self.unflushed[self] = None
+
+    @property
+    def flushes_alone(self) -> bool:
+        """Whether the high watermark follows this broker's own flushes, as no other replica is in sync."""
+        return self.isr is None or not (self.isr.maximal or self.under_min_isr)
+
+    @property
+    def acknowledged_end(self) -> int:
+        """The high watermark, or the end of acknowledged records that only this broker's flush keeps above it."""
+        return max(self.high_watermark, self.acknowledged_offset) if self in self.unflushed else self.high_watermark
 
     def write_marker(self, marker: Marker, *, by_hand: bool = False) -> Appended:
         """Ends a producer's transaction. One that is repeated is not written again, and counts when all that is
@@ -393,6 +424,8 @@ class Leader(Partition):
             grown = grown * (reached - before) // (log.end_offset - before)
         self.unseen_bytes -= grown
         self.high_watermark = reached
+        if self.unflushed and reached >= self.acknowledged_offset:
+            self.unflushed.pop(self, None)
         waiters = self.commit_waiters
         while waiters and waiters[0].required_offset <= reached:
             waiters.popleft().callback(0)
@@ -446,6 +479,7 @@ class Leader(Partition):
             self.host.resign(self)
 
     def fail_waiters(self, error: int) -> None:
+        self.unflushed.pop(self, None)
         self.fail_commits(error)
         self.deletions.fail(error)
         self.wake_readers()

@@ -80,6 +80,8 @@ class ReplicaManager:
         self.followers: dict[Key, Follower] = {}
         self.offline_roles: dict[Key, Offline] = {}
         self.turned_away = TurnedAway()
+        self.unflushed: dict[Leader, None] = {}
+        """Leaders with records that were acknowledged before they were flushed, until the flush."""
         self.throttles = Throttles(view, config)
         self.roles = Roles(self, is_unassigned)
         view.subscribe(self.on_topics_changed)

@@ -96,6 +96,11 @@ class Partition:
         """Below it every transaction is decided: the end of what read_committed readers see."""
         return self.producers.transactions.stable_offset(self.high_watermark)
 
+    @property
+    def acknowledged_end(self) -> int:
+        """The end of what producers have been told is stored, as far as this role knows it."""
+        return self.high_watermark
+
     def aborted_between(self, from_offset: int, to_offset: int) -> list[tuple[int, int]]:
         """(producer id, first offset) of the aborted transactions in a range that ends at the last stable offset or
         before. Raises CorruptLog."""

@@ -54,6 +54,7 @@ class Manager(Protocol):
     isr_host: LeaderHost | None
     throttles: Throttles
     turned_away: TurnedAway
+    unflushed: dict[Leader, None]
 
     def role(self, key: Key) -> Partition | None: ...
 
@@ -176,6 +177,7 @@ class Roles:
             placed=placed,
             high_watermark=high_watermark,
             held_up=manager.turned_away.take(topic.name, topic.topic_id, placed.index),
+            unflushed=manager.unflushed,
         )
         manager.keep(leader)
         return leader

@@ -52,6 +52,7 @@ class PartOfALog:
 class FakePartition:
     def __init__(self, name: str, index: int, start_offset: int, high_watermark: int) -> None:
         self.name, self.index, self.high_watermark = name, index, high_watermark
+        self.acknowledged_end = high_watermark
         self.messages_in = high_watermark
         self.log = PartOfALog(start_offset, high_watermark + 1)
 

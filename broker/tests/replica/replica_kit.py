@@ -178,8 +178,9 @@ def patched(batch: memoryview, layout: str, offset: int, value: int, *, sealed: 
     return batch
 
 
-def accepted(partition: Leader, batch: memoryview | None = None) -> Appended:
-    done = partition.append(batch if batch is not None else batch_of())
+def accepted(partition: Leader, batch: memoryview | None = None, *, all_in_sync: bool = True) -> Appended:
+    """Append a batch, by default as for acks=all."""
+    done = partition.append(batch if batch is not None else batch_of(), all_in_sync)
     assert not done.error, done
     return done
 
