@@ -1,6 +1,6 @@
 """Lets a request that asks for a log's end wait until records acknowledged before it are visible.
 
-With one replica in sync, acks=0 and acks=1 are answered when a batch is written and consumers see it when it is flushed.
+With one replica in sync, acks=0 and acks=1 are answered when a batch is written, and consumers see it after the flush.
 `log_queries` and `fetch` use this module so that a client which has its acknowledgement never misses its own record.
 """
 

@@ -86,6 +86,7 @@ class Target:
 
     def on_end(self) -> None:
         pending = self.wake()
+        self.hang_on(None)
         if pending is not None:
             pending.on_end()
 

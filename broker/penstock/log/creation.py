@@ -63,7 +63,7 @@ class Creations:
     def __init__(self, owner: Owner, maintenance: Maintenance) -> None:
         self.owner, self.maintenance = owner, maintenance
         self.waiting: dict[PartitionLog, asyncio.Future[None]] = {}
-        self.undescribed: list[PartitionLog] = []
+        self.undescribed: dict[PartitionLog, None] = {}
         self.executor: ThreadPoolExecutor | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.running = self.closing = False
@@ -81,8 +81,12 @@ class Creations:
         It is written when nothing else has been asked for in a while, because it costs as much as what people wait
         for, and not synced: it is no part of the data.
         """
-        self.undescribed.append(log)
+        self.undescribed[log] = None
         self.describe_later()
+
+    def forget(self, log: PartitionLog) -> None:
+        """The log is deleted: its directory needs no description. Closed ones keep theirs to come."""
+        self.undescribed.pop(log, None)
 
     def describe_later(self) -> None:
         if self.timer is None and not self.closing:
@@ -131,7 +135,9 @@ class Creations:
                     self.may_describe = self.closing
                     await self.run_job()
                 else:
-                    about, self.undescribed = self.undescribed[:FEW_LOGS], self.undescribed[FEW_LOGS:]
+                    about = list(islice(self.undescribed, FEW_LOGS))
+                    for log in about:
+                        del self.undescribed[log]
                     await self.in_thread(write_descriptions, self.owner.files, about)
         finally:
             self.running, self.may_describe = False, self.closing

@@ -157,6 +157,7 @@ class Flusher:
                 loop.call_soon_threadsafe(self.done, work, error)
             except RuntimeError:  # the loop was closed: nobody waits
                 return
+            del work  # or this thread would keep its last logs alive, deleted or not
 
     def sync(self, work: list[FlushWork]) -> None:
         """Makes everything durable: files first, then the directories that name them. In the worker thread."""

@@ -265,12 +265,14 @@ class LogDir:
         self.topics[topic_id].discard(partition)
         has_directory = key in self.corrupt or key in self.stored
         self.corrupt.pop(key, None)
+        self.torn_bytes.pop(key, None)
         self.stored.pop(key, None)
         log = self.logs.pop(key, None)
         releasing = self.releasing.pop(key, None)
         self.deletions += 1
         if log is not None:
             self.dirty.pop(log, None)
+            self.creations.forget(log)
             return self.maintenance.spawn(self.delete_open(log, releasing, self.deletions))
         if not has_directory:  # its log was closed before anything was written
             return self.maintenance.spawn(asyncio.sleep(0))
@@ -325,7 +327,7 @@ class LogDir:
         self.dirty[log] = None
         if self.sweep_timer is None and not self.closing:
             self.sweep_timer = asyncio.get_running_loop().call_later(SWEEP_S, self.sweep)
-        if log.retention_due_ms is None:
+        if log not in self.retention.due:
             self.retention.note(log)
 
     def note_created(self, log: PartitionLog) -> None:
@@ -340,6 +342,12 @@ class LogDir:
         self.compactor.note(log)
         if log.uncheckpointed_bytes >= SWEEP_BYTES:
             self.checkpoint_soon(log)
+
+    def forget(self, log: PartitionLog) -> None:
+        """Drop what refers to a log that is closed or deleted."""
+        self.dirty.pop(log, None)
+        self.retention.forget(log)
+        self.compactor.forget(log)
 
     def flush_dirty(self) -> None:
         """Has all logs flushed that hold files open only because they are not."""

@@ -50,6 +50,8 @@ class Owner(Protocol):
 
     def note_dirty(self, log: PartitionLog) -> None: ...
 
+    def forget(self, log: PartitionLog) -> None: ...
+
 
 class Maintenance:
     """Background work on the logs of one directory."""
@@ -283,6 +285,8 @@ class Maintenance:
         """Gives up the log's files, but for those that are just being sent."""
         log.closed = True
         log.progress.cancel_timer()
+        log.detach()
+        self.owner.forget(log)
         for segment in [*log.segments, *log.dropped]:
             self.owner.indexes.forget(segment)
             segment.unsynced = False

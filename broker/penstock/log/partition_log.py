@@ -50,8 +50,8 @@ class PartitionLog:
         "active", "checkpointed_offset", "closed", "compacted_until", "config", "created", "creation", "cuts",
         "directory", "dirty_since_ms", "dropped", "durable_start_offset", "end_offset", "epochs", "failed",
         "flush_requested", "flushed_offset", "gaps", "host", "latest_epoch", "maintenance", "max_age_ms", "on_failed",
-        "on_flushed", "on_start_moved", "partition", "progress", "reader", "refusal", "retention_due_ms",
-        "retention_limit", "segments", "sequence", "size_bytes", "start_offset", "state", "topic_id", "topic_name",
+        "on_flushed", "on_start_moved", "partition", "progress", "reader", "refusal", "retention_limit",
+        "segments", "sequence", "size_bytes", "start_offset", "state", "topic_id", "topic_name",
         "torn_bytes", "uncheckpointed_bytes", "unflushed_records", "unindexed",
     )  # fmt: skip
 
@@ -107,7 +107,6 @@ class PartitionLog:
         self.flush_requested = False
         self.unflushed_records = self.uncheckpointed_bytes = 0
         self.dirty_since_ms: int | None = None
-        self.retention_due_ms: int | None = None
         self.maintenance: asyncio.Lock | None = None
         self.take_config(config)
 
@@ -429,6 +428,11 @@ class PartitionLog:
             await self.prepared()
         await self.host.start_over(self, offset)
 
+    def detach(self) -> None:
+        """Drop the references to the role that used this log: neither may keep the other alive."""
+        self.on_flushed = self.on_failed = self.on_start_moved = ignore
+        self.retention_limit = nothing
+
     async def close(self) -> None:
         """Flushes, writes a checkpoint and gives the files back; the log cannot be used any more."""
         await self.host.close_log(self)
@@ -440,3 +444,8 @@ class PartitionLog:
 
 def ignore(log: PartitionLog) -> None:
     """Listens to nothing."""
+
+
+def nothing() -> int:
+    """The retention limit of a closed log."""
+    return 0

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import heapq
-import itertools
 from collections.abc import Callable
 
+from penstock.log.due_queue import DueQueue
 from penstock.log.partition_log import PartitionLog
 from penstock.log.segment import Segment
 from penstock.log.types import LogError
@@ -72,8 +71,7 @@ class Retention:
         self.delay_ms = delay_ms
         """How long what was just written is left alone, however old its timestamps: somebody may be reading it."""
         self.guard = ClockGuard(clock)
-        self.due: list[tuple[int, int, PartitionLog]] = []
-        self.numbers = itertools.count()
+        self.due: DueQueue[PartitionLog] = DueQueue()
         self.timer: asyncio.TimerHandle | None = None
         self.timer_due_ms = 0
         self.started = False
@@ -94,17 +92,20 @@ class Retention:
             now_ms = self.clock.wall_ms()
             due_ms = next_due_ms(log, now_ms)
             due_ms = None if due_ms is None else max(due_ms, now_ms + self.delay_ms)
-        known_ms = log.retention_due_ms
-        if due_ms is None or (known_ms is not None and known_ms <= due_ms):
+        known_ms = self.due.due_ms(log)
+        if due_ms is None or log.closed or (known_ms is not None and known_ms <= due_ms):
             return  # nothing to come, or it will be looked at before
-        log.retention_due_ms = due_ms
-        heapq.heappush(self.due, (due_ms, next(self.numbers), log))
+        self.due.put(log, due_ms)
         self.arm()
 
+    def forget(self, log: PartitionLog) -> None:
+        """Stop looking at a log that is closed or deleted."""
+        self.due.discard(log)
+
     def arm(self) -> None:
-        if not self.due or not self.started:
+        due_ms = self.due.first_ms()
+        if due_ms is None or not self.started:
             return
-        due_ms = self.due[0][0]
         if self.timer is not None:
             if self.timer_due_ms <= due_ms:
                 return
@@ -117,9 +118,8 @@ class Retention:
         self.timer = None
         self.guard.trusted()
         now_ms = self.clock.wall_ms()
-        while self.due and self.due[0][0] <= now_ms:
-            due_ms, _, log = heapq.heappop(self.due)
-            if log.retention_due_ms == due_ms and not log.closed and log.failed is None:
+        while (log := self.due.pop_due(now_ms)) is not None:
+            if not log.closed and log.failed is None:
                 self.apply(log)
         self.arm()
 
@@ -137,7 +137,7 @@ class Retention:
         due_ms = next_due_ms(log, now_ms, count)
         if due_ms is not None and due_ms <= now_ms:
             due_ms = now_ms + RETRY_MS
-        log.retention_due_ms = None
+        self.due.discard(log)
         if due_ms is not None:
             self.note(log, due_ms)
         if count:

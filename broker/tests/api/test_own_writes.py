@@ -1,4 +1,4 @@
-"""A client that has the acknowledgement of its record finds it, although acks=0 and acks=1 do not wait for the flush."""
+"""A client that has its acknowledgement finds its record, although acks=0 and acks=1 do not wait for the flush."""
 
 from __future__ import annotations
 

@@ -57,9 +57,16 @@ class Compactor:
 
     def note(self, log: PartitionLog) -> None:
         """Has a log looked at soon."""
-        if log.config.cleanup_compact:
+        if log.config.cleanup_compact and not log.closed:
             self.queue[log] = None
             self.wake()
+
+    def forget(self, log: PartitionLog) -> None:
+        """Stop looking at a log that is closed or deleted."""
+        self.queue.pop(log, None)
+        timer = self.timers.pop(log, None)
+        if timer is not None:
+            timer.cancel()
 
     def wake(self) -> None:
         if self.started and self.queue and self.task is None:
@@ -93,13 +100,16 @@ class Compactor:
             self.look_later(log, LONGEST_WAIT_MS)
 
     def look_later(self, log: PartitionLog, wait_ms: int) -> None:
+        if log.closed:
+            return
+        before = self.timers.get(log)
+        if before is not None:
+            before.cancel()
         self.timers[log] = asyncio.get_running_loop().call_later(wait_ms / 1000, self.note, log)
 
     async def look(self, log: PartitionLog) -> None:
         """Compacts a log if it is time, or sees when it will be."""
-        timer = self.timers.pop(log, None)
-        if timer is not None:
-            timer.cancel()
+        self.forget(log)
         if log.failed is None and not log.closed:
             await log.flush()  # what was just sealed can only be compacted once it counts
         verdict = judge(log, self.clock.wall_ms())
@@ -125,7 +135,7 @@ class Compactor:
         )
         result = await self.runner.run(job)
         if result.error is not None:
-            await self.maintenance.run(self.forget, job)
+            await self.maintenance.run(self.remove_cleaned, job)
             self.give_up(log, result.error)
             return False
         async with lock_of(log):
@@ -138,7 +148,7 @@ class Compactor:
         """Puts the new segments in the place of the old ones. The caller holds the log's lock."""
         by_base = {s.base_offset: s for s in log.segments}
         if log.closed or any(by_base.get(s.base_offset) is not s for s in plan.segments):
-            await self.maintenance.run(self.forget, job)  # retention was faster, or the log is gone
+            await self.maintenance.run(self.remove_cleaned, job)  # retention was faster, or the log is gone
             return False
         if not result.rows:
             log.compacted_until = result.compacted_until
@@ -182,7 +192,7 @@ class Compactor:
         """Takes an announcement back: a later checkpoint would make the files count, so they are gone for good before
         there is one. In a thread."""
         remove_files(self.maintenance.owner.files, job.directory, f".{sequence}{SWAP}")
-        self.forget(job)
+        self.remove_cleaned(job)
         sync_directory(self.maintenance.owner.files, job.directory)
 
     def put_in_place(self, log: PartitionLog, old: list[Segment], new: list[Segment], sequence: int) -> None:
@@ -201,6 +211,6 @@ class Compactor:
             if segment.base_offset in bases:
                 self.maintenance.close_unpinned(segment)
 
-    def forget(self, job: Job) -> None:
+    def remove_cleaned(self, job: Job) -> None:
         """Removes what a job wrote in vain. In a thread."""
         remove_files(self.maintenance.owner.files, job.directory, f".{job.name}{CLEANED}")

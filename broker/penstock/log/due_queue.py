@@ -1,0 +1,78 @@
+"""Items by the time at which each is due, with removal. Used by `retention`; no clock and no timer of its own."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+T = TypeVar("T", bound=Hashable)
+
+SPARE = 64
+"""Removed entries that the heap may hold whatever its size; beyond it, at most as many as there are live ones."""
+
+
+class Entry(Generic[T]):
+    """A place in the heap; `item` is None once the entry no longer counts."""
+
+    __slots__ = ("due_ms", "item", "number")
+
+    def __init__(self, due_ms: int, number: int, item: T) -> None:
+        self.due_ms, self.number = due_ms, number
+        self.item: T | None = item
+
+    def __lt__(self, other: Entry[T]) -> bool:
+        return (self.due_ms, self.number) < (other.due_ms, other.number)
+
+
+class DueQueue(Generic[T]):
+    """A heap with one live entry for each item. What was removed or replaced keeps no item alive."""
+
+    def __init__(self) -> None:
+        self.heap: list[Entry[T]] = []
+        self.entries: dict[T, Entry[T]] = {}
+        self.numbers = itertools.count()
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __contains__(self, item: T) -> bool:
+        return item in self.entries
+
+    def due_ms(self, item: T) -> int | None:
+        """When an item is due, None if it is not in the queue."""
+        entry = self.entries.get(item)
+        return None if entry is None else entry.due_ms
+
+    def put(self, item: T, due_ms: int) -> None:
+        """Add an item, or change when it is due."""
+        self.discard(item)
+        entry = self.entries[item] = Entry(due_ms, next(self.numbers), item)
+        heapq.heappush(self.heap, entry)
+
+    def discard(self, item: T) -> None:
+        """Remove an item if it is there."""
+        entry = self.entries.pop(item, None)
+        if entry is None:
+            return
+        entry.item = None
+        if len(self.heap) > 2 * len(self.entries) + SPARE:
+            self.heap = [e for e in self.heap if e.item is not None]
+            heapq.heapify(self.heap)
+
+    def first_ms(self) -> int | None:
+        """When the first item is due, None if the queue is empty."""
+        while self.heap and self.heap[0].item is None:
+            heapq.heappop(self.heap)
+        return self.heap[0].due_ms if self.heap else None
+
+    def pop_due(self, now_ms: int) -> T | None:
+        """Remove and return the first item if it is due."""
+        first_ms = self.first_ms()
+        if first_ms is None or first_ms > now_ms:
+            return None
+        item = heapq.heappop(self.heap).item
+        assert item is not None, "the first entry counts"
+        del self.entries[item]
+        return item
