@@ -336,7 +336,7 @@ def producers_of(partition: Leader) -> list[ProducerState]:
         ProducerState(
             producer_id=producer_id,
             producer_epoch=entry.epoch,
-            last_sequence=entry.batches[-1].last_sequence if entry.batches else -1,
+            last_sequence=last.last_sequence if (last := entry.last_batch) else -1,
             last_timestamp=entry.last_timestamp_ms,
             coordinator_epoch=entry.coordinator_epoch,
             current_txn_start_offset=partition.producers.transactions.first_offset(producer_id),

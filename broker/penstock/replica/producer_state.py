@@ -9,7 +9,8 @@ tell `observe` of each batch that they have appended.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+import struct
+from collections import OrderedDict
 from enum import Enum
 from typing import NamedTuple
 
@@ -43,19 +44,53 @@ class Remembered(NamedTuple):
     timestamp_ms: int
 
 
-class ProducerEntry:
-    """One producer id, as last seen."""
+BATCH = struct.Struct(">iiqq")
+"""First sequence number, number of further records, base offset, timestamp in ms."""
 
-    __slots__ = ("batches", "coordinator_epoch", "epoch", "last_timestamp_ms", "seen_ms")
+
+class ProducerEntry:
+    """One producer id, as last seen. Clients can make any number of ids: its batches are packed, 24 bytes each."""
+
+    __slots__ = ("coordinator_epoch", "epoch", "last_timestamp_ms", "packed_batches", "seen_ms")
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
         self.coordinator_epoch = NO_COORDINATOR
         """Of the transaction coordinator whose marker came last."""
-        self.batches: deque[Remembered] = deque(maxlen=REMEMBERED)
+        self.packed_batches = b""
         self.last_timestamp_ms = -1
         self.seen_ms: int | None = None
         """When it last wrote, by the clock since boot; None where this process has only read of it."""
+
+    @property
+    def batches(self) -> list[Remembered]:
+        """The last batches, oldest first."""
+        found = []
+        for first_sequence, more, base_offset, timestamp_ms in BATCH.iter_unpack(self.packed_batches):
+            last_sequence = (first_sequence + more) % SEQUENCES
+            found.append(Remembered(first_sequence, last_sequence, base_offset, base_offset + more, timestamp_ms))
+        return found
+
+    @property
+    def last_batch(self) -> Remembered | None:
+        return self.batches[-1] if self.packed_batches else None
+
+    def add_batch(self, first_sequence: int, more: int, base_offset: int, timestamp_ms: int) -> None:
+        """Add a batch of `more` + 1 records, in place of the oldest if there are `REMEMBERED` already."""
+        packed = BATCH.pack(first_sequence, more, base_offset, timestamp_ms)
+        self.packed_batches = self.packed_batches[-KEPT_BYTES:] + packed
+
+    def next_sequence(self) -> int:
+        """The sequence number after the last batch's; -1 where no batch is known."""
+        packed = self.packed_batches
+        if not packed:
+            return -1
+        first_sequence, more, _, _ = BATCH.unpack_from(packed, len(packed) - BATCH.size)
+        return int((first_sequence + more + 1) % SEQUENCES)
+
+
+KEPT_BYTES = (REMEMBERED - 1) * BATCH.size
+"""What of the packed batches stays when one is added."""
 
 
 class Verdict(Enum):
@@ -105,23 +140,21 @@ class ProducerState:
             return Verdict.FENCED, None
         if header.producer_epoch > entry.epoch:
             return (Verdict.APPEND if header.base_sequence == 0 else Verdict.OUT_OF_ORDER), None
-        if not entry.batches:
+        first, expected = header.base_sequence, entry.next_sequence()
+        if expected in (first, -1):
             return Verdict.APPEND, None
-        first, last = header.base_sequence, last_sequence(header)
-        newest = entry.batches[-1]
-        if first == (newest.last_sequence + 1) % SEQUENCES:
-            return Verdict.APPEND, None
-        for batch in entry.batches:
+        last, batches = last_sequence(header), entry.batches
+        for batch in batches:
             if batch.first_sequence == first and batch.last_sequence == last:
                 return Verdict.DUPLICATE, batch
-        if len(entry.batches) == REMEMBERED and precedes(last, entry.batches[0].first_sequence):
+        if len(batches) == REMEMBERED and precedes(last, batches[0].first_sequence):
             return Verdict.OLD_DUPLICATE, None
         return Verdict.OUT_OF_ORDER, None
 
     def has_batches(self, producer_id: int) -> bool:
         """Whether the next batch of this producer has to follow one that is known here."""
         entry = self.entries.get(producer_id)
-        return entry is not None and bool(entry.batches)
+        return entry is not None and bool(entry.packed_batches)
 
     def needs_verification(self, producer_id: int) -> bool:
         """Whether a transactional batch of this producer would be the first of its transaction."""
@@ -187,8 +220,7 @@ class ProducerState:
             return
         if header.attributes & TRANSACTIONAL:
             self.transactions.begin(producer_id, header.base_offset)
-        sequences = header.base_sequence, last_sequence(header)
-        entry.batches.append(Remembered(*sequences, header.base_offset, header.last_offset, header.max_timestamp_ms))
+        entry.add_batch(header.base_sequence, header.last_offset_delta, header.base_offset, header.max_timestamp_ms)
 
     def evict(self) -> None:
         """Forgets who has been silent longest and has no open transaction."""
@@ -223,9 +255,7 @@ class ProducerState:
         self.observe(header, batch)
 
     def snapshot(self) -> bytes:
-        rows = [
-            (pid, e.epoch, e.last_timestamp_ms, list(e.batches), e.coordinator_epoch) for pid, e in self.entries.items()
-        ]
+        rows = [(pid, e.epoch, e.last_timestamp_ms, e.batches, e.coordinator_epoch) for pid, e in self.entries.items()]
         return msgspec.msgpack.encode((FORMAT, rows, self.transactions.snapshot()))
 
     def forget_before(self, start_offset: int) -> None:
@@ -238,14 +268,20 @@ class ProducerState:
             return
         try:
             rows, transactions = decode_snapshot(snapshot)
-        except msgspec.DecodeError as e:
+            self.restore_entries(rows)
+        except (msgspec.DecodeError, struct.error) as e:
             raise ValueError(f"not a snapshot of producers: {e}") from e
         self.transactions.restore(transactions)
+
+    def restore_entries(self, rows: list[Row]) -> None:
+        """Raises struct.error where a number is out of its range."""
         for pid, epoch, last_timestamp_ms, batches, coordinator_epoch in rows:
             entry = self.entries[pid] = ProducerEntry(epoch)
             entry.last_timestamp_ms = last_timestamp_ms
             entry.coordinator_epoch = coordinator_epoch
-            entry.batches.extend(batches)
+            for batch in batches[-REMEMBERED:]:
+                more = batch.last_offset - batch.base_offset
+                entry.add_batch(batch.first_sequence, more, batch.base_offset, batch.timestamp_ms)
 
 
 OldRow = tuple[int, int, int, list[Remembered]]

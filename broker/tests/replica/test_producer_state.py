@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -124,3 +127,34 @@ def test_past_the_bound_the_producer_that_was_silent_longest_is_forgotten(monkey
     state = state_after(*(batch(0, pid=pid, base_offset=pid) for pid in range(3)), batch(1, pid=0, base_offset=3))
     state.update(batch(0, pid=3, base_offset=4))
     assert list(state.entries) == [2, 0, 3]
+
+
+def test_a_producer_takes_few_bytes_however_many_batches_it_wrote() -> None:
+    state, count = ProducerState(), 2000
+    tracemalloc.start()
+    try:
+        for pid in range(10**9, 10**9 + count):
+            for number in range(7):
+                state.update(batch(number * 3, 3, base_offset=pid * 100 + number * 3, pid=pid), pid + number)
+        size_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert size_bytes / count < 600, "what docs/reference/memory.md says no longer holds"
+
+
+def test_remembered_batches_are_what_was_appended() -> None:
+    state = state_after(*(batch(i * 3, 3, base_offset=100 + i * 3) for i in range(6)))
+    assert [tuple(b) for b in state.entries[1].batches] == [
+        (i * 3, i * 3 + 2, 100 + i * 3, 102 + i * 3, 60) for i in range(1, 6)
+    ]
+    restored = ProducerState()
+    restored.restore(state.snapshot())
+    assert restored.entries[1].batches == state.entries[1].batches
+
+
+@pytest.mark.parametrize("batches", [[(1 << 31, 1, 0, 1, 0)], [(0, 0, 0, 1 << 40, 0)]])
+def test_a_snapshot_with_numbers_out_of_range_is_refused(batches: list[tuple[int, ...]]) -> None:
+    fields = msgspec.msgpack.decode(ProducerState().snapshot())
+    fields[1] = [(7, 0, 0, batches, -1)]
+    with pytest.raises(ValueError, match="not a snapshot of producers"):
+        ProducerState().restore(msgspec.msgpack.encode(fields))
