@@ -82,6 +82,26 @@ has deleted stays deleted, and the replicas follow when they can; a repeat of th
 Produce with acks=all is answered REQUEST_TIMED_OUT after `timeout_ms`, of which 5 minutes count at most. A leader that
 has lost its lease answers NOT_LEADER_OR_FOLLOWER after 2 to 3 s where an in-sync replica does not fetch what it lacks.
 
+Coordinators answer a passing state with the error that clients know for that API, which is what Kafka 4.3.1 answers,
+SyncGroup apart (`broker/tests/txn/test_passing_states.py`):
+
+| API | the shard is being loaded | the shard is another broker's, or the lease may have ended | the metadata store is away |
+|---|---|---|---|
+| JoinGroup, LeaveGroup, DescribeGroups | 14 | 16 | answered from memory |
+| SyncGroup | 27; Kafka 4 answers 14, which Java's consumer does not expect there | 16 | 15 |
+| Heartbeat | 0 | 16 | answered from memory |
+| OffsetCommit, OffsetDelete, DeleteGroups | 14 | 16 | 15 |
+| OffsetFetch | 14 | 16 | 16 |
+| ListGroups, ListTransactions | 14 | groups of other shards are left out | answered from memory |
+| InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn | 14 | 16 | 15 |
+| DescribeTransactions | 14 | 16 | answered from memory |
+| TxnOffsetCommit | 14; 15 below version 2 | 16 | 15 |
+| WriteTxnMarkers of `__consumer_offsets` | 6 | 6 | 6 |
+
+FindCoordinator answers 15 while no live broker has the shard. A stopping broker answers 16, and 15 to ListGroups.
+0 is NONE, 6 NOT_LEADER_OR_FOLLOWER, 14 COORDINATOR_LOAD_IN_PROGRESS, 15 COORDINATOR_NOT_AVAILABLE, 16 NOT_COORDINATOR,
+27 REBALANCE_IN_PROGRESS.
+
 Between brokers, Fetch carries a field of our own: tag 10001 of a partition in the request (versions 15 to 18, int64) is
 the offset up to which the follower's log is on its disk. Tags from 10001 on are Penstock's (`tools/own_fields.toml`).
 WriteTxnMarkers and AddPartitionsToTxn carry the number of the transaction that is spoken of, topic ids and leader

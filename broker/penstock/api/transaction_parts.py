@@ -39,15 +39,12 @@ from penstock.wire.primitives import ZERO_UUID
 MAX_MARKERS = 100_000
 """Partitions that one request may have marked."""
 NO_GENERATION = -1
-RETRIABLE = frozenset(
-    {
-        ErrorCode.CONCURRENT_TRANSACTIONS,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.NOT_COORDINATOR,
-        ErrorCode.NETWORK_EXCEPTION,
-    }
+LOADING_FROM = 2
+"""The version of TxnOffsetCommit from which clients know COORDINATOR_LOAD_IN_PROGRESS."""
+COORDINATOR_ERRORS = frozenset(
+    {ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR}
 )
+RETRIABLE = COORDINATOR_ERRORS | {ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.NETWORK_EXCEPTION}
 
 
 class TransactionPartsApi:
@@ -88,7 +85,7 @@ class TransactionPartsApi:
         targets = [target for topic in asked.topics for target in self.targets(topic)]
         # Beside a broker that is alone there are no coordinators, whatever the request says.
         number = UNNUMBERED if self.groups.is_alone else asked.transaction_number
-        return marker_result(asked, await self.markers.send(Ending(marker, number), targets))
+        return marker_result(asked, [not_leader(e) for e in await self.markers.send(Ending(marker, number), targets)])
 
     def targets(self, asked: WritableTxnMarkerTopic) -> list[Target]:
         """Coordinators say which topic they mean; people have its name."""
@@ -105,6 +102,14 @@ class TransactionPartsApi:
     async def txn_offset_commit(
         self, request: TxnOffsetCommitRequest, context: RequestContext
     ) -> TxnOffsetCommitResponse:
+        answer = await self.commit_offsets(request)
+        if context.version < LOADING_FROM:
+            for partition in (p for topic in answer.topics for p in topic.partitions):
+                if partition.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+                    partition.error_code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return answer
+
+    async def commit_offsets(self, request: TxnOffsetCommitRequest) -> TxnOffsetCommitResponse:
         """What is verified is written by the writer of before the verification, or not at all: see `TxnOffsets`."""
         producer = Producer(request.producer_id, request.producer_epoch)
         writer = self.offsets.writer(request.group_id)
@@ -175,6 +180,11 @@ def told(error: ErrorCode) -> ErrorCode:
         # Of the transaction's coordinator: the group's is the one that was asked, and it is there.
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     return ErrorCode.INVALID_TXN_STATE if error is ErrorCode.TRANSACTION_ABORTABLE else error
+
+
+def not_leader(error: ErrorCode) -> ErrorCode:
+    """The error of a group coordinator, as the leader of a partition of the offsets' topic names it."""
+    return ErrorCode.NOT_LEADER_OR_FOLLOWER if error in COORDINATOR_ERRORS else error
 
 
 def marker_result(asked: WritableTxnMarker, errors: list[ErrorCode]) -> WritableTxnMarkerResult:

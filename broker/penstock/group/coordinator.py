@@ -207,7 +207,7 @@ class GroupCoordinator:
         return future
 
     def _check_join(self, group_id: str, request: JoinRequest) -> ErrorCode:
-        if not 0 < len(group_id) <= MAX_GROUP_ID:
+        if not is_group_id(group_id):
             return ErrorCode.INVALID_GROUP_ID
         config = self.config
         if not (
@@ -226,6 +226,8 @@ class GroupCoordinator:
         running = self._groups.running(group_id)
         error = self.error(group_id)
         if error or running is None:
+            if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+                error = ErrorCode.REBALANCE_IN_PROGRESS  # clients do not expect the other here; the member joins again
             future.set_result(SyncAnswer(error or self._unknown(group_id)))
             return future
         running.group.sync(request, future, self._now_ms())
@@ -240,7 +242,10 @@ class GroupCoordinator:
             self._after(running)
 
     def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
+        """Returns NONE while the shard is loaded, as Kafka does: clients do not expect the loading error here."""
         error = self.error(group_id)
+        if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            return ErrorCode.NONE if is_group_id(group_id) else ErrorCode.INVALID_GROUP_ID
         running = self._groups.running(group_id)
         if running is None:
             return error or self._unknown(group_id)
@@ -302,9 +307,9 @@ class GroupCoordinator:
 
     @property
     def unavailable(self) -> ErrorCode:
-        """Why nothing can be answered of all groups together just now, or NONE."""
+        """Why this broker cannot list its groups, or NONE. Clients repeat a list only after these two errors."""
         if self._unavailable:
-            return self._unavailable
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if self._ownership.is_loading else ErrorCode.NONE
 
     def committed(self) -> Iterator[CommittedOffset]:
@@ -353,7 +358,7 @@ class GroupCoordinator:
 
     async def delete(self, group_id: str) -> ErrorCode:
         """Deletes a group without members, its offsets included; durable when this returns."""
-        error = (await self.reads.prepare([group_id]))[group_id]
+        error = (await self.reads.prepare([group_id], ErrorCode.COORDINATOR_NOT_AVAILABLE))[group_id]
         if error:
             return error
         known = self._groups.known(group_id)
@@ -421,7 +426,7 @@ class GroupCoordinator:
         self.offsets.store_group(group_id).add_done_callback(written)
 
     def _unknown(self, group_id: str) -> ErrorCode:
-        return ErrorCode.UNKNOWN_MEMBER_ID if 0 < len(group_id) <= MAX_GROUP_ID else ErrorCode.INVALID_GROUP_ID
+        return ErrorCode.UNKNOWN_MEMBER_ID if is_group_id(group_id) else ErrorCode.INVALID_GROUP_ID
 
     def _now_ms(self) -> float:
         return self._loop.time() * 1000
@@ -484,3 +489,7 @@ class GroupCoordinator:
             return False
         self._give_up(group_id)
         return True
+
+
+def is_group_id(group_id: str) -> bool:
+    return 0 < len(group_id) <= MAX_GROUP_ID

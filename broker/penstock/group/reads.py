@@ -47,11 +47,13 @@ class OffsetReads:
         """Whether what the group has committed can be told at once: else `prepare` comes first."""
         return self._is_alone and (group_id in self._residence or bool(self._error(group_id)))
 
-    async def prepare(self, group_ids: Sequence[str]) -> dict[str, ErrorCode]:
-        """Sees to it that what these groups have committed is in memory, and all of it; the errors where it is not.
+    async def prepare(
+        self, group_ids: Sequence[str], unreadable: ErrorCode = ErrorCode.NOT_COORDINATOR
+    ) -> dict[str, ErrorCode]:
+        """Reads all committed offsets of these groups into memory. Returns one error per group.
 
-        What stands in the way of reading the store is told as loading: clients wait, and ask again. A request that
-        names more than `MAX_GROUPS` is refused as a whole.
+        `unreadable` is the error while the store cannot be read. OffsetFetch answers NOT_COORDINATOR then, as Kafka
+        does where the offsets' log times out. A request that names more than `MAX_GROUPS` is refused as a whole.
         """
         errors = {group_id: self._error(group_id) for group_id in group_ids}
         if len(errors) > MAX_GROUPS:
@@ -59,7 +61,7 @@ class OffsetReads:
         wanted = [group_id for group_id, error in errors.items() if not error]
         self._asked.update(wanted)
         try:
-            return errors | await self._read(wanted)
+            return errors | await self._read(wanted, unreadable)
         finally:
             for group_id in wanted:
                 self._asked[group_id] -= 1
@@ -72,7 +74,7 @@ class OffsetReads:
         if group_id not in self._asked and not self._exists(group_id):
             self._residence.forget_empty(group_id)
 
-    async def _read(self, wanted: Sequence[str]) -> dict[str, ErrorCode]:
+    async def _read(self, wanted: Sequence[str], unreadable: ErrorCode) -> dict[str, ErrorCode]:
         """Reads what is not in memory; then all of it is looked at, at once, as of a moment after the last read: a
         shard may go while the groups of another are being read."""
         try:
@@ -81,7 +83,7 @@ class OffsetReads:
             revisions = {} if self._is_alone else await self.confirmation.revisions()
         except StoreError as e:
             log.warning("committed offsets cannot be read", reason=str(e))
-            return {group_id: self._error(group_id) or ErrorCode.COORDINATOR_LOAD_IN_PROGRESS for group_id in wanted}
+            return {group_id: self._error(group_id) or unreadable for group_id in wanted}
         return {group_id: self._check(group_id, revisions) for group_id in wanted}
 
     def _check(self, group_id: str, revisions: Mapping[int, int]) -> ErrorCode:

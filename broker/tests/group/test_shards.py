@@ -67,19 +67,22 @@ def test_a_new_incarnation_of_a_broker_does_not_own_what_the_last_one_did(run_cl
     run_cluster(scene, brokers=1)
 
 
-def test_until_a_shard_is_loaded_clients_are_told_to_wait(run_cluster):
+def test_until_a_shard_is_loaded_clients_wait_and_members_stay(run_cluster):
     async def scene(cluster):
         old = cluster.owner("g")
         member = await stable(old, "g")
         (new,) = cluster.others(old)
         new.line.is_cut = True
         await cluster.assign(draining={old.broker_id})
-        assert new.groups.heartbeat("g", member.member_id, None, 1) is E.COORDINATOR_LOAD_IN_PROGRESS
+        assert new.groups.heartbeat("g", member.member_id, None, 1) is E.NONE
+        assert new.groups.heartbeat("g", "stranger", None, 7) is E.NONE
+        assert new.groups.heartbeat("", "stranger", None, 7) is E.INVALID_GROUP_ID
         assert (await new.groups.join("g", request())).error is E.COORDINATOR_LOAD_IN_PROGRESS
         assert new.groups.unavailable is E.COORDINATOR_LOAD_IN_PROGRESS
         new.line.is_cut = False
         await asyncio.sleep(2)
         assert new.groups.heartbeat("g", member.member_id, None, 1) is E.NONE
+        assert new.groups.heartbeat("g", "stranger", None, 7) is E.UNKNOWN_MEMBER_ID
         assert new.groups.unavailable is E.NONE
 
     run_cluster(scene)

@@ -18,6 +18,7 @@ from replica_kit import batch_of, until
 from wire_in_memory import RecordedConnection, RecordedExchange
 
 from penstock.api.dispatch import Dispatcher
+from penstock.api.group_admin import GroupAdminApi
 from penstock.api.groups import GroupsApi
 from penstock.api.offsets import OffsetsApi
 from penstock.api.produce import ProduceApi
@@ -172,6 +173,7 @@ class TxnBroker(Broker):
             TransactionPartsApi(self.view, txns.markers, self.groups, txns.offsets, txns.verifier),
             ProducerIdsApi(ids, txns.coordinator),
             GroupsApi(self.groups, self.view, txns.coordinator),
+            GroupAdminApi(self.groups, self.view),
             OffsetsApi(self.groups, self.view),
         ]
         routes = [route for api in apis for route in api.routes()]
