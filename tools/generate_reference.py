@@ -85,7 +85,7 @@ has lost its lease answers NOT_LEADER_OR_FOLLOWER after 2 to 3 s where an in-syn
 Coordinators answer a passing state with the error that clients know for that API, which is what Kafka 4.3.1 answers,
 SyncGroup apart (`broker/tests/txn/test_passing_states.py`):
 
-| API | the shard is being loaded | the shard is another broker's, or the lease may have ended | the metadata store is away |
+| API | the shard is being loaded | another broker has the shard, or the lease may have ended | the store is away |
 |---|---|---|---|
 | JoinGroup, LeaveGroup, DescribeGroups | 14 | 16 | answered from memory |
 | SyncGroup | 27; Kafka 4 answers 14, which Java's consumer does not expect there | 16 | 15 |

@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import Awaitable, Iterable
 from uuid import UUID
 
-from penstock.api.brokers_seen import BrokersSeen
 from penstock.api.routes import RequestContext, Route
 from penstock.config.broker import BrokerConfig
 from penstock.control.naming import check_name
@@ -43,7 +42,6 @@ class MetadataApi:
         self._parts: dict[UUID, MetadataResponseTopic] = {}
         self._all: list[MetadataResponseTopic] | None = None
         self._brokers = view.brokers
-        self._seen = BrokersSeen(view)
         view.subscribe(self._on_changes)
 
     def routes(self) -> list[Route]:
@@ -138,11 +136,11 @@ class MetadataApi:
         )
 
     def _controller(self, brokers: list[MetadataResponseBroker]) -> int:
-        """Whom to send what an administrator asks for. Every broker takes it, so that between two controllers one is
-        named all the same: librdkafka, told of none, does not look again before its call has timed out."""
-        if self.view.controller_id >= 0 or not brokers:
-            return self.view.controller_id
+        """The broker for requests of administrators. Every broker serves them, so one is named also between two
+        controllers: librdkafka, given none, does not ask again before its call has timed out."""
         ids = [broker.node_id for broker in brokers]
+        if self.view.controller_id in ids or not ids:
+            return self.view.controller_id
         return self.config.node_id if self.config.node_id in ids else ids[0]
 
     def _response(
@@ -151,7 +149,7 @@ class MetadataApi:
         view = self.view
         if request.include_topic_authorized_operations:
             topics = [with_operations(topic) for topic in topics]
-        brokers = brokers_by(context.peer.listener, self._seen)
+        brokers = brokers_by(context.peer.listener, view.brokers.values())
         response = MetadataResponse(
             brokers=brokers, cluster_id=view.cluster_id, controller_id=self._controller(brokers), topics=topics
         )

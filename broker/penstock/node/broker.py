@@ -133,7 +133,7 @@ class Node:
         self.cleanup.callback(parts.groups.dismiss)
         self.cleanup.callback(parts.replicas.wake_readers)
         if self.cluster is not None:
-            self.cleanup.push_async_callback(self.cluster.member.hand_over)
+            self.cleanup.push_async_callback(self.cluster.depart)
         await parts.topics.resume()
         opening = asyncio.create_task(parts.replicas.host_unopened())
         self.cleanup.callback(opening.cancel)
@@ -228,20 +228,30 @@ class Node:
         )  # fmt: skip
 
     async def listen(self, server: Server, parts: Parts) -> list[ListenerAddress]:
-        """Opens the listeners; nobody is accepted before the addresses by which clients find us are registered."""
+        """Opens the listeners and registers.
 
-        async def register(bound: list[ListenerAddress]) -> None:
+        A broker of a cluster registers once it accepts connections: other brokers name it to clients from then on.
+        One that is alone registers first, as its clients learn all addresses from itself.
+        """
+        cluster = self.cluster
+
+        def endpoints_of(bound: list[ListenerAddress]) -> list[Endpoint]:
             given = ",".join(self.options.advertise) or self.config.advertised_listeners
-            told = advertised(bound, given, socket.gethostname())
-            note_identity(self.config, bound, told)
-            endpoints = [Endpoint(a.name, a.host, a.port) for a in told]
-            if self.cluster is None:
-                await self.register_alone(parts, endpoints)
-            else:
-                await self.cluster.enter(parts.replicas, parts.groups, endpoints)
+            published = advertised(bound, given, socket.gethostname())
+            note_identity(self.config, bound, published)
+            return [Endpoint(a.name, a.host, a.port) for a in published]
+
+        async def register_alone(bound: list[ListenerAddress]) -> None:
+            await self.register_alone(parts, endpoints_of(bound))
 
         self.cleanup.push_async_callback(server.close, CLOSE_GRACE_S)
-        return await server.listen(self.listeners, register)
+        if cluster is None:
+            return await server.listen(self.listeners, before_accepting=register_alone)
+
+        async def enter(bound: list[ListenerAddress]) -> None:
+            await cluster.enter(parts.replicas, parts.groups, endpoints_of(bound))
+
+        return await server.listen(self.listeners, once_accepting=enter)
 
     async def register_alone(self, parts: Parts, endpoints: list[Endpoint]) -> None:
         config, new_id = self.config, self.outside.new_id()

@@ -6,6 +6,7 @@ nor for a client of other brokers, in its memory. Whatever it begins it puts ont
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Callable, Container, Sequence
 from functools import partial
@@ -28,9 +29,16 @@ from penstock.replica.fetchers import ReplicaFetchers
 from penstock.replica.isr_keeper import IsrKeeper
 from penstock.replica.manager import ReplicaManager
 from penstock.replica.producer_state import ProducerState
+from penstock.runtime.logging import get_logger
 from penstock.state import keys
 from penstock.state.view import ClusterView, Endpoint
 from penstock.state.watcher import Watcher
+
+log = get_logger("penstock.node")
+
+UNNAMED_S = 2.0
+"""How long a stopping broker waits until other brokers no longer name it."""
+LOOK_S = 0.02
 
 
 class Clustered:
@@ -91,6 +99,28 @@ class Clustered:
         self.cleanup.push_async_callback(deleted.close)
         replicas.start()
         member.govern(TcpProber(self.peers.listener), self.peers, [groups.forget_topic])
+
+    async def depart(self) -> None:
+        """Leaves the cluster before the listeners are closed, in Kafka's order: leaderships and coordinator shards move
+        to other brokers, the registration ends, and no other broker names this one to clients any longer."""
+        await self.member.hand_over()
+        await self.member.leave()
+        try:
+            async with asyncio.timeout(UNNAMED_S):
+                await asyncio.gather(*map(self._unnamed_by, list(self.view.brokers)))
+        except TimeoutError:
+            log.warning("other brokers may still name this broker to clients", seconds=UNNAMED_S)
+
+    async def _unnamed_by(self, broker_id: int) -> None:
+        """Returns when the Metadata of another broker lacks this one, or that broker does not answer."""
+        while broker_id != self.config.node_id:
+            try:
+                named = await self.peers.brokers_named_by(broker_id)
+            except OSError:
+                return
+            if self.config.node_id not in named:
+                return
+            await asyncio.sleep(LOOK_S)
 
     def ends_elsewhere(self) -> Elsewhere:
         """What asks other brokers where their partitions end."""

@@ -137,7 +137,7 @@ class Member:
         await self._leave()
 
     async def hand_over(self) -> None:
-        """Has others lead what this broker leads, as far as there are others in sync; comes before it stops."""
+        """Has others lead and coordinate what this broker does, as far as there are others; comes before it stops."""
         registration = self.registration
         if registration is None or self.is_leaving or registration.lost.is_set():
             return
@@ -148,11 +148,15 @@ class Member:
         except StoreError as e:
             log.warning("leaderships could not be handed over", reason=str(e))
 
-    async def close(self) -> None:
-        """Ends the membership, if it has not ended."""
+    async def leave(self) -> None:
+        """Ends the membership, if it has not ended. This broker then neither leads, coordinates nor acknowledges."""
         self.is_leaving = True
         await self._end_governing()
         await self._leave()
+
+    async def close(self) -> None:
+        """As `leave`; ends all tasks."""
+        await self.leave()
         if self.ticking is not None:
             self.ticking.cancel()
         for task in self.tasks:

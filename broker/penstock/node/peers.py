@@ -22,6 +22,7 @@ from penstock.state.view import ClusterView, Endpoint
 from penstock.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 from penstock.wire.messages.fetch import FetchRequest, FetchResponse
 from penstock.wire.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+from penstock.wire.messages.metadata import MetadataRequest, MetadataResponse
 from penstock.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
@@ -130,6 +131,11 @@ class Peers:
 
     async def add_partitions(self, broker_id: int, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
         return await self._call(broker_id, request, AddPartitionsToTxnResponse)
+
+    async def brokers_named_by(self, broker_id: int) -> set[int]:
+        """The ids of the brokers in another broker's Metadata."""
+        answer = await self._call(broker_id, MetadataRequest(topics=[]), MetadataResponse)
+        return {broker.node_id for broker in answer.brokers}
 
     async def list_offsets(self, broker_id: int, request: ListOffsetsRequest) -> ListOffsetsResponse:
         return await self._call(broker_id, request, ListOffsetsResponse, "metrics")

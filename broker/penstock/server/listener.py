@@ -26,7 +26,7 @@ class ListenError(Exception):
     """A listener could not be opened; the message says which, why, and what to do."""
 
 
-BoundFirst = Callable[[list[ListenerAddress]], Awaitable[None]]
+OnBound = Callable[[list[ListenerAddress]], Awaitable[None]]
 Bind = Callable[[asyncio.AbstractEventLoop, ListenerAddress], Awaitable[tuple[ListenerAddress, list[socket.socket]]]]
 
 
@@ -46,11 +46,15 @@ class Server:
         return self.hub.stats
 
     async def listen(
-        self, addresses: Iterable[ListenerAddress], bound_first: BoundFirst | None = None
+        self,
+        addresses: Iterable[ListenerAddress],
+        before_accepting: OnBound | None = None,
+        once_accepting: OnBound | None = None,
     ) -> list[ListenerAddress]:
         """Opens the listeners; returns them with the ports that they got. Raises ListenError, with none left open.
 
-        `bound_first` is awaited with these before anybody is accepted: to tell others the addresses, say.
+        `before_accepting` is awaited with these addresses before the first connection is accepted, `once_accepting`
+        when connections are accepted.
         """
         loop = self.hub.loop
         bound: list[ListenerAddress] = []
@@ -60,8 +64,8 @@ class Server:
                 actual, sockets = await self.bind(loop, address)
                 bound.append(actual)
                 opened += [(address.name, sock) for sock in sockets]
-            if bound_first is not None:
-                await bound_first(bound)
+            if before_accepting is not None:
+                await before_accepting(bound)
         except BaseException:
             for _, sock in opened:
                 sock.close()
@@ -69,6 +73,8 @@ class Server:
         for name, sock in opened:
             factory = partial(ServerConnection, self.hub, name)
             self.servers.append(await loop.create_server(factory, sock=sock, backlog=self.hub.limits.backlog))
+        if once_accepting is not None:
+            await once_accepting(bound)
         return bound
 
     async def close(self, grace_s: float) -> None:

@@ -94,3 +94,33 @@ def test_a_draining_broker_keeps_its_shards_only_where_all_are_draining():
     done = after({}, assign({}, {1: 10, 2: 20}))
     assert {c.record.broker_id for c in assign(done, {1: 10, 2: 20}, {1})} == {2}
     assert assign(done, {1: 10, 2: 20}, {1, 2}) == []
+
+
+def test_a_broker_that_came_back_takes_no_shard_from_others_until_all_are_evened_out():
+    alive = {1: 10, 2: 20, 3: 30}
+    before = after({}, assign({}, alive))
+    without = after(before, assign(before, {2: 20, 3: 30}))
+    again = {1: 40, 2: 20, 3: 30}
+    assert assign(without, again, (), [1]) == []
+    assert {c.record.broker_id for c in assign(without, again)} == {1}
+
+
+def test_a_broker_that_came_back_takes_the_shards_of_the_next_one_that_stops():
+    before = after({}, assign({}, {1: 10, 2: 20, 3: 30}))
+    without = after(before, assign(before, {2: 20, 3: 30}))
+    changes = assign(without, {1: 40, 2: 20, 3: 30}, {2}, [1])
+    assert {c.record.broker_id for c in changes} == {1}
+    assert len(changes) == COUNT // 2
+
+
+def test_a_new_broker_gets_its_share_at_once():
+    before = after({}, assign({}, {1: 10, 2: 20}))
+    assert len(assign(before, {1: 10, 2: 20, 3: 30}, (), [1, 2])) == COUNT // 3
+
+
+def test_a_restart_moves_no_shard_twice_also_where_all_are_evened_out_at_once():
+    before = after({}, assign({}, {1: 10, 2: 20, 3: 30}))
+    stopping = assign(before, {1: 10, 2: 20, 3: 30}, {1})
+    raised = {c.number: ShardView(c.record.broker_id, c.record.broker_epoch, c.record.epoch, 1000) for c in stopping}
+    returning = assign(before | raised, {1: 40, 2: 20, 3: 30})
+    assert not {c.number for c in returning} & raised.keys()

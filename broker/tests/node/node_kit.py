@@ -126,6 +126,9 @@ class Client:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
         self.file.close()
         self.socket.close()
 

@@ -103,7 +103,9 @@ def requests() -> dict[str, tuple[Payload, type[Payload], int]]:
         "ListGroups": (ListGroupsRequest(), ListGroupsResponse, 4),
         "DeleteGroups": (DeleteGroupsRequest(groups_names=[NAME]), DeleteGroupsResponse, 2),
         "InitProducerId": (
-            InitProducerIdRequest(transactional_id=NAME, transaction_timeout_ms=1000, producer_id=-1, producer_epoch=-1),
+            InitProducerIdRequest(
+                transactional_id=NAME, transaction_timeout_ms=1000, producer_id=-1, producer_epoch=-1
+            ),
             InitProducerIdResponse, 4,
         ),
         "AddPartitionsToTxn": (

@@ -176,7 +176,7 @@ class Term:
             await self.given.store.txn([self.leadership.condition], operations[start : start + 100])
 
     async def _release_leaving(self) -> None:
-        """Tells brokers that are leaving when nothing that they lead could be led by another."""
+        """Tells brokers that are leaving when they lead and coordinate nothing that another broker could."""
         while True:
             await self._leaving.wait()
             waiting = [
@@ -188,7 +188,7 @@ class Term:
                 self._leaving.clear()
                 continue
             for broker, entry, record in waiting:
-                if not self.keeper.is_busy_with(broker):
+                if not self.keeper.is_busy_with(broker) and not self.shards.is_busy_with(broker):
                     done = Put(
                         leaving_key(broker), encode(LeavingRecord(epoch=record.epoch, is_done=True)), entry.lease
                     )
@@ -199,9 +199,10 @@ class Term:
             await asyncio.sleep(LOOK_S)
 
     async def _rebalance_leaders(self) -> None:
-        """Gives leaderships back to preferred replicas, now and then."""
+        """Gives leaderships back to preferred replicas, and evens coordinator shards out, now and then."""
         config = self.given.config
         while True:
             await asyncio.sleep(config.leader_imbalance_check_interval_seconds)
+            self.shards.even_out()
             if config.auto_leader_rebalance_enable:
                 self.keeper.prefer(list(self.index.unpreferred))

@@ -94,6 +94,11 @@ class Registry:
             return Standing.REPLACED  # registered by somebody who keeps no past
         return past.standing(epoch, was_flushed, partition)
 
+    def was_here(self, broker_id: int) -> bool:
+        """Whether a broker that is registered has been before: it restarted."""
+        past = self._pasts.get(broker_id)
+        return past is not None and len(past.incarnations) > 1
+
     def view_of(self, broker_id: int) -> BrokerView:
         """A broker that is there, as others see it."""
         member = self.members[broker_id]

@@ -1,6 +1,8 @@
 """Gives the coordinator shards to brokers while this broker is controller: `shard_plan` says which to whom.
 
-Level-triggered: whenever brokers or shards change, the plan is made from all of them as they are. Part of `Term`.
+Level-triggered: whenever brokers change, the plan is made from all brokers and shards as they are. A broker that comes
+back gets shards of others when the controller next evens out leaderships and shards, as each move interrupts the
+groups of a shard. Part of `Term`.
 """
 
 from __future__ import annotations
@@ -29,6 +31,20 @@ class ShardKeeper:
         self.store, self.view, self.watcher = store, view, watcher
         self.leadership, self.registry = leadership, registry
         self._changed = asyncio.Event()
+        self._is_uneven = False
+
+    def even_out(self) -> None:
+        """Has the shards spread evenly over all brokers, those that came back among them."""
+        self._is_uneven = True
+        self._changed.set()
+
+    def is_busy_with(self, broker_id: int) -> bool:
+        """Whether a broker that leaves still has shards that another could have."""
+        member = self.registry.members.get(broker_id)
+        others = any(other.may_be_chosen for other in self.registry.members.values())
+        if member is None or not others:
+            return False
+        return any(s.broker_id == broker_id and s.broker_epoch == member.epoch for s in self.view.shards.values())
 
     def wake(self) -> None:
         self._changed.set()
@@ -52,8 +68,10 @@ class ShardKeeper:
         members = self.registry.members
         epochs = {broker: member.epoch for broker, member in members.items()}
         avoided = [broker for broker, member in members.items() if not member.may_be_chosen]
-        changes = shard_plan.assign(self.view.shards, epochs, avoided)
+        back = () if self._is_uneven else [broker for broker in members if self.registry.was_here(broker)]
+        changes = shard_plan.assign(self.view.shards, epochs, avoided, back)
         if not changes:
+            self._is_uneven = False
             return True
         result = await self.store.txn(
             [self.leadership.condition, *(change.condition() for change in changes)],
@@ -62,4 +80,5 @@ class ShardKeeper:
         if result.succeeded:
             log.info("coordinator shards were given out", shards=len(changes))
             await self.watcher.applied(result.revision)
+            self._is_uneven = False
         return result.succeeded
