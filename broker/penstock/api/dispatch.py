@@ -140,6 +140,7 @@ class Dispatcher:
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
+        self.produce.close()
 
 
 def check_version(header: RequestHeader, first: int, last: int) -> None:

@@ -16,8 +16,9 @@ from functools import partial
 from typing import NamedTuple
 
 from penstock.api.exchange import Connection, Exchange
+from penstock.api.inspections import Inspections, may_be_inline, needs_inspection
 from penstock.api.leaderships import Doubted, Leaderships
-from penstock.api.produce_backlog import Asked, Backlog
+from penstock.api.produce_backlog import Asked, Backlog, Inspected, Uninspected
 from penstock.api.transactional_produce import DeferredBatch, Gate, TransactionalAppends
 from penstock.replica.acceptance import Appended
 from penstock.replica.leader import Leader
@@ -25,6 +26,8 @@ from penstock.replica.manager import ReplicaManager
 from penstock.runtime.stats import RequestStats
 from penstock.txn.verification import Verifier
 from penstock.wire.apis import ApiKey
+from penstock.wire.batch import HEADER_SIZE, read_header
+from penstock.wire.compression import Codec
 from penstock.wire.errors import ErrorCode
 from penstock.wire.produce_alike import CORRELATION_AT, Likeness, learn
 from penstock.wire.produce_frame import (
@@ -49,6 +52,10 @@ DOUBT_MS = 2_000
 
 ABANDONED = "this broker has lost its lease and the in-sync replicas do not fetch: another may lead"
 
+ZSTD_FROM = 7
+"""The version of Produce from which batches may be compressed with zstd (KIP-110)."""
+OLD_ZSTD = "zstd needs Produce 7 or later; upgrade the client or choose another codec"
+
 Refusal = tuple[ErrorCode, str]
 TopicResults = list[tuple[Topic, list[PartitionResult]]]
 
@@ -66,10 +73,15 @@ class ProduceApi:
         self.replicas, self.leaderships = replicas, leaderships
         self.transactional = TransactionalAppends(replicas, verifier)
         self.stats = stats
-        self.backlog = Backlog(self.serve_late)
-        """Requests for partitions that are written to for the first time."""
+        self.inspections = Inspections()
+        self.backlog = Backlog(self.serve_late, self.inspections)
+        """Requests for partitions that are written to for the first time, and with batches that threads inspect."""
         self.waiting: dict[ProduceWait, None] = {}
         self.sweep: asyncio.TimerHandle | None = None
+
+    def close(self) -> None:
+        """Ends the threads. Called when the connections are gone."""
+        self.inspections.close()
 
     def handle(self, connection: Connection, frame: memoryview, body: int, version: int, correlation_id: int) -> None:
         """Serves the request whose body starts at `body`; `frame` is only valid during the call."""
@@ -96,9 +108,15 @@ class ProduceApi:
         ):
             return self.handle_several(connection, frame, likeness)
         batch = frame[start : start + size]
-        done = leader.append(batch, acks == ALL)
+        inspection = None
+        if needs_inspection(leader.config, frame, start, size):
+            if may_be_inline(leader.config, frame, start, size):
+                inspection = self.inspections.inline(leader, batch)
+            if inspection is None:
+                return self.handle_several(connection, frame, likeness)
+        done = leader.append(batch, acks == ALL, inspection=inspection)
         batch.release()
-        error, base_offset, time_ms, required_offset, _ = done
+        error, base_offset, time_ms, required_offset, _, _ = done
         if error or not acks or (acks == ALL and leader.high_watermark < required_offset):
             request = ProduceFrame(None, acks, likeness.timeout_ms, [])
             results: list[PartitionResult] = []
@@ -130,19 +148,45 @@ class ProduceApi:
         if refusal is not None:
             self.serve(asked, frame, gate, refusal, ())
             return
-        find, partitions, new = self.replicas.find, [], []
+        find, new = self.replicas.find, []
+        partitions: list[Leader | None] = []
+        inspected: Inspected = {}
+        uninspected: list[Uninspected] = []
         for topic, places in asked.request.topics:
             for place in places:
                 partition = find(topic, place.partition)
+                if partition is not None:
+                    if partition.log.active is None:
+                        new.append(partition.log)
+                    if needs_inspection(partition.config, frame, place.start, place.size):
+                        self.inspect(frame, place, partition, len(partitions), inspected, uninspected)
                 partitions.append(partition)
-                if partition is not None and partition.log.active is None:
-                    new.append(partition.log)
         queues = self.backlog.queues
-        if (new or (queues and connection in queues)) and self.backlog.take(connection, asked, frame, new):
+        if (new or uninspected or (queues and connection in queues)) and self.backlog.take(
+            connection, asked, frame, new, uninspected, inspected
+        ):
             return
-        self.serve(asked, frame, gate, None, partitions)
+        self.serve(asked, frame, gate, None, partitions, inspected)
 
-    def serve_late(self, asked: Asked, frame: memoryview) -> bool:
+    def inspect(
+        self,
+        frame: memoryview,
+        place: BatchPlace,
+        partition: Leader,
+        at: int,
+        inspected: Inspected,
+        uninspected: list[Uninspected],
+    ) -> None:
+        """Inspects the request's batch number `at`, or adds it to those that a thread is to inspect."""
+        if may_be_inline(partition.config, frame, place.start, place.size):
+            with frame[place.start : place.start + place.size] as batch:
+                found = self.inspections.inline(partition, batch)
+            if found is not None:
+                inspected[at] = found
+                return
+        uninspected.append(Uninspected(at, partition, place))
+
+    def serve_late(self, asked: Asked, frame: memoryview, inspected: Inspected) -> bool:
         """Serves a request that had to wait, by what holds now; see `Backlog`."""
         gate, refusal = self.examine(asked.request, asked.version)
         if asked.exchange.gone and self.replicas.log_dir.closing:
@@ -151,7 +195,7 @@ class ProduceApi:
         if refusal is None:
             find = self.replicas.find
             partitions = [find(topic, place.partition) for topic, places in asked.request.topics for place in places]
-        return self.serve(asked, frame, gate, refusal, partitions)
+        return self.serve(asked, frame, gate, refusal, partitions, inspected)
 
     def examine(self, request: ProduceFrame, version: int) -> tuple[Gate | None, Refusal | None]:
         """What transactional batches have to pass, and why no part of the request can be taken."""
@@ -171,6 +215,7 @@ class ProduceApi:
         gate: Gate | None,
         refusal: Refusal | None,
         partitions: Sequence[Leader | None],
+        inspected: Inspected | None = None,
     ) -> bool:
         """Appends the batches, unless there is a `refusal`, and answers or begins to wait for what makes them count.
 
@@ -178,7 +223,7 @@ class ProduceApi:
         closed instead of an answer.
         """
         acks = asked.request.acks
-        found = iter(partitions)
+        found = enumerate(partitions)
         waits: list[Unsettled] = []
         answer: TopicResults = []
         failed = False
@@ -186,13 +231,22 @@ class ProduceApi:
             results: list[PartitionResult] = []
             answer.append((topic, results))
             for place in places:
-                partition = None if refusal else next(found)
+                at, partition = (0, None) if refusal else next(found)
                 if partition is None:
                     results.append(refusal_for(place, refusal) if refusal else self.nobody(topic, place, frame))
                     failed = True
                     continue
+                if asked.version < ZSTD_FROM and is_zstd(frame, place):
+                    refused = PartitionResult(place.partition, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, message=OLD_ZSTD)
+                    results.append(refused)
+                    failed = True
+                    continue
                 batch = frame[place.start : place.start + max(place.size, 0)]
-                done = partition.append(batch, acks == ALL) if gate is None else gate.append(partition, batch)
+                inspection = inspected.get(at) if inspected else None
+                if gate is None:
+                    done = partition.append(batch, acks == ALL, inspection=inspection)
+                else:
+                    done = gate.append(partition, batch, inspection)
                 if isinstance(done, DeferredBatch):
                     waiting = PartitionResult(place.partition)
                     waits.append(Unsettled(partition, 0, results, len(results), waiting, done))
@@ -213,7 +267,7 @@ class ProduceApi:
     ) -> bool:
         """Adds what came of an append to `results`, and to `waits` where that is not known yet; whether it failed."""
         if done.error:
-            result = PartitionResult(index, done.error, message=done.message)
+            result = failure(index, done)
             doubted = self.doubted(partition, done) if acks == ALL else None
             if doubted is not None:
                 waits.append(Unsettled(partition, 0, results, len(results), result, doubted))
@@ -278,7 +332,7 @@ class ProduceApi:
             if doubted is not None:
                 doubted.when_appended(partial(self.appended, wait, unsettled._replace(held=doubted)))
                 return
-            result = PartitionResult(index, done.error, message=done.message)
+            result = failure(index, done)
             wait.settler(unsettled._replace(result=result))(0)
             return
         start = partition.log.start_offset
@@ -391,6 +445,16 @@ def refuse(acks: int, version: int) -> Refusal | None:
     if acks not in ACKS:
         return ErrorCode.INVALID_REQUIRED_ACKS, f"acks is -1 (all), 0 or 1, not {acks}"
     return None
+
+
+def is_zstd(frame: memoryview, place: BatchPlace) -> bool:
+    """Whether a batch says that it is compressed with zstd."""
+    return place.size >= HEADER_SIZE and read_header(frame, place.start).codec == Codec.ZSTD
+
+
+def failure(index: int, done: Appended) -> PartitionResult:
+    """The answer for a batch that was not appended."""
+    return PartitionResult(index, done.error, message=done.message, record_errors=done.record_errors)
 
 
 def refusal_for(place: BatchPlace, refusal: Refusal) -> PartitionResult:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from penstock.api.append_queues import AppendQueues, DeferredAppend, QueueKey
 from penstock.replica.acceptance import Appended
+from penstock.replica.inspection import Inspection
 from penstock.replica.leader import Leader
 from penstock.replica.manager import ReplicaManager
 from penstock.txn.state_machine import Producer, Verified
@@ -54,11 +55,17 @@ class DeferredBatch:
     """A batch that waits for its verification, or for batches before it. Implements `append_queues.DeferredAppend`."""
 
     def __init__(
-        self, gate: Gate, partition: Leader, batch: memoryview, header: BatchHeader, answer: Answer | None
+        self,
+        gate: Gate,
+        partition: Leader,
+        batch: memoryview,
+        header: BatchHeader,
+        answer: Answer | None,
+        inspection: Inspection | None,
     ) -> None:
         self.gate, self.partition, self.header, self.answer = gate, partition, header, answer
         self.producer = Producer(header.producer_id, header.producer_epoch)
-        self.batch = bytearray(batch)
+        self.batch, self.inspection = bytearray(batch), inspection
         self.callback: Callable[[Appended], None] | None = None
 
     def when_appended(self, callback: Callable[[Appended], None]) -> None:
@@ -88,7 +95,7 @@ class DeferredBatch:
             if refusal is not None:
                 return refusal
             verified = True
-        return self.partition.append(memoryview(self.batch), all_in_sync=True, verified=verified)
+        return self.partition.append(memoryview(self.batch), True, verified, self.inspection)
 
     def asks_as(self, other: DeferredBatch) -> bool:
         """Whether another batch needs the same answer as this one got."""
@@ -114,25 +121,32 @@ class Gate:
             return ErrorCode.INVALID_REQUIRED_ACKS, f"a transactional producer has acks -1 (all), not {acks}"
         return None
 
-    def append(self, partition: Leader, batch: memoryview) -> Appended | DeferredBatch:
+    def append(
+        self, partition: Leader, batch: memoryview, inspection: Inspection | None = None
+    ) -> Appended | DeferredBatch:
         """Append, refuse or defer a batch as it lies in the receive buffer."""
         if len(batch) < HEADER_SIZE:
             return partition.append(batch, all_in_sync=True)
         header = read_header(batch)
         queues = self.appends.queues
         if queues.queues and queue_key(partition, header) in queues:
-            return self.defer(partition, batch, header, None)
+            return self.defer(partition, batch, header, None, inspection)
         if not self.is_unverified(partition, header):
-            return partition.append(batch, all_in_sync=True)
+            return partition.append(batch, True, False, inspection)
         answer = self.ask(partition, Producer(header.producer_id, header.producer_epoch))
         if isinstance(answer, asyncio.Future):
-            return self.defer(partition, batch, header, answer)
-        return self.refused(partition, header, answer) or partition.append(batch, all_in_sync=True, verified=True)
+            return self.defer(partition, batch, header, answer, inspection)
+        return self.refused(partition, header, answer) or partition.append(batch, True, True, inspection)
 
     def defer(
-        self, partition: Leader, batch: memoryview, header: BatchHeader, answer: asyncio.Future[Verified] | None
+        self,
+        partition: Leader,
+        batch: memoryview,
+        header: BatchHeader,
+        answer: asyncio.Future[Verified] | None,
+        inspection: Inspection | None,
     ) -> DeferredBatch:
-        deferred = DeferredBatch(self, partition, batch, header, answer)
+        deferred = DeferredBatch(self, partition, batch, header, answer, inspection)
         self.appends.queues.defer(queue_key(partition, header), deferred, answer)
         return deferred
 

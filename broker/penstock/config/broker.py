@@ -376,6 +376,7 @@ def topic_default_settings() -> list[Setting]:
                     low,
                     min(high, MAX_INT) if synonym.factor != 1 and high is not None else high,
                     of.allowed,
+                    of.excluded,
                     dynamic=True,
                 )
             )

@@ -62,6 +62,8 @@ class Setting:
     minimum: float | None = None
     maximum: float | None = None
     allowed: tuple[str, ...] = ()
+    excluded: tuple[int, ...] = ()
+    """Numbers between `minimum` and `maximum` that are not allowed."""
     dynamic: bool = False
     max_chars: int = MAX_VALUE_CHARS
 
@@ -98,7 +100,7 @@ class Setting:
         low, high = LIMITS.get(self.kind, (float("-inf"), float("inf")))
         low = low if self.minimum is None else self.minimum
         high = high if self.maximum is None else self.maximum
-        if not low <= number <= high:  # also refuses NaN
+        if not low <= number <= high or number in self.excluded:  # also refuses NaN
             raise self.invalid(text)
         return number
 
@@ -122,7 +124,8 @@ class Setting:
         low, high = LIMITS.get(self.kind, (None, None))
         low = low if self.minimum is None else self.minimum  # type: ignore[assignment]
         high = high if self.maximum is None else self.maximum  # type: ignore[assignment]
-        return f"{what} from {low} to {high}"
+        but = "" if not self.excluded else f", not {' or '.join(map(str, self.excluded))}"
+        return f"{what} from {low} to {high}{but}"
 
 
 def shown(text: str) -> str:

@@ -12,9 +12,19 @@ from typing import Any
 
 from penstock.config.definition import MAX_VALUE_CHARS, InvalidSetting, Kind, Setting, Value, shown, unknown
 from penstock.config.ownership import DELETION_POLICIES, DELETION_POLICY, MAX_OWNER_CHARS, OWNER, RETAIN
-from penstock.config.values import DAY_MS, EVERY_REPLICA, FOREVER, TopicConfig
+from penstock.config.values import (
+    CODECS,
+    DAY_MS,
+    ENDS,
+    EVERY_RECORD,
+    EVERY_REPLICA,
+    FOREVER,
+    NO_VALIDATION,
+    TopicConfig,
+)
 
 MIN_SEGMENT_BYTES = 1024
+RECORD_VALIDATION = "penstock.record.validation"
 REPLICAS = ".throttled.replicas"
 
 
@@ -43,10 +53,20 @@ def define(
     minimum: float | None = None,
     maximum: float | None = None,
     allowed: tuple[str, ...] = (),
+    excluded: tuple[int, ...] = (),
     max_chars: int = MAX_VALUE_CHARS,
 ) -> tuple[str, TopicSetting]:
     setting = Setting(
-        name, kind, str(default), documentation, minimum, maximum, allowed, dynamic=True, max_chars=max_chars
+        name,
+        kind,
+        str(default),
+        documentation,
+        minimum,
+        maximum,
+        allowed,
+        excluded,
+        dynamic=True,
+        max_chars=max_chars,
     )
     return name, TopicSetting(setting, tuple(Synonym(s) if isinstance(s, str) else Synonym(*s) for s in synonyms))
 
@@ -61,9 +81,25 @@ TOPIC_SETTINGS: dict[str, TopicSetting] = dict(
             "log.cleanup.policy", allowed=("delete", "compact"),
         ),
         define(
+            "compression.gzip.level", Kind.INT, -1,
+            "The level for compression.type gzip: 1 to 9, or -1 for the codec's default.",
+            "compression.gzip.level", minimum=-1, maximum=9, excluded=(0,),
+        ),
+        define(
+            "compression.lz4.level", Kind.INT, 9,
+            "The level for compression.type lz4: 9, the default, compresses fastest, other levels search longer.",
+            "compression.lz4.level", minimum=1, maximum=17,
+        ),
+        define(
             "compression.type", Kind.STRING, "producer",
-            "Batches are stored as the producer compressed them; nothing else is offered.",
-            "compression.type", allowed=("producer",),
+            "The codec in which batches are stored. With producer they stay as they came, which costs nothing; else"
+            " batches that come in another codec are compressed anew before they are stored.",
+            "compression.type", allowed=tuple(CODECS),
+        ),
+        define(
+            "compression.zstd.level", Kind.INT, 3,
+            "The level for compression.type zstd.",
+            "compression.zstd.level", minimum=-131_072, maximum=22,
         ),
         define(
             "delete.retention.ms", Kind.LONG, DAY_MS,
@@ -151,6 +187,13 @@ TOPIC_SETTINGS: dict[str, TopicSetting] = dict(
             max_chars=MAX_OWNER_CHARS,
         ),
         define(
+            RECORD_VALIDATION, Kind.STRING, ENDS,
+            "How much of a produced batch is checked before it is stored, beside its header and CRC: ends decompresses"
+            " it, parses the first and the last record and follows the lengths of the first 32; all parses every"
+            " record; none leaves damaged batches to consumers.",
+            RECORD_VALIDATION, allowed=(NO_VALIDATION, ENDS, EVERY_RECORD),
+        ),
+        define(
             "preallocate", Kind.BOOLEAN, "false",
             "Files of segments grow as they are written; nothing else is offered.",
             "log.preallocate", allowed=("false",),
@@ -189,7 +232,7 @@ TOPIC_SETTINGS: dict[str, TopicSetting] = dict(
 )  # fmt: skip
 
 
-WITHOUT_EFFECT = frozenset({"compression.type", "preallocate", OWNER, DELETION_POLICY})
+WITHOUT_EFFECT = frozenset({"preallocate", OWNER, DELETION_POLICY})
 """Settings from which nothing follows: those with one value only, and notes of whoever manages topics."""
 
 
@@ -223,6 +266,10 @@ def config_fields(name: str, value: Value) -> dict[str, Any]:
         return {"message_timestamp_log_append": value == "LogAppendTime"}
     if name in WITHOUT_EFFECT:
         return {}
+    if name == "compression.type":
+        return {"compression_codec": CODECS[str(value)]}
+    if name == RECORD_VALIDATION:
+        return {"record_validation": value}
     if name.endswith(REPLICAS):
         assert isinstance(value, tuple), f"{name} is a list"
         return {name.replace(".", "_"): replica_list(name, value)}

@@ -8,6 +8,13 @@ from dataclasses import dataclass
 FOREVER = (1 << 63) - 1
 DAY_MS = 86_400_000
 
+AS_PRODUCED = -1
+"""Stands for the codec that the producer chose."""
+CODECS = {"producer": AS_PRODUCED, "uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
+"""The values of compression.type, as numbers of codecs in batches."""
+NO_VALIDATION, ENDS, EVERY_RECORD = "none", "ends", "all"
+"""The values of penstock.record.validation."""
+
 EVERY_REPLICA = (-1, -1)
 """In a list of replicas: all of the topic."""
 
@@ -40,6 +47,12 @@ class TopicConfig:
     message_timestamp_log_append: bool = False
     message_timestamp_before_max_ms: int = FOREVER
     message_timestamp_after_max_ms: int = 3_600_000
+    compression_codec: int = AS_PRODUCED
+    """The codec in which batches are stored, or AS_PRODUCED."""
+    compression_gzip_level: int = -1
+    compression_lz4_level: int = 9
+    compression_zstd_level: int = 3
+    record_validation: str = ENDS
     delete_retention_ms: int = DAY_MS
     min_compaction_lag_ms: int = 0
     max_compaction_lag_ms: int = FOREVER

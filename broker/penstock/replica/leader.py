@@ -14,9 +14,10 @@ from uuid import UUID
 from penstock.config.values import TopicConfig
 from penstock.log.partition_log import PartitionLog
 from penstock.log.types import LogDirFailed, LogFull
-from penstock.replica.acceptance import Appended, check_keys, check_times, explain
+from penstock.replica.acceptance import Appended, explain, has_times_in_bounds
 from penstock.replica.deletions import Deletion, Deletions
 from penstock.replica.held_up import HeldUp
+from penstock.replica.inspection import Inspection, check_times, inspect_fully
 from penstock.replica.isr import InSync, IsrChange, Member, Progress, effective_min_isr
 from penstock.replica.partition import Partition
 from penstock.replica.producer_state import ProducerState, Remembered, Verdict
@@ -122,12 +123,18 @@ class Leader(Partition):
 
     # Taking in batches
 
-    def append(self, batch: memoryview, all_in_sync: bool = False, verified: bool = False) -> Appended:
+    def append(
+        self,
+        batch: memoryview,
+        all_in_sync: bool = False,
+        verified: bool = False,
+        inspection: Inspection | None = None,
+    ) -> Appended:
         """Checks and appends the batch that a producer sent; `batch` is written to (offsets, epoch, perhaps times).
 
         With `all_in_sync` (acks=all) nothing is taken while fewer than min.insync.replicas are there; without it the
         caller acknowledges the batch at once. `verified` says that the coordinator of the batch's transaction knows
-        this partition to be part of it.
+        this partition to be part of it. `inspection` is what was found inside the batch, None to inspect it now.
         """
         if len(batch) >= HEADER_SIZE:
             # Neither is under the CRC, so the header is read once, as it will be written.
@@ -137,11 +144,15 @@ class Leader(Partition):
             return Appended(header, message=explain(header))
         if all_in_sync and self.under_min_isr:
             return self.hold_up(header, ErrorCode.NOT_ENOUGH_REPLICAS, self.too_few())
-        refusal = check_times(self.config, self.clock, header)
-        if refusal is None and self.config.cleanup_compact:
-            refusal = check_keys(self.config, self.name, batch, header)
-        if refusal is not None:
-            return refusal
+        now_ms = self.clock.wall_ms()
+        if not has_times_in_bounds(self.config, now_ms, header):
+            refusal = check_times(batch, header, self.config, now_ms)
+            if refusal is not None:
+                return refusal
+        if inspection is None:
+            inspection = inspect_fully(batch, header, self.config, self.name)
+        if inspection.refusal is not None:
+            return inspection.refusal
         if header.producer_id >= 0:
             verdict, original = self.producers.check(header, verified)
             if verdict is Verdict.DUPLICATE:
@@ -158,6 +169,10 @@ class Leader(Partition):
                 before = self.held_up.code_before(header, self.clock.boot_ms())
                 if before is not None:
                     return Appended(before, message="a batch before this one was refused")
+        if inspection.batch is not None:
+            batch = inspection.batch
+            stamp(batch, 0, self.log.end_offset, self.leader_epoch)
+            header = read_header(batch)
         if all_in_sync:
             return self.write(batch, header)
         done = self.write(batch, header)
@@ -219,7 +234,7 @@ class Leader(Partition):
             self.on_growth()
         if not self.flushes_each_batch:
             self.advance()
-        return new(Appended, (0, header.base_offset, append_time_ms, self.log.end_offset, None))
+        return new(Appended, (0, header.base_offset, append_time_ms, self.log.end_offset, None, ()))
 
     def hold_up(self, header: BatchHeader, code: ErrorCode, message: str) -> Appended:
         """Refuses a batch for a reason that passes."""

@@ -18,6 +18,7 @@ HEADER = struct.Struct(">qiibIhiqqqhii")
 HEADER_SIZE = 61
 LENGTH_OVERHEAD = 12
 """The bytes of base offset and length, which the batch length does not count."""
+CRC_OFFSET = 17
 CRC_START = 21
 SMALLEST_RECORD = 7
 
@@ -27,6 +28,7 @@ TRANSACTIONAL = 0x10
 CONTROL = 0x20
 
 BASE_OFFSET = struct.Struct(">q")
+BATCH_LENGTH = struct.Struct(">i")
 LEADER_EPOCH = struct.Struct(">i")
 CRC = struct.Struct(">I")
 ATTRIBUTES = struct.Struct(">h")
@@ -92,4 +94,4 @@ def stamp_log_append_time(buffer: memoryview, offset: int, size: int, attributes
     """Makes `now_ms` the time of every record in the batch, and renews the CRC."""
     ATTRIBUTES.pack_into(buffer, offset + CRC_START, attributes | LOG_APPEND_TIME)
     MAX_TIMESTAMP.pack_into(buffer, offset + 35, now_ms)
-    CRC.pack_into(buffer, offset + 17, checksum(buffer, offset, size))
+    CRC.pack_into(buffer, offset + CRC_OFFSET, checksum(buffer, offset, size))

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from penstock.wire.batch import CODEC_MASK, CRC, HEADER, HEADER_SIZE, LENGTH_OVERHEAD, checksum
+from penstock.wire.batch import CODEC_MASK, CRC, CRC_OFFSET, HEADER, HEADER_SIZE, LENGTH_OVERHEAD, checksum
 from penstock.wire.compression import compress
 from penstock.wire.record import Header, Record
 from penstock.wire.varint import write_varlong
 
 MAGIC = 2
-CRC_OFFSET = 17
 SMALL = 4096
 RECORD_OVERHEAD = 36
 """Bytes that a record needs at most beside its key, value and headers: attributes, lengths and deltas."""
@@ -132,7 +131,7 @@ class BatchBuilder:
 def encode_headers(headers: Sequence[Header]) -> bytes:
     out = bytearray(varint(len(headers)))
     for key, value in headers:
-        name = key.encode()
+        name = key.encode(errors="surrogateescape")
         out += varint(len(name))
         out += name
         if value is None:

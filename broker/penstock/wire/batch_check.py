@@ -20,7 +20,7 @@ from penstock.wire.compression import MAX_RATIO
 from penstock.wire.errors import ErrorCode
 
 MAGIC = 2
-MAGIC_OFFSET = 16
+OLD_MAGIC = (0, 1)
 new = tuple.__new__
 """What `BatchHeader._make` does, but for counting the fields."""
 KNOWN_ATTRIBUTES = CODEC_MASK | LOG_APPEND_TIME | TRANSACTIONAL | CONTROL
@@ -34,8 +34,7 @@ def validate_batch(batch: memoryview, max_message_bytes: int) -> BatchHeader | E
     """
     size = len(batch)
     if size < HEADER_SIZE:
-        old = size > MAGIC_OFFSET and batch[MAGIC_OFFSET] != MAGIC
-        return ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT if old else ErrorCode.CORRUPT_MESSAGE
+        return ErrorCode.INVALID_RECORD
     header = HEADER.unpack_from(batch)
     (
         _,
@@ -45,18 +44,17 @@ def validate_batch(batch: memoryview, max_message_bytes: int) -> BatchHeader | E
         crc,
         attributes,
         last_offset_delta,
-        base_timestamp_ms,
-        max_timestamp_ms,
+        _,
+        _,
         producer_id,
         producer_epoch,
         base_sequence,
         count,
     ) = header
     if magic != MAGIC:
-        return ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
+        return ErrorCode.INVALID_RECORD if magic in OLD_MAGIC else ErrorCode.CORRUPT_MESSAGE
     if length + LENGTH_OVERHEAD != size:
-        two = HEADER_SIZE <= length + LENGTH_OVERHEAD < size
-        return ErrorCode.INVALID_RECORD if two else ErrorCode.CORRUPT_MESSAGE
+        return ErrorCode.CORRUPT_MESSAGE if length + LENGTH_OVERHEAD < HEADER_SIZE else ErrorCode.INVALID_RECORD
     if size > max_message_bytes:
         return ErrorCode.MESSAGE_TOO_LARGE
     if crc32c(batch[CRC_START:]) != crc:
@@ -68,7 +66,7 @@ def validate_batch(batch: memoryview, max_message_bytes: int) -> BatchHeader | E
         return ErrorCode.INVALID_RECORD
     if count * SMALLEST_RECORD > (size - HEADER_SIZE) * MAX_RATIO[codec]:
         return ErrorCode.INVALID_RECORD
-    if base_timestamp_ms < -1 or max_timestamp_ms < -1 or attributes & LOG_APPEND_TIME:
+    if attributes & LOG_APPEND_TIME:
         return ErrorCode.INVALID_TIMESTAMP
     if producer_id >= 0:
         if producer_epoch < 0 or base_sequence < 0:

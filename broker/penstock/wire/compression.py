@@ -16,6 +16,10 @@ from penstock.wire.primitives import Buffer
 from penstock.wire.schema import MalformedMessage
 
 
+class DecompressedTooLarge(MalformedMessage):
+    """Data stands for more bytes than the caller allows."""
+
+
 class Codec(IntEnum):
     """The numbers that stand in a batch's attributes."""
 
@@ -29,6 +33,13 @@ class Codec(IntEnum):
 MODULES = {Codec.GZIP: cramjam.gzip, Codec.LZ4: cramjam.lz4, Codec.ZSTD: cramjam.zstd}
 MAX_RATIO = (1, 1040, 22, 256, 44_000)
 """By codec: a compressed byte stands for no more (gzip 1032; snappy 64 of 3 bytes; lz4 255; zstd 128 KiB of 3)."""
+
+DEFAULT_LEVELS = {Codec.GZIP: 6, Codec.LZ4: 9, Codec.ZSTD: 3}
+"""Kafka's levels (KIP-390)."""
+LZ4_FAST = 1
+LZ4_FLAGS_AT = 4
+LZ4_FLAGS, LZ4_INDEPENDENT = 0x21, 0x20
+"""Bits of an LZ4 frame's flags: whether blocks are independent, and whether it needs a dictionary."""
 
 FIRST_TRY = 8
 """How many times its compressed size a batch is first taken to have."""
@@ -44,22 +55,22 @@ XERIAL_BLOCK = 32 * 1024
 I32 = struct.Struct(">i")
 
 
-def compress(codec: int, data: Buffer) -> Buffer:
-    """Raises ValueError for an unknown codec."""
+def compress(codec: int, data: Buffer, level: int | None = None) -> Buffer:
+    """Compress `data` at the codec's `level`, None for its default. Raises ValueError for an unknown codec."""
     if codec == Codec.NONE:
         return data
     if codec == Codec.SNAPPY:
         return compress_xerial(data)
     if codec == Codec.LZ4:
-        return compress_lz4(data)
-    return bytes(MODULES[Codec(codec)].compress(data))
+        return compress_lz4(data, level)
+    return bytes(MODULES[Codec(codec)].compress(data, DEFAULT_LEVELS[Codec(codec)] if level is None else level))
 
 
 def decompress(codec: int, data: Buffer, max_bytes: int) -> Buffer:
     """What `data` stands for, never more than `max_bytes`; without a codec, `data` itself.
 
     Allocates at most `max_bytes`, and, while it finds out how much there is, about an eighth of it. Raises
-    MalformedMessage for what is larger, damaged, or of an unknown codec.
+    DecompressedTooLarge for what is larger, MalformedMessage for what is damaged, or of an unknown codec.
     """
     if codec == Codec.NONE:
         if len(data) > max_bytes:
@@ -93,15 +104,26 @@ def decompress_into(codec: int, data: Buffer, out: bytearray | memoryview) -> in
         raise MalformedMessage(f"damaged {Codec(codec).name.lower()} data: {e}") from None
 
 
-def too_large(max_bytes: int) -> MalformedMessage:
-    return MalformedMessage(f"the records decompress to more than {max_bytes} bytes")
+def too_large(max_bytes: int) -> DecompressedTooLarge:
+    return DecompressedTooLarge(f"the records decompress to more than {max_bytes} bytes")
 
 
-def compress_lz4(data: Buffer) -> bytes:
-    """A frame of blocks that do not refer to each other: the Java clients read no other."""
-    compressor = cramjam.lz4.Compressor(content_checksum=False, block_linked=False)
+def compress_lz4(data: Buffer, level: int | None = None) -> bytes:
+    """A frame of blocks that do not refer to each other: the Java clients read no other.
+
+    Kafka's default level, 9, stands for the fast compressor; other levels for the one that searches longer.
+    """
+    fast = level is None or level == DEFAULT_LEVELS[Codec.LZ4]
+    chosen = LZ4_FAST if fast else max(level or 0, LZ4_FAST)
+    compressor = cramjam.lz4.Compressor(level=chosen, content_checksum=False, block_linked=False)
     compressor.compress(data if isinstance(data, bytes) else bytes(data))
     return bytes(compressor.finish())
+
+
+def check_frame(codec: int, data: Buffer) -> None:
+    """Raise MalformedMessage for frames that some Kafka clients cannot read: LZ4 with linked blocks or a dictionary."""
+    if codec == Codec.LZ4 and len(data) > LZ4_FLAGS_AT and data[LZ4_FLAGS_AT] & LZ4_FLAGS != LZ4_INDEPENDENT:
+        raise MalformedMessage("an lz4 frame with linked blocks or a dictionary; Java clients read independent blocks")
 
 
 def compress_xerial(data: Buffer) -> bytes:

@@ -49,8 +49,15 @@ class ProduceFrame:
     topics: list[tuple[Topic, list[BatchPlace]]]
 
 
+class RecordError(NamedTuple):
+    """Why one record of a batch, by its index, has the batch refused (KIP-467)."""
+
+    batch_index: int
+    message: str
+
+
 class PartitionResult(NamedTuple):
-    """The outcome for one partition. `message` goes to clients of version 8 and later."""
+    """The outcome for one partition. `message` and `record_errors` go to clients of version 8 and later."""
 
     partition: int
     error: int = 0
@@ -60,6 +67,7 @@ class PartitionResult(NamedTuple):
     message: str | None = None
     leader: tuple[int, int] | None = None
     """(broker id, leader epoch) where the client should turn to; from version 10 on (KIP-951)."""
+    record_errors: tuple[RecordError, ...] = ()
 
 
 def parse_produce(frame: memoryview, offset: int, version: int) -> ProduceFrame:
@@ -230,7 +238,10 @@ def encode_old(out: bytearray, version: int, topics: list[tuple[Topic, list[Part
                 out += struct.pack(">ihq", r.partition, r.error, r.base_offset)
             if version >= 8:
                 message = None if r.message is None else r.message.encode()
-                out += b"\0\0\0\0"
+                out += I32.pack(len(r.record_errors))
+                for index, reason in r.record_errors:
+                    text = reason.encode()
+                    out += I32.pack(index) + I16.pack(len(text)) + text
                 out += b"\xff\xff" if message is None else I16.pack(len(message)) + message
     if version >= 1:
         out += b"\0\0\0\0"
@@ -249,7 +260,13 @@ def encode_compact(out: bytearray, version: int, topics: list[tuple[Topic, list[
         write_uvarint(out, len(results) + 1)
         for r in results:
             out += RESULT.pack(r.partition, r.error, r.base_offset, r.log_append_time_ms, r.log_start_offset)
-            out.append(1)  # no record errors
+            write_uvarint(out, len(r.record_errors) + 1)
+            for index, reason in r.record_errors:
+                text = reason.encode()
+                out += I32.pack(index)
+                write_uvarint(out, len(text) + 1)
+                out += text
+                out.append(0)
             if r.message is None:
                 out.append(0)
             else:

@@ -86,7 +86,7 @@ def iterate_records(batch: memoryview, header: BatchHeader, max_decompressed_byt
     for index in range(count):
         try:
             record, offset = read_record(data, offset, header)
-        except (IndexError, UnicodeDecodeError) as e:
+        except IndexError as e:
             raise MalformedMessage(f"record {index} of batch at offset {header.base_offset} is damaged: {e}") from None
         yield record
     if offset != len(data):
@@ -94,7 +94,7 @@ def iterate_records(batch: memoryview, header: BatchHeader, max_decompressed_byt
 
 
 def read_record(data: bytes, offset: int, header: BatchHeader) -> tuple[Record, int]:
-    """(record, offset behind it). Raises MalformedMessage, IndexError, UnicodeDecodeError.
+    """(record, offset behind it). Raises MalformedMessage, IndexError.
 
     Numbers of one byte are read in place: this is where consumers spend their time.
     """
@@ -141,7 +141,7 @@ def read_headers(data: bytes, offset: int, end: int, count: int) -> tuple[tuple[
         value, offset = read_bytes(data, offset, end)
         if key is None:
             raise MalformedMessage("a record has a header without a key")
-        headers.append((key.decode(), value))
+        headers.append((key.decode(errors="surrogateescape"), value))
     return tuple(headers), offset
 
 

@@ -241,7 +241,7 @@ async def test_one_partition_that_fails_does_not_stop_the_others(wire: Wire, ver
     assert {at: p.error_code for at, p in told.items()} == {
         ("a", 0): ErrorCode.NONE,
         ("a", 7): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ("a", 1): ErrorCode.CORRUPT_MESSAGE,
+        ("a", 1): ErrorCode.INVALID_RECORD,
         ("b", 0): ErrorCode.NONE,
     }
     ends = [p.log.end_offset for p in (wire.path.replicas.find("a", 0), wire.path.replicas.find("b", 0)) if p]

@@ -76,8 +76,8 @@ CASES: dict[str, tuple[Callable[[], Batches], list[tuple[int, int, int, int]]]] 
         lambda: {("t", 9): batch_of(5)},
         [(9, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1, -1)],
     ),
-    "too short for a batch": (lambda: {("t", 0): b"short"}, [(0, ErrorCode.CORRUPT_MESSAGE, -1, -1)]),
-    "nothing": (lambda: {("t", 0): b""}, [(0, ErrorCode.CORRUPT_MESSAGE, -1, -1)]),
+    "too short for a batch": (lambda: {("t", 0): b"short"}, [(0, ErrorCode.INVALID_RECORD, -1, -1)]),
+    "nothing": (lambda: {("t", 0): b""}, [(0, ErrorCode.INVALID_RECORD, -1, -1)]),
 }
 
 

@@ -21,7 +21,10 @@ from penstock.config.values import DAY_MS, FOREVER, TopicConfig, names_replica
 LONG = 1 << 63
 TOPIC_EXAMPLES: dict[str, tuple[str, list[str]]] = {
     "cleanup.policy": ("compact, delete", ["", "burn", "delete,", "delete,burn"]),
-    "compression.type": ("producer", ["zstd", "gzip", "uncompressed", ""]),
+    "compression.gzip.level": ("9", ["0", "10", "-2", ""]),
+    "compression.lz4.level": ("17", ["0", "18"]),
+    "compression.type": ("zstd", ["ZSTD", "brotli", "none", ""]),
+    "compression.zstd.level": ("-131072", ["-131073", "23"]),
     "delete.retention.ms": ("0", ["-1"]),
     "file.delete.delay.ms": ("0", ["-1"]),
     "flush.messages": ("9223372036854775807", ["0", "-1", "9223372036854775808"]),
@@ -39,6 +42,7 @@ TOPIC_EXAMPLES: dict[str, tuple[str, list[str]]] = {
     "min.insync.replicas": ("2", ["0", "-1"]),
     "penstock.deletion.policy": ("Delete", ["", "delete", "Keep"]),
     "penstock.owner": ("5d4c7b54-8d7e-4c6e-9d0f-0c7a1f3b2a10", ["a\nb", "\x00", "\u202e"]),
+    "penstock.record.validation": ("all", ["", "ALL", "sample"]),
     "preallocate": ("FALSE", ["true", "yes", "0"]),
     "retention.bytes": ("-1", ["-2"]),
     "retention.ms": (" 5 ", ["-2", "1.5", "1e3", "five", "", "0x10", "1_000", "١"]),

@@ -8,10 +8,11 @@ from functools import partial
 from uuid import UUID
 
 import cramjam
+import pytest
 from replica_kit import DataPath, Listener, Waiter, accepted, batch_of, patched, until
 
 from penstock.log import opening
-from penstock.replica.acceptance import MAX_CHECKED_RECORDS
+from penstock.replica.inspection import MAX_CHECKED_RECORDS
 from penstock.wire.batch import HEADER_SIZE
 from penstock.wire.compression import Codec
 from penstock.wire.errors import ErrorCode
@@ -57,11 +58,12 @@ async def test_a_small_batch_that_stands_for_very_many_records_is_refused_unopen
     assert partition.log.end_offset == 0
 
 
-async def test_what_grows_past_a_multiple_of_max_message_bytes_is_refused_where_keys_must_be_seen(
-    path: DataPath,
+@pytest.mark.parametrize("cleanup", ["compact", "delete"])
+async def test_a_batch_that_decompresses_to_more_than_a_multiple_of_max_message_bytes_is_refused(
+    path: DataPath, cleanup: str
 ) -> None:
-    partition = await path.partition(cleanup_policy="compact", max_message_bytes="10000")
-    assert partition.append(batch_of(200, value=bytes(1000), codec=Codec.ZSTD)).error == ErrorCode.INVALID_RECORD
+    partition = await path.partition(cleanup_policy=cleanup, max_message_bytes="10000")
+    assert partition.append(batch_of(700, value=bytes(1000), codec=Codec.ZSTD)).error == ErrorCode.MESSAGE_TOO_LARGE
     accepted(partition, batch_of(50, value=bytes(1000), codec=Codec.ZSTD))
 
 

@@ -60,7 +60,7 @@ async def test_records_are_stored_as_they_were_compressed(path: DataPath, codec:
     ("layout", "offset", "value", "sealed", "error"),
     [
         (">B", 70, 255, False, ErrorCode.CORRUPT_MESSAGE),
-        (">b", 16, 1, True, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT),
+        (">b", 16, 1, True, ErrorCode.INVALID_RECORD),
         (">i", 8, 20, True, ErrorCode.CORRUPT_MESSAGE),
         (">i", 57, 2_000_000_000, True, ErrorCode.INVALID_RECORD),
         (">h", 21, TRANSACTIONAL, True, ErrorCode.INVALID_RECORD),
@@ -155,7 +155,8 @@ async def test_a_compacted_topic_takes_no_record_without_a_key(path: DataPath, c
     partition = await path.partition(cleanup_policy="compact")
     done = partition.append(batch_of(3, key=None, codec=codec))
     assert done.error == ErrorCode.INVALID_RECORD
-    assert "t is compacted" in (done.message or "")
+    assert 'topic "t" is compacted' in (done.message or "")
+    assert [error.batch_index for error in done.record_errors] == [0, 1, 2]
     assert accepted(partition, batch_of(3, codec=codec)).base_offset == 0
 
 

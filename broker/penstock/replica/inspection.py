@@ -1,0 +1,195 @@
+"""Looks inside the batch of a producer: are its records what its header says, does each one suit the topic, and has the
+batch the codec in which the topic stores it.
+
+The leader calls `inspect` for each batch; `api.inspections` calls it in threads for batches that take long. Nothing
+here touches a partition's state, and a batch's offsets and leader epoch are not looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from penstock.config.values import AS_PRODUCED, ENDS, EVERY_RECORD, NO_VALIDATION, TopicConfig
+from penstock.replica.acceptance import Appended, is_in_time
+from penstock.wire.batch import (
+    ATTRIBUTES,
+    BATCH_LENGTH,
+    CODEC_MASK,
+    CRC,
+    CRC_OFFSET,
+    CRC_START,
+    HEADER_SIZE,
+    LENGTH_OVERHEAD,
+    BatchHeader,
+    checksum,
+)
+from penstock.wire.compression import Codec, DecompressedTooLarge, check_frame, compress, decompress
+from penstock.wire.errors import ErrorCode
+from penstock.wire.primitives import Buffer
+from penstock.wire.produce_frame import RecordError
+from penstock.wire.record_check import RecordShape, check_ends, parse_records
+from penstock.wire.schema import MalformedMessage
+
+MAX_DECOMPRESSED_BYTES = 256 << 20
+"""No batch may decompress to more: Penstock's own consumers take no larger ones."""
+MAX_GROWTH = 64
+"""How many times max.message.bytes a batch may decompress to."""
+MAX_NAMED = 1_000
+"""Records that one answer names."""
+MAX_CHECKED_RECORDS = 250_000
+"""Records of a batch for a compacted topic, each of which is parsed."""
+
+
+class Inspection(NamedTuple):
+    """What `inspect` found. `batch` is what to store instead of what came, None to store that."""
+
+    refusal: Appended | None = None
+    batch: memoryview | None = None
+
+
+SOUND = Inspection()
+
+
+def decompressed_limit(config: TopicConfig) -> int:
+    """The most bytes that a batch of the topic may decompress to."""
+    return min(MAX_GROWTH * config.max_message_bytes, MAX_DECOMPRESSED_BYTES)
+
+
+def needs_codec(config: TopicConfig, codec: int) -> bool:
+    """Whether a batch in `codec` has to be compressed anew for the topic."""
+    return config.compression_codec not in (AS_PRODUCED, codec)
+
+
+def inspect(batch: memoryview, header: BatchHeader, config: TopicConfig, topic: str, max_bytes: int) -> Inspection:
+    """Inspect a batch. What the header's own fields say is the caller's to check.
+
+    Raises DecompressedTooLarge for more than `max_bytes`.
+    """
+    codec = header.attributes & CODEC_MASK
+    recompress = needs_codec(config, codec)
+    if config.record_validation == NO_VALIDATION and not config.cleanup_compact and not recompress:
+        return SOUND
+    if config.cleanup_compact and header.record_count > MAX_CHECKED_RECORDS:
+        message = f'a batch for the compacted topic "{topic}" may have {MAX_CHECKED_RECORDS} records'
+        return Inspection(Appended(ErrorCode.MESSAGE_TOO_LARGE, message=message))
+    try:
+        check_frame(codec, batch[HEADER_SIZE:])
+        data = decompress(codec, batch[HEADER_SIZE:], max_bytes) if codec else batch[HEADER_SIZE:]
+        refusal = check_records(data, header, config, topic)
+    except DecompressedTooLarge:
+        raise
+    except MalformedMessage as e:  # the CRC is right, so the same bytes would come again
+        return Inspection(Appended(ErrorCode.INVALID_RECORD, message=f"the batch's records are damaged: {e}"))
+    if refusal is not None:
+        return Inspection(refusal)
+    return recompressed(batch, header, data, config) if recompress else SOUND
+
+
+def inspect_fully(batch: memoryview, header: BatchHeader, config: TopicConfig, topic: str) -> Inspection:
+    """As `inspect`, with the topic's own limit, past which the batch is refused."""
+    limit = decompressed_limit(config)
+    try:
+        return inspect(batch, header, config, topic, limit)
+    except DecompressedTooLarge as e:
+        message = f"{e}; the limit is {MAX_GROWTH} times max.message.bytes and 256 MiB: send smaller batches"
+        return Inspection(Appended(ErrorCode.MESSAGE_TOO_LARGE, message=message))
+
+
+def check_records(data: Buffer, header: BatchHeader, config: TopicConfig, topic: str) -> Appended | None:
+    """Check decompressed records as thoroughly as the topic asks. Raises MalformedMessage."""
+    contiguous = header.codec != Codec.NONE
+    count, last = header.record_count, header.last_offset_delta
+    if not config.cleanup_compact and config.record_validation != EVERY_RECORD:
+        if config.record_validation == ENDS:
+            check_ends(data, count, last, contiguous)
+        return None
+    rejected = Rejected()
+    for index, shape in enumerate(parse_records(data, count, last, contiguous)):
+        if config.cleanup_compact and not shape.has_key:
+            rejected.add(index, NO_KEY)
+    reason = f'topic "{topic}" is compacted and needs a key in each record'
+    return rejected.refusal(ErrorCode.INVALID_RECORD, reason)
+
+
+def check_times(batch: memoryview, header: BatchHeader, config: TopicConfig, now_ms: int) -> Appended | None:
+    """Find the records whose timestamps are out of the topic's bounds, for a batch whose header says that some are."""
+    why = (
+        f"timestamps must be at most {config.message_timestamp_after_max_ms} ms after and"
+        f" {config.message_timestamp_before_max_ms} ms before the broker's clock, {now_ms}"
+    )
+    rejected = Rejected()
+
+    def add(index: int, shape: RecordShape) -> None:
+        timestamp_ms = header.base_timestamp_ms + shape.timestamp_delta_ms
+        if not is_in_time(config, now_ms, timestamp_ms):
+            rejected.add(index, f"timestamp {timestamp_ms} is out of bounds")
+
+    try:
+        each_record(batch, header, decompressed_limit(config), add)
+    except MalformedMessage:
+        return Appended(ErrorCode.INVALID_TIMESTAMP, message=why)
+    return rejected.refusal(ErrorCode.INVALID_TIMESTAMP, why)
+
+
+def each_record(
+    batch: memoryview, header: BatchHeader, max_bytes: int, visit: Callable[[int, RecordShape], None]
+) -> None:
+    """Call `visit` with the index and shape of each record. Raises MalformedMessage."""
+    data = decompress(header.codec, batch[HEADER_SIZE:], max_bytes)
+    for index, shape in enumerate(parse_records(data, header.record_count, header.last_offset_delta, False)):
+        visit(index, shape)
+
+
+NO_KEY = "the record has no key"
+
+
+class Rejected:
+    """The records for which a batch is refused."""
+
+    def __init__(self) -> None:
+        self.named: list[RecordError] = []
+        self.count = 0
+
+    def add(self, index: int, message: str) -> None:
+        self.count += 1
+        if self.count <= MAX_NAMED:
+            self.named.append(RecordError(index, message))
+
+    def refusal(self, error: ErrorCode, reason: str) -> Appended | None:
+        """None where no record was rejected."""
+        if not self.count:
+            return None
+        first = ", ".join(str(named.batch_index) for named in self.named[:3])
+        message = f"{reason}: {self.count} records rejected, the first at index {first}"
+        return Appended(error, message=message, record_errors=tuple(self.named))
+
+
+def recompressed(batch: memoryview, header: BatchHeader, data: Buffer, config: TopicConfig) -> Inspection:
+    """The same records in the topic's codec, in a batch of their own."""
+    codec = config.compression_codec
+    body = compress(codec, data, level(config))
+    size = HEADER_SIZE + len(body)
+    if size > config.max_message_bytes:
+        message = (
+            f"the batch has {size} bytes as {Codec(codec).name.lower()}, max.message.bytes is"
+            f" {config.max_message_bytes}; send smaller batches"
+        )
+        return Inspection(Appended(ErrorCode.MESSAGE_TOO_LARGE, message=message))
+    out = bytearray(size)
+    out[:HEADER_SIZE] = batch[:HEADER_SIZE]
+    out[HEADER_SIZE:] = body
+    view = memoryview(out)
+    BATCH_LENGTH.pack_into(out, 8, size - LENGTH_OVERHEAD)
+    ATTRIBUTES.pack_into(out, CRC_START, header.attributes & ~CODEC_MASK | codec)
+    CRC.pack_into(out, CRC_OFFSET, checksum(view, 0, size))
+    return Inspection(None, view)
+
+
+def level(config: TopicConfig) -> int | None:
+    """The compression level of the topic's codec, None for the codec's default."""
+    if config.compression_codec == Codec.GZIP:
+        return None if config.compression_gzip_level < 0 else config.compression_gzip_level
+    if config.compression_codec == Codec.LZ4:
+        return config.compression_lz4_level
+    return config.compression_zstd_level if config.compression_codec == Codec.ZSTD else None
