@@ -14,13 +14,14 @@ import typer
 from penstock.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, CommandError, ExitCode, Output, run
 from penstock.cli.root import make_app
 from penstock.cli.times import format_time, parse_time_ms
-from penstock.client import Consumer, Record, TopicPartition
+from penstock.client import Consumer, Record, SkippedBatch, TopicPartition
 from penstock.client.types import Headers
 from penstock.runtime.clock import SystemClock
 
 app = make_app()
 
 Isolation = Literal["read_uncommitted", "read_committed"]
+OnDamagedBatch = Literal["error", "skip"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,7 @@ class Options:
     count: int | None
     follow: bool
     as_json: bool
+    skip_damaged: bool
     key_separator: str | None
     details: bool
 
@@ -72,6 +74,10 @@ def consume(
     isolation: Annotated[Isolation, typer.Option(help="read_committed leaves aborted transactions out.")] = (
         "read_uncommitted"
     ),
+    on_damaged_batch: Annotated[
+        OnDamagedBatch,
+        typer.Option(help="At a batch that cannot be read: stop, or name it on standard error and go on."),
+    ] = "error",
     output: Output = "text",
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
@@ -100,19 +106,39 @@ def consume(
         time_ms = None if time is None else parse_time_ms(time, SystemClock().wall_ms())
     except ValueError as e:
         raise typer.BadParameter(str(e), param_hint="--time") from None
-    options = Options(partition or [], group, count, follow, output == "json", key_separator, details)
+    options = Options(
+        partition or [], group, count, follow, output == "json", on_damaged_batch == "skip", key_separator, details
+    )
     run(consume_all(bootstrap, topics, Start(from_beginning, offset, time_ms), options, isolation))
 
 
 async def consume_all(bootstrap: str, topics: list[str], start: Start, options: Options, isolation: Isolation) -> None:
-    async with Consumer(bootstrap, group_id=options.group, offset_reset="earliest", isolation=isolation) as consumer:
+    async with Consumer(
+        bootstrap,
+        group_id=options.group,
+        offset_reset="earliest",
+        isolation=isolation,
+        on_damaged_batch="skip" if options.skip_damaged else "error",
+        on_skipped=name_skipped,
+    ) as consumer:
         for topic in topics:
             await consumer.partitions(topic)
         if options.group is not None:
             consumer.subscribe(topics)
         else:
             await begin(consumer, await chosen(consumer, topics, options.partitions), start, options.follow)
-        await Writing(consumer, options).run()
+        try:
+            await Writing(consumer, options).run()
+        finally:
+            if consumer.skipped_batches:
+                print(f"{consumer.skipped_batches} damaged batches were left out", file=sys.stderr)
+
+
+def name_skipped(batch: SkippedBatch) -> None:
+    """One line for each damaged batch that is left out."""
+    topic, partition = batch.partition
+    offsets = f"offsets {batch.first_offset} to {batch.last_offset}"
+    print(f'left out topic "{topic}", partition {partition}, {offsets}: {batch.reason}', file=sys.stderr, flush=True)
 
 
 async def chosen(consumer: Consumer, topics: list[str], numbers: list[int]) -> list[TopicPartition]:
@@ -183,7 +209,7 @@ class Writing:
         out = sys.stdout.buffer
         for record in records[:limit]:
             if self.options.as_json:
-                out.write(json.dumps(document(tp, record), ensure_ascii=False).encode())
+                out.write(json.dumps(document(tp, record), ensure_ascii=False).encode(errors="backslashreplace"))
             else:
                 out.write(self.line(tp, record))
             out.write(b"\n")

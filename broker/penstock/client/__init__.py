@@ -51,6 +51,7 @@ from penstock.client.types import (
     OffsetAndTimestamp,
     PartitionInfo,
     RecordMetadata,
+    SkippedBatch,
     TopicInfo,
     TopicPartition,
 )
@@ -110,6 +111,7 @@ __all__ = [
     "RequestTimedOut",
     "Sasl",
     "Security",
+    "SkippedBatch",
     "Tls",
     "TlsFailed",
     "TopicInfo",

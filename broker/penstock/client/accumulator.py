@@ -7,12 +7,17 @@ as long as the broker is busy.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Generator
 from typing import NamedTuple
 
+from penstock.client.errors import BrokerError, DeliveryFailed
 from penstock.client.types import Headers, RecordMetadata, TopicPartition
+from penstock.wire.batch import read_header
 from penstock.wire.batch_builder import BatchBuilder
+from penstock.wire.records import iterate_records
 
 SEQUENCES = 1 << 31
 
@@ -28,7 +33,8 @@ class Batch:
     """The records of one partition that travel, succeed and fail together.
 
     `order` rises along a partition's batches. `sequence` is the first record's (KIP-98), -1 until the batch is first
-    sent. `maybe_written` says that an attempt ended without an answer.
+    sent. `maybe_written` says that an attempt ended without an answer. `rejected` has the errors of single records that
+    the broker refused (KIP-467), by their index; `kept` the indices of the others, None while there are no such records.
     """
 
     __slots__ = (
@@ -36,9 +42,11 @@ class Batch:
         "builder",
         "created",
         "future",
+        "kept",
         "last_error",
         "maybe_written",
         "order",
+        "rejected",
         "reserved_bytes",
         "sequence",
         "stamped",
@@ -55,6 +63,21 @@ class Batch:
         self.last_error: BaseException | None = None
         self.wire: bytes | None = None
         self.stamped: tuple[int, int, int] | None = None
+        self.rejected: dict[int, DeliveryFailed] = {}
+        self.kept: list[int] | None = None
+
+    def reject(self, messages: dict[int, str], cause: BrokerError) -> None:
+        """Takes out the records at these places of the batch; the broker refused it because of them."""
+        before = self.kept or list(range(self.builder.count))
+        wire = memoryview(self.builder.build())
+        self.kept, self.builder, self.wire = [], BatchBuilder(), None
+        for place, record in enumerate(iterate_records(wire, read_header(wire), len(wire))):
+            if place in messages:
+                refused = f"{self.tp}: a record was refused: {cause.code.name}: {messages[place]}"
+                self.rejected[before[place]] = DeliveryFailed(refused, cause)
+            else:
+                self.kept.append(before[place])
+                self.builder.append(record.key, record.value, record.headers, record.timestamp_ms)
 
     def encode(self, codec: int, producer_id: int, producer_epoch: int) -> bytes:
         """The batch as it goes out; the same bytes again while nothing in it changed."""
@@ -80,13 +103,19 @@ class Delivery:
 
     def result(self) -> RecordMetadata:
         """Where the record is. Raises `DeliveryFailed`, or InvalidStateError before it is `done`."""
+        if self._batch.rejected and self.done() and self._index in self._batch.rejected:
+            raise self._batch.rejected[self._index]
         found = self._batch.future.result()
-        offset = found.base_offset + self._index if found.base_offset >= 0 else -1
+        kept = self._batch.kept
+        place = self._index if kept is None else bisect_left(kept, self._index)
+        offset = found.base_offset + place if found.base_offset >= 0 else -1
         timestamp_ms = found.append_time_ms if found.append_time_ms >= 0 else self._timestamp_ms
         return RecordMetadata(self._batch.tp.topic, self._batch.tp.partition, offset, timestamp_ms)
 
     def exception(self) -> BaseException | None:
-        return self._batch.future.exception()
+        """Why the record was not written, None where it was; InvalidStateError before the delivery is `done`."""
+        error = self._batch.future.exception()
+        return self._batch.rejected.get(self._index, error)
 
     def add_done_callback(self, callback: Callable[[Delivery], object]) -> None:
         """Calls `callback` with this delivery, from the event loop, once it is done."""
@@ -94,7 +123,8 @@ class Delivery:
 
     def __await__(self) -> Generator[object, None, RecordMetadata]:
         if not self._batch.future.done():
-            yield from asyncio.shield(self._batch.future).__await__()
+            with contextlib.suppress(DeliveryFailed):
+                yield from asyncio.shield(self._batch.future).__await__()
         return self.result()
 
 

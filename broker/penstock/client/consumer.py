@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Literal
 
@@ -21,9 +21,17 @@ from penstock.client.metadata import Metadata
 from penstock.client.polling import Polling
 from penstock.client.rebalancing import RebalanceListener
 from penstock.client.security import Security
-from penstock.client.types import ConsumerRecord, OffsetAndMetadata, OffsetAndTimestamp, TopicInfo, TopicPartition
+from penstock.client.types import (
+    ConsumerRecord,
+    OffsetAndMetadata,
+    OffsetAndTimestamp,
+    SkippedBatch,
+    TopicInfo,
+    TopicPartition,
+)
 from penstock.wire.record import Record
 
+OnDamagedBatch = Literal["error", "skip"]
 OffsetReset = Literal["earliest", "latest", "error"]
 Isolation = Literal["read_uncommitted", "read_committed"]
 DEFAULT_ASSIGNORS = ("range", "cooperative-sticky")
@@ -50,6 +58,9 @@ class Consumer:
       asked for.
     - `fetch_*`: how much one request asks for, and how long the broker may wait for `fetch_min_bytes`.
       `buffer_bytes` bounds what is fetched ahead.
+    - `on_damaged_batch`: what to do at a batch whose records cannot be read: "error" (the default) raises
+      `ClientError`, at each call until a seek; "skip" leaves the batch out, counts it in `skipped_batches` and calls
+      `on_skipped` with a `SkippedBatch`.
     - `rack_id`: where this consumer runs. A leader that knows a replica there has it read from that one (KIP-392).
     - `security`: TLS and SASL; without it connections are plain.
     - `metadata_max_age_ms`: how soon new partitions and topics are seen.
@@ -83,11 +94,15 @@ class Consumer:
         client_id: str = "penstock-consumer",
         rack_id: str = "",
         security: Security | None = None,
+        on_damaged_batch: OnDamagedBatch = "error",
+        on_skipped: Callable[[SkippedBatch], object] | None = None,
     ) -> None:
         if offset_reset not in ("earliest", "latest", "error"):
             raise ValueError(f"offset_reset is {offset_reset!r}: allowed are earliest, latest and error")
         if isolation not in ("read_uncommitted", "read_committed"):
             raise ValueError(f"isolation is {isolation!r}: allowed are read_uncommitted and read_committed")
+        if on_damaged_batch not in ("error", "skip"):
+            raise ValueError(f"on_damaged_batch is {on_damaged_batch!r}: allowed are error and skip")
         if auto_commit and group_id is None:
             raise ValueError("auto_commit needs a group_id: offsets are committed for a group")
         if group_instance_id is not None and group_id is None:
@@ -124,6 +139,9 @@ class Consumer:
             metadata_max_age_ms=metadata_max_age_ms,
             security=security,
         )
+        self._skips = on_damaged_batch == "skip"
+        self._on_skipped = on_skipped
+        self._skipped = 0
         self._started = self._closed = False
 
     async def __aenter__(self) -> Consumer:
@@ -142,7 +160,8 @@ class Consumer:
         except BaseException:
             await self._cluster.close()
             raise
-        self._polling = Polling(self._cluster, self._fetch, self._group, self._offset_reset, self._auto_commit_s)
+        skip = self._skip if self._skips else None
+        self._polling = Polling(self._cluster, self._fetch, self._group, self._offset_reset, self._auto_commit_s, skip)
         self._started = True
 
     async def close(self, *, leave: bool = True, commit: bool = True) -> None:
@@ -251,6 +270,16 @@ class Consumer:
                     return
                 raise
             yield record
+
+    @property
+    def skipped_batches(self) -> int:
+        """Damaged batches that were left out since the start."""
+        return self._skipped
+
+    def _skip(self, batch: SkippedBatch) -> None:
+        self._skipped += 1
+        if self._on_skipped is not None:
+            self._on_skipped(batch)
 
     # Positions
 

@@ -16,7 +16,7 @@ from penstock.client.errors import BrokerError, ClientError, Closed, CommitFaile
 from penstock.client.fetcher import RESET_POLICIES, Fetcher, FetchOptions, OutOfRange
 from penstock.client.membership import GroupOptions
 from penstock.client.metadata import Metadata
-from penstock.client.positions import PartitionState, Positions
+from penstock.client.positions import PartitionState, Positions, Skip
 from penstock.client.rebalancing import RebalanceListener, Rebalancing
 from penstock.client.types import OffsetAndMetadata, TopicPartition
 from penstock.wire.errors import ErrorCode
@@ -47,9 +47,10 @@ class Polling:
         group: GroupOptions | None,
         offset_reset: str,
         auto_commit_s: float | None,
+        skip: Skip | None = None,
     ) -> None:
         self.cluster, self.group, self.offset_reset = cluster, group, offset_reset
-        self.positions = Positions()
+        self.positions = Positions(skip)
         self.rebalancing: Rebalancing | None = None
         self._isolation_level = fetch.isolation_level
         self._full_bytes = fetch.partition_buffer_bytes
@@ -375,5 +376,9 @@ class Polling:
 
 
 def damaged(state: PartitionState, error: MalformedMessage) -> ClientError:
-    behind = state.batches[0][0].last_offset + 1
-    return ClientError(f"{state.tp} at offset {state.position}: {error}; seek to {behind} to go on behind the batch")
+    header = state.batches[0][0]
+    return ClientError(
+        f'cannot read topic "{state.tp.topic}", partition {state.tp.partition}, at offset {state.position}: the batch of'
+        f" offsets {header.base_offset} to {header.last_offset} is damaged: {error}; to leave such batches out, set"
+        f' on_damaged_batch="skip" (`penstock consume --on-damaged-batch skip`), or seek to {header.last_offset + 1}'
+    )

@@ -6,11 +6,11 @@ Sans-io: `fetcher` fills, `consumer` takes. A position is the offset of the next
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import islice
 
 from penstock.client.errors import ClientError, IllegalState
-from penstock.client.types import TopicPartition
+from penstock.client.types import SkippedBatch, TopicPartition
 from penstock.wire.batch import BatchHeader
 from penstock.wire.messages.fetch import AbortedTransaction
 from penstock.wire.record import Record
@@ -20,6 +20,9 @@ from penstock.wire.schema import MalformedMessage
 MAX_DECOMPRESSED_BYTES = 512 * 1024 * 1024
 """What one batch may decompress to."""
 CONTROL_ABORT = 0
+
+Skip = Callable[[SkippedBatch], object]
+"""Is told of each damaged batch that is left out."""
 
 
 class PartitionState:
@@ -32,11 +35,12 @@ class PartitionState:
     __slots__ = (
         "batches", "buffered_bytes", "committed", "error", "fetch_offset", "high_watermark", "index",
         "last_stable_offset", "log_start_offset", "paused", "position", "read_from", "read_from_until", "records",
-        "reset_to", "retry_at", "tp", "version",
+        "reset_to", "retry_at", "skip", "tp", "version",
     )  # fmt: skip
 
-    def __init__(self, tp: TopicPartition) -> None:
+    def __init__(self, tp: TopicPartition, skip: Skip | None = None) -> None:
         self.tp = tp
+        self.skip = skip
         self.position = self.fetch_offset = -1
         self.version = 0
         self.paused = False
@@ -113,7 +117,8 @@ class PartitionState:
     def advance(self) -> bool:
         """Makes `records[index]` the next record, decoding a batch where needed; False where there is none.
 
-        Raises MalformedMessage, and leaves everything as it was.
+        A batch whose records are damaged is left out where `skip` is set. Otherwise this raises MalformedMessage, and
+        leaves everything as it was.
         """
         while self.index >= len(self.records):
             if self.records:
@@ -121,7 +126,13 @@ class PartitionState:
             if not self.batches:
                 return False
             header, batch = self.batches[0]
-            decoded = list(iterate_records(batch, header, MAX_DECOMPRESSED_BYTES)) if batch else []
+            try:
+                decoded = list(iterate_records(batch, header, MAX_DECOMPRESSED_BYTES)) if batch else []
+            except MalformedMessage as e:
+                if self.skip is None:
+                    raise
+                decoded = []
+                self.skip(SkippedBatch(self.tp, header.base_offset, header.last_offset, str(e)))
             self.batches.popleft()  # only now: one that cannot be decoded stays in the way
             self.buffered_bytes -= len(batch)
             if batch:
@@ -162,9 +173,10 @@ def is_abort_marker(header: BatchHeader, batch: memoryview) -> bool:
 
 
 class Positions:
-    """The assigned partitions by name."""
+    """The assigned partitions by name. With `skip` damaged batches are left out and reported to it."""
 
-    def __init__(self) -> None:
+    def __init__(self, skip: Skip | None = None) -> None:
+        self.skip = skip
         self.states: dict[TopicPartition, PartitionState] = {}
         self._turn = 0
 
@@ -175,7 +187,7 @@ class Positions:
         for tp, state in self.states.items():
             if tp not in wanted:
                 state.version += 1  # what is under way for it will not be taken
-        self.states = {tp: self.states.get(tp) or PartitionState(tp) for tp in wanted}
+        self.states = {tp: self.states.get(tp) or PartitionState(tp, self.skip) for tp in wanted}
         return new
 
     def of(self, tp: TopicPartition) -> PartitionState:

@@ -245,8 +245,25 @@ class Sender:
             # these two are sent after the append, so that the batch may be there
             batch.maybe_written |= code in (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
             self._retry(batch, error)
+        elif answer.record_errors:
+            self._reject(batch, answer, error)
         else:
             self._give_up(batch, error)
+
+    def _reject(self, batch: Batch, answer: PartitionProduceResponse, error: BrokerError) -> None:
+        """The broker refused a batch because of some of its records: they fail, the others are sent again."""
+        messages = {
+            named.batch_index: named.batch_index_error_message or error.code.name for named in answer.record_errors
+        }
+        batch.reject(messages, error)
+        if not batch.builder.count:
+            self._give_up(batch, error)
+            return
+        self.failed_batches += 1
+        self.first_failure = self.first_failure or next(iter(batch.rejected.values()))
+        self._retry(batch, error)
+        if batch.sequence >= 0:
+            self._start_renewal()  # the sequence numbers of its records have changed
 
     def _request_failed(self, batches: list[Batch], error: ClientError) -> None:
         for batch in batches:

@@ -20,6 +20,15 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
+class SkippedBatch(NamedTuple):
+    """A damaged batch that a consumer left out, by its first and last offset."""
+
+    partition: TopicPartition
+    first_offset: int
+    last_offset: int
+    reason: str
+
+
 class RecordMetadata(NamedTuple):
     """Where a produced record is. `offset` is -1 where nobody knows (acks=0, or a duplicate the broker recognised).
 

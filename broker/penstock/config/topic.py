@@ -189,7 +189,7 @@ TOPIC_SETTINGS: dict[str, TopicSetting] = dict(
         define(
             RECORD_VALIDATION, Kind.STRING, ENDS,
             "How much of a produced batch is checked before it is stored, beside its header and CRC: ends decompresses"
-            " it, parses the first and the last record and follows the lengths of the first 32; all parses every"
+            " it, parses the first and the last record and, of up to 16, follows the lengths of all; all parses every"
             " record; none leaves damaged batches to consumers.",
             RECORD_VALIDATION, allowed=(NO_VALIDATION, ENDS, EVERY_RECORD),
         ),

@@ -98,14 +98,13 @@ def inspect_fully(batch: memoryview, header: BatchHeader, config: TopicConfig, t
 
 def check_records(data: Buffer, header: BatchHeader, config: TopicConfig, topic: str) -> Appended | None:
     """Check decompressed records as thoroughly as the topic asks. Raises MalformedMessage."""
-    contiguous = header.codec != Codec.NONE
     count, last = header.record_count, header.last_offset_delta
     if not config.cleanup_compact and config.record_validation != EVERY_RECORD:
         if config.record_validation == ENDS:
-            check_ends(data, count, last, contiguous)
+            check_ends(data, count, last)
         return None
     rejected = Rejected()
-    for index, shape in enumerate(parse_records(data, count, last, contiguous)):
+    for index, shape in enumerate(parse_records(data, count, last)):
         if config.cleanup_compact and not shape.has_key:
             rejected.add(index, NO_KEY)
     reason = f'topic "{topic}" is compacted and needs a key in each record'
@@ -137,7 +136,7 @@ def each_record(
 ) -> None:
     """Call `visit` with the index and shape of each record. Raises MalformedMessage."""
     data = decompress(header.codec, batch[HEADER_SIZE:], max_bytes)
-    for index, shape in enumerate(parse_records(data, header.record_count, header.last_offset_delta, False)):
+    for index, shape in enumerate(parse_records(data, header.record_count, header.last_offset_delta)):
         visit(index, shape)
 
 

@@ -2,8 +2,9 @@
 
 A consumer stops at a batch whose records it cannot tell apart, and stays there. Parsing every record costs a broker as
 much as everything else that it does with small records, so `check_ends` does a bounded amount of work for a batch: it
-parses the first and the last record and follows the lengths of `MAX_STEPS` others. Of a batch with up to that many
-records it therefore sees every length, of a larger one that it begins and ends with the records that belong there.
+parses the first and the last record, and follows the lengths between them where there are few. The last record of a
+larger batch is found from behind, by its offset. That tells a batch with the wrong number of records, or with something
+else than records, from a sound one; damage in the middle of a large batch is found by `parse_records` only.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ from penstock.wire.records import MAX_HEADERS, NULL
 from penstock.wire.schema import MalformedMessage
 from penstock.wire.varint import read_varlong, write_varlong
 
-MAX_PARSED = 4
+MAX_PARSED = 2
 """Batches with at most as many records have all of them parsed."""
-MAX_STEPS = 32
-"""Records whose lengths are followed from the beginning of a batch."""
-HEAD_BYTES = 32 * 1024
-"""The part of a batch that is copied to follow lengths in it."""
+MAX_STEPS = 16
+"""Batches with at most as many records have all lengths followed."""
 TAIL_BYTES = 4 * 1024
 """The part of a batch in which the last record is searched for first."""
 MAX_CANDIDATES = 32
 """Places that look like the last record's offset and are tried before the whole batch is walked."""
+SMALLEST_LENGTH = (SMALLEST_RECORD - 1) << 1
+"""The length of the smallest record as it is written."""
 MAX_VARINT_BYTES = 10
 new = tuple.__new__
 """What `RecordShape` does, without a call in Python."""
@@ -42,30 +43,25 @@ class RecordShape(NamedTuple):
     has_key: bool
 
 
-def check_ends(data: Buffer, count: int, last_offset_delta: int, contiguous: bool) -> None:
-    """Check the decompressed records `data` of a batch by a bounded number of them.
-
-    `contiguous` asks that the last record has the last offset. Raises MalformedMessage.
-    """
+def check_ends(data: Buffer, count: int, last_offset_delta: int) -> None:
+    """Check the decompressed records `data` of a batch by a bounded number of them. Raises MalformedMessage."""
     size = check_size(data, count)
     if count <= MAX_PARSED:
-        for _ in parse_records(data, count, last_offset_delta, contiguous):
+        for _ in parse_records(data, count, last_offset_delta):
             pass
         return
     first = parse(data, 0, size, 0)
     check_delta(first, 0, last_offset_delta)
-    last_start = follow_lengths(data, count)
+    last_start = find_last(data, count, first.end) if count > MAX_STEPS else None
     if last_start is None:
-        last_start = find_last(data, count, first.end)
-    if last_start is None:
-        last_start = walk_lengths(bytes(data), count)
+        last_start = walk_lengths(data if count <= MAX_STEPS else bytes(data), count)
     last = parse(data, last_start, size, count - 1)
     if last.end != size:
         raise MalformedMessage(f"{size - last.end} bytes follow the last record")
-    check_last(last, count, last_offset_delta, contiguous)
+    check_last(last, last_offset_delta)
 
 
-def parse_records(data: Buffer, count: int, last_offset_delta: int, contiguous: bool) -> Iterator[RecordShape]:
+def parse_records(data: Buffer, count: int, last_offset_delta: int) -> Iterator[RecordShape]:
     """Parse all records. Raises MalformedMessage, at the latest at the record."""
     size = check_size(data, count)
     offset = 0
@@ -78,7 +74,7 @@ def parse_records(data: Buffer, count: int, last_offset_delta: int, contiguous: 
     if offset != size:
         raise MalformedMessage(f"{size - offset} bytes follow the last record")
     assert shape is not None, "a batch has records"
-    check_last(shape, count, last_offset_delta, contiguous)
+    check_last(shape, last_offset_delta)
 
 
 def check_size(data: Buffer, count: int) -> int:
@@ -94,9 +90,8 @@ def check_delta(shape: RecordShape, index: int, last_offset_delta: int) -> None:
         raise MalformedMessage(f"record {index} has the offset {shape.offset_delta}, the last is {last_offset_delta}")
 
 
-def check_last(shape: RecordShape, count: int, last_offset_delta: int, contiguous: bool) -> None:
-    check_delta(shape, count - 1, last_offset_delta)
-    if contiguous and shape.offset_delta != last_offset_delta:
+def check_last(shape: RecordShape, last_offset_delta: int) -> None:
+    if shape.offset_delta != last_offset_delta:
         raise MalformedMessage(f"the last record has the offset {shape.offset_delta}, not {last_offset_delta}")
 
 
@@ -176,56 +171,52 @@ def parse_headers(data: Buffer, at: int, stop: int, count: int) -> int:
     return at
 
 
-def follow_lengths(data: Buffer, count: int) -> int | None:
-    """Follow the lengths of `MAX_STEPS` records; return where the last of `count` begins if it is among them.
-
-    Raises MalformedMessage for a length that cannot be right.
-    """
-    if count <= MAX_STEPS:
-        return walk_lengths(data, count)
-    head, size = bytes(data[:HEAD_BYTES]), len(data)
-    known = size if len(head) == size else len(head) - MAX_LENGTH_BYTES
-    at = 0
-    for index in range(MAX_STEPS):
-        if at >= known:
-            break
-        at = skip_length(head, at, index)
-    if at >= size:
-        raise MalformedMessage(f"the lengths of the first records lead to byte {at} of {size}")
-    return None
-
-
 def walk_lengths(data: Buffer, count: int) -> int:
     """Where the last of `count` records begins. Raises MalformedMessage where there are not exactly as many."""
-    at, start, size = 0, 0, len(data)
-    for index in range(count):
-        if at >= size:
-            raise MalformedMessage(f"{index} records where the batch claims {count}")
-        start = at
-        at = skip_length(data, at, index)
+    size = len(data)
+    start, at = step(data, 0, count, size)
     if at != size:
         raise MalformedMessage(f"{size - at} bytes follow record {count - 1}, the last that the batch claims")
     return start
 
 
-def skip_length(data: Buffer, at: int, index: int) -> int:
-    """The position behind the record at `at`, by its length alone. Raises MalformedMessage."""
-    try:
+def step(data: Buffer, at: int, count: int, size: int) -> tuple[int, int]:
+    """(where the last of `count` records begins, the position behind it), by lengths alone, from `at` on.
+
+    Lengths of one and two bytes are read in place. Raises MalformedMessage.
+    """
+    start = at
+    for index in range(count):
+        if at >= size:
+            raise MalformedMessage(f"{index} records where the batch claims {count}")
+        start = at
         low = data[at]
         if low < 0x80:
-            length, at = low, at + 1
+            at += 1 + (low >> 1)
+            if low & 1 or low < SMALLEST_LENGTH:
+                raise MalformedMessage(f"record {index} has a length that no record can have")
         else:
-            high = data[at + 1]
-            if high < 0x80:
-                length, at = low & 0x7F | high << 7, at + 2
+            high = data[at + 1] if at + 1 < size else 0x80
+            if high < 0x80 and not low & 1:
+                at += 2 + ((low & 0x7F | high << 7) >> 1)
             else:
-                signed, at = read_varlong(data, at)
-                length = signed << 1 if signed >= 0 else 1
+                at = skip_length(data, at, index)
+    if at > size:
+        raise MalformedMessage(f"record {count - 1} is cut short")
+    return start, at
+
+
+def skip_length(data: Buffer, at: int, index: int) -> int:
+    """The position behind the record at `at`, by its length of several bytes. Raises MalformedMessage."""
+    try:
+        signed, at = read_varlong(data, at)
     except IndexError:
         raise MalformedMessage(f"record {index} is cut short") from None
-    if length & 1 or length < (SMALLEST_RECORD - 1) << 1:
+    except MalformedMessage as e:
+        raise MalformedMessage(f"record {index}: {e}") from None
+    if signed < SMALLEST_RECORD - 1:
         raise MalformedMessage(f"record {index} has a length that no record can have")
-    return at + (length >> 1)
+    return at + signed
 
 
 def find_last(data: Buffer, count: int, first_size: int) -> int | None:
@@ -252,21 +243,32 @@ def find_last(data: Buffer, count: int, first_size: int) -> int | None:
 
 def record_start(data: bytes, offset_at: int, end: int) -> int | None:
     """Where a record begins whose offset stands at `offset_at` and which reaches up to `end`."""
-    for attributes_at in varint_starts(data, offset_at, MAX_VARINT_BYTES, before=1):
-        if data[attributes_at]:
-            continue
-        for start in varint_starts(data, attributes_at, MAX_LENGTH_BYTES, before=0):
-            length, _ = read_varlong(data, start)
-            if attributes_at + length == end:
+    if offset_at < 3 or data[offset_at - 1] >= 0x80:
+        return None
+    attributes_at = offset_at - 2
+    lowest = max(attributes_at - MAX_VARINT_BYTES, 1)
+    while attributes_at >= lowest:
+        if not data[attributes_at]:
+            start = length_start(data, attributes_at, end)
+            if start is not None:
                 return start
+        if data[attributes_at] < 0x80:
+            return None  # the timestamp cannot reach over a byte that ends a number
+        attributes_at -= 1
     return None
 
 
-def varint_starts(data: bytes, end: int, max_bytes: int, before: int) -> Iterator[int]:
-    """Each position, less `before`, at which a varint may begin that ends in front of `end`."""
-    if end < 1 or data[end - 1] >= 0x80:
-        return
-    for at in range(end - 1, max(end - 1 - max_bytes, before - 1), -1):
-        if at < end - 1 and data[at] < 0x80:
-            return
-        yield at - before
+def length_start(data: bytes, behind: int, end: int) -> int | None:
+    """Where a length begins that stands in front of `behind` and leads from there to `end`."""
+    if data[behind - 1] >= 0x80:
+        return None
+    start = behind - 1
+    lowest = max(behind - MAX_LENGTH_BYTES, 0)
+    while start >= lowest:
+        length, _ = read_varlong(data, start)
+        if behind + length == end:
+            return start
+        start -= 1
+        if start < 0 or data[start] < 0x80:
+            return None
+    return None

@@ -86,9 +86,12 @@ def test_sound_batches_pass(validation: str) -> None:
 
 
 async def test_damage_in_the_middle_is_found_where_every_record_is_parsed(path: DataPath) -> None:
-    record = batch_of(1)[HEADER_SIZE:]
-    middle = bytes.fromhex("0c000000010400")  # a value that is longer than its record
-    batch = assembled(bytes(record) * 100 + middle + bytes(record) * 100, 201)
+    body = bytearray(body_of(201))
+    at = -1
+    for _ in range(101):
+        at = body.index(b"some value", at + 1)
+    body[at - 1] = 0x7E  # the value is longer than its record
+    batch = assembled(bytes(body), 201)
     accepted(await path.partition("ends"), memoryview(bytearray(batch)))
     partition = await path.partition("all", penstock_record_validation="all")
     done = partition.append(batch)
