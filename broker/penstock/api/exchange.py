@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from penstock.config.addresses import join_host_port
 from penstock.log.types import LogSlice
 from penstock.wire.primitives import Buffer
 from penstock.wire.produce_alike import Likeness
@@ -55,6 +56,11 @@ class Peer:
     host: str
     port: int
 
+    @property
+    def address(self) -> str:
+        """`host:port`, an IPv6 address in brackets."""
+        return join_host_port(self.host, self.port)
+
 
 class Connection(Protocol):
     """A connection, for the dispatcher."""
@@ -81,4 +87,11 @@ class FrameHandler(Protocol):
 
 
 class ProtocolViolation(Exception):
-    """The peer does not speak the protocol, or something past our bounds; the message says what."""
+    """The peer does not speak the protocol, or something past our bounds; the message says what.
+
+    `answer` is sent before the connection is closed: an error in the protocol that the peer speaks, or nothing.
+    """
+
+    def __init__(self, message: str, answer: bytes = b"") -> None:
+        super().__init__(message)
+        self.answer = answer

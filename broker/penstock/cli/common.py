@@ -11,17 +11,17 @@ from typing import Annotated, Any, Literal, NoReturn
 import typer
 
 from penstock.client.errors import BrokerError, ClientError, ConnectionFailed, NoBrokerAvailable, UnknownTopic
-from penstock.client.metadata import parse_bootstrap
+from penstock.config.addresses import InvalidAddress, parse_bootstrap
 from penstock.wire.errors import ErrorCode
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 
 
 def check_bootstrap(servers: str) -> str:
-    """An address that is none is wrong usage."""
+    """An invalid address is a usage error."""
     try:
         parse_bootstrap(servers)
-    except ValueError as e:
+    except InvalidAddress as e:
         raise typer.BadParameter(str(e)) from None
     return servers
 

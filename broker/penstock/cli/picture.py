@@ -134,7 +134,7 @@ async def read_picture(admin: Admin) -> Picture:
 
 
 async def read_broker(admin: Admin, node: Node) -> tuple[BrokerState, list[LogDir]]:
-    address = f"{node.host}:{node.port}"
+    address = node.address
     try:
         settings = await admin.broker_configs(node.node_id, SETTINGS)
         directories = await admin.log_dirs(brokers=[node.node_id])

@@ -49,7 +49,7 @@ def show(cluster: ClusterInfo, found: dict[str, object], directories: list[LogDi
     print_table(
         ("broker", "address", "rack", "controller", "data"),
         [
-            (str(b.node_id), f"{b.host}:{b.port}", b.rack, "yes" if b.node_id == cluster.controller_id else "",
+            (str(b.node_id), b.address, b.rack, "yes" if b.node_id == cluster.controller_id else "",
              data_text(directories, b.node_id))
             for b in cluster.brokers
         ],

@@ -14,6 +14,7 @@ import typer
 
 from penstock.cli import up_checks
 from penstock.cli.root import make_app
+from penstock.config.addresses import InvalidAddress, parse_host
 from penstock.config.options import DEFAULT_DATA_DIR, DEFAULT_HOST, DEFAULT_HTTP_PORT, DEFAULT_PORT, UpOptions
 
 app = make_app()
@@ -39,6 +40,14 @@ def parse_settings(pairs: list[str]) -> dict[str, str]:
     return settings
 
 
+def check_host_option(host: str) -> str:
+    """The host without brackets. An invalid one is a usage error."""
+    try:
+        return parse_host(host)
+    except InvalidAddress as e:
+        raise typer.BadParameter(str(e)) from None
+
+
 @app.command()
 def up(
     data: Annotated[
@@ -46,12 +55,15 @@ def up(
     ] = DEFAULT_DATA_DIR,
     host: Annotated[
         str,
-        typer.Option(help="The address to listen on; 0.0.0.0 for all (nobody has to log in: mind who can reach it)."),
+        typer.Option(
+            help="The address to listen on; 0.0.0.0 for all (nobody has to log in: mind who can reach it).",
+            callback=check_host_option,
+        ),
     ] = DEFAULT_HOST,
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="The port for clients; 0 picks a free one.")
     ] = DEFAULT_PORT,
-    http_host: Annotated[str, typer.Option(help="The address for HTTP.")] = DEFAULT_HOST,
+    http_host: Annotated[str, typer.Option(help="The address for HTTP.", callback=check_host_option)] = DEFAULT_HOST,
     http_port: Annotated[
         int,
         typer.Option(min=-1, max=65535, help="The port for health and metrics; 0 picks a free one, -1 serves none."),

@@ -24,9 +24,10 @@ from penstock.client.errors import (
     UnknownTopic,
     check,
 )
-from penstock.client.metadata import Metadata, merge, parse_bootstrap
+from penstock.client.metadata import Metadata, merge
 from penstock.client.security import Security
 from penstock.client.types import Node, TopicInfo
+from penstock.config.addresses import parse_bootstrap
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from penstock.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
@@ -62,7 +63,9 @@ class Cluster:
         auto_create_topics: bool = False,
         security: Security | None = None,
     ) -> None:
-        self.addresses = parse_bootstrap(bootstrap)
+        has_tls = security is not None and security.tls is not None
+        has_sasl = security is not None and security.sasl is not None
+        self.addresses = parse_bootstrap(bootstrap, has_tls=has_tls, has_sasl=has_sasl)
         self.client_id = client_id
         self.request_timeout_ms = request_timeout_ms
         self.connect_timeout_ms = connect_timeout_ms

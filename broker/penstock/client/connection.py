@@ -19,6 +19,7 @@ from penstock.client.authentication import authenticate
 from penstock.client.errors import ConnectionFailed, RequestTimedOut, TlsFailed, UnsupportedByBroker
 from penstock.client.frames import FrameReader, request_frame, response_body
 from penstock.client.security import Sasl
+from penstock.config.addresses import join_host_port
 from penstock.wire import codec
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -99,7 +100,7 @@ class Connection(asyncio.BufferedProtocol):
         key, versions beyond which none is spoken though both sides know them.
         """
         loop = asyncio.get_running_loop()
-        address = f"{host}:{port}"
+        address = join_host_port(host, port)
         connected = False
         try:
             async with asyncio.timeout(connect_timeout_ms / 1000):
@@ -131,6 +132,8 @@ class Connection(asyncio.BufferedProtocol):
             raise ConnectionFailed(f"{address}: {os.strerror(e.errno) if e.errno else 'closed'}{hint}") from None
         except OSError as e:
             raise ConnectionFailed(f"{address}: {os.strerror(e.errno) if e.errno and e.errno > 0 else e}") from None
+        except (UnicodeError, OverflowError) as e:  # a host or port that a broker advertises and nobody can resolve
+            raise ConnectionFailed(f"{address}: not a valid address: {e}; correct advertised.listeners") from None
 
     @property
     def closed(self) -> bool:

@@ -9,6 +9,7 @@ import struct
 from collections.abc import Iterator
 
 from penstock.wire import codec
+from penstock.wire.foreign import ForeignProtocol, foreign_protocol
 from penstock.wire.schema import MalformedMessage, Payload
 from penstock.wire.varint import read_uvarint
 
@@ -17,8 +18,12 @@ RECEIVE_SIZE = 256 * 1024
 GROWTH = 8
 """How much larger a frame's buffer gets at a time; each time copies what has come."""
 SIZE = struct.Struct(">i")
-TLS_ALERT = 0x1503
-"""How a record begins with which TLS turns away what is no TLS: content type, and the first byte of the version."""
+FOREIGN = {
+    ForeignProtocol.HTTP: "the port answers in HTTP; give the port of a Kafka listener (9092 by default)",
+    ForeignProtocol.TLS: "the broker answers in TLS: this is a TLS port, and the connection was made without TLS;"
+    " configure TLS, or give the port of a listener without it",
+    ForeignProtocol.SSH: "the port answers in SSH; give the port of a Kafka listener (9092 by default)",
+}
 REQUEST_HEAD = struct.Struct(">ihhih")
 
 
@@ -85,10 +90,11 @@ class FrameReader:
 
 
 def misplaced(size: int, max_frame_bytes: int) -> str:
-    """What a length that cannot be one means: the first bytes may be those of another protocol."""
-    if size >> 16 == TLS_ALERT:
-        return "the broker answers in TLS: this is a TLS port, and the connection was made without TLS"
-    return f"a response of {size} bytes, allowed are {max_frame_bytes}"
+    """Describe a length that cannot be one: the first bytes may be those of another protocol."""
+    foreign = foreign_protocol(size)
+    if foreign is not None:
+        return FOREIGN[foreign]
+    return f"a response of {size} bytes, allowed are {max_frame_bytes}; does a Kafka broker listen on this port?"
 
 
 def request_frame(request: Payload, version: int, correlation_id: int, client_id: bytes) -> bytearray:

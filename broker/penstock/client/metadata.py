@@ -71,24 +71,3 @@ def topic_info(topic: MetadataResponseTopic, old: TopicInfo | None) -> TopicInfo
             info = replace(info, leader=before.leader, leader_epoch=before.leader_epoch)
         partitions[p.partition_index] = info
     return TopicInfo(topic.name or "", topic.topic_id, topic.is_internal, partitions)
-
-
-def parse_bootstrap(servers: str | Iterable[str]) -> list[tuple[str, int]]:
-    """`host:port,host:port` (port 9092 where there is none, IPv6 in brackets) as pairs. Raises ValueError."""
-    parts = servers.split(",") if isinstance(servers, str) else list(servers)
-    found = [parse_address(part.strip()) for part in parts if part.strip()]
-    if not found:
-        raise ValueError("no bootstrap address: give host:port, or several with commas")
-    return found
-
-
-def parse_address(text: str) -> tuple[str, int]:
-    host, port = text, "9092"
-    if text.startswith("["):
-        host, _, rest = text[1:].partition("]")
-        port = rest.removeprefix(":") or port
-    elif text.count(":") == 1:
-        host, _, port = text.partition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise ValueError(f"{text!r} is no address: write host:port, such as 127.0.0.1:9092")
-    return host, int(port)

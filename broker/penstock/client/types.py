@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
 
+from penstock.config.addresses import join_host_port
+
 Headers = Sequence[tuple[str, bytes | None]]
 
 
@@ -79,7 +81,12 @@ class Node:
     rack: str | None = None
 
     def __str__(self) -> str:
-        return f"{self.host}:{self.port} (node {self.node_id})"
+        return f"{self.address} (node {self.node_id})"
+
+    @property
+    def address(self) -> str:
+        """`host:port`, an IPv6 address in brackets."""
+        return join_host_port(self.host, self.port)
 
 
 @dataclass(frozen=True, slots=True)

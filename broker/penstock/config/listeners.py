@@ -5,9 +5,18 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from penstock.config.definition import InvalidSetting, shown
+from penstock.config.addresses import (
+    InvalidAddress,
+    check_host,
+    check_port,
+    join_host_port,
+    quoted,
+    split_port,
+    split_scheme,
+)
+from penstock.config.definition import InvalidSetting
 
-LISTENER = re.compile(r"([A-Za-z0-9_]{1,64})://(\[[0-9A-Fa-f:.%]+\]|[^\[\]/:@\s]*):([0-9]{1,5})")
+LISTENER_NAME = re.compile(r"[A-Z0-9_]{1,64}")
 ANY_ADDRESS = ("", "0.0.0.0", "::")  # noqa: S104
 MAX_LISTENERS = 32
 
@@ -21,20 +30,20 @@ class ListenerAddress:
     port: int
 
     def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.name}://{host}:{self.port}"
+        return f"{self.name}://{join_host_port(self.host, self.port)}"
 
 
 def parse_listeners(text: str, setting: str = "listeners") -> list[ListenerAddress]:
-    """Raises `InvalidSetting`, which names `setting`. An empty host means all addresses."""
-    found: list[ListenerAddress] = []
-    for part in text.split(","):
-        match = LISTENER.fullmatch(part.strip())
-        if match is None or int(match[3]) > 65535:
-            raise InvalidSetting(
-                f"invalid listener {shown(part.strip())} in {setting}: it must be NAME://host:port, port 0 to 65535"
-            )
-        found.append(ListenerAddress(match[1].upper(), match[2].strip("[]"), int(match[3])))
+    """Raises `InvalidSetting`, which names `setting`. An empty host means all addresses.
+
+    Empty entries, as a trailing comma leaves, are skipped.
+    """
+    try:
+        found = [parse_listener(part.strip(), setting) for part in text.split(",") if part.strip()]
+    except InvalidAddress as e:
+        raise InvalidSetting(str(e)) from None
+    if not found:
+        raise InvalidSetting(f"invalid {setting} {quoted(text)}: no listener is given; write NAME://host:port")
     if len(found) > MAX_LISTENERS:
         raise InvalidSetting(f"{setting} names {len(found)} listeners: at most {MAX_LISTENERS}")
     names = [listener.name for listener in found]
@@ -45,6 +54,19 @@ def parse_listeners(text: str, setting: str = "listeners") -> list[ListenerAddre
     if setting == "listeners" and len(set(ports)) < len(ports):
         raise InvalidSetting(f"two listeners have the same address in {setting}: {text}")
     return found
+
+
+def parse_listener(text: str, setting: str) -> ListenerAddress:
+    """One listener of `setting`. Raises `InvalidAddress`."""
+    what = f"invalid listener {quoted(text)} in {setting}"
+    name, address = split_scheme(text)
+    if not LISTENER_NAME.fullmatch(name):
+        why = "a name has only letters, digits and '_'" if name else "the listener's name is missing"
+        raise InvalidAddress(f"{what}: {why}; write NAME://host:port, such as PLAINTEXT://0.0.0.0:9092")
+    host, port = split_port(address, what)
+    if port is None:
+        raise InvalidAddress(f"{what}: the port is missing; write NAME://host:port, port 0 to 65535")
+    return ListenerAddress(name, check_host(host, what) if host else "", check_port(port, what, lowest=0))
 
 
 def advertised(listeners: list[ListenerAddress], given: str | None, hostname: str) -> list[ListenerAddress]:

@@ -14,6 +14,7 @@ from uuid import UUID, uuid4
 
 import msgspec
 
+from penstock.config.addresses import join_host_port
 from penstock.control.keep_alive import KeepAlive
 from penstock.control.members import LeavingRecord, leaving_key, next_past, past_key, read_past
 from penstock.control.showing import Shown
@@ -256,7 +257,7 @@ class Registration:
         where = ""
         with suppress(BadRecord):
             theirs = decode(BrokerRecord, entry.key, entry.value)
-            where = "".join(f" at {e.host}:{e.port}" for e in theirs.endpoints[:1])
+            where = "".join(f" at {join_host_port(e.host, e.port)}" for e in theirs.endpoints[:1])
         return DuplicateBroker(
             f"broker {broker_id} is running already{where}, with another data directory: give this broker another id"
             " (node.id), or stop the other one first"

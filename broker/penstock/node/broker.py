@@ -32,7 +32,7 @@ from penstock.node.full_disk import despite_full_disk
 from penstock.node.handlers import Parts, make_dispatcher
 from penstock.node.outside import Outside, OwnStore
 from penstock.node.parts import DirSizes, Hosted
-from penstock.node.settings import StartError, listeners_of, load_config, server_limits
+from penstock.node.settings import StartError, given_advertised, listeners_of, load_config, server_limits
 from penstock.replica.manager import ReplicaManager
 from penstock.replica.producer_state import ProducerState
 from penstock.runtime import logging
@@ -236,8 +236,7 @@ class Node:
         cluster = self.cluster
 
         def endpoints_of(bound: list[ListenerAddress]) -> list[Endpoint]:
-            given = ",".join(self.options.advertise) or self.config.advertised_listeners
-            published = advertised(bound, given, socket.gethostname())
+            published = advertised(bound, given_advertised(self.options, self.config), socket.gethostname())
             note_identity(self.config, bound, published)
             return [Endpoint(a.name, a.host, a.port) for a in published]
 

@@ -10,6 +10,7 @@ import signal
 import sys
 from contextlib import suppress
 
+from penstock.config.addresses import join_host_port
 from penstock.config.listeners import ListenerAddress
 from penstock.config.options import UpOptions
 from penstock.node.broker import Node
@@ -22,6 +23,8 @@ GC_THRESHOLDS = (50_000, 10, 5)
 """Little here is cyclic garbage, and the default would look through all objects far too often. The oldest generation
 counts as due after 2.5 million objects more than there were (some 250 MB), and is collected if it has also grown by a
 quarter; a threshold of 100 there would mean 50 million, that is never."""
+ANY_HOST = "localhost"
+"""Printed as the host of a listener on all addresses."""
 RETURN_S = 1.0
 """Between two attempts to come back into the cluster."""
 
@@ -63,8 +66,8 @@ async def serve(node: Node) -> None:
         return
     listeners, http_port = begun
     first = listeners[0]
-    http = "off" if http_port is None else f"{node.options.http_host}:{http_port}"
-    print(f"ready kafka={first.host}:{first.port} http={http}", flush=True)  # noqa: T201
+    http = "off" if http_port is None else join_host_port(node.options.http_host or ANY_HOST, http_port)
+    print(f"ready kafka={join_host_port(first.host or ANY_HOST, first.port)} http={http}", flush=True)  # noqa: T201
     settle_memory()
     while await ended(stop, node.lost):
         log.warning("the broker leaves and comes back as a new incarnation", reason=node.lost_reason)

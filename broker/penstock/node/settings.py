@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Mapping
 
 from penstock.config import sources
+from penstock.config.addresses import InvalidAddress, parse_host
 from penstock.config.broker import BrokerConfig
 from penstock.config.definition import InvalidSetting
-from penstock.config.listeners import ListenerAddress, parse_listeners
+from penstock.config.listeners import ListenerAddress, advertised, parse_listeners
 from penstock.config.options import UpOptions
 from penstock.runtime.linux import raise_descriptor_limit
 from penstock.server.limits import ServerLimits
@@ -46,15 +48,26 @@ def load_config(options: UpOptions, environment: Mapping[str, str]) -> BrokerCon
 
 
 def listeners_of(options: UpOptions, config: BrokerConfig) -> list[ListenerAddress]:
-    """Where to listen: what the command line says, else the settings, else one listener on its host and port."""
+    """Return where to listen: the command line's listeners, else the settings', else one on its host and port.
+
+    Checks what is advertised for them, too. Raises StartError.
+    """
     try:
         if options.listeners:
-            return parse_listeners(",".join(options.listeners))
-        if config.listeners:
-            return parse_listeners(config.listeners)
-    except InvalidSetting as e:
+            listeners = parse_listeners(",".join(options.listeners))
+        elif config.listeners:
+            listeners = parse_listeners(config.listeners)
+        else:
+            listeners = [ListenerAddress(DEFAULT_LISTENER, parse_host(options.host), options.port)]
+        advertised(listeners, given_advertised(options, config), socket.gethostname())
+    except (InvalidSetting, InvalidAddress) as e:
         raise StartError(str(e)) from e
-    return [ListenerAddress(DEFAULT_LISTENER, options.host, options.port)]
+    return listeners
+
+
+def given_advertised(options: UpOptions, config: BrokerConfig) -> str | None:
+    """What is to be advertised, as text; None where nothing is given."""
+    return ",".join(options.advertise) or config.advertised_listeners
 
 
 def server_limits(config: BrokerConfig) -> ServerLimits:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import struct
 
 from penstock.api.exchange import ProtocolViolation
+from penstock.wire.foreign import ForeignProtocol, foreign_protocol
 
 SHARED_BYTES = 1 << 20
 SMALL_BYTES = 64 << 10
@@ -22,6 +23,22 @@ RETAINED_BYTES = 8 << 20
 LARGEST_RETAINED = 4 << 20
 TRUSTED_BYTES = 64 << 20
 SIZE = struct.Struct(">i")
+HTTP_ON_KAFKA_PORT = "the client speaks HTTP, and this is the port for Kafka clients"
+HTTP_BODY = b"This is a port for Kafka clients. Health and metrics are on the HTTP port (8080 by default).\n"
+HTTP_ANSWER = (
+    b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n"
+    b"Content-Length: %d\r\n\r\n%b" % (len(HTTP_BODY), HTTP_BODY)
+)
+
+
+def violation(size: int, most_bytes: int) -> ProtocolViolation:
+    """The error for a length that cannot be one: the first bytes may be those of another protocol."""
+    foreign = foreign_protocol(size)
+    if foreign is ForeignProtocol.HTTP:
+        return ProtocolViolation(HTTP_ON_KAFKA_PORT, HTTP_ANSWER)
+    if foreign is not None:
+        return ProtocolViolation(f"the client speaks {foreign.value}, and this listener speaks Kafka without TLS")
+    return ProtocolViolation(f"a request claims {size} bytes: 0 to {most_bytes} are taken (socket.request.max.bytes)")
 
 
 class BufferPool:
@@ -131,8 +148,7 @@ class FrameReader:
         assert view is not None, "bytes are available, so they are somewhere"
         (size,) = SIZE.unpack_from(view, start - 4)
         if not 0 <= size <= self.most_bytes:
-            most = self.most_bytes
-            raise ProtocolViolation(f"a request claims {size} bytes: 0 to {most} are taken (socket.request.max.bytes)")
+            raise violation(size, self.most_bytes)
         stop = start + size
         if stop > self.end:
             self.needed = size + 4

@@ -158,9 +158,9 @@ class ServerConnection(asyncio.BufferedProtocol):
                 if reader.start == reader.end and self.head is None and self.unsent_bytes <= limits.max_unsent_bytes:
                     break  # nothing is left, and nothing is owed
         except ProtocolViolation as e:
-            self.violation(str(e))
+            self.violation(str(e), e.answer)
         except Exception as e:
-            log.error("a request failed", peer=f"{self.peer.host}:{self.peer.port}", exc_info=e)
+            log.error("a request failed", peer=self.peer.address, exc_info=e)
             self.close(CloseReason.FAILED)
         finally:
             self.dispatching = False
@@ -181,8 +181,12 @@ class ServerConnection(asyncio.BufferedProtocol):
             or self.unsent_bytes > limits.max_unsent_bytes
         )
 
-    def violation(self, message: str) -> None:
+    def violation(self, message: str, answer: bytes = b"") -> None:
+        """Closes the connection. `answer`, in the client's own protocol, is sent if nothing else is due before it."""
         self.hub.complain("a client broke the protocol", self.peer, message)
+        if answer and self.head is None and not self.lost:
+            self.ready.append(answer)
+            self.unsent_bytes += len(answer)
         self.close(CloseReason.VIOLATION)
 
     def open_exchange(self) -> PendingExchange:
@@ -247,7 +251,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def on_send_failed(self, error: OSError, reading: bool) -> None:
         if reading:
-            log.error("records could not be sent", peer=f"{self.peer.host}:{self.peer.port}", error=str(error))
+            log.error("records could not be sent", peer=self.peer.address, error=str(error))
         self.reason = self.reason or (CloseReason.FAILED if reading else CloseReason.PEER)
         self.transport.abort()
 

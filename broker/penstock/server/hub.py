@@ -131,4 +131,4 @@ class Hub:
             self.complaints, self.period_ends = 0, now + PERIOD_S
         self.complaints += 1
         if self.complaints <= COMPLAINTS_PER_PERIOD:
-            log.warning(event, listener=peer.listener, peer=f"{peer.host}:{peer.port}", why=why)
+            log.warning(event, listener=peer.listener, peer=peer.address, why=why)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from uuid import UUID
 
-import pytest
-
 from penstock.client.backoff import Backoff
-from penstock.client.metadata import Metadata, merge, parse_bootstrap
+from penstock.client.metadata import Metadata, merge
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.metadata import (
     MetadataResponse,
@@ -24,26 +22,6 @@ def answer(leader: int, epoch: int, *, error: int = 0, topic_id: int = 1) -> Met
     )
     brokers = [MetadataResponseBroker(node_id=n, host="h", port=1) for n in (0, 1)]
     return MetadataResponse(brokers=brokers, topics=[topic])
-
-
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("a:1", [("a", 1)]),
-        ("a", [("a", 9092)]),
-        ("a:1, b:2", [("a", 1), ("b", 2)]),
-        ("[::1]:7", [("::1", 7)]),
-        ("[::1]", [("::1", 9092)]),
-    ],
-)
-def test_bootstrap_addresses_are_read(text: str, found: list[tuple[str, int]]) -> None:
-    assert parse_bootstrap(text) == found
-
-
-@pytest.mark.parametrize("text", ["", ",", "a:b", "a:0", "a:70000", ":9092"])
-def test_what_is_no_address_is_refused_with_an_example(text: str) -> None:
-    with pytest.raises(ValueError, match="host:port"):
-        parse_bootstrap(text)
 
 
 def test_an_older_leader_epoch_does_not_replace_a_newer_one() -> None:

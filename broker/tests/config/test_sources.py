@@ -116,14 +116,13 @@ def test_listeners_have_names_hosts_and_ports() -> None:
         "A://h:65536",
         "A://h:-1",
         "A:/h:1",
-        "A://h:1,",
         "A B://h:1",
         "A://u@h:1",
         "A://h:1/x",
     ],
 )
 def test_what_is_no_listener_is_refused(text: str) -> None:
-    with pytest.raises(InvalidSetting, match="NAME://host:port"):
+    with pytest.raises(InvalidSetting, match=r"invalid listeners? "):
         parse_listeners(text)
 
 

@@ -25,9 +25,8 @@ FAILED, USAGE = 1, 2
 async def node_error(data: Path, **options: object) -> str:
     """Why a node in this process does not start there; it must leave the directory to the next one."""
     fields: dict[str, object] = {"data_dir": str(data), "port": 0, "http_port": None, **options}
-    node = Node(UpOptions(**fields), {}, System())  # type: ignore[arg-type]
     with pytest.raises(StartError) as caught:
-        await node.start()
+        await Node(UpOptions(**fields), {}, System()).start()  # type: ignore[arg-type]
     return str(caught.value)
 
 

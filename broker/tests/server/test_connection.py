@@ -11,6 +11,7 @@ import pytest
 from server_kit import Desk, Run, echo, framed, serving, until
 
 from penstock.api.exchange import Connection, Exchange, ProtocolViolation
+from penstock.server.buffers import violation
 from penstock.server.limits import ServerLimits
 from penstock.server.stats import CloseReason
 
@@ -185,6 +186,35 @@ def test_an_impossible_frame_length_closes_the_connection(run: Run, size: int) -
             assert service.server.stats.closed[CloseReason.VIOLATION] == 1
 
     run(scenario())
+
+
+@pytest.mark.parametrize("request_line", [b"GET /metrics HTTP/1.1", b"POST / HTTP/1.1", b"HEAD / HTTP/1.0"])
+def test_an_http_client_is_told_that_it_speaks_to_a_kafka_port(run: Run, request_line: bytes) -> None:
+    async def scenario() -> None:
+        desk = Desk(echo)
+        async with serving(desk) as service:
+            client = await service.connect()
+            client.writer.write(request_line + b"\r\nHost: localhost\r\n\r\n")
+            head, _, body = (await client.closed()).partition(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 400 Bad Request\r\n")
+            assert f"Content-Length: {len(body)}".encode() in head.split(b"\r\n")
+            assert b"port for Kafka clients" in body
+            assert service.server.stats.closed[CloseReason.VIOLATION] == 1
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("first", "why"),
+    [
+        (b"GET ", "the client speaks HTTP"),
+        (b"\x16\x03\x01\x02", "the client speaks TLS"),
+        (b"\x7f\0\0\0", "0 to 1048576"),
+    ],
+)
+def test_a_length_that_is_another_protocol_is_told_by_its_name(first: bytes, why: str) -> None:
+    (size,) = struct.unpack(">i", first)
+    assert why in str(violation(size, 1 << 20))
 
 
 def test_a_handler_that_is_told_nonsense_ends_the_connection_behind_earlier_answers(run: Run) -> None:

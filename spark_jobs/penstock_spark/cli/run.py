@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from penstock.config.addresses import join_host_port
 from penstock_spark.cli.common import ExitCode, fail
 from penstock_spark.cli.showing import Lines, Terminal
 from penstock_spark.jobs import java, leftovers
@@ -130,7 +131,8 @@ def serving(job: Job, figures: Figures) -> Iterator[None]:
     try:
         close = figures.serve(job.metrics)
     except OSError as e:
-        fail(f"metrics cannot be served on {job.metrics.host}:{job.metrics.port}: {e.strerror}", ExitCode.USAGE)
+        address = join_host_port(job.metrics.host, job.metrics.port)
+        fail(f"metrics cannot be served on {address}: {e.strerror}", ExitCode.USAGE)
     try:
         yield
     finally:

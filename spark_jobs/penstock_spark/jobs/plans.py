@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from penstock.config.addresses import join_host_port
 from penstock_spark.jobs import references
 from penstock_spark.jobs.kinds import (
     Aggregate,
@@ -229,7 +230,7 @@ def running(job: StreamJob) -> list[tuple[str, str]]:
     if not isinstance(job, Backfill):
         lines.append(("progress", f"committed offsets of group {group(job)}"))
     if job.metrics is not None:
-        lines.append(("metrics", f"http://{job.metrics.host}:{job.metrics.port}/metrics"))
+        lines.append(("metrics", f"http://{join_host_port(job.metrics.host, job.metrics.port)}/metrics"))
     return lines
 
 

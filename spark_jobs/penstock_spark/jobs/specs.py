@@ -12,6 +12,7 @@ from typing import Literal
 
 import msgspec
 
+from penstock.config.addresses import InvalidAddress, parse_bootstrap, parse_host
 from penstock_spark.jobs.problems import FieldError
 from penstock_spark.jobs.references import AsWritten, Resolved
 from penstock_spark.jobs.scalars import Duration, Size, Sql
@@ -164,14 +165,16 @@ class Source(Spec, frozen=True, kw_only=True):
 
 
 def check_brokers(brokers: str, field: str = "brokers") -> None:
-    for address in brokers.split(","):
-        host, colon, port = address.strip().rpartition(":")
-        if not host or not colon or not port.isdigit() or not 0 < int(port) < 65_536:
-            raise FieldError(field, f"{address.strip()!r} is no address: write host:port, several with commas between")
+    """Whether a prefix such as SSL:// fits the options is checked when the job starts. Raises `FieldError`."""
+    try:
+        addresses(brokers)
+    except InvalidAddress as e:
+        raise FieldError(field, str(e)) from None
 
 
-def addresses(brokers: str) -> set[str]:
-    return {address.strip().lower() for address in brokers.split(",")}
+def addresses(brokers: str) -> set[tuple[str, int]]:
+    """Hosts in lower case, and ports. Raises `InvalidAddress`."""
+    return {(host.lower(), port) for host, port in parse_bootstrap(brokers, has_tls=True, has_sasl=True)}
 
 
 def check_no_circle(source: Source, brokers: str, topic: str | None, field: str) -> None:
@@ -242,6 +245,10 @@ class Metrics(Spec, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not 0 <= self.port < 65_536:
             raise FieldError("port", f"{self.port} is no port")
+        try:
+            parse_host(self.host)
+        except InvalidAddress as e:
+            raise FieldError("host", str(e)) from None
 
 
 class Progress(Spec, frozen=True, kw_only=True):

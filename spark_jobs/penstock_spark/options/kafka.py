@@ -5,9 +5,9 @@ Called by `source` and `sink`, which add what only one of them has.
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
+from penstock.config.addresses import InvalidAddress, join_host_port, parse_bootstrap
 from penstock_spark.model.connection import Connection
 from penstock_spark.model.errors import InvalidOption
 from penstock_spark.options.security import take_security
@@ -33,7 +33,6 @@ COMMON = (
     "kafka.ssl.key.password",
     "kafka.ssl.endpoint.identification.algorithm",
 )
-_ADDRESS = re.compile(r"(?:[A-Za-z0-9_+]{1,64}://)?(\[[0-9A-Fa-f:.%]{2,64}\]|[^\s:,\[\]/]{1,255}):([0-9]{1,5})")
 MAX_TIMEOUT_MS = 2**31 - 1
 
 
@@ -43,7 +42,7 @@ def take_connection(options: Options, give_up_ms: int) -> Connection:
     if bootstrap is None:
         raise InvalidOption(f"option {BOOTSTRAP!r} is needed: host:port of one broker or, with commas between, several")
     tls, sasl = take_security(options)
-    usual = Connection(addresses(bootstrap))
+    usual = Connection(addresses(bootstrap, has_tls=tls is not None, has_sasl=sasl is not None))
     return replace(
         usual,
         tls=tls,
@@ -55,12 +54,10 @@ def take_connection(options: Options, give_up_ms: int) -> Connection:
     )
 
 
-def addresses(text: str) -> str:
+def addresses(text: str, *, has_tls: bool = False, has_sasl: bool = False) -> str:
     """Checked, and without blanks and protocol, so that the same brokers make the same connection."""
-    found: list[str] = []
-    for one in text.split(","):
-        matched = _ADDRESS.fullmatch(one.strip())
-        if matched is None or not 0 < int(matched[2]) < 65536:
-            raise InvalidOption(f"option {BOOTSTRAP!r} is host:port[,host:port ...]; {one.strip()!r} is not host:port")
-        found.append(f"{matched[1]}:{matched[2]}")
-    return ",".join(found)
+    try:
+        found = parse_bootstrap(text, has_tls=has_tls, has_sasl=has_sasl)
+    except InvalidAddress as e:
+        raise InvalidOption(f"option {BOOTSTRAP!r}: {e}") from None
+    return ",".join(join_host_port(host, port) for host, port in found)

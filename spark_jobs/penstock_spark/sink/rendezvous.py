@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from penstock.client.metadata import parse_bootstrap
+from penstock.config.addresses import parse_bootstrap
 from penstock_spark.model.errors import InvalidOption
 from penstock_spark.sink.driver import Driver
 from penstock_spark.sink.messages import Ping

@@ -8,6 +8,7 @@ import contextlib
 import socket
 from dataclasses import dataclass
 
+from penstock.config.addresses import join_host_port
 from penstock_spark.model.errors import PenstockSparkError
 from penstock_spark.sink.attempts import BatchDiffers, BatchFailed
 from penstock_spark.sink.messages import (
@@ -51,7 +52,12 @@ class Endpoint:
     token: bytes
 
     def __repr__(self) -> str:
-        return f"Endpoint({self.host}:{self.port})"
+        return f"Endpoint({self.address})"
+
+    @property
+    def address(self) -> str:
+        """`host:port`, an IPv6 address in brackets."""
+        return join_host_port(self.host, self.port)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +86,7 @@ def ask(endpoint: Endpoint, request: Request, timeout_s: float) -> Result:
                     return checked(answer.result)
                 checked(answer.result)
     except (OSError, MalformedFrame) as e:
-        raise ServiceUnreachable(f"the transaction service at {endpoint.host}:{endpoint.port}: {e}") from e
+        raise ServiceUnreachable(f"the transaction service at {endpoint.address}: {e}") from e
 
 
 def _exactly(sock: socket.socket, count: int) -> bytes:
@@ -119,7 +125,7 @@ class TaskSession:
                 reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port)
         except (OSError, TimeoutError) as e:
             raise ServiceUnreachable(
-                f"the transaction service of the driver cannot be reached at {endpoint.host}:{endpoint.port} ({e}): "
+                f"the transaction service of the driver cannot be reached at {endpoint.address} ({e}): "
                 "PENSTOCK_SPARK_SERVICE_HOST and PENSTOCK_SPARK_SERVICE_PORT in the driver's environment say at which "
                 "address the executors reach it"
             ) from e
@@ -166,7 +172,7 @@ class TaskSession:
             raise self._unreachable(f"did not answer ({about}) within {limit_s:.0f} s") from None
 
     def _unreachable(self, why: str) -> ServiceUnreachable:
-        return ServiceUnreachable(f"the transaction service at {self._endpoint.host}:{self._endpoint.port} {why}")
+        return ServiceUnreachable(f"the transaction service at {self._endpoint.address} {why}")
 
     def _send(self, request: Request) -> asyncio.Future[Result]:
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()

@@ -63,7 +63,12 @@ def test_a_file_becomes_a_job_with_defaults() -> None:
         ("topics: [flights]", "topics: [a b]", "5:11: source.topics: 'a b' is no topic's name"),
         ("topics: [flights]", "topics: []", "5:11: source.topics: exactly one of topics, pattern"),
         ("topics: [flights]", "topics: [[a]]", "5:12: source.topics[0]: text is wanted, not a list"),
-        ("localhost:9092", "localhost", "4:12: source.brokers: 'localhost' is no address: write host:port"),
+        (
+            "localhost:9092",
+            "localhost:0",
+            '4:12: source.brokers: invalid bootstrap server "localhost:0": the port',
+        ),
+        ("localhost:9092", "::1:9092", '4:12: source.brokers: invalid bootstrap server "::1:9092": an IPv6 address'),
         ("localhost:9092", "{a: b}", "4:12: source.brokers: text is wanted, not a mapping"),
         ("checkpoint: state/flights\n", "", "1:1: checkpoint: is missing"),
         ("checkpoint: state/flights", "checkpoint: ' '", "6:13: checkpoint: a path is wanted"),
@@ -291,7 +296,7 @@ def test_set_puts_a_value_over_what_the_file_says_and_says_itself_where_it_is_wr
     assert isinstance(found, Archive)
     assert (found.source.topics, found.to.path) == (["a", "b"], "elsewhere")
     assert found.trigger.every == Duration(5_000)
-    assert problems(GOOD, "source.brokers=x")[0].startswith("--set source.brokers:1:1: source.brokers: 'x' is no")
+    assert problems(GOOD, "source.brokers=x:y")[0].startswith("--set source.brokers:1:1: source.brokers: invalid boot")
     assert "write --set key.key=value" in problems(GOOD, "source.brokers")[0]
     assert "name is no mapping" in problems(GOOD, "name.x=1")[0]
 

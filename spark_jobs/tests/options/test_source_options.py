@@ -228,7 +228,9 @@ def test_brokers_and_topics_are_needed(given: dict[str, str]) -> None:
         SourceOptions.parse(given, streaming=False)
 
 
-@pytest.mark.parametrize("value", ["a", "a:", ":1", "a:0", "a:65536", "a:1,,b:2", "a b:1", "a:1;b:2"])
+@pytest.mark.parametrize(
+    "value", ["a:", ":1", "a:0", "a:65536", ",", "a b:1", "a:1;b:2", "::1:9092", "SSL://a:1", "http://a:1"]
+)
 def test_addresses_that_are_none(value: str) -> None:
     with pytest.raises(InvalidOption, match=r"kafka\.bootstrap\.servers"):
         stream(**{"kafka.bootstrap.servers": value})

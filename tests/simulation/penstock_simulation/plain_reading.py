@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from penstock.client import ClientError, ErrorCode
 from penstock.client.connection import Connection
-from penstock.client.metadata import parse_bootstrap
+from penstock.config.addresses import parse_bootstrap
 from penstock.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from penstock.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from penstock.wire.records import iterate_batches, iterate_records

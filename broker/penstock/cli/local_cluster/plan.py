@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from penstock.cli.up_checks import ETCD_FLAGS
+from penstock.config.addresses import join_host_port
 from penstock.config.options import UpOptions
 
 LISTENER = "PLAINTEXT"
@@ -67,7 +68,7 @@ class LocalCluster:
 
 
 def listener(host: str, port: int) -> str:
-    return f"{LISTENER}://[{host}]:{port}" if ":" in host else f"{LISTENER}://{host}:{port}"
+    return f"{LISTENER}://{join_host_port(host, port)}"
 
 
 def settled(options: UpOptions, address: str, http: str) -> UpOptions:
