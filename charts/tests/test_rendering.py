@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -188,10 +189,69 @@ def test_an_upgrade_of_the_chart_alone_restarts_no_etcd(helm: str, chart: Path, 
         ("cluster.name=2fast", "does not match pattern"),
         ("cluster.config.a.b=c", "got object, want boolean or number or string"),
         ("monitoring.prometheusRule.diskFreeRatio=2", "exclusiveMaximum"),
+        ("cluster=null", "missing property 'cluster'"),
+        ("cluster.brokers=null", "missing property 'brokers'"),
     ],
 )
 def test_wrong_values_are_refused_with_words_that_help(helm: str, chart: Path, options: str, words: str) -> None:
     assert words in refusal(helm, chart, "--set", options)
+
+
+NUMBERS = [1, -1, 0.25, 1_000_000, 2**53 - 1, 1 - 2**53]
+LARGE = [2**53, -(2**53), 2**63 - 1, -(2**63), 10**25]
+
+
+@pytest.fixture
+def values(tmp_path: Path) -> Callable[[Document], str]:
+    """Writes a file of values; returns its path."""
+
+    def write(values: Document) -> str:
+        path = tmp_path / "values.yaml"
+        path.write_bytes(msgspec.yaml.encode(values))
+        return str(path)
+
+    return write
+
+
+def test_numbers_of_a_values_file_arrive_as_they_were_written(
+    helm: str, chart: Path, values: Callable[[Document], str]
+) -> None:
+    config: Document = {f"n{i}": number for i, number in enumerate(NUMBERS)}
+    config |= {f"q{i}": str(number) for i, number in enumerate(LARGE)}
+    file = values({"cluster": {"config": config, "moving": {"throttleBytesPerSecond": str(2**63 - 1)}}})
+    (cluster,) = [d for d in render(helm, chart, "--values", file) if d["kind"] == "Cluster"]
+    assert cluster["spec"]["config"] == {name: str(number) for name, number in config.items()}
+    assert cluster["spec"]["moving"]["throttleBytesPerSecond"] == 2**63 - 1
+
+
+@pytest.mark.parametrize("number", LARGE)
+def test_a_number_that_helm_would_round_is_refused_with_its_path(
+    helm: str, chart: Path, values: Callable[[Document], str], number: int
+) -> None:
+    said = refusal(helm, chart, "--values", values({"cluster": {"config": {"log.retention.ms": number}}}))
+    assert "cluster.config.log.retention.ms: a number of about" in said
+    assert "write it in quotes" in said
+
+
+@pytest.mark.parametrize(
+    ("options", "path"),
+    [
+        ('cluster.moving={"throttleBytesPerSecond":9223372036854775807}', "cluster.moving.throttleBytesPerSecond"),
+        (
+            'operator.tolerations=[{"tolerationSeconds":9223372036854775807}]',
+            "operator.tolerations[0].tolerationSeconds",
+        ),
+        ('cluster.brokers.resources.limits={"memory":9223372036854775807}', "cluster.brokers.resources.limits.memory"),
+    ],
+)
+def test_numbers_are_looked_at_wherever_they_stand(helm: str, chart: Path, options: str, path: str) -> None:
+    assert f"{path}: a number of about" in refusal(helm, chart, "--set-json", options)
+
+
+def test_numbers_of_the_command_line_arrive_as_they_were_written(helm: str, chart: Path) -> None:
+    options = ("--set", r"cluster.config.log\.retention\.ms=9223372036854775807")
+    (cluster,) = [d for d in render(helm, chart, *options) if d["kind"] == "Cluster"]
+    assert cluster["spec"]["config"] == {"log.retention.ms": "9223372036854775807"}
 
 
 def test_the_schema_takes_no_unknown_name_anywhere(chart: Path) -> None:

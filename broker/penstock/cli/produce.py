@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import json
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Annotated, Any, BinaryIO, Literal
+from typing import Annotated, Any, BinaryIO, Literal, TypeAlias
 
+import msgspec
 import typer
 
 from penstock.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, CommandError, ExitCode, Output, run
@@ -26,6 +26,16 @@ app = make_app()
 InputFormat = Literal["lines", "json"]
 Acks = Literal["all", "1", "0"]
 Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
+Fields: TypeAlias = dict[str, msgspec.Raw]
+"""A JSON object whose values stay as they are written."""
+NULL = msgspec.Raw(b"null")
+OBJECT = msgspec.json.Decoder(Fields)
+STRING = msgspec.json.Decoder(str)
+INTEGER = msgspec.json.Decoder(int)
+HEADERS = msgspec.json.Decoder(Fields | list[Fields])
+MAX_PARTITION = (1 << 31) - 1
+NO_TIMESTAMP = -1
+MAX_TIMESTAMP_MS = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,54 +139,94 @@ def parse_line(line: bytes, options: Options) -> Message:
 
 
 def parse_document(line: bytes, options: Options) -> Message:
-    try:
-        document = json.loads(line)
-    except ValueError as e:
-        raise ValueError(f"no JSON: {e}") from None
-    if not isinstance(document, dict) or not ({"value", "value_base64"} & document.keys()):
+    """One JSON document as a message. Raises ValueError that says what is wrong with it."""
+    document = decode_object(line)
+    if not {"value", "value_base64"} & document.keys():
         raise ValueError('no object with a "value"')
     key = part(document, "key")
     if key is None and options.key is not None:
         key = options.key.encode()
-    named = parse_headers(document.get("headers") or {})
-    partition, timestamp_ms = document.get("partition"), document.get("timestamp_ms")
-    for name, number in (("partition", partition), ("timestamp_ms", timestamp_ms)):
-        if number is not None and (isinstance(number, bool) or not isinstance(number, int)):
-            raise ValueError(f'"{name}" is no whole number')
+    headers = document.get("headers")
+    named = [] if headers is None else parse_headers(headers)
+    partition = whole_number(document, "partition", 0, MAX_PARTITION)
+    timestamp_ms = whole_number(document, "timestamp_ms", NO_TIMESTAMP, MAX_TIMESTAMP_MS)
     if options.ignore_partition:
         partition = None
     chosen = options.partition if options.partition is not None else partition
     return Message(part(document, "value"), key, [*options.headers, *named], chosen, timestamp_ms)
 
 
-def parse_headers(headers: object) -> list[tuple[str, bytes | None]]:
+def decode_object(line: bytes) -> Fields:
+    """The values of a JSON object by name, each as it is written: numbers keep all their digits. Raises ValueError."""
+    try:
+        return OBJECT.decode(line.decode("utf-8-sig"))
+    except msgspec.ValidationError:
+        raise ValueError('no object with a "value"') from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as e:
+        raise ValueError(f"no JSON: {e}") from None
+    except RecursionError:
+        raise ValueError("no JSON: nested too deeply") from None
+
+
+def whole_number(document: Fields, name: str, smallest: int, largest: int) -> int | None:
+    """None where there is no such field, or null. Raises ValueError."""
+    raw = document.get(name)
+    if raw is None or raw == NULL:
+        return None
+    try:
+        number = INTEGER.decode(raw)
+    except msgspec.DecodeError:
+        number = smallest - 1
+    if not smallest <= number <= largest:
+        raise ValueError(f'"{name}" is not a whole number from {smallest} to {largest}')
+    return number
+
+
+def parse_headers(raw: msgspec.Raw) -> list[tuple[str, bytes | None]]:
     """An object of names and values, or a list of objects with `key` and `value` or `value_base64`."""
+    if raw == NULL:
+        return []
+    try:
+        headers = HEADERS.decode(raw)
+    except msgspec.DecodeError:
+        raise ValueError('"headers" is neither an object nor a list of objects with a "key"') from None
     if isinstance(headers, dict):
-        return [(name, None if v is None else content(v)) for name, v in headers.items()]
-    if not isinstance(headers, list):
-        raise ValueError('"headers" is neither an object nor a list')
+        return [(name, content(value)) for name, value in headers.items()]
     found = []
     for header in headers:
-        if not isinstance(header, dict) or not isinstance(name := header.get("key"), str):
+        name = header.get("key")
+        if name is None or not is_string(name):
             raise ValueError('"headers" has something that is no object with a "key"')
-        found.append((name, part(header, "value")))
+        found.append((STRING.decode(name), part(header, "value")))
     return found
 
 
-def part(document: dict[str, Any], name: str) -> bytes | None:
-    """A key or value: text, JSON, or bytes in base64. Raises ValueError."""
+def is_string(raw: msgspec.Raw) -> bool:
+    return memoryview(raw)[:1] == b'"'
+
+
+def part(document: Fields, name: str) -> bytes | None:
+    """A key or value: text, JSON as it is written, or bytes in base64. Raises ValueError."""
     encoded = document.get(f"{name}_base64")
-    if encoded is not None:
+    if encoded is not None and encoded != NULL:
         try:
-            return base64.b64decode(encoded, validate=True)
-        except (ValueError, TypeError):
+            return base64.b64decode(STRING.decode(encoded), validate=True)
+        except (ValueError, msgspec.DecodeError):
             raise ValueError(f'"{name}_base64" is no base64') from None
-    value = document.get(name)
-    return None if value is None else content(value)
+    raw = document.get(name)
+    return None if raw is None else content(raw)
 
 
-def content(value: object) -> bytes:
-    return value.encode() if isinstance(value, str) else json.dumps(value, ensure_ascii=False).encode()
+def content(raw: msgspec.Raw) -> bytes | None:
+    """The bytes of a JSON value: a string's text, anything else as it is written; None for null. Raises ValueError."""
+    if raw == NULL:
+        return None
+    if not is_string(raw):
+        return bytes(raw)
+    try:
+        return STRING.decode(raw).encode()
+    except msgspec.DecodeError as e:
+        raise ValueError(f"no JSON: {e}") from None
 
 
 def open_source(file: str, stack: AsyncExitStack) -> BinaryIO:

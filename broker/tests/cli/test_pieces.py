@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import os
+import re
 
 import pytest
 from hypothesis import given
@@ -14,7 +15,7 @@ from penstock.cli.common import CommandError
 from penstock.cli.group_reset import Step, Target, parse_topic, plan
 from penstock.cli.lines import read_lines
 from penstock.cli.output import print_table, printable, size_text
-from penstock.cli.produce import Options, parse_line
+from penstock.cli.produce import Message, Options, parse_line
 from penstock.cli.times import format_time, parse_time_ms
 from penstock.cli.up import parse_settings
 from penstock.client import TopicPartition
@@ -128,3 +129,46 @@ def test_partitions_are_named_behind_the_topic() -> None:
     for wrong in ("a:", "a:x", ":1", "a:1,"):
         with pytest.raises(ValueError, match="flights:0,2"):
             parse_topic(wrong)
+
+
+JSON = Options("json", None, None, None, ())
+
+
+@pytest.mark.parametrize(
+    "number",
+    ["9223372036854775807", "-9223372036854775808", "123456789012345678901234567890", "1.10", "1e400", "1E5"],
+)
+def test_numbers_in_a_document_are_sent_as_they_are_written(number: str) -> None:
+    line = f'{{"key": {number}, "value": {{"n": [{number}]}}, "headers": {{"h": {number}}}}}'
+    message = parse_line(line.encode(), JSON)
+    assert message.key == number.encode()
+    assert message.value == f'{{"n": [{number}]}}'.encode()
+    assert message.headers == [("h", number.encode())]
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        (b"\xff", "no JSON"),
+        (b'{"value": "\xff"}', "no JSON"),
+        (b'{"value": "\\ud800"}', "no JSON"),
+        (b'{"value": NaN}', "no JSON"),
+        (b'{"value": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested too deeply"),
+        (b'{"value": ' + b"9" * 5_000 + b', "partition": ' + b"9" * 5_000 + b"}", '"partition" is not a whole number'),
+        (b'{"value": 1, "partition": 2147483648}', "from 0 to 2147483647"),
+        (b'{"value": 1, "partition": 1.5}', '"partition" is not a whole number'),
+        (b'{"value": 1, "partition": true}', '"partition" is not a whole number'),
+        (b'{"value": 1, "timestamp_ms": 9223372036854775808}', "from -1 to 9223372036854775807"),
+        (b'{"value": 1, "timestamp_ms": -2}', '"timestamp_ms" is not a whole number'),
+        (b'{"value": 1, "headers": [1]}', '"headers" is neither'),
+        (b'{"value": 1, "headers": [{"key": 1}]}', 'no object with a "key"'),
+        (b'{"value_base64": 1}', "no base64"),
+    ],
+)
+def test_a_document_that_cannot_be_sent_is_refused_with_the_reason(line: bytes, says: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(says)):
+        parse_line(line, JSON)
+
+
+def test_a_byte_order_mark_before_a_document_is_skipped() -> None:
+    assert parse_line(b'\xef\xbb\xbf{"value": "v", "timestamp_ms": -1}', JSON) == Message(b"v", None, [], None, -1)

@@ -211,8 +211,28 @@ spec:
     {{- end }}
 {{- end -}}
 
+{{/* Of (dict "path" "" "value" .Values): fails for a number that Helm has not kept. It reads those of a values file as
+     64-bit floats, in which whole numbers from 2^53 on lose digits. */}}
+{{- define "job.checkNumbers" -}}
+{{- $path := .path -}}
+{{- if kindIs "map" .value -}}
+{{- range $key, $value := .value -}}
+{{- include "job.checkNumbers" (dict "path" (trimPrefix "." (printf "%s.%s" $path $key)) "value" $value) -}}
+{{- end -}}
+{{- else if kindIs "slice" .value -}}
+{{- range $index, $value := .value -}}
+{{- include "job.checkNumbers" (dict "path" (printf "%s[%d]" $path $index) "value" $value) -}}
+{{- end -}}
+{{- else if kindIs "float64" .value -}}
+{{- if or (ge .value 9007199254740992.0) (le .value -9007199254740992.0) -}}
+{{- fail (printf "%s: a number of about %s cannot be kept exactly, as Helm reads numbers as 64-bit floats; write it in quotes, such as \"9223372036854775807\"" $path (toJson .value)) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{/* What the values' schema cannot say. A part that is no mapping is left to `penstock-spark`, which names its line. */}}
 {{- define "job.check" -}}
+{{- include "job.checkNumbers" (dict "path" "" "value" .Values) -}}
 {{- $job := .Values.job -}}
 {{- $once := and (kindIs "map" $job.trigger) (get (default dict $job.trigger) "once") -}}
 {{- if not $job.kind -}}

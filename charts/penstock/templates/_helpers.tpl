@@ -96,9 +96,29 @@ podAntiAffinity:
 {{- end -}}
 {{- end -}}
 
+{{/* Of (dict "path" "" "value" .Values): fails for a number that Helm has not kept. It reads those of a values file as
+     64-bit floats, in which whole numbers from 2^53 on lose digits. */}}
+{{- define "penstock.checkNumbers" -}}
+{{- $path := .path -}}
+{{- if kindIs "map" .value -}}
+{{- range $key, $value := .value -}}
+{{- include "penstock.checkNumbers" (dict "path" (trimPrefix "." (printf "%s.%s" $path $key)) "value" $value) -}}
+{{- end -}}
+{{- else if kindIs "slice" .value -}}
+{{- range $index, $value := .value -}}
+{{- include "penstock.checkNumbers" (dict "path" (printf "%s[%d]" $path $index) "value" $value) -}}
+{{- end -}}
+{{- else if kindIs "float64" .value -}}
+{{- if or (ge .value 9007199254740992.0) (le .value -9007199254740992.0) -}}
+{{- fail (printf "%s: a number of about %s cannot be kept exactly, as Helm reads numbers as 64-bit floats; write it in quotes, such as \"9223372036854775807\"" $path (toJson .value)) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{/* What the values' schema cannot say; every render comes by here. */}}
 {{- define "penstock.check" -}}
 {{- $values := .Values -}}
+{{- include "penstock.checkNumbers" (dict "path" "" "value" .Values) -}}
 {{- if and (eq $values.etcd.mode "external") (empty $values.etcd.external.endpoints) $values.cluster.enabled -}}
 {{- fail "etcd.mode=external needs etcd.external.endpoints, such as [http://etcd.example.com:2379]" -}}
 {{- end -}}

@@ -58,7 +58,12 @@ def free_texts(schema: Document, values: Any, part: Document, text: str, path: s
         for key, value in values.items():
             if key in part.get("properties", {}):
                 yield from free_texts(schema, value, part["properties"][key], text, f"{path}.{key}".lstrip("."))
-    elif "string" in part.get("type", ()) and "enum" not in part and re.search(part.get("pattern", ""), text):
+    elif (
+        "string" in (kinds := part.get("type", ()))
+        and "integer" not in kinds
+        and "enum" not in part
+        and re.search(part.get("pattern", ""), text)
+    ):
         yield path
 
 

@@ -14,6 +14,7 @@ from penstock_charts import Document, closed, missing, pods, refusal, render
 
 from penstock_spark.jobs.document import job_of, parse
 from penstock_spark.jobs.problems import InvalidJob
+from penstock_spark.jobs.specs import TopicJob
 
 HERE = Path(__file__).parent
 VARIANTS = sorted(path.stem for path in (HERE / "variants").glob("*.yaml"))
@@ -308,6 +309,27 @@ def test_a_part_of_the_job_that_is_no_mapping_comes_to_the_driver_that_names_its
     (data,) = [d["data"] for d in rendered(helm, chart, "defaults", "--set", f"job.{part}={said}") if "data" in d]
     with pytest.raises(InvalidJob, match=rf"job.yaml:\d+:\d+: {part}: "):
         job_of(parse(data["job.yaml"], "job.yaml"))
+
+
+OFFSETS = {"topic": {"0": 2**53, "1": 2**63 - 1}}
+
+
+def test_a_number_that_helm_would_round_is_refused_with_its_path_and_kept_in_quotes(
+    helm: str, chart: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "values.yaml"
+    file.write_bytes(msgspec.yaml.encode({"job": {"source": {"starting": OFFSETS}}}))
+    said = refusal(helm, chart, *A_JOB, "--values", str(file))
+    assert "job.source.starting.topic.0: a number of about 9007199254740992 cannot be kept exactly" in said
+    quoted = {topic: {p: str(offset) for p, offset in offsets.items()} for topic, offsets in OFFSETS.items()}
+    file.write_bytes(
+        msgspec.yaml.encode({"job": {"source": {"starting": quoted, "max_records_per_batch": 10_000_000}}})
+    )
+    (data,) = [d["data"] for d in rendered(helm, chart, "defaults", "--values", str(file)) if "data" in d]
+    job = job_of(parse(data["job.yaml"], "job.yaml"))
+    assert isinstance(job, TopicJob)
+    assert job.source.starting == OFFSETS
+    assert job.source.max_records_per_batch == 10_000_000
 
 
 def test_without_a_job_nothing_is_installed(helm: str, chart: Path) -> None:

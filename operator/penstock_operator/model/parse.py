@@ -17,7 +17,7 @@ from penstock_operator.model.common import API_VERSION, TOPIC_NAME, Kind, Meta, 
 from penstock_operator.model.etcd import Etcd
 from penstock_operator.model.fields import description
 from penstock_operator.model.group import ConsumerGroup, ConsumerGroupSpec, ConsumerGroupStatus, OffsetReset
-from penstock_operator.model.settings import normalised
+from penstock_operator.model.settings import InexactNumber, normalised
 from penstock_operator.model.topic import Topic, TopicSpec, TopicStatus
 
 Resource = Cluster | Topic | ConsumerGroup
@@ -50,7 +50,7 @@ def parse(kind: Kind, object_: Mapping[str, Any]) -> Resource:
     shown = metadata if isinstance(metadata, Mapping) else {}
     where = _Where(kind, str(shown.get("namespace", "")), str(shown.get("name", "")))
     meta = where.convert(metadata, Meta, "metadata")
-    spec = _with_texts(object_.get("spec"))
+    spec = _with_texts(where, object_.get("spec"))
     status = object_.get("status") or {}
     match kind:
         case "Cluster":
@@ -118,10 +118,13 @@ class _Where(msgspec.Struct, frozen=True):
         return InvalidResource(self.kind, self.namespace, self.name, field, reason)
 
 
-def _with_texts(spec: Any) -> Any:
-    """The same with the settings in `config` as texts."""
+def _with_texts(where: _Where, spec: Any) -> Any:
+    """The same with the settings in `config` as texts. Raises `InvalidResource`."""
     if isinstance(spec, Mapping) and isinstance(spec.get("config"), Mapping):
-        return {**spec, "config": normalised(spec["config"])}
+        try:
+            return {**spec, "config": normalised(spec["config"])}
+        except InexactNumber as e:
+            raise where.invalid(f"spec.config[{e.setting}]", str(e)) from None
     return spec
 
 

@@ -61,16 +61,36 @@ def _is_reserved(name: str) -> bool:
     return name.startswith(RESERVED)
 
 
+MAX_EXACT = 2**53
+"""From here on a floating-point number no longer tells every whole number apart."""
+
+
+class InexactNumber(ValueError):
+    """A value that JSON's or YAML's floating-point numbers have rounded; `setting` names it."""
+
+    def __init__(self, setting: str, value: float) -> None:
+        super().__init__(
+            f'a number of about {value:g} cannot be kept exactly; write it in quotes, such as "9223372036854775807"'
+        )
+        self.setting = setting
+
+
 def normalised(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Values as Kafka's text: `86400000` and `true` become "86400000" and "true"; what is neither text, number nor
-    truth stays as it is, for the parser to refuse."""
-    return {name: _text(value) for name, value in config.items()}
+    """Values as Kafka's text: `86400000` and `true` become "86400000" and "true".
+
+    What is neither text, number nor truth value stays as it is, for the parser to refuse. Raises `InexactNumber`.
+    """
+    return {name: _text(name, value) for name, value in config.items()}
 
 
-def _text(value: Any) -> Any:
+def _text(name: str, value: Any) -> Any:
     if isinstance(value, bool):
         return "true" if value else "false"
-    return str(value) if isinstance(value, int | float) else value
+    if isinstance(value, float):
+        if not abs(value) < MAX_EXACT:  # NaN, too
+            raise InexactNumber(name, value)
+        return str(int(value)) if value.is_integer() else str(value)
+    return str(value) if isinstance(value, int) else value
 
 
 def topic_config_problems(config: Mapping[str, str]) -> tuple[str, ...]:

@@ -53,7 +53,18 @@ def test_partitions_left_out_are_none_and_stay_left_out() -> None:
 
 @pytest.mark.parametrize(
     ("given", "kept"),
-    [(86_400_000, "86400000"), ("86400000", "86400000"), (-1, "-1"), (True, "true"), (False, "false"), (0.5, "0.5")],
+    [
+        (86_400_000, "86400000"),
+        ("86400000", "86400000"),
+        (-1, "-1"),
+        (True, "true"),
+        (False, "false"),
+        (0.5, "0.5"),
+        (2**63 - 1, "9223372036854775807"),
+        (-(2**63), "-9223372036854775808"),
+        (1e6, "1000000"),
+        (-1.0, "-1"),
+    ],
 )
 def test_settings_become_kafkas_text(given: Any, kept: str) -> None:
     assert topic({"config": {"a": given}}).spec.config == {"a": kept}
@@ -64,6 +75,9 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"partitions": "3"}, "spec.partitions", "Expected `int | null`, got `str`"),
     ({"partitions": 10**30}, "spec.partitions", "How many partitions."),
     ({"replicas": 33}, "spec.replicas", "Expected `int` <= 32"),
+    ({"config": {"retention.ms": 9.223372036854776e18}}, "spec.config[retention.ms]", "write it in quotes"),
+    ({"config": {"a": -9007199254740992.0}}, "spec.config[a]", "write it in quotes"),
+    ({"config": {"a": float("nan")}}, "spec.config[a]", "write it in quotes"),
     ({"config": {"a": [1]}}, "spec.config[...]", "Expected `str`, got `array`"),
     ({"config": {str(i): "" for i in range(101)}}, "spec.config", "length <= 100"),
     ({"clusterRef": {}}, "spec.clusterRef", "missing required field `name`"),

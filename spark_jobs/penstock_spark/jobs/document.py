@@ -6,6 +6,7 @@ problems are found in one go, not only the first. `--set a.b=value` puts a node 
 
 from __future__ import annotations
 
+import re
 import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -28,6 +29,8 @@ MAX_NODES = 100_000
 TAGS = frozenset({"map", "seq", "str", "int", "float", "bool", "null", "timestamp", "value"})
 EQUALS_SIGN = "tag:yaml.org,2002:value"
 """YAML 1.1's tag of `=` by itself; PyYAML knows it, and no meaning for it. Helm writes the sign without quotes."""
+WHOLE_NUMBER = re.compile(r"-?[0-9]{1,19}")
+"""A whole number may stand in quotes: Helm keeps large ones only there."""
 BAD = object()
 """In place of a value for which a problem was noted."""
 FREE = frozenset({"config", "options", "spark", "storage"})
@@ -301,6 +304,8 @@ class Checker:
                     except ValueError as e:
                         return self._bad(node, path, str(e))
         plain = [o for o in options if get_origin(o) not in (dict, list) and not is_struct(o)]
+        if isinstance(value, str) and int in plain and str not in plain and WHOLE_NUMBER.fullmatch(value):
+            return int(value)
         # YAML reads 2013-01-01 as a date and 0123 as 83, where a job wants text.
         is_text = isinstance(value, str) or value is None or (isinstance(value, bool) and len(plain) > 1)
         is_number = isinstance(value, int | float) and len(plain) > 1 and str(value) == node.value

@@ -291,6 +291,15 @@ def test_a_file_that_is_too_large_is_refused(tmp_path: Path) -> None:
         document.read(path)
 
 
+def test_a_whole_number_may_stand_in_quotes() -> None:
+    found = job(GOOD, "source.starting={flights: {0: '9223372036854775807', 1: '-1'}}", "restart.attempts='3'")
+    assert isinstance(found, Archive)
+    assert found.source.starting == {"flights": {"0": 2**63 - 1, "1": -1}}
+    assert found.restart.attempts == 3
+    for wrong in ("1.5", "1e3", "0x1", "", "9" * 20, "١"):
+        assert "a whole number is wanted" in problems(GOOD, f"restart.attempts='{wrong}'")[0]
+
+
 def test_set_puts_a_value_over_what_the_file_says_and_says_itself_where_it_is_wrong() -> None:
     found = job(GOOD, "source.topics=[a, b]", "trigger.every=5 s", "to.path=elsewhere")
     assert isinstance(found, Archive)
