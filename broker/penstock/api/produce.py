@@ -243,6 +243,7 @@ class ProduceApi:
                     continue
                 batch = frame[place.start : place.start + max(place.size, 0)]
                 inspection = inspected.get(at) if inspected else None
+                done: Appended | DeferredBatch
                 if gate is None:
                     done = partition.append(batch, acks == ALL, inspection=inspection)
                 else:
