@@ -19,6 +19,7 @@ from penstock.api.log_dirs import LogDirState
 from penstock.config.broker import BROKER_SETTINGS
 from penstock.config.definition import Setting
 from penstock.config.group import GROUP_SETTINGS
+from penstock.config.kafka_settings import KAFKA_BROKER_SETTINGS, KAFKA_GROUP_SETTINGS
 from penstock.config.topic import TOPIC_SETTINGS
 from penstock.http.heartbeat import Heartbeat
 from penstock.http.metrics import SnapshotCollector, take_snapshot
@@ -39,6 +40,10 @@ A broker takes its settings from `penstock.toml` (tables or dotted names), from 
 (`PENSTOCK_SET_NUM_PARTITIONS=3` is `num.partitions=3`) and from `penstock up --set name=value`; what is said later \
 wins.
 An unknown name is an error. Topics have settings of their own; a topic without one follows the broker's default for it.
+
+Values are stored and shown as Kafka shows them: ` delete , compact ` as `delete,compact`, ` +5 ` as `5`, `TRUE` as
+`true`. To unset a setting that is unknown or not set changes nothing and is no error, so that tools that copy settings
+from Kafka work.
 """
 
 GROUPS_HEAD = """
@@ -58,6 +63,19 @@ it is deleted and when its committed offsets expire. Settings alone make no grou
 
 | setting | default | allowed | meaning |
 |---|---|---|---|"""
+
+KAFKA_HEAD = """
+## Settings of Kafka without effect
+
+Brokers and groups know these settings of Apache Kafka 4.3 by name. DescribeConfigs shows them with the value that holds
+in Penstock, or with Kafka's default where Penstock has nothing of the kind; those of brokers are read-only. A request
+or a configuration file may set them to that value. Any other value is refused with the reason below.
+
+DescribeConfigs shows `broker.id`, `log.dir`, `log.dirs` and `listener.security.protocol.map` as they follow from the
+broker's options.
+
+| setting | value | reason |
+|---|---|---|"""
 
 PROTOCOL_HEAD = """# The protocol that is served
 
@@ -189,7 +207,14 @@ def settings() -> str:
     lines += [row(name, s, "yes" if s.dynamic else "no") for name, s in sorted(BROKER_SETTINGS.items())]
     lines += [GROUPS_HEAD]
     lines += [row(name, s, None) for name, s in GROUP_SETTINGS.items()]
+    lines += [KAFKA_HEAD]
+    lines += [kafka_row(known.setting) for known in (*KAFKA_BROKER_SETTINGS.values(), *KAFKA_GROUP_SETTINGS.values())]
     return "\n".join(lines) + "\n"
+
+
+def kafka_row(setting: Setting) -> str:
+    value = "" if setting.default is None else f"`{setting.default}`" if setting.default else "empty"
+    return f"| `{setting.name}` | {value} | {setting.reason} |"
 
 
 def row(name: str, setting: Setting, extra: str | None) -> str:

@@ -20,10 +20,12 @@ from penstock.control.config_describe import (
     Synonym,
     describe_all_brokers,
     describe_broker,
+    describe_client_metrics,
     describe_own,
     describe_topic,
 )
 from penstock.control.drains import is_removable
+from penstock.control.loggers import describe_loggers
 from penstock.control.naming import check_name
 from penstock.control.results import (
     ALL_BROKERS,
@@ -42,9 +44,6 @@ from penstock.wire.messages import describe_configs as wire
 from penstock.wire.messages import incremental_alter_configs as incremental
 from penstock.wire.messages import list_config_resources as listing
 
-BROKER_LOGGER, CLIENT_METRICS = 8, 16
-WITHOUT_SETTINGS = {BROKER_LOGGER, CLIENT_METRICS}
-"""Types of resources that the protocol has and of which there is none here."""
 SLICE = 16
 """Resources that are described before others have their turn."""
 CHANGES = 64
@@ -124,7 +123,7 @@ class ConfigsApi:
             shown(described, kind, request)
             for described in found
             if (wanted is None or described.setting.name in wanted)
-            and (not request.only_own or described.source in OWN)
+            and (not request.only_own or (described.source in OWN and is_set(described, self.config)))
         ]
         return result
 
@@ -137,16 +136,20 @@ class ConfigsApi:
             return (
                 describe_own(topic.overrides, self.config) if request.only_own else describe_topic(topic, self.config)
             )
+        if kind == Resource.CLIENT_METRICS:
+            if not name:
+                raise AdminError(ErrorCode.INVALID_REQUEST, "Client metrics subscription name must not be empty")
+            return describe_client_metrics()
+        if kind == Resource.BROKER_LOGGER:
+            self.admin.check_broker_is_this(name)
+            return describe_loggers()
         if kind != Resource.BROKER:
             raise AdminError(ErrorCode.INVALID_REQUEST, f"Resources of type {kind} have no settings here.")
         if name == ALL_BROKERS:
             return describe_all_brokers(self.config)
-        if name != str(self.config.node_id):
-            raise AdminError(
-                ErrorCode.INVALID_REQUEST,
-                f"This is broker {self.config.node_id}, and broker {name!r} was asked for; an empty name means all.",
-            )
-        release = Described(RELEASE, __version__, Source.DEFAULT, [Synonym(RELEASE.name, __version__, Source.DEFAULT)])
+        self.admin.check_broker_is_this(name)
+        synonym = Synonym(RELEASE.name, __version__, Source.DEFAULT)
+        release = Described(RELEASE, __version__, Source.DEFAULT, [synonym], is_read_only=True)
         return [*describe_broker(self.config), release, *self._removable()]
 
     def _removable(self) -> list[Described]:
@@ -154,7 +157,8 @@ class ConfigsApi:
         if not self.config.broker_draining:
             return []
         text = str(is_removable(self.view, self.config.node_id)).lower()
-        return [Described(REMOVABLE, text, Source.DEFAULT, [Synonym(REMOVABLE.name, text, Source.DEFAULT)])]
+        synonym = Synonym(REMOVABLE.name, text, Source.DEFAULT)
+        return [Described(REMOVABLE, text, Source.DEFAULT, [synonym], is_read_only=True)]
 
     async def alter(self, request: alter.AlterConfigsRequest, context: RequestContext) -> alter.AlterConfigsResponse:
         async def change(r: alter.AlterConfigsResource) -> alter.AlterConfigsResourceResponse:
@@ -195,9 +199,14 @@ class ConfigsApi:
         if context.version == 0:
             return listing.ListConfigResourcesResponse()
         wanted = set(request.resource_types) or set(Resource)
-        if not wanted <= set(Resource) | WITHOUT_SETTINGS:
+        if not wanted <= set(Resource):
             return listing.ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
-        names = {Resource.TOPIC: sorted(self.view.topics), Resource.BROKER: [str(i) for i in sorted(self.view.brokers)]}
+        brokers = [str(broker_id) for broker_id in sorted(self.view.brokers)]
+        names = {
+            Resource.TOPIC: sorted(self.view.topics),
+            Resource.BROKER: brokers,
+            Resource.BROKER_LOGGER: brokers,
+        }
         if Resource.GROUP in wanted:
             try:
                 names[Resource.GROUP] = await self.admin.groups.group_ids()
@@ -216,6 +225,12 @@ class ConfigsApi:
 OWN = frozenset({Source.TOPIC, Source.BROKER, Source.ALL_BROKERS, Source.GROUP})
 """What is set at run time, as against what was given at the start and what holds where nothing is."""
 NAMED_TWICE = Outcome(ErrorCode.INVALID_REQUEST, "The resource is named twice in the request.")
+
+
+def is_set(described: Described, config: BrokerConfig) -> bool:
+    """Whether a value that is described as set for all brokers really was."""
+    name = described.setting.name
+    return described.source is not Source.ALL_BROKERS or name in config.given.get(Source.ALL_BROKERS, {})
 
 
 def group_found(found: list[Described] | AdminError) -> list[Described]:
@@ -242,10 +257,11 @@ def shown(described: Described, kind: int, request: wire.DescribeConfigsRequest)
     return wire.DescribeConfigsResourceResult(
         name=setting.name,
         value=described.value,
-        read_only=kind == Resource.BROKER and not setting.dynamic,
+        read_only=described.is_read_only,
         config_source=described.source,
+        is_sensitive=setting.is_sensitive,
         synonyms=[wire.DescribeConfigsSynonym(name=s.name, value=s.value, source=s.source) for s in synonyms],
-        config_type=setting.kind,
+        config_type=0 if kind == Resource.BROKER_LOGGER else setting.kind,
         documentation=setting.documentation if request.include_documentation else None,
     )
 

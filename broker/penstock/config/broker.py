@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
-from penstock.config.definition import MAX_VALUE_CHARS, InvalidSetting, Kind, Setting, Source, Value, unknown
+from penstock.config.definition import MAX_VALUE_CHARS, InvalidSetting, Kind, Setting, Source, Value, text_of, unknown
+from penstock.config.kafka_settings import KAFKA_BROKER_SETTINGS
 from penstock.config.listeners import parse_listeners
 from penstock.config.topic import TOPIC_SETTINGS, config_fields, parse_topic_setting
 from penstock.config.values import FOREVER, TopicConfig
@@ -32,8 +33,11 @@ def setting(
     allowed: tuple[str, ...] = (),
     dynamic: bool = False,
     max_chars: int = MAX_VALUE_CHARS,
+    kind: Kind | None = None,
 ) -> V:
-    """A field of `BrokerConfig` with its definition; bounds are for numbers, `allowed` for words."""
+    """A field of `BrokerConfig` with its definition; bounds are for numbers, `allowed` for words, `kind` is Kafka's
+    type where it does not follow from the field's.
+    """
     metadata = {
         "documentation": documentation,
         "minimum": minimum,
@@ -41,6 +45,7 @@ def setting(
         "allowed": allowed,
         "dynamic": dynamic,
         "max_chars": max_chars,
+        "kind": kind,
     }
     made: V = field(default=default, metadata=metadata)
     return made
@@ -65,10 +70,14 @@ class BrokerConfig:
         max_chars=MAX_PLACE_CHARS,
     )
     listeners: str | None = setting(
-        None, "Where to listen, as NAME://host:port,...; an empty host means all addresses, port 0 a free one."
+        None,
+        "Where to listen, as NAME://host:port,...; an empty host means all addresses, port 0 a free one.",
+        kind=Kind.LIST,
     )
     advertised_listeners: str | None = setting(
-        None, "The addresses told to clients, as NAME://host:port,... by listener; where it listens, if not given."
+        None,
+        "The addresses told to clients, as NAME://host:port,... by listener; where it listens, if not given.",
+        kind=Kind.LIST,
     )
 
     broker_session_timeout_ms: int = setting(
@@ -97,7 +106,10 @@ class BrokerConfig:
         True, "Whether leadership goes back to preferred replicas by itself.", dynamic=True
     )
     leader_imbalance_check_interval_seconds: int = setting(
-        300, "Time between two looks for leaders that are not the preferred ones, in seconds.", minimum=1
+        300,
+        "Time between two looks for leaders that are not the preferred ones, in seconds.",
+        minimum=1,
+        kind=Kind.LONG,
     )
     leader_replication_throttled_rate: int = setting(
         FOREVER,
@@ -120,6 +132,15 @@ class BrokerConfig:
         "The most that a broker sends to replicas that are being added, and the most that it fetches for its own, in"
         " bytes a second.",
         minimum=1,
+        maximum=FOREVER,
+        dynamic=True,
+    )
+
+    replica_alter_log_dirs_io_max_bytes_per_second: int = setting(
+        FOREVER,
+        "The most that replicas moving between log directories of a broker may take, in bytes a second; without effect,"
+        " since a broker has one directory. Kafka's tools set and remove it.",
+        minimum=0,
         maximum=FOREVER,
         dynamic=True,
     )
@@ -155,7 +176,7 @@ class BrokerConfig:
         minimum=1,
     )
     offsets_retention_check_interval_ms: int = setting(
-        600_000, "Time between two looks for offsets that are no longer kept, in ms.", minimum=1
+        600_000, "Time between two looks for offsets that are no longer kept, in ms.", minimum=1, kind=Kind.LONG
     )
     offset_metadata_max_bytes: int = setting(4096, "The longest text that may be committed with an offset, in bytes.")
     producer_id_expiration_ms: int = setting(
@@ -179,7 +200,9 @@ class BrokerConfig:
         minimum=1 << 20,
         maximum=1 << 40,
     )
-    connections_max_idle_ms: int = setting(600_000, "Time after which an idle connection is closed, in ms.", minimum=1)
+    connections_max_idle_ms: int = setting(
+        600_000, "Time after which an idle connection is closed, in ms.", minimum=1, kind=Kind.LONG
+    )
     max_connections: int = setting(
         MAX_INT,
         "Connections that are accepted at a time; fewer where the process may not open so many files.",
@@ -195,6 +218,7 @@ class BrokerConfig:
         "How long a follower may lack what its leader has before it leaves the in-sync replicas, in ms.",
         minimum=1,
         dynamic=True,
+        kind=Kind.LONG,
     )
     replica_lag_max_messages: int = setting(
         -1,
@@ -227,7 +251,9 @@ class BrokerConfig:
     )
 
     log_retention_check_interval_ms: int = setting(
-        300_000, "How long what was just written is left alone by retention, however old its timestamps, in ms."
+        300_000,
+        "How long what was just written is left alone by retention, however old its timestamps, in ms.",
+        kind=Kind.LONG,
     )
 
     log_tail_cache_bytes: int = setting(
@@ -273,7 +299,7 @@ class BrokerConfig:
         """What is given for a broker setting, the nearest source first; None where nothing is."""
         for source in (Source.BROKER, Source.ALL_BROKERS, Source.STATIC):
             texts = self.given.get(source, {})
-            if name in texts and (source is Source.STATIC or BROKER_SETTINGS[name].dynamic):
+            if name in texts and (source is Source.STATIC or broker_setting(name).dynamic):
                 return texts[name]
         return None
 
@@ -282,7 +308,7 @@ class BrokerConfig:
             str(unknown(name, BROKER_SETTINGS, "broker setting"))
             for texts in self.given.values()
             for name in texts
-            if name not in BROKER_SETTINGS
+            if name not in BROKER_SETTINGS and name not in KAFKA_BROKER_SETTINGS
         ]
         for each in fields(self):
             if "documentation" not in each.metadata:
@@ -290,13 +316,14 @@ class BrokerConfig:
             name = each.name.replace("_", ".")
             text = self.text(name)
             try:
-                setattr(self, each.name, each.default if text is None else parse_broker_setting(name, text))
+                value = each.default if text is None else parse_broker_setting(name, text)
+                setattr(self, each.name, ",".join(value) if isinstance(value, tuple) else value)
             except InvalidSetting as e:
                 problems.append(str(e))
         values: dict[str, Any] = {}
         for topic_name in TOPIC_SETTINGS:
             try:
-                values.update(config_fields(topic_name, self._topic_default(topic_name)))
+                values.update(config_fields(topic_name, self.topic_default(topic_name)))
             except InvalidSetting as e:
                 problems.append(str(e))
         self.topic_defaults = TopicConfig(**values)
@@ -312,7 +339,8 @@ class BrokerConfig:
         """Whether consumers may be sent to a replica near them (KIP-392)."""
         return bool(self.replica_selector_class)
 
-    def _topic_default(self, topic_name: str) -> Value:
+    def topic_default(self, topic_name: str) -> Value:
+        """Return what a topic without the setting has. Raises `InvalidSetting`."""
         known = TOPIC_SETTINGS[topic_name]
         for synonym in known.synonyms:
             text = self.text(synonym.name)
@@ -336,9 +364,11 @@ def own_settings() -> list[Setting]:
     for each in fields(BrokerConfig):
         if "documentation" not in each.metadata:
             continue
-        kind = KINDS[str(each.type)]
-        if kind is Kind.LONG and each.metadata["maximum"] <= MAX_INT:
-            kind = Kind.INT
+        kind = each.metadata["kind"]
+        if kind is None:
+            kind = KINDS[str(each.type)]
+            if kind is Kind.LONG and each.metadata["maximum"] <= MAX_INT:
+                kind = Kind.INT
         numeric = kind in (Kind.INT, Kind.LONG)
         default = each.default
         found.append(
@@ -358,7 +388,10 @@ def own_settings() -> list[Setting]:
 
 
 def topic_default_settings() -> list[Setting]:
-    """The definitions of broker settings that give topics their defaults, with bounds in their own units."""
+    """The definitions of broker settings that give topics their defaults, with bounds in their own units.
+
+    Of several in different units the largest has the default, as in Kafka: the others are unset.
+    """
     found = []
     for known in TOPIC_SETTINGS.values():
         of = known.setting
@@ -371,16 +404,25 @@ def topic_default_settings() -> list[Setting]:
                 Setting(
                     synonym.name,
                     Kind.INT if synonym.factor != 1 else of.kind,
-                    of.default if i == 0 else None,
+                    in_units(of.default, synonym.factor) if i == len(known.synonyms) - 1 else None,
                     of.documentation if synonym.factor == 1 else f"As {known.synonyms[0].name}, in a longer unit.",
                     low,
                     min(high, MAX_INT) if synonym.factor != 1 and high is not None else high,
                     of.allowed,
                     of.excluded,
                     dynamic=True,
+                    reason=of.reason,
                 )
             )
     return found
+
+
+def in_units(default: str | None, factor: int) -> str | None:
+    if default is None or factor == 1:
+        return default
+    count, rest = divmod(int(default), factor)
+    assert rest == 0, f"the default {default} is a multiple of {factor}"
+    return str(count)
 
 
 BROKER_SETTINGS: dict[str, Setting] = {s.name: s for s in own_settings() + topic_default_settings()}
@@ -389,17 +431,29 @@ TOPIC_SETTING_OF = {
 }
 
 
+SYNONYMS_OF = {
+    synonym.name: tuple(s.name for s in known.synonyms)
+    for known in TOPIC_SETTINGS.values()
+    for synonym in known.synonyms
+}
+"""By broker setting: all that give the same default, the one that counts first at the front."""
+
+
 def broker_setting(name: str) -> Setting:
-    """Raises `InvalidSetting` for an unknown name."""
+    """Raises `UnknownSetting`."""
     known = BROKER_SETTINGS.get(name)
-    if known is None:
-        raise unknown(name, BROKER_SETTINGS, "broker setting")
-    return known
+    if known is not None:
+        return known
+    if name in KAFKA_BROKER_SETTINGS:
+        return KAFKA_BROKER_SETTINGS[name].setting
+    raise unknown(name, BROKER_SETTINGS, "broker setting")
 
 
 def parse_broker_setting(name: str, text: str) -> Value:
     """Raises `InvalidSetting` for an unknown name and for a value that it cannot have."""
     known = broker_setting(name)
+    if name in KAFKA_BROKER_SETTINGS:
+        KAFKA_BROKER_SETTINGS[name].check(text)
     value = known.parse(text)
     if name in TOPIC_SETTING_OF:
         topic_name, factor = TOPIC_SETTING_OF[name]
@@ -407,3 +461,10 @@ def parse_broker_setting(name: str, text: str) -> Value:
     elif name in ("listeners", "advertised.listeners"):
         parse_listeners(text, name)
     return value
+
+
+def normalise_broker_setting(name: str, text: str) -> str:
+    """Return a broker setting's value as it is stored and shown. Raises `InvalidSetting`."""
+    if name in KAFKA_BROKER_SETTINGS:
+        return KAFKA_BROKER_SETTINGS[name].check(text)
+    return text_of(parse_broker_setting(name, text))

@@ -13,6 +13,8 @@ from enum import IntEnum
 Value = bool | int | float | str | tuple[str, ...]
 
 MAX_VALUE_CHARS = 4096
+MAX_SHOWN_NAME = 249
+"""Characters of an unknown name that an error message repeats."""
 
 
 class Kind(IntEnum):
@@ -21,9 +23,12 @@ class Kind(IntEnum):
     BOOLEAN = 1
     STRING = 2
     INT = 3
+    SHORT = 4
     LONG = 5
     DOUBLE = 6
     LIST = 7
+    CLASS = 8
+    PASSWORD = 9
 
 
 class Source(IntEnum):
@@ -37,6 +42,7 @@ class Source(IntEnum):
     STATIC = 4
     """Given at the start: file, environment, command line."""
     DEFAULT = 5
+    BROKER_LOGGER = 6
     GROUP = 8
 
 
@@ -44,7 +50,16 @@ class InvalidSetting(ValueError):
     """A setting that there is not, or a value that it cannot have; the message names both and what is allowed."""
 
 
-LIMITS = {Kind.INT: (-(1 << 31), (1 << 31) - 1), Kind.LONG: (-(1 << 63), (1 << 63) - 1)}
+class UnknownSetting(InvalidSetting):
+    """A name that no setting has."""
+
+
+LIMITS = {
+    Kind.SHORT: (-(1 << 15), (1 << 15) - 1),
+    Kind.INT: (-(1 << 31), (1 << 31) - 1),
+    Kind.LONG: (-(1 << 63), (1 << 63) - 1),
+}
+TEXTS = frozenset({Kind.STRING, Kind.CLASS, Kind.PASSWORD})
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +67,7 @@ class Setting:
     """A known setting. `default` None is "not set". `allowed` are the words of all but numbers, any where it is empty.
 
     `dynamic` settings can be changed while the broker runs. A text has at most `max_chars` characters, all of which can
-    be printed.
+    be printed. `reason` says why nothing else is allowed, in error messages.
     """
 
     name: str
@@ -66,6 +81,16 @@ class Setting:
     """Numbers between `minimum` and `maximum` that are not allowed."""
     dynamic: bool = False
     max_chars: int = MAX_VALUE_CHARS
+    reason: str = ""
+
+    @property
+    def is_sensitive(self) -> bool:
+        """Whether DescribeConfigs leaves the value out."""
+        return self.kind is Kind.PASSWORD
+
+    def normalise(self, text: str) -> str:
+        """Return the value as it is stored and shown: `5` for ` +5 `. Raises `InvalidSetting`."""
+        return text_of(self.parse(text))
 
     def parse(self, text: str) -> Value:
         """Raises `InvalidSetting`."""
@@ -78,16 +103,20 @@ class Setting:
             return text.lower() == "true"
         if self.kind is Kind.LIST:
             return self._parse_list(text)
-        if self.kind is Kind.STRING:
+        if self.kind in TEXTS:
             if (self.allowed and text not in self.allowed) or not self._may_be_shown(text):
                 raise self.invalid(text)
             return text
         return self._parse_number(text)
 
     def _parse_list(self, text: str) -> tuple[str, ...]:
-        words = tuple(dict.fromkeys(word.strip() for word in text.split(",")))
-        if self.allowed and not all(word in self.allowed for word in words):
-            raise self.invalid(text)
+        if not text:
+            return ()
+        words = tuple(word.strip() for word in text.split(","))
+        if self.allowed:
+            words = tuple(dict.fromkeys(words))
+            if not all(word in self.allowed for word in words):
+                raise self.invalid(text)
         return words
 
     def _parse_number(self, text: str) -> int | float:
@@ -108,7 +137,8 @@ class Setting:
         return self.max_chars == MAX_VALUE_CHARS or text.isprintable()
 
     def invalid(self, text: str) -> InvalidSetting:
-        return InvalidSetting(f"invalid value {shown(text)} for {self.name}: it must be {self.expectation()}")
+        reason = f"; {self.reason}" if self.reason else ""
+        return InvalidSetting(f"invalid value {shown(text)} for {self.name}: it must be {self.expectation()}{reason}")
 
     def expectation(self) -> str:
         """What is allowed, in words."""
@@ -116,7 +146,7 @@ class Setting:
             return " or ".join(self.allowed or ("true", "false"))
         if self.kind is Kind.LIST:
             return f"a comma-separated list of {' and '.join(self.allowed)}" if self.allowed else "a list"
-        if self.kind is Kind.STRING:
+        if self.kind in TEXTS:
             if self.max_chars < MAX_VALUE_CHARS:
                 return f"printable text of at most {self.max_chars} characters"
             return " or ".join(self.allowed)
@@ -133,8 +163,22 @@ def shown(text: str) -> str:
     return repr(text if len(text) <= 100 else text[:97] + "...")
 
 
-def unknown(name: str, known: Iterable[str], what: str = "setting") -> InvalidSetting:
+def text_of(value: Value) -> str:
+    """Return the text that stands for a parsed value."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(value) if isinstance(value, tuple) else str(value)
+
+
+def unknown(name: str, known: Iterable[str], what: str = "setting") -> UnknownSetting:
     """The error for a name that is not known, with the nearest one that is."""
     near = get_close_matches(name[:200], list(known), n=1, cutoff=0.6)
     hint = f"; did you mean {near[0]}?" if near else ""
-    return InvalidSetting(f"unknown {what} {shown(name)}{hint}")
+    return UnknownSetting(f"unknown {what} {shown(name)}{hint}")
+
+
+def unknown_config(what: str, name: str) -> UnknownSetting:
+    """The error for a name that no topic or group setting has, in Kafka's words: libraries match them."""
+    return UnknownSetting(
+        f"Unknown {what} config name: {name if len(name) <= MAX_SHOWN_NAME else name[:MAX_SHOWN_NAME]}"
+    )

@@ -5,7 +5,8 @@ Read by `control.group_settings`, which keeps them with the group.
 
 from __future__ import annotations
 
-from penstock.config.definition import Kind, Setting, unknown
+from penstock.config.definition import Kind, Setting, unknown_config
+from penstock.config.kafka_settings import KAFKA_GROUP_SETTINGS
 from penstock.config.ownership import DELETION_POLICIES, DELETION_POLICY, MAX_OWNER_CHARS, OWNER, RETAIN
 
 RESET_ID = "penstock.reset.id"
@@ -44,8 +45,17 @@ GROUP_SETTINGS: dict[str, Setting] = {
 
 
 def group_setting(name: str) -> Setting:
-    """Raises `InvalidSetting` for an unknown name."""
+    """Raises `UnknownSetting`."""
     known = GROUP_SETTINGS.get(name)
-    if known is None:
-        raise unknown(name, GROUP_SETTINGS, "group setting")
-    return known
+    if known is not None:
+        return known
+    if name in KAFKA_GROUP_SETTINGS:
+        return KAFKA_GROUP_SETTINGS[name].setting
+    raise unknown_config("group", name)
+
+
+def normalise_group_setting(name: str, text: str) -> str:
+    """Return a group setting's value as it is stored and shown. Raises `InvalidSetting`."""
+    if name in KAFKA_GROUP_SETTINGS:
+        return KAFKA_GROUP_SETTINGS[name].check(text)
+    return group_setting(name).normalise(text)

@@ -10,7 +10,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from penstock.config.definition import MAX_VALUE_CHARS, InvalidSetting, Kind, Setting, Value, shown, unknown
+from penstock.config.definition import (
+    MAX_VALUE_CHARS,
+    InvalidSetting,
+    Kind,
+    Setting,
+    Value,
+    shown,
+    text_of,
+    unknown_config,
+)
 from penstock.config.ownership import DELETION_POLICIES, DELETION_POLICY, MAX_OWNER_CHARS, OWNER, RETAIN
 from penstock.config.values import (
     CODECS,
@@ -55,6 +64,7 @@ def define(
     allowed: tuple[str, ...] = (),
     excluded: tuple[int, ...] = (),
     max_chars: int = MAX_VALUE_CHARS,
+    reason: str = "",
 ) -> tuple[str, TopicSetting]:
     setting = Setting(
         name,
@@ -67,11 +77,13 @@ def define(
         excluded,
         dynamic=True,
         max_chars=max_chars,
+        reason=reason,
     )
     return name, TopicSetting(setting, tuple(Synonym(s) if isinstance(s, str) else Synonym(*s) for s in synonyms))
 
 
 HOUR_MS, MINUTE_MS = 3_600_000, 60_000
+NO_TIERS = "tiered storage is not offered: all data lies in the brokers' log directories"
 
 TOPIC_SETTINGS: dict[str, TopicSetting] = dict(
     [
@@ -137,6 +149,18 @@ TOPIC_SETTINGS: dict[str, TopicSetting] = dict(
             " in sync, as PARTITION:BROKER,... or * for all (KIP-73).",
         ),
         define(
+            "local.retention.bytes", Kind.LONG, -2,
+            "The size of what a topic with tiered storage keeps on the broker; without effect, since there are no such"
+            " topics: retention.bytes counts.",
+            "log.local.retention.bytes", minimum=-2,
+        ),
+        define(
+            "local.retention.ms", Kind.LONG, -2,
+            "The age of what a topic with tiered storage keeps on the broker; without effect, since there are no such"
+            " topics: retention.ms counts.",
+            "log.local.retention.ms", minimum=-2,
+        ),
+        define(
             "max.compaction.lag.ms", Kind.LONG, FOREVER,
             "Time after which a record is compacted at the latest, in ms.",
             "log.cleaner.max.compaction.lag.ms", minimum=1,
@@ -199,6 +223,20 @@ TOPIC_SETTINGS: dict[str, TopicSetting] = dict(
             "log.preallocate", allowed=("false",),
         ),
         define(
+            "remote.log.copy.disable", Kind.BOOLEAN, "false",
+            "Whether a topic with tiered storage copies nothing more to it; without effect, since there are no such"
+            " topics.",
+        ),
+        define(
+            "remote.log.delete.on.disable", Kind.BOOLEAN, "false",
+            "Whether the tiered data of a topic goes when tiered storage is switched off; without effect, since there"
+            " is no such data.",
+        ),
+        define(
+            "remote.storage.enable", Kind.BOOLEAN, "false",
+            "Whether the topic has tiered storage, which is not offered.", allowed=("false",), reason=NO_TIERS,
+        ),
+        define(
             "retention.bytes", Kind.LONG, -1,
             "The size to which a partition's log may grow before old segments are deleted, in bytes; -1 for no bound.",
             "log.retention.bytes", minimum=-1,
@@ -212,6 +250,12 @@ TOPIC_SETTINGS: dict[str, TopicSetting] = dict(
             "segment.bytes", Kind.INT, 1 << 30,
             "The size at which a new segment is begun, in bytes.",
             "log.segment.bytes", minimum=MIN_SEGMENT_BYTES,
+        ),
+        define(
+            "segment.index.bytes", Kind.INT, 10 << 20,
+            "The largest index of a segment; without effect: indexes grow with their segment, which segment.bytes and"
+            " segment.ms bound.",
+            "log.index.size.max.bytes", minimum=4,
         ),
         define(
             "segment.jitter.ms", Kind.LONG, 0,
@@ -232,8 +276,21 @@ TOPIC_SETTINGS: dict[str, TopicSetting] = dict(
 )  # fmt: skip
 
 
-WITHOUT_EFFECT = frozenset({"preallocate", OWNER, DELETION_POLICY})
-"""Settings from which nothing follows: those with one value only, and notes of whoever manages topics."""
+WITHOUT_EFFECT = frozenset(
+    {
+        "local.retention.bytes",
+        "local.retention.ms",
+        "preallocate",
+        "remote.log.copy.disable",
+        "remote.log.delete.on.disable",
+        "remote.storage.enable",
+        "segment.index.bytes",
+        OWNER,
+        DELETION_POLICY,
+    }
+)
+"""Settings that the broker does not act on: those with one value only, those of features that Penstock does not have,
+and notes of the tools that manage topics."""
 
 
 def effective(overrides: Mapping[str, str]) -> dict[str, str]:
@@ -245,7 +302,7 @@ def topic_setting(name: str) -> Setting:
     """Raises `InvalidSetting` for an unknown name."""
     known = TOPIC_SETTINGS.get(name)
     if known is None:
-        raise unknown(name, TOPIC_SETTINGS, "topic setting")
+        raise unknown_config("topic", name)
     return known.setting
 
 
@@ -254,7 +311,14 @@ def parse_topic_setting(name: str, text: str) -> Value:
     value = topic_setting(name).parse(text)
     if name.endswith(REPLICAS):
         config_fields(name, value)
+    if name == "compression.gzip.level" and value == 0:
+        raise InvalidSetting(f"invalid value {shown(text)} for {name}: it must be -1 or a whole number from 1 to 9")
     return value
+
+
+def normalise_topic_setting(name: str, text: str) -> str:
+    """Return a topic setting's value as it is stored and shown. Raises `InvalidSetting`."""
+    return text_of(parse_topic_setting(name, text))
 
 
 def config_fields(name: str, value: Value) -> dict[str, Any]:
@@ -281,7 +345,7 @@ def replica_list(name: str, words: tuple[str, ...]) -> frozenset[tuple[int, int]
     if words == ("*",):
         return frozenset({EVERY_REPLICA})
     found = set()
-    for word in filter(None, words):
+    for word in words:
         partition, _, broker = word.partition(":")
         if not (partition.isdecimal() and broker.isdecimal() and word.isascii()):
             raise InvalidSetting(

@@ -6,11 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from penstock.config.broker import BROKER_SETTINGS, TOPIC_SETTING_OF, BrokerConfig, broker_setting, parse_broker_setting
-from penstock.config.definition import InvalidSetting
-from penstock.config.topic import TOPIC_SETTINGS, parse_topic_setting, resolve, topic_setting
+from penstock.config.broker import TOPIC_SETTING_OF, BrokerConfig, broker_setting, normalise_broker_setting
+from penstock.config.definition import InvalidSetting, UnknownSetting, text_of
+from penstock.config.kafka_settings import METRICS
+from penstock.config.topic import TOPIC_SETTINGS, normalise_topic_setting, resolve, topic_setting
 from penstock.control.config_changes import apply, check_changes, rewrite_value
 from penstock.control.group_settings import GroupSettings
+from penstock.control.loggers import alter_loggers
 from penstock.control.results import (
     ALL_BROKERS,
     SEEN_S,
@@ -65,11 +67,20 @@ class ConfigAdmin:
                 await self._alter_broker(name, changes, validate_only, from_nothing)
             elif kind == Resource.GROUP:
                 await self.groups.alter(name, changes, validate_only, from_nothing)
+            elif kind == Resource.CLIENT_METRICS:
+                check_client_metrics(name, changes)
+            elif kind == Resource.BROKER_LOGGER and not from_nothing:
+                self.check_broker_is_this(name)
+                alter_loggers(changes, validate_only)
             else:
                 raise AdminError(ErrorCode.INVALID_REQUEST, f"Resources of type {kind} have no settings here.")
         except AdminError as e:
             return Outcome(e.error, e.message)
-        except (InvalidSetting, BadRecord) as e:
+        except UnknownSetting as e:
+            return Outcome(ErrorCode.INVALID_CONFIG, str(e))
+        except InvalidSetting as e:  # Kafka answers so for brokers
+            return Outcome(ErrorCode.INVALID_REQUEST if kind == Resource.BROKER else ErrorCode.INVALID_CONFIG, str(e))
+        except BadRecord as e:
             return Outcome(ErrorCode.INVALID_CONFIG, str(e))
         except StoreError as e:
             return Outcome(store_error(e), str(e))
@@ -85,7 +96,7 @@ class ConfigAdmin:
         def altered(present: dict[str, str]) -> dict[str, str]:
             new = apply(changes, {} if from_nothing else present, topic_setting, self._topic_default)
             for key in {change.name for change in changes} & new.keys():
-                parse_topic_setting(key, new[key])
+                new[key] = normalise_topic_setting(key, new[key])
             resolve({key: text for key, text in new.items() if key in TOPIC_SETTINGS}, self.config.topic_defaults)
             return new
 
@@ -98,28 +109,25 @@ class ConfigAdmin:
         await self._rewrite(keys.topic(topic.topic_id), rewrite, validate_only)
 
     def _topic_default(self, name: str) -> str:
-        for synonym in TOPIC_SETTINGS[name].synonyms:
-            text = self.config.text(synonym.name)
-            if text is not None and synonym.factor == 1:
-                return text
-        return TOPIC_SETTINGS[name].setting.default or ""
+        return text_of(self.config.topic_default(name))
 
     async def _alter_broker(
         self, name: str, changes: Sequence[ConfigChange], validate_only: bool, from_nothing: bool
     ) -> None:
         key = keys.broker_config(self._broker_id(name))
-        fixed = sorted({c.name for c in changes if c.name in BROKER_SETTINGS and not BROKER_SETTINGS[c.name].dynamic})
+        given = [c.name for c in changes if c.operation != ConfigOperation.DELETE]
+        fixed = sorted(name for name in given if not broker_setting(name).dynamic)
         if fixed:
             raise AdminError(
-                ErrorCode.INVALID_CONFIG,
-                f"Cannot update these settings while the broker runs: {', '.join(fixed)}; give them at its start.",
+                ErrorCode.INVALID_REQUEST,
+                f"Cannot update these configs dynamically: [{', '.join(fixed)}]; give them at the broker's start",
             )
 
         def rewrite(entry: Entry | None) -> bytes:
             present = decode(BrokerConfigRecord, entry.key, entry.value).settings if entry is not None else {}
             new = apply(changes, {} if from_nothing else present, broker_setting, self._broker_default)
             for setting in {change.name for change in changes} & new.keys():
-                parse_broker_setting(setting, new[setting])
+                new[setting] = normalise_broker_setting(setting, new[setting])
             self._check_broker(name, new)
             return encode(BrokerConfigRecord(settings=new))
 
@@ -135,7 +143,8 @@ class ConfigAdmin:
         resolve(overrides, self.config.topic_defaults)
 
     def _broker_default(self, name: str) -> str:
-        return self.config.text(name) or BROKER_SETTINGS[name].default or ""
+        text = self.config.text(name)
+        return broker_setting(name).default or "" if text is None else text
 
     def _broker_id(self, name: str) -> int | None:
         if name == ALL_BROKERS:
@@ -147,7 +156,26 @@ class ConfigAdmin:
             )
         return int(name)
 
+    def check_broker_is_this(self, name: str) -> None:
+        """Raises `AdminError` where another broker is meant, which has to be asked itself."""
+        if name != str(self.config.node_id):
+            raise AdminError(
+                ErrorCode.INVALID_REQUEST,
+                f"This is broker {self.config.node_id}, and broker {name[:100]!r} was asked for; ask that broker.",
+            )
+
     async def _rewrite(self, key: str, rewrite: Callable[[Entry | None], bytes], validate_only: bool) -> None:
         revision = await rewrite_value(self.store, key, rewrite, validate_only)
         if revision:
             await self.watcher.applied(revision, SEEN_S)
+
+
+def check_client_metrics(name: str, changes: Sequence[ConfigChange]) -> None:
+    """Raises where a subscription to clients' metrics is to be made; there is none to be changed or removed."""
+    if not name:
+        raise AdminError(ErrorCode.INVALID_REQUEST, "Subscription name can't be empty")
+    for change in changes:
+        if change.operation != ConfigOperation.DELETE:
+            raise AdminError(
+                ErrorCode.INVALID_REQUEST, f'cannot subscribe to metrics by "{name[:100]}": {METRICS}; read /metrics'
+            )

@@ -52,15 +52,14 @@ def apply(
     definition: Callable[[str], Setting],
     default: Callable[[str], str],
 ) -> dict[str, str]:
-    """What is set after the changes; lists are appended to and subtracted from as they stand, defaults included.
+    """Return what is set after the changes; lists are appended to and subtracted from as they stand, defaults included.
 
-    Raises `InvalidSetting` for unknown names, `AdminError` where an operation does not fit.
+    A name may be unset whether or not it is known or set: tools that copy settings unset those that they know.
+    Raises `InvalidSetting` for other operations on unknown names, `AdminError` where an operation does not fit.
     """
     new = dict(present)
     for change in changes:
         if change.operation == ConfigOperation.DELETE:
-            if change.name not in new:
-                definition(change.name)
             new.pop(change.name, None)
             continue
         setting = definition(change.name)
@@ -71,7 +70,7 @@ def apply(
                 raise AdminError(
                     ErrorCode.INVALID_CONFIG, f"Cannot append to or subtract from {change.name}: it is not a list."
                 )
-            words = [word for word in new.get(change.name, default(change.name)).split(",") if word]
+            words = [word.strip() for word in new.get(change.name, default(change.name)).split(",") if word.strip()]
             named = [word.strip() for word in value.split(",")]
             if change.operation == ConfigOperation.APPEND:
                 words += [word for word in named if word not in words]

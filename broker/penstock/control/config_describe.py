@@ -1,23 +1,31 @@
-"""What is set for a topic, a broker or a group, and by whom: the content of DescribeConfigs. Called by `api`."""
+"""What is set for a topic, a broker or a group, and by whom: the content of DescribeConfigs. Called by `api`.
+
+Values, sources and synonyms follow Kafka's rules: the synonyms of a setting are what is given at run time for this
+broker, then for all, then at the start, then the defaults, each in the order in which the names count; they begin with
+the setting that was asked for. What only a longer unit gives (`log.retention.hours`) is a topic's default.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from penstock.config.broker import BROKER_SETTINGS, BrokerConfig, scaled
-from penstock.config.definition import Setting, Source, Value
+from penstock.config.broker import BROKER_SETTINGS, SYNONYMS_OF, BrokerConfig, broker_setting
+from penstock.config.definition import InvalidSetting, Setting, Source, text_of
 from penstock.config.group import GROUP_SETTINGS
+from penstock.config.kafka_settings import CLIENT_METRICS_SETTINGS, KAFKA_BROKER_SETTINGS, KAFKA_GROUP_SETTINGS
 from penstock.config.listeners import ListenerAddress
 from penstock.config.topic import TOPIC_SETTINGS, TopicSetting
 from penstock.state.view import TopicView
 
 BROKER_SOURCES = (Source.BROKER, Source.ALL_BROKERS, Source.STATIC)
+CLUSTER_WIDE = "min.insync.replicas"
+"""Kafka keeps this setting for the cluster as a whole (KIP-966), so that it is described as set for all brokers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Synonym:
-    """A value that counts where nothing before it in the list is set."""
+    """A value that counts where nothing before it in the list is set; None for one that is not shown."""
 
     name: str
     value: str | None
@@ -32,6 +40,7 @@ class Described:
     value: str | None
     source: Source
     synonyms: list[Synonym]
+    is_read_only: bool = False
 
 
 def describe_topic(topic: TopicView, config: BrokerConfig) -> list[Described]:
@@ -44,15 +53,24 @@ def describe_overrides(overrides: Mapping[str, str], config: BrokerConfig) -> li
     return [describe_topic_setting(name, known, overrides, config) for name, known in TOPIC_SETTINGS.items()]
 
 
-def described_group(settings: Mapping[str, str]) -> list[Described]:
+def describe_group(settings: Mapping[str, str]) -> list[Described]:
     """All settings that a group with these of its own has."""
-    found = []
-    for name, known in GROUP_SETTINGS.items():
-        synonyms = [Synonym(name, known.default, Source.DEFAULT)]
-        if name in settings:
-            synonyms.insert(0, Synonym(name, settings[name], Source.GROUP))
-        found.append(Described(known, synonyms[0].value, synonyms[0].source, synonyms))
-    return found
+    found = [describe_group_setting(known, known.name, settings) for known in GROUP_SETTINGS.values()]
+    return found + [
+        describe_group_setting(known.setting, known.synonym, settings) for known in KAFKA_GROUP_SETTINGS.values()
+    ]
+
+
+def describe_group_setting(setting: Setting, synonym: str, settings: Mapping[str, str]) -> Described:
+    synonyms = [Synonym(synonym, setting.default, Source.DEFAULT)]
+    if setting.name in settings:
+        synonyms.insert(0, Synonym(setting.name, settings[setting.name], Source.GROUP))
+    return Described(setting, synonyms[0].value, synonyms[0].source, synonyms)
+
+
+def describe_client_metrics() -> list[Described]:
+    """The settings of any subscription to clients' metrics, of which there is none."""
+    return [Described(s.setting, s.setting.default, Source.DEFAULT, [], True) for s in CLIENT_METRICS_SETTINGS.values()]
 
 
 def describe_own(overrides: Mapping[str, str], config: BrokerConfig) -> list[Described]:
@@ -67,65 +85,99 @@ def describe_own(overrides: Mapping[str, str], config: BrokerConfig) -> list[Des
 def describe_topic_setting(
     name: str, known: TopicSetting, overrides: Mapping[str, str], config: BrokerConfig
 ) -> Described:
-    synonyms = [Synonym(name, overrides[name], Source.TOPIC)] if name in overrides else []
-    value, source = overrides.get(name), Source.TOPIC
-    for synonym in known.synonyms:
-        given = list(given_for(synonym.name, config))
-        synonyms += given
-        if given and value is None:
-            value, source = text_of(scaled(name, given[0].value or "", synonym.factor)), given[0].source
-    default_name = known.synonyms[0].name if known.synonyms else name
-    synonyms.append(Synonym(default_name, known.setting.default, Source.DEFAULT))
-    if value is None:
+    synonyms = broker_synonyms(known.synonyms[0].name, config) if known.synonyms else []
+    if name in overrides:
+        own = normalised(known.setting, overrides[name])
+        return Described(known.setting, own, Source.TOPIC, [Synonym(name, own, Source.TOPIC), *synonyms])
+    source = synonyms[0].source if synonyms else Source.DEFAULT
+    try:
+        value: str | None = text_of(config.topic_default(name))
+    except InvalidSetting:  # stored for brokers before a rule came
         value, source = known.setting.default, Source.DEFAULT
     return Described(known.setting, value, source, synonyms)
 
 
 def describe_broker(config: BrokerConfig) -> list[Described]:
-    """All settings of this broker."""
-    found = []
-    for name, known in BROKER_SETTINGS.items():
-        synonyms = [*given_for(name, config), Synonym(name, known.default, Source.DEFAULT)]
-        found.append(Described(known, synonyms[0].value, synonyms[0].source, synonyms))
-    return found
+    """All settings of this broker, and those of Kafka that it knows by name."""
+    found = [describe_broker_setting(known, config, not known.dynamic) for known in BROKER_SETTINGS.values()]
+    return found + [describe_broker_setting(known.setting, config, True) for known in KAFKA_BROKER_SETTINGS.values()]
+
+
+def describe_broker_setting(setting: Setting, config: BrokerConfig, is_read_only: bool) -> Described:
+    synonyms = broker_synonyms(setting.name, config)
+    text = config.text(setting.name)
+    value = setting.default if text is None else normalised(setting, text)
+    source = synonyms[0].source if synonyms else Source.DEFAULT
+    return Described(setting, None if setting.is_sensitive else value, source, synonyms, is_read_only)
+
+
+def normalised(setting: Setting, text: str) -> str:
+    """The value as it is shown; what was stored before a rule came stays as it is."""
+    try:
+        return setting.normalise(text)
+    except InvalidSetting:
+        return text
 
 
 def note_identity(
-    config: BrokerConfig, listening: Iterable[ListenerAddress], advertised: Iterable[ListenerAddress]
+    config: BrokerConfig,
+    listening: Iterable[ListenerAddress],
+    advertised: Iterable[ListenerAddress],
+    data_dir: str,
 ) -> None:
-    """Adds to what was given at the start that which always is, be it by options: who this is, where it listens, and
-    what clients are told. Called by `node` once the ports are known.
+    """Add to what was given at the start that which always is, be it by options: who this broker is, where it listens,
+    what clients are told, and where data lies. Called by `node` once the ports are known.
     """
-    config.listeners = ",".join(str(address) for address in listening)
+    addresses = list(listening)
+    config.listeners = ",".join(str(address) for address in addresses)
     config.advertised_listeners = ",".join(str(address) for address in advertised)
     config.given[Source.STATIC] = {
         **config.given.get(Source.STATIC, {}),
         "node.id": str(config.node_id),
+        "broker.id": str(config.node_id),
         "listeners": config.listeners,
         "advertised.listeners": config.advertised_listeners,
+        "listener.security.protocol.map": ",".join(f"{address.name}:PLAINTEXT" for address in addresses),
+        "log.dir": data_dir,
+        "log.dirs": data_dir,
     }
 
 
 def describe_all_brokers(config: BrokerConfig) -> list[Described]:
     """What was set at run time for all brokers."""
     found = []
-    for name, value in config.given.get(Source.ALL_BROKERS, {}).items():
-        if name in BROKER_SETTINGS:
+    for name, value in {**cluster_wide(config), **config.given.get(Source.ALL_BROKERS, {})}.items():
+        if name in BROKER_SETTINGS or name in KAFKA_BROKER_SETTINGS:
             synonym = Synonym(name, value, Source.ALL_BROKERS)
-            found.append(Described(BROKER_SETTINGS[name], value, Source.ALL_BROKERS, [synonym]))
+            found.append(Described(broker_setting(name), value, Source.ALL_BROKERS, [synonym]))
     return found
 
 
-def given_for(name: str, config: BrokerConfig) -> Iterator[Synonym]:
-    """What is given for a broker setting, the nearest source first."""
+def broker_synonyms(name: str, config: BrokerConfig) -> list[Synonym]:
+    """What is given for a broker setting and for those that count in its place, the nearest source first."""
+    names = SYNONYMS_OF.get(name, (name,))
+    found = []
     for source in BROKER_SOURCES:
-        texts = config.given.get(source, {})
-        if name in texts and (source is Source.STATIC or BROKER_SETTINGS[name].dynamic):
-            yield Synonym(name, texts[name].strip(), source)
+        texts: Mapping[str, str] = config.given.get(source, {})
+        if source is Source.ALL_BROKERS and name == CLUSTER_WIDE:
+            texts = {**cluster_wide(config), **texts}
+        found += [
+            Synonym(each, texts[each].strip(), source)
+            for each in names
+            if each in texts and (source is Source.STATIC or broker_setting(each).dynamic)
+        ]
+    for each in names:
+        default = broker_setting(each).default
+        if default is not None:
+            found.append(Synonym(each, default, Source.DEFAULT))
+    while found and found[0].name != name:
+        del found[0]
+    return found
 
 
-def text_of(value: Value) -> str:
-    """A parsed value as the text that stands for it."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return ",".join(value) if isinstance(value, tuple) else str(value)
+def cluster_wide(config: BrokerConfig) -> dict[str, str]:
+    """What is described as set for all brokers although nobody set it at run time."""
+    text = config.given.get(Source.STATIC, {}).get(CLUSTER_WIDE)
+    default = BROKER_SETTINGS[CLUSTER_WIDE].default
+    assert default is not None, f"{CLUSTER_WIDE} has a default"
+    return {CLUSTER_WIDE: default if text is None else text.strip()}

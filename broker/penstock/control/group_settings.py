@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 
-from penstock.config.group import GROUP_SETTINGS, group_setting
+from penstock.config.group import group_setting, normalise_group_setting
 from penstock.control.config_changes import apply, rewrite_value
-from penstock.control.config_describe import Described, described_group
+from penstock.control.config_describe import Described, describe_group
 from penstock.control.results import AdminError, ConfigChange, store_error
 from penstock.runtime.clock import Clock
 from penstock.runtime.logging import get_logger
@@ -57,7 +57,7 @@ class GroupSettings:
                 except StoreError as e:
                     answers.update(dict.fromkeys(those, AdminError(store_error(e), str(e))))
                 else:
-                    answers.update({each: described_group(found.get(each, {})) for each in those})
+                    answers.update({each: describe_group(found.get(each, {})) for each in those})
 
         reads = []
         for number, those in of_shard.items():
@@ -92,7 +92,7 @@ class GroupSettings:
                 present = decode(GroupSettingsRecord, entry.key, entry.value).settings
             new = apply(changes, present, group_setting, default_of)
             for name in {change.name for change in changes} & new.keys():
-                group_setting(name).parse(new[name])
+                new[name] = normalise_group_setting(name, new[name])
             if not new:
                 return None
             if entry is not None and new == present:
@@ -112,7 +112,7 @@ def check_group_id(group_id: str) -> AdminError | None:
 
 
 def default_of(name: str) -> str:
-    return GROUP_SETTINGS[name].default or ""
+    return group_setting(name).default or ""
 
 
 def settings_by_group(entries: Iterable[Entry]) -> dict[str, dict[str, str]]:

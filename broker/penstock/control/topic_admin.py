@@ -16,7 +16,7 @@ from uuid import UUID, uuid4
 
 from penstock.config.broker import BrokerConfig
 from penstock.config.definition import InvalidSetting
-from penstock.config.topic import resolve
+from penstock.config.topic import normalise_topic_setting, resolve
 from penstock.control.assignment import check_manual, partition_puts
 from penstock.control.controller.reassign import target
 from penstock.control.drains import Drains, drains_of
@@ -228,8 +228,9 @@ class TopicAdmin:
         for name, value in topic.settings.items():
             if value is None:
                 raise AdminError(ErrorCode.INVALID_CONFIG, f"The setting {name} has no value; leave it out instead.")
-            overrides[name] = value.strip()
+            overrides[name] = value
         try:
+            overrides = {name: normalise_topic_setting(name, text) for name, text in overrides.items()}
             resolve(overrides, self.config.topic_defaults)
         except InvalidSetting as e:
             raise AdminError(ErrorCode.INVALID_CONFIG, str(e)) from None

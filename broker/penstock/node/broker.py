@@ -65,6 +65,7 @@ class Node:
     def __init__(self, options: UpOptions, environment: Mapping[str, str], outside: Outside) -> None:
         self.options, self.environment, self.outside = options, environment, outside
         self.clock = outside.clock
+        self.data_dir = os.path.abspath(options.data_dir)
         self.config = load_config(options, environment)
         self.listeners = listeners_of(options, self.config)
         self.view = ClusterView()
@@ -148,7 +149,7 @@ class Node:
         config = self.config
         log_dir = LogDir(
             self.files,
-            os.path.abspath(self.options.data_dir),
+            self.data_dir,
             self.clock,
             config.node_id,
             config.log_max_open_files,
@@ -165,7 +166,7 @@ class Node:
         return store
 
     def make_store(self) -> OwnStore:
-        return self.outside.open_store(os.path.join(os.path.abspath(self.options.data_dir), STATE_FILE))
+        return self.outside.open_store(os.path.join(self.data_dir, STATE_FILE))
 
     async def look_for_cluster(self, store: OwnStore, log_dir: LogDir) -> tuple[Store, Gate | None]:
         """The store that everything goes through, and what looks at changes before the view takes them in."""
@@ -237,7 +238,7 @@ class Node:
 
         def endpoints_of(bound: list[ListenerAddress]) -> list[Endpoint]:
             published = advertised(bound, given_advertised(self.options, self.config), socket.gethostname())
-            note_identity(self.config, bound, published)
+            note_identity(self.config, bound, published, self.data_dir)
             return [Endpoint(a.name, a.host, a.port) for a in published]
 
         async def register_alone(bound: list[ListenerAddress]) -> None:

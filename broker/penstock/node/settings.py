@@ -27,7 +27,9 @@ CLUSTER_DEFAULTS = {
     "min.insync.replicas": "2",
     "auto.create.topics.enable": "false",
 }
-"""What holds in a cluster where nothing else is said; a broker that is alone has one replica of each partition."""
+"""Defaults of a broker in a cluster; a broker that is alone has one replica of each partition."""
+LONE_DEFAULTS = {"group.initial.rebalance.delay.ms": "0"}
+"""Defaults of a lone broker: the first member of a group does not wait for others, as in Kafka's quick start."""
 
 
 class StartError(Exception):
@@ -40,7 +42,7 @@ def load_config(options: UpOptions, environment: Mapping[str, str]) -> BrokerCon
         file = options.config_file
         if file is None and os.path.exists(CONFIG_FILE):
             file = CONFIG_FILE
-        return sources.load(file, environment, options.settings, CLUSTER_DEFAULTS if options.etcd else None)
+        return sources.load(file, environment, options.settings, CLUSTER_DEFAULTS if options.etcd else LONE_DEFAULTS)
     except InvalidSetting as e:
         raise StartError(str(e)) from e
     except OSError as e:

@@ -38,6 +38,7 @@ structlog = import_structlog()
 Event = MutableMapping[str, Any]
 Format = Literal["auto", "text", "json"]
 LEVELS = ("debug", "info", "warning", "error", "critical")
+_level = "info"
 
 
 def get_logger(name: str) -> Any:
@@ -52,8 +53,7 @@ def configure(
 
     Raises ValueError for an unknown level.
     """
-    if level not in LEVELS:
-        raise ValueError(f"unknown log level {level!r}: choose one of {', '.join(LEVELS)}")
+    check_level(level)
     out = sys.stderr if stream is None else stream
     terminal = out.isatty()
     text = format == "text" or (format == "auto" and terminal)
@@ -64,11 +64,29 @@ def configure(
             structlog.processors.StackInfoRenderer(),
             *renderers(text, terminal),
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
         logger_factory=structlog.WriteLoggerFactory(file=out),
         cache_logger_on_first_use=False,
     )
+    set_level(level)
+
+
+def check_level(level: str) -> None:
+    if level not in LEVELS:
+        raise ValueError(f"unknown log level {level!r}: choose one of {', '.join(LEVELS)}")
+
+
+def set_level(level: str) -> None:
+    """Changes the level of all loggers at once. Raises ValueError for an unknown level."""
+    global _level
+    check_level(level)
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())))
     adopt_standard_library(level)
+    _level = level
+
+
+def current_level() -> str:
+    """The level that holds."""
+    return _level
 
 
 def renderers(text: bool, colours: bool) -> list[Callable[..., Any]]:

@@ -6,6 +6,7 @@ import pytest
 
 from penstock.config.broker import BROKER_SETTINGS
 from penstock.config.definition import Kind, Source
+from penstock.config.kafka_settings import KAFKA_BROKER_SETTINGS
 from penstock.config.listeners import ListenerAddress
 from penstock.config.topic import TOPIC_SETTINGS
 from penstock.control.config_describe import note_identity
@@ -17,7 +18,7 @@ from penstock.wire.messages.describe_configs import DescribeConfigsRequest, Desc
 from penstock.wire.messages.list_config_resources import ListConfigResourcesRequest
 
 DESCRIBE, ALTER, INCREMENTAL = range(1, 5), range(3), range(2)
-TOPIC, BROKER = 2, 4
+TOPIC, BROKER, LOGGER, METRICS, GROUP = 2, 4, 8, 16, 32
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +49,7 @@ async def test_all_settings_of_a_topic_are_described(broker, version: int) -> No
 async def test_all_settings_of_a_broker_are_described(broker, version: int) -> None:
     result = await describe(broker, BROKER, "0", version)
     found = {c.name: c for c in result.configs}
-    assert set(found) == {*BROKER_SETTINGS, "penstock.release"}
+    assert set(found) == {*BROKER_SETTINGS, *KAFKA_BROKER_SETTINGS, "penstock.release"}
     assert (found["num.partitions"].value, found["num.partitions"].config_source) == ("3", Source.STATIC)
     assert found["num.partitions"].read_only
     assert not found["log.retention.ms"].read_only
@@ -62,24 +63,27 @@ ADVERTISED = [ListenerAddress("INSIDE", "10.0.0.1", 9092), ListenerAddress("OUTS
 @pytest.mark.parametrize("version", DESCRIBE)
 @pytest.mark.parametrize("settings", [{"listeners": "INSIDE://:0,OUTSIDE://[::1]:0", "num.partitions": "3"}])
 async def test_who_the_broker_is_and_where_it_listens_is_described_as_given_at_its_start(broker, version: int) -> None:
-    note_identity(broker.config, ADDRESSES, ADVERTISED)
+    note_identity(broker.config, ADDRESSES, ADVERTISED, "/data")
     expected = {
         "node.id": "0",
+        "broker.id": "0",
+        "log.dir": "/data",
+        "log.dirs": "/data",
+        "listener.security.protocol.map": "INSIDE:PLAINTEXT,OUTSIDE:PLAINTEXT",
         "listeners": "INSIDE://0.0.0.0:9092,OUTSIDE://[::1]:19092",
         "advertised.listeners": "INSIDE://10.0.0.1:9092,OUTSIDE://example.org:443",
     }
     result = await describe(broker, BROKER, "0", version, list(expected), include_synonyms=True)
     assert {c.name: c.value for c in result.configs} == expected
     assert all(c.read_only and c.config_source == Source.STATIC for c in result.configs)
-    assert {c.name: [(s.value, s.source) for s in c.synonyms] for c in result.configs} == {
-        "node.id": [("0", Source.STATIC), ("0", Source.DEFAULT)],
-        "listeners": [(expected["listeners"], Source.STATIC), (None, Source.DEFAULT)],
-        "advertised.listeners": [(expected["advertised.listeners"], Source.STATIC), (None, Source.DEFAULT)],
-    }
+    synonyms = {c.name: [(s.value, s.source) for s in c.synonyms] for c in result.configs}
+    assert synonyms["broker.id"] == [("0", Source.STATIC), ("-1", Source.DEFAULT)]
+    assert synonyms["listeners"] == [(expected["listeners"], Source.STATIC)]
+    assert synonyms["log.dirs"] == [("/data", Source.STATIC)]
 
 
 async def test_what_was_given_at_the_start_stays_when_settings_change_at_run_time(broker) -> None:
-    note_identity(broker.config, ADDRESSES, ADVERTISED)
+    note_identity(broker.config, ADDRESSES, ADVERTISED, "/data")
     before = broker.config.advertised_listeners
     request = incremental.IncrementalAlterConfigsRequest(resources=[change("log.retention.ms", 0, "5", BROKER, "")])
     assert (await broker.ask(request, 1)).responses[0].error_code == 0
@@ -96,7 +100,6 @@ async def test_synonyms_and_documentation_come_when_asked_for(broker, version: i
     (config,) = result.configs
     assert [(s.name, s.value, s.source) for s in config.synonyms] == [
         ("retention.ms", "1000", Source.TOPIC),
-        ("log.retention.ms", "1209600000", Source.DEFAULT),
     ]
     assert bool(config.documentation) == (version >= 3)
 
@@ -115,7 +118,9 @@ async def test_single_settings_can_be_asked_for(broker, version: int) -> None:
         (TOPIC, "a/b", ErrorCode.INVALID_TOPIC_EXCEPTION),
         (BROKER, "1", ErrorCode.INVALID_REQUEST),
         (BROKER, "zero", ErrorCode.INVALID_REQUEST),
-        (8, "0", ErrorCode.INVALID_REQUEST),
+        (8, "1", ErrorCode.INVALID_REQUEST),
+        (8, "", ErrorCode.INVALID_REQUEST),
+        (16, "", ErrorCode.INVALID_REQUEST),
         (0, "", ErrorCode.INVALID_REQUEST),
     ],
 )
@@ -174,14 +179,15 @@ async def test_altering_incrementally_leaves_other_settings(broker, version: int
     assert [r.error_code for r in response.responses] == [
         0,
         0,
-        ErrorCode.INVALID_CONFIG,
+        ErrorCode.INVALID_REQUEST,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ]
     assert broker.view.topics["t"].overrides == {"retention.ms": "1000", "cleanup.policy": "delete,compact"}
     assert broker.config.topic_defaults.retention_ms == 5
     shown = await describe(broker, BROKER, "", configuration_keys=None)
     assert [(c.name, c.value, c.config_source) for c in shown.configs] == [
-        ("log.retention.ms", "5", Source.ALL_BROKERS)
+        ("min.insync.replicas", "1", Source.ALL_BROKERS),
+        ("log.retention.ms", "5", Source.ALL_BROKERS),
     ]
 
 
@@ -201,13 +207,13 @@ async def listed(broker, *types: int) -> list[tuple[int, str]]:
 
 async def test_all_topics_and_brokers_are_listed_as_what_has_settings(broker) -> None:
     await broker.admin.create([NewTopic("a", 1, 1)])
-    assert await listed(broker) == [(TOPIC, "a"), (TOPIC, "t"), (BROKER, "0")]
+    assert await listed(broker) == [(TOPIC, "a"), (TOPIC, "t"), (BROKER, "0"), (LOGGER, "0")]
 
 
 async def test_resources_of_the_types_that_are_asked_for_are_listed_once(broker) -> None:
     assert await listed(broker, TOPIC) == [(TOPIC, "t")]
     assert await listed(broker, BROKER, BROKER) == [(BROKER, "0")]
-    assert await listed(broker, 8, 16, 32) == []
+    assert await listed(broker, LOGGER, 16, 32) == [(LOGGER, "0")]
     assert await listed(broker, 16, BROKER) == [(BROKER, "0")]
 
 

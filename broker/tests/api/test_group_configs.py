@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.config.group import GROUP_SETTINGS
+from penstock.config.kafka_settings import KAFKA_GROUP_SETTINGS
 from penstock.control.group_settings import WHOLE_SHARD_FROM
 from penstock.state import keys
 from penstock.state.records import GroupSettingsRecord, decode, encode
@@ -51,15 +52,12 @@ async def settings_of(broker, group: str) -> dict[str, str]:
 @pytest.mark.parametrize("version", range(1, 5))
 async def test_a_group_has_settings_before_anybody_has_joined_it(broker, version: int) -> None:
     (before,) = await described(broker, "g", version=version)
-    assert {c.name: (c.value, c.config_source) for c in before.configs} == {
-        OWNER: ("", DEFAULT),
-        POLICY: ("Retain", DEFAULT),
-        RESET: ("", DEFAULT),
-    }
+    ours = {c.name: (c.value, c.config_source) for c in before.configs if c.name in GROUP_SETTINGS}
+    assert ours == {OWNER: ("", DEFAULT), POLICY: ("Retain", DEFAULT), RESET: ("", DEFAULT)}
     assert not (await change(broker, "g", (OWNER, SET, "uid-1"), (POLICY, SET, "Delete"))).error_code
     (after,) = await described(broker, "g", version=version, include_synonyms=True)
     found = {c.name: c for c in after.configs}
-    assert found.keys() == GROUP_SETTINGS.keys()
+    assert found.keys() == GROUP_SETTINGS.keys() | KAFKA_GROUP_SETTINGS.keys()
     assert (found[OWNER].value, found[OWNER].config_source) == ("uid-1", OF_GROUP)
     assert [(s.value, s.source) for s in found[OWNER].synonyms] == [("uid-1", OF_GROUP), ("", DEFAULT)]
     assert not any(c.read_only for c in after.configs)
@@ -129,7 +127,7 @@ async def test_a_bad_name_is_answered_for_itself_alone(broker) -> None:
     assert bad.error_code == ErrorCode.INVALID_GROUP_ID
     assert bad.error_message
     assert not good.error_code
-    assert len(good.configs) == len(GROUP_SETTINGS)
+    assert len(good.configs) == len(GROUP_SETTINGS) + len(KAFKA_GROUP_SETTINGS)
 
 
 async def test_many_groups_of_a_shard_are_read_together_and_each_gets_its_own(broker, monkeypatch) -> None:

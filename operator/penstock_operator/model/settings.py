@@ -167,7 +167,7 @@ def _check(setting: Setting, value: str) -> str | None:
         return f"type({value}) == string && {value} in {_cel_list(setting.allowed)}" if setting.allowed else None
     if setting.kind is Type.LIST:
         words = "|".join(setting.allowed)
-        return f"type({value}) == string && {value}.matches('^({words})(, ?({words}))*$')" if words else None
+        return f"type({value}) == string && {value}.matches('^ *(({words})( *, *({words}))* *)?$')" if words else None
     low, high = LIMITS.get(setting.kind, (float("-inf"), float("inf")))
     low, high = (b if a is None else a for a, b in ((setting.minimum, low), (setting.maximum, high)))
     shape = r"^-?\\d*[.]?\\d+$" if setting.kind is Type.DOUBLE else r"^-?\\d+$"

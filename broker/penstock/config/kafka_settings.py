@@ -1,0 +1,450 @@
+"""Settings of Apache Kafka 4.3 that Penstock knows by name and has no use for, with the value that holds here.
+
+Tools and manifests name them. They are described, read-only, and may be given where they ask for what Penstock does
+anyway; anything else is refused with the reason. `config.broker` and `config.group` answer for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from penstock.config.definition import InvalidSetting, Kind, Setting, shown
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaSetting:
+    """A setting without effect. Its default is the value that holds; `synonym` is the broker setting of a group's."""
+
+    setting: Setting
+    synonym: str
+
+    def check(self, text: str) -> str:
+        """Return the value as it is shown. Raises `InvalidSetting` for any other than the one that holds."""
+        setting = self.setting
+        value = setting.parse(text)
+        if setting.default is None or value != setting.parse(setting.default):
+            cure = "leave it out" if setting.default is None else f"leave it out, or give {shown(setting.default)}"
+            raise InvalidSetting(f"cannot set {setting.name} to {shown(text.strip())}: {setting.reason}; {cure}")
+        return setting.default
+
+
+TIERED = "tiered storage is not offered"
+SHARE = "share groups (KIP-932) are not offered"
+CONSUMER = "the consumer protocol (KIP-848) is not offered; members of the classic protocol bring their own timeouts"
+STREAMS = "the streams protocol (KIP-1071) is not offered; members of the classic protocol bring their own timeouts"
+METRICS = "clients' metrics (KIP-714) are not collected"
+
+BROKER_ROWS = (
+    (
+        TIERED,
+        """
+        follower.fetch.last.tiered.offset.enable boolean* false
+        remote.fetch.max.wait.ms int* 500
+        remote.list.offsets.request.timeout.ms long* 30000
+        remote.log.index.file.cache.total.size.bytes long* 1073741824
+        remote.log.manager.copier.thread.pool.size int* 10
+        remote.log.manager.copy.max.bytes.per.second long* 9223372036854775807
+        remote.log.manager.copy.quota.window.num int 11
+        remote.log.manager.copy.quota.window.size.seconds int 1
+        remote.log.manager.expiration.thread.pool.size int* 10
+        remote.log.manager.fetch.max.bytes.per.second long* 9223372036854775807
+        remote.log.manager.fetch.quota.window.num int 11
+        remote.log.manager.fetch.quota.window.size.seconds int 1
+        remote.log.manager.follower.thread.pool.size int* 2
+        remote.log.manager.task.interval.ms long 30000
+        remote.log.manager.thread.pool.size int 2
+        remote.log.metadata.custom.metadata.max.bytes int 128
+        remote.log.metadata.manager.class.name string
+        remote.log.metadata.manager.class.path string
+        remote.log.metadata.manager.impl.prefix string rlmm.config.
+        remote.log.metadata.manager.listener.name string
+        remote.log.reader.max.pending.tasks int 100
+        remote.log.reader.threads int* 10
+        remote.log.storage.manager.class.name string
+        remote.log.storage.manager.class.path string
+        remote.log.storage.manager.impl.prefix string rsm.config.
+        remote.log.storage.system.enable boolean false
+        """,
+    ),
+    (
+        "TLS, SASL and authorization of listeners are not offered yet",
+        """
+        authorizer.class.name string ''
+        connection.failed.authentication.delay.ms int 100
+        connections.max.reauth.ms long 0
+        delegation.token.expiry.check.interval.ms long 3600000
+        delegation.token.expiry.time.ms long 86400000
+        delegation.token.max.lifetime.ms long 604800000
+        delegation.token.secret.key password
+        listener.security.protocol.map string* PLAINTEXT:PLAINTEXT
+        principal.builder.class class*
+        sasl.client.callback.handler.class class
+        sasl.enabled.mechanisms list* ''
+        sasl.jaas.config password*
+        sasl.kerberos.kinit.cmd string* /usr/bin/kinit
+        sasl.kerberos.min.time.before.relogin long* 60000
+        sasl.kerberos.principal.to.local.rules list* DEFAULT
+        sasl.kerberos.service.name string*
+        sasl.kerberos.ticket.renew.jitter double* 0.05
+        sasl.kerberos.ticket.renew.window.factor double* 0.8
+        sasl.login.callback.handler.class class
+        sasl.login.class class
+        sasl.login.connect.timeout.ms int
+        sasl.login.read.timeout.ms int
+        sasl.login.refresh.buffer.seconds short* 300
+        sasl.login.refresh.min.period.seconds short* 60
+        sasl.login.refresh.window.factor double* 0.8
+        sasl.login.refresh.window.jitter double* 0.05
+        sasl.login.retry.backoff.max.ms long 10000
+        sasl.login.retry.backoff.ms long 100
+        sasl.mechanism.controller.protocol string
+        sasl.mechanism.inter.broker.protocol string*
+        sasl.oauthbearer.assertion.algorithm string RS256
+        sasl.oauthbearer.assertion.claim.aud string
+        sasl.oauthbearer.assertion.claim.exp.seconds int 300
+        sasl.oauthbearer.assertion.claim.iss string
+        sasl.oauthbearer.assertion.claim.jti.include boolean false
+        sasl.oauthbearer.assertion.claim.nbf.seconds int 60
+        sasl.oauthbearer.assertion.claim.sub string
+        sasl.oauthbearer.assertion.file string
+        sasl.oauthbearer.assertion.private.key.file string
+        sasl.oauthbearer.assertion.private.key.passphrase password
+        sasl.oauthbearer.assertion.template.file string
+        sasl.oauthbearer.client.credentials.client.id string
+        sasl.oauthbearer.client.credentials.client.secret password
+        sasl.oauthbearer.clock.skew.seconds int 30
+        sasl.oauthbearer.expected.audience list ''
+        sasl.oauthbearer.expected.issuer string
+        sasl.oauthbearer.jwks.endpoint.refresh.ms long 3600000
+        sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms long 10000
+        sasl.oauthbearer.jwks.endpoint.retry.backoff.ms long 100
+        sasl.oauthbearer.jwks.endpoint.url string
+        sasl.oauthbearer.jwt.retriever.class class
+        sasl.oauthbearer.jwt.validator.class class
+        sasl.oauthbearer.scope string
+        sasl.oauthbearer.scope.claim.name string scope
+        sasl.oauthbearer.sub.claim.name string sub
+        sasl.oauthbearer.token.endpoint.url string
+        sasl.server.callback.handler.class class
+        sasl.server.max.receive.size int 524288
+        security.inter.broker.protocol string PLAINTEXT
+        security.providers string
+        ssl.allow.dn.changes boolean false
+        ssl.allow.san.changes boolean false
+        ssl.cipher.suites list* ''
+        ssl.client.auth string* none
+        ssl.enabled.protocols list* ''
+        ssl.endpoint.identification.algorithm string* https
+        ssl.engine.factory.class class*
+        ssl.key.password password*
+        ssl.keymanager.algorithm string* SunX509
+        ssl.keystore.certificate.chain password*
+        ssl.keystore.key password*
+        ssl.keystore.location string*
+        ssl.keystore.password password*
+        ssl.keystore.type string* JKS
+        ssl.principal.mapping.rules string DEFAULT
+        ssl.protocol string* TLSv1.3
+        ssl.provider string*
+        ssl.secure.random.implementation string*
+        ssl.trustmanager.algorithm string* PKIX
+        ssl.truststore.certificates password*
+        ssl.truststore.location string*
+        ssl.truststore.password password*
+        ssl.truststore.type string* JKS
+        """,
+    ),
+    (
+        SHARE,
+        """
+        group.share.assignment.interval.ms int* 1000
+        group.share.assignors list ''
+        group.share.delivery.count.limit int 5
+        group.share.heartbeat.interval.ms int 5000
+        group.share.max.assignment.interval.ms int 15000
+        group.share.max.delivery.count.limit int 10
+        group.share.max.heartbeat.interval.ms int 15000
+        group.share.max.partition.max.record.locks int 4000
+        group.share.max.record.lock.duration.ms int 60000
+        group.share.max.session.timeout.ms int 60000
+        group.share.max.share.sessions int 2000
+        group.share.max.size int 200
+        group.share.min.assignment.interval.ms int 0
+        group.share.min.delivery.count.limit int 2
+        group.share.min.heartbeat.interval.ms int 5000
+        group.share.min.partition.max.record.locks int 100
+        group.share.min.record.lock.duration.ms int 15000
+        group.share.min.session.timeout.ms int 45000
+        group.share.partition.max.record.locks int 2000
+        group.share.record.lock.duration.ms int 30000
+        group.share.session.timeout.ms int 45000
+        share.coordinator.append.linger.ms int -1
+        share.coordinator.cached.buffer.max.bytes int* 1048588
+        share.coordinator.load.buffer.size int 5242880
+        share.coordinator.snapshot.update.records.per.snapshot int 500
+        share.coordinator.state.topic.compression.codec int 0
+        share.coordinator.state.topic.min.isr short 2
+        share.coordinator.state.topic.num.partitions int 50
+        share.coordinator.state.topic.replication.factor short 3
+        share.coordinator.state.topic.segment.bytes int 104857600
+        share.coordinator.threads int 1
+        share.coordinator.write.timeout.ms int 5000
+        share.fetch.purgatory.purge.interval.requests int 1000
+        """,
+    ),
+    (
+        CONSUMER,
+        """
+        group.consumer.assignment.interval.ms int* 1000
+        group.consumer.assignors list ''
+        group.consumer.heartbeat.interval.ms int 5000
+        group.consumer.max.assignment.interval.ms int 15000
+        group.consumer.max.heartbeat.interval.ms int 15000
+        group.consumer.max.session.timeout.ms int 60000
+        group.consumer.max.size int 2147483647
+        group.consumer.migration.policy string bidirectional
+        group.consumer.min.assignment.interval.ms int 0
+        group.consumer.min.heartbeat.interval.ms int 5000
+        group.consumer.min.session.timeout.ms int 45000
+        group.consumer.session.timeout.ms int 45000
+        """,
+    ),
+    (
+        STREAMS,
+        """
+        group.streams.assignment.interval.ms int* 1000
+        group.streams.heartbeat.interval.ms int 5000
+        group.streams.initial.rebalance.delay.ms int 3000
+        group.streams.max.assignment.interval.ms int 15000
+        group.streams.max.heartbeat.interval.ms int 15000
+        group.streams.max.session.timeout.ms int 60000
+        group.streams.max.size int 2147483647
+        group.streams.max.standby.replicas int 2
+        group.streams.min.assignment.interval.ms int 0
+        group.streams.min.heartbeat.interval.ms int 5000
+        group.streams.min.session.timeout.ms int 45000
+        group.streams.num.standby.replicas int 0
+        group.streams.session.timeout.ms int 45000
+        """,
+    ),
+    (
+        "there is no KRaft quorum: etcd holds the state of the cluster and elects the controller",
+        """
+        broker.heartbeat.interval.ms int 2000
+        controller.listener.names list
+        controller.quorum.append.linger.ms int 25
+        controller.quorum.auto.join.enable boolean false
+        controller.quorum.bootstrap.servers list ''
+        controller.quorum.election.backoff.max.ms int 1000
+        controller.quorum.election.timeout.ms int 1000
+        controller.quorum.fetch.max.bytes int 1048576
+        controller.quorum.fetch.snapshot.max.bytes int 1048576
+        controller.quorum.fetch.timeout.ms int 2000
+        controller.quorum.request.timeout.ms int 2000
+        controller.quorum.retry.backoff.ms int 20
+        controller.quorum.voters list ''
+        controller.quota.window.num int 11
+        controller.quota.window.size.seconds int 1
+        controller.socket.timeout.ms int 30000
+        early.start.listeners list
+        initial.broker.registration.timeout.ms int 60000
+        metadata.log.dir string
+        metadata.log.max.record.bytes.between.snapshots long 20971520
+        metadata.log.max.snapshot.interval.ms long 3600000
+        metadata.log.segment.bytes int 1073741824
+        metadata.log.segment.ms long 604800000
+        metadata.max.idle.interval.ms int 500
+        metadata.max.retention.bytes long 104857600
+        metadata.max.retention.ms long 604800000
+        process.roles list broker,controller
+        """,
+    ),
+    (
+        "offsets and transactions are kept in the metadata store in 64 shards, not in topics",
+        """
+        offsets.commit.timeout.ms int 5000
+        offsets.load.buffer.size int 5242880
+        offsets.topic.compression.codec int 0
+        offsets.topic.num.partitions int 64
+        offsets.topic.replication.factor short 3
+        offsets.topic.segment.bytes int 104857600
+        transaction.state.log.load.buffer.size int 5242880
+        transaction.state.log.min.isr int 2
+        transaction.state.log.num.partitions int 64
+        transaction.state.log.replication.factor short 3
+        transaction.state.log.segment.bytes int 104857600
+        """,
+    ),
+    (
+        "use node.id, --data-dir and --listener",
+        """
+        broker.id int -1
+        cordoned.log.dirs list* ''
+        inter.broker.listener.name string
+        log.dir list
+        log.dirs list
+        """,
+    ),
+    (
+        "classes cannot be loaded into the broker",
+        """
+        alter.config.policy.class.name class
+        client.quota.callback.class class
+        config.providers list* ''
+        create.topic.policy.class.name class
+        kafka.metrics.reporters list ''
+        metric.reporters list* ''
+        """,
+    ),
+    (
+        "client quotas are not offered; replication throttles are measured by the broker itself",
+        """
+        alter.log.dirs.replication.quota.window.num int 11
+        alter.log.dirs.replication.quota.window.size.seconds int 1
+        max.connection.creation.rate int* 2147483647
+        max.connections.per.ip.overrides string* ''
+        quota.window.num int 11
+        quota.window.size.seconds int 1
+        replication.quota.window.num int 11
+        replication.quota.window.size.seconds int 1
+        """,
+    ),
+    (
+        "/metrics gives plain counters that are not sampled",
+        """
+        kafka.metrics.polling.interval.secs int 10
+        metrics.num.samples int 2
+        metrics.recording.level string INFO
+        metrics.sample.window.ms long 30000
+        telemetry.max.bytes int 1048576
+        """,
+    ),
+    (
+        "the broker compacts, flushes and recovers logs in its own way",
+        """
+        log.cleaner.backoff.ms long* 15000
+        log.cleaner.dedupe.buffer.size long* 134217728
+        log.cleaner.enable boolean true
+        log.cleaner.io.buffer.load.factor double* 0.9
+        log.cleaner.io.buffer.size int* 524288
+        log.cleaner.io.max.bytes.per.second double* 1.7976931348623157E308
+        log.cleaner.threads int* 1
+        log.dir.failure.timeout.ms long 30000
+        log.flush.offset.checkpoint.interval.ms int 60000
+        log.flush.scheduler.interval.ms long 9223372036854775807
+        log.flush.start.offset.checkpoint.interval.ms int 60000
+        num.recovery.threads.per.data.dir int* 2
+        num.replica.alter.log.dirs.threads int
+        replica.high.watermark.checkpoint.interval.ms long 5000
+        """,
+    ),
+    (
+        "the coordinator verifies every partition of a transaction, and times its work itself",
+        """
+        add.partitions.to.txn.retry.backoff.max.ms int 100
+        add.partitions.to.txn.retry.backoff.ms int 20
+        transaction.abort.timed.out.transaction.cleanup.interval.ms int 10000
+        transaction.partition.verification.enable boolean* true
+        transaction.remove.expired.transaction.cleanup.interval.ms int 3600000
+        transaction.two.phase.commit.enable boolean false
+        """,
+    ),
+    (
+        "the kernel sizes socket buffers, and brokers time their connections themselves",
+        """
+        controlled.shutdown.enable boolean true
+        replica.fetch.min.bytes int 1
+        replica.socket.receive.buffer.bytes int 65536
+        replica.socket.timeout.ms int 30000
+        request.timeout.ms int 30000
+        socket.connection.setup.timeout.max.ms long 30000
+        socket.connection.setup.timeout.ms long 10000
+        socket.listen.backlog.size int 50
+        socket.receive.buffer.bytes int 102400
+        socket.send.buffer.bytes int 102400
+        """,
+    ),
+    (
+        "one event loop serves all requests, so there are no thread pools, request queues or purgatories to size",
+        """
+        background.threads int* 10
+        delete.records.purgatory.purge.interval.requests int 1
+        fetch.purgatory.purge.interval.requests int 1000
+        group.coordinator.append.linger.ms int -1
+        group.coordinator.background.threads int 2
+        group.coordinator.cached.buffer.max.bytes int* 1048588
+        group.coordinator.rebalance.protocols list classic
+        group.coordinator.threads int 1
+        max.request.partition.size.limit int 2000
+        num.io.threads int* 1
+        num.network.threads int* 1
+        num.replica.fetchers int* 1
+        producer.purgatory.purge.interval.requests int 1000
+        queued.max.requests int 500
+        """,
+    ),
+)
+"""(reason, rows): each row is a name, its type, `*` where Kafka changes it at run time, and its value unless unset."""
+
+GROUP_ROWS = (
+    (
+        CONSUMER,
+        """
+        consumer.assignment.interval.ms int* 1000 group.consumer.assignment.interval.ms
+        consumer.heartbeat.interval.ms int* 5000 group.consumer.heartbeat.interval.ms
+        consumer.session.timeout.ms int* 45000 group.consumer.session.timeout.ms
+        """,
+    ),
+    (
+        SHARE,
+        """
+        share.assignment.interval.ms int* 1000 group.share.assignment.interval.ms
+        share.auto.offset.reset string* latest
+        share.delivery.count.limit int* 5 group.share.delivery.count.limit
+        share.heartbeat.interval.ms int* 5000 group.share.heartbeat.interval.ms
+        share.isolation.level string* read_uncommitted
+        share.partition.max.record.locks int* 2000 group.share.partition.max.record.locks
+        share.record.lock.duration.ms int* 30000 group.share.record.lock.duration.ms
+        share.renew.acknowledge.enable boolean* true
+        share.session.timeout.ms int* 45000 group.share.session.timeout.ms
+        """,
+    ),
+    (
+        STREAMS,
+        """
+        streams.assignment.interval.ms int* 1000 group.streams.assignment.interval.ms
+        streams.heartbeat.interval.ms int* 5000 group.streams.heartbeat.interval.ms
+        streams.initial.rebalance.delay.ms int* 3000 group.streams.initial.rebalance.delay.ms
+        streams.num.standby.replicas int* 0 group.streams.num.standby.replicas
+        streams.session.timeout.ms int* 45000 group.streams.session.timeout.ms
+        """,
+    ),
+)
+"""As `BROKER_ROWS`; a row ends with the broker setting that gives the default in Kafka."""
+
+METRICS_ROWS = ((METRICS, "interval.ms int* 300000\nmatch list* ''\nmetrics list* ''"),)
+
+
+EMPTY = "''"
+
+
+def parse_rows(groups: tuple[tuple[str, str], ...]) -> Iterator[tuple[str, KafkaSetting]]:
+    for reason, rows in groups:
+        for line in rows.strip().splitlines():
+            name, kind, *rest = line.split()
+            default = None if not rest else "" if rest[0] == EMPTY else rest[0]
+            setting = Setting(
+                name,
+                Kind[kind.rstrip("*").upper()],
+                default,
+                f"Known by name, without effect: {reason}.",
+                dynamic=kind.endswith("*"),
+                reason=reason,
+            )
+            yield name, KafkaSetting(setting, rest[1] if len(rest) > 1 else name)
+
+
+KAFKA_BROKER_SETTINGS = dict(parse_rows(BROKER_ROWS))
+KAFKA_GROUP_SETTINGS = dict(parse_rows(GROUP_ROWS))
+CLIENT_METRICS_SETTINGS = dict(parse_rows(METRICS_ROWS))
