@@ -14,8 +14,11 @@ from penstock.wire.messages.update_features import (
 )
 
 MAX_UPDATES = 100
-RESULTS_UNTIL = 1
-"""From the next version on there is one error for all."""
+RESULTS_BEFORE = 2
+"""The version from which on a response has no results for single features."""
+UPGRADE_TYPE_FROM = 1
+UPGRADE_TYPES = frozenset({1, 2, 3})
+"""Upgrade, safe downgrade, unsafe downgrade."""
 
 
 class FeaturesApi:
@@ -28,31 +31,43 @@ class FeaturesApi:
         return [Route(UpdateFeaturesRequest, UpdateFeaturesResponse, self.update, 0, 2, failed)]
 
     async def update(self, request: UpdateFeaturesRequest, context: RequestContext) -> UpdateFeaturesResponse:
-        """Each update is made for itself, in the order of the request."""
-        if len(request.feature_updates) > MAX_UPDATES:
-            return failed(request, ErrorCode.INVALID_REQUEST)
-        results = [await self._one(update, request.validate_only) for update in request.feature_updates]
-        worst = next((result for result in results if result.error_code), None)
-        if worst is not None and context.version > RESULTS_UNTIL:
-            return UpdateFeaturesResponse(error_code=worst.error_code, error_message=worst.error_message)
-        return UpdateFeaturesResponse(results=results)
+        """All updates or none: one that is refused is the error of the whole response, in every version.
 
-    async def _one(self, update: FeatureUpdateKey, validate_only: bool) -> UpdatableFeatureResult:
-        result = UpdatableFeatureResult(feature=update.feature)
+        Clients of versions 0 and 1 take a response without an error at the top for a success.
+        """
+        updates = request.feature_updates
+        if len(updates) > MAX_UPDATES:
+            return refused(ErrorCode.INVALID_REQUEST, f"{len(updates)} updates in one request: at most {MAX_UPDATES}")
         try:
-            if update.feature != FEATURE:
-                raise AdminError(
-                    ErrorCode.INVALID_UPDATE_VERSION,
-                    f"There is no feature {update.feature[:100]!r}: this cluster has {FEATURE}.",
-                )
-            await self.features.raise_to(update.max_version_level, validate_only)
+            for update in updates:
+                check_update(update, context.version)
+                await self.features.raise_to(update.max_version_level, validate_only=True)
+            if updates and not request.validate_only:
+                await self.features.raise_to(max(update.max_version_level for update in updates))
         except AdminError as e:
-            result.error_code, result.error_message = e.error, e.message
-        return result
+            return refused(e.error, e.message)
+        if context.version >= RESULTS_BEFORE:
+            return UpdateFeaturesResponse()
+        return UpdateFeaturesResponse(results=[UpdatableFeatureResult(feature=update.feature) for update in updates])
+
+
+def check_update(update: FeatureUpdateKey, version: int) -> None:
+    """Raises `AdminError`."""
+    if update.feature != FEATURE:
+        raise AdminError(
+            ErrorCode.INVALID_UPDATE_VERSION,
+            f"There is no feature {update.feature[:100]!r}: this cluster has {FEATURE}.",
+        )
+    if version >= UPGRADE_TYPE_FROM and update.upgrade_type not in UPGRADE_TYPES:
+        raise AdminError(
+            ErrorCode.INVALID_UPDATE_VERSION,
+            f"The upgrade type of feature {FEATURE} must be one of {sorted(UPGRADE_TYPES)}, not {update.upgrade_type}.",
+        )
+
+
+def refused(error: int, message: str | None = None) -> UpdateFeaturesResponse:
+    return UpdateFeaturesResponse(error_code=error, error_message=message)
 
 
 def failed(request: UpdateFeaturesRequest, error: int) -> UpdateFeaturesResponse:
-    return UpdateFeaturesResponse(
-        error_code=error,
-        results=[UpdatableFeatureResult(feature=u.feature, error_code=error) for u in request.feature_updates],
-    )
+    return refused(error)

@@ -27,9 +27,9 @@ from penstock.wire.messages.offset_delete import (
 
 DESCRIBE_TELLS_MISSING = 6
 """From this version on a group that is not there is an error, before it was a dead group."""
-READ, DELETE, DESCRIBE = 3, 6, 8
-ALL_OPERATIONS = 1 << READ | 1 << DELETE | 1 << DESCRIBE
-"""What may be done to a group, as bits: everything, as nobody's rights are checked."""
+READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS = 3, 6, 8, 10, 11
+ALL_OPERATIONS = sum(1 << operation for operation in (READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS))
+"""Operations on a group as bits (KIP-430): all, since no rights are checked."""
 OPERATIONS_NOT_ASKED = -(1 << 31)
 DELETED_TOGETHER = 64
 """Groups of one request that are deleted at the same time: they share the store's transactions."""

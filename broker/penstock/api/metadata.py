@@ -12,6 +12,7 @@ from uuid import UUID
 
 from penstock.api.routes import RequestContext, Route
 from penstock.config.broker import BrokerConfig
+from penstock.config.internal_topics import INTERNAL_TOPICS
 from penstock.control.naming import check_name
 from penstock.control.results import AdminError
 from penstock.control.topic_admin import MAX_REQUEST_PARTITIONS, TopicAdmin
@@ -60,7 +61,10 @@ class MetadataApi:
             return self._response(request, context, self._all_topics())
         missing = self._missing(request) if request.allow_auto_topic_creation else []
         if missing and self.config.auto_create_topics_enable:
-            return self._create_and_answer(request, context, missing)
+            reserved = INTERNAL_TOPICS.intersection(missing)
+            if reserved:
+                missing = [name for name in missing if name not in reserved]
+            return self._create_and_answer(request, context, missing, reserved)
         return self._response(request, context, self._asked(request, context, {}))
 
     def _missing(self, request: MetadataRequest) -> list[str]:
@@ -69,10 +73,11 @@ class MetadataApi:
         return list(dict.fromkeys(name for name in names if name and name not in topics))
 
     async def _create_and_answer(
-        self, request: MetadataRequest, context: RequestContext, missing: list[str]
+        self, request: MetadataRequest, context: RequestContext, missing: list[str], reserved: frozenset[str]
     ) -> MetadataResponse:
         outcomes = await asyncio.gather(*[self.admin.auto_create(name) for name in missing[:MAX_REQUEST_PARTITIONS]])
         errors = {outcome.name: outcome.error for outcome in outcomes}
+        errors.update(dict.fromkeys(reserved, ErrorCode.INVALID_TOPIC_EXCEPTION))
         return self._response(request, context, self._asked(request, context, errors))
 
     def _asked(

@@ -70,13 +70,13 @@ def check_level(level: int, present: int, brokers: list[Entry]) -> None:
     """Raises AdminError where the level cannot be raised to `level`."""
     if level < present:
         raise AdminError(
-            ErrorCode.FEATURE_UPDATE_FAILED,
+            ErrorCode.INVALID_UPDATE_VERSION,
             f"The level is {present} and is never lowered: state may be in a format that {level} does not know.",
         )
     records = [decode(BrokerRecord, entry.key, entry.value) for entry in brokers]
     behind = [str(r.broker_id) for r in sorted(records, key=lambda r: r.broker_id) if r.feature_level < level]
     if behind:
         raise AdminError(
-            ErrorCode.FEATURE_UPDATE_FAILED,
+            ErrorCode.INVALID_UPDATE_VERSION,
             f"Brokers {', '.join(behind)} do not know level {level}: upgrade them first, then raise the level.",
         )

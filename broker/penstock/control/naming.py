@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from penstock.config.internal_topics import INTERNAL_TOPICS
 from penstock.control.results import AdminError
 from penstock.wire.errors import ErrorCode
 
@@ -25,6 +26,16 @@ def check_name(name: str) -> None:
     if reason is not None:
         shown = name if len(name) <= MAX_NAME_CHARS else name[:MAX_NAME_CHARS] + "..."
         raise AdminError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Invalid topic name {shown!r}: {reason}.")
+
+
+def check_new_name(name: str) -> None:
+    """Raises `AdminError` for a name that no new topic can have, those of Kafka's own topics among them."""
+    check_name(name)
+    if name in INTERNAL_TOPICS:
+        raise AdminError(
+            ErrorCode.INVALID_REQUEST,
+            f"Creation of internal topic {name} is prohibited: the name belongs to Kafka itself; choose another.",
+        )
 
 
 class Collisions:

@@ -20,7 +20,7 @@ from penstock.config.topic import normalise_topic_setting, resolve
 from penstock.control.assignment import check_manual, partition_puts
 from penstock.control.controller.reassign import target
 from penstock.control.drains import Drains, drains_of
-from penstock.control.naming import Collisions, check_name
+from penstock.control.naming import Collisions, check_new_name
 from penstock.control.placing import Placing, usable_brokers
 from penstock.control.results import (
     SEEN_S,
@@ -175,7 +175,7 @@ class TopicAdmin:
 
     def _plan(self, topic: NewTopic, draining: frozenset[int]) -> list[list[int]]:
         """The replicas of each partition. Raises `AdminError` where the topic cannot be."""
-        check_name(topic.name)
+        check_new_name(topic.name)
         if topic.name in self.view.topics:
             raise already_exists(topic.name)
         self._collisions.check(topic.name)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
+from penstock.config.internal_topics import INTERNAL_TOPICS
 from penstock.config.values import TopicConfig
 from penstock.log.partition_log import PartitionLog
 from penstock.log.types import LogDirFailed, LogFull
@@ -136,6 +137,8 @@ class Leader(Partition):
         caller acknowledges the batch at once. `verified` says that the coordinator of the batch's transaction knows
         this partition to be part of it. `inspection` is what was found inside the batch, None to inspect it now.
         """
+        if self.name in INTERNAL_TOPICS:
+            return Appended(ErrorCode.INVALID_TOPIC_EXCEPTION, message="the topic's name belongs to Kafka itself")
         if len(batch) >= HEADER_SIZE:
             # Neither is under the CRC, so the header is read once, as it will be written.
             stamp(batch, 0, self.log.end_offset, self.leader_epoch)

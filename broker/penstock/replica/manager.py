@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from penstock.config.broker import BrokerConfig
+from penstock.config.internal_topics import INTERNAL_TOPICS
 from penstock.log.log_dir import LogDir
 from penstock.log.partition_log import PartitionLog
 from penstock.log.types import LogDirFailed, LogError
@@ -130,6 +131,8 @@ class ReplicaManager:
 
     def turn_away(self, topic: Topic, index: int, batch: memoryview) -> tuple[ErrorCode, tuple[int, int] | None]:
         """As above, for a producer that is told so, and may have sent more behind this batch."""
+        if topic in INTERNAL_TOPICS:
+            return ErrorCode.INVALID_TOPIC_EXCEPTION, None
         code, leader = self.absence(topic, index)
         self.turned_away.note(topic, index, batch, code, self.clock.boot_ms())
         return code, leader

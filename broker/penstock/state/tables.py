@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from urllib.parse import unquote
 from uuid import UUID
 
+from penstock.config.internal_topics import INTERNAL_TOPICS
 from penstock.config.topic import effective, resolve_leniently
 from penstock.config.values import TopicConfig
 from penstock.state import keys
@@ -29,7 +30,6 @@ from penstock.state.records import (
 from penstock.state.store import Entry
 from penstock.state.view import BrokerView, Endpoint, PartitionView, ShardView, TopicView
 
-INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state", "__share_group_state")
 CONFIG_CACHE = 1024
 NOBODY: list[int] = []
 """Shared by all partitions, which mostly have four empty lists each; what is in a view is never changed in place."""

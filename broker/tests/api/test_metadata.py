@@ -203,8 +203,3 @@ def test_a_failure_is_told_for_each_topic(broker, version: int) -> None:
     response = broker.ask.failed(asking("a", "b"), version, ErrorCode.UNKNOWN_SERVER_ERROR)
     assert [(t.name, t.error_code) for t in response.topics] == [("a", -1), ("b", -1)]
     assert broker.ask.failed(MetadataRequest(topics=None), version, -1).topics == []
-
-
-async def test_internal_topics_are_marked(broker) -> None:
-    await created(broker, "__consumer_offsets")
-    assert (await broker.ask(asking("__consumer_offsets"), 12)).topics[0].is_internal

@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar, overload
 
 import msgspec
 
+from penstock.config.internal_topics import INTERNAL_TOPICS
 from penstock_operator.model.cluster import Cluster, ClusterSpec, ClusterStatus
 from penstock_operator.model.common import API_VERSION, TOPIC_NAME, Kind, Meta, Model
 from penstock_operator.model.etcd import Etcd
@@ -62,6 +63,8 @@ def parse(kind: Kind, object_: Mapping[str, Any]) -> Resource:
                 metadata=meta, spec=where.convert(spec, TopicSpec, "spec"), status=_status(status, TopicStatus)
             )
             _check_topic_name(where, "spec.topicName", topic.topic_name)
+            if topic.topic_name in INTERNAL_TOPICS:
+                raise where.invalid("spec.topicName", f"{topic.topic_name!r} is a topic of Kafka's own: choose another")
             return topic
         case "ConsumerGroup":
             group = where.convert(spec, ConsumerGroupSpec, "spec")

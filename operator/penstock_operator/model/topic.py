@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar
 
+from penstock.config.internal_topics import INTERNAL_TOPICS
 from penstock_operator.model.common import (
     AGE,
     MAX_TOPIC_NAME,
@@ -26,6 +27,12 @@ MAX_REPLICAS = 32
 """As many as brokers let a partition have."""
 
 
+INTERNAL_NAME_RULE = Rule(
+    f"!(self in [{', '.join(repr(name) for name in sorted(INTERNAL_TOPICS))}])",
+    "topicName cannot be that of a topic of Kafka's own: choose another",
+)
+
+
 class TopicSpec(Model, frozen=True, kw_only=True):
     """None means: as the brokers' defaults say at creation, and left as it is afterwards."""
 
@@ -36,6 +43,7 @@ class TopicSpec(Model, frozen=True, kw_only=True):
             doc(
                 "The topic's name where it is not the object's; fixed. For names that Kubernetes does not allow.",
                 topic_name_rule("topicName"),
+                INTERNAL_NAME_RULE,
                 min_length=1,
                 max_length=MAX_TOPIC_NAME,
             ),

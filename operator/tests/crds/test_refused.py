@@ -24,6 +24,7 @@ CASES: dict[str, Case] = {
     "an unknown deletion policy": ("Topic", {"deletionPolicy": "Keep"}, 'supported values: "Delete", "Retain"'),
     "an unknown field": ("Topic", {"partition": 3}, 'unknown field "spec.partition"'),
     "a topic named ..": ("Topic", {"topicName": ".."}, "cannot be '.' or '..'"),
+    "a topic of Kafka's own": ("Topic", {"topicName": "__consumer_offsets"}, "topicName cannot be that of a topic of"),
     "a topic's name too long": ("Topic", {"topicName": "a" * 250}, "may not be more than 249"),
     "a setting that is no number": (
         "Topic",

@@ -85,6 +85,7 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"topicName": "a/b"}, "spec.topicName", "is no name of a topic"),
     ({"topicName": "a\n"}, "spec.topicName", "is no name of a topic"),
     ({"topicName": ".."}, "spec.topicName", "is no name of a topic"),
+    ({"topicName": "__consumer_offsets"}, "spec.topicName", "is a topic of Kafka's own"),
 ]
 
 

@@ -30,7 +30,7 @@ async def test_groups_are_described_in_every_version(broker, version):
     (described,) = found.members
     assert (described.member_id, described.client_id, described.client_host) == (member.member_id, "me", "/10.1.1.1")
     assert (described.member_assignment, described.group_instance_id) == (b"mine", "i" if version >= 4 else None)
-    assert found.authorized_operations == (0b101001000 if version >= 3 else -(1 << 31))
+    assert found.authorized_operations == (0b110101001000 if version >= 3 else -(1 << 31))
     assert (missing.group_state, missing.members) == ("Dead", [])
     assert missing.error_code == (E.GROUP_ID_NOT_FOUND if version >= 6 else 0)
 
