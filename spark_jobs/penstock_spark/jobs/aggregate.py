@@ -18,7 +18,11 @@ TIME, WINDOW = "__time", "__window"
 
 
 def start(spark: SparkSession, job: Aggregate) -> StreamingQuery:
-    rows = aggregated(reading.shape(reading.stream(spark, job.source, group(job)), job.transform), job)
+    from pyspark.sql import functions as F  # noqa: N812
+
+    shaped = reading.shape(reading.stream(spark, job.source, group(job)), job.transform)
+    untimed = F.count_if(F.expr(job.time).isNull()).alias("without_time")
+    rows = aggregated(shaped.observe("penstock", untimed), job)
     if job.emit == "final":
         return writing.start(rows, job, job.to)
     if not isinstance(job.to, DeltaTarget):

@@ -272,9 +272,11 @@ def findings(joined: DataFrame) -> list[Finding]:
     ends = joined.where("there").groupBy(*keys).agg(F.min("offset").alias("first"), F.max("offset").alias("last"))
     rows = joined.join(F.broadcast(ends), keys, "left")
     stray = ~F.col("there")
-    before = stray & (F.col("offset") < F.col("first"))
+    # A row whose topic, partition or offset is NULL is of no record; compared with anything it is neither.
+    named = F.col("topic").isNotNull() & F.col("partition").isNotNull() & F.col("offset").isNotNull()
+    before = stray & named & F.coalesce(F.col("offset") < F.col("first"), F.lit(False))
     # Without a record in the topic there is no saying what came before or after: retention took everything.
-    beyond = stray & ((F.col("offset") > F.col("last")) | F.col("last").isNull())
+    beyond = stray & named & (F.col("last").isNull() | (F.col("offset") > F.col("last")))
     missing, double = F.col("there") & (F.col("times") == 0), F.col("times") > 1
     found = (
         rows.groupBy(*keys)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock_spark.jobs import reading, writing
+from penstock_spark.jobs import conditions, reading, writing
 from penstock_spark.jobs.kinds import CdcUpsert
 from penstock_spark.jobs.naming import group
 from penstock_spark.jobs.sinks import MergeSink
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 DELETED, OFFSET = "__deleted", "__offset"
@@ -24,19 +24,40 @@ def start(spark: SparkSession, job: CdcUpsert) -> StreamingQuery:
 
 
 def changed(rows: DataFrame, job: CdcUpsert) -> DataFrame:
-    """Each record as a change: keys, the other columns, whether it deletes, its offset."""
+    """Each record as a change: keys, the other columns, whether it deletes, its offset. See `conditions` for NULL."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    keys = [F.expr(sql).alias(name) for name, sql in job.keys.items()]
+    is_tombstone = F.col("raw_value").isNull()
+    skipped = {name: is_skipped for name, is_skipped in skips(job).items() if is_skipped is not None}
+    if skipped:
+        counts = [F.count_if(is_skipped).alias(name) for name, is_skipped in skipped.items()]
+        rows = rows.observe("penstock", *counts)
+        for is_skipped in skipped.values():
+            rows = rows.where(~is_skipped)
     if job.select:
         values = [F.expr(sql).alias(name) for name, sql in job.select.items()]
     elif job.transform.value.format == "json":
         names = rows.select("value.*").columns
-        values = [F.col(f"value.{name}") for name in names if name not in job.keys]
+        keys = {name.lower() for name in job.keys}  # Spark's names have no case
+        values = [F.col(f"value.{name}") for name in names if name.lower() not in keys]
     else:
         values = [F.col("value")]
-    deleted = F.coalesce(F.expr(job.delete_when), F.lit(False)).alias(DELETED)
-    return rows.select(*keys, *values, deleted, F.col("offset").alias(OFFSET))
+    deleted = (is_tombstone | conditions.holds(job.delete_when)).alias(DELETED)
+    return rows.select(*conditions.key_columns(rows, job.keys), *values, deleted, F.col("offset").alias(OFFSET))
+
+
+def skips(job: CdcUpsert) -> dict[str, Column | None]:
+    """Records that change no row: for each reason, a condition that is never NULL, or None where the job has none."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    is_tombstone = F.col("raw_value").isNull()
+    value = job.transform.value
+    is_lost = value.format != "binary" and value.on_error == "null"
+    return {
+        "unreadable": ~is_tombstone & F.col("value").isNull() if is_lost else None,
+        "ignored_tombstones": is_tombstone if job.tombstones == "ignore" else None,
+        "without_key": conditions.is_null_key(job.keys) if job.null_keys == "skip" else None,
+    }
 
 
 def latest(rows: DataFrame, keys: tuple[str, ...]) -> DataFrame:

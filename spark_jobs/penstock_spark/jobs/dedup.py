@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock_spark.jobs import reading, writing
+from penstock_spark.jobs import conditions, reading, writing
 from penstock_spark.jobs.kinds import Dedup
 from penstock_spark.jobs.naming import group
 from penstock_spark.jobs.specs import TopicTarget
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-TIME = "__time"
+TIME, ITSELF = "__time", "__itself"
 
 
 def start(spark: SparkSession, job: Dedup) -> StreamingQuery:
@@ -32,5 +32,6 @@ def deduplicated(rows: DataFrame, job: Dedup) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812
 
     names = {f"__by_{name}": F.expr(sql) for name, sql in job.by.items()}
-    timed = rows.withColumns({**names, TIME: F.expr(job.time)}).withWatermark(TIME, job.within.sql)
-    return timed.dropDuplicatesWithinWatermark(list(names)).drop(TIME, *names)
+    itself = conditions.only_itself({**job.by, TIME: job.time})
+    timed = rows.withColumns({**names, ITSELF: itself, TIME: F.expr(job.time)}).withWatermark(TIME, job.within.sql)
+    return timed.dropDuplicatesWithinWatermark([*names, ITSELF]).drop(TIME, ITSELF, *names)

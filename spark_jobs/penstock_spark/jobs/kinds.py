@@ -118,7 +118,8 @@ class Dedup(TopicJob, tag="dedup", frozen=True, kw_only=True):
 
 
 class Expectation(Spec, frozen=True, kw_only=True):
-    """What must hold for every row. A row for which the expression is false, or null, is bad."""
+    """What must hold for every row. A row for which the expression is false or NULL is bad. A tombstone has no value,
+    so expressions over `value` are NULL: `raw_value IS NULL OR ...` lets it through."""
 
     name: str
     sql: Sql
@@ -199,8 +200,13 @@ class CdcUpsert(TopicJob, tag="cdc-upsert", frozen=True, kw_only=True):
 
     keys: dict[str, Sql] = msgspec.field(default_factory=lambda: {"key": Sql("CAST(key AS STRING)")})
     """Columns that identify a row: name and expression; they must be there in deletions too, so made of `key`."""
-    delete_when: Sql = Sql("raw_value IS NULL")
-    """What deletes a row."""
+    delete_when: Sql | None = None
+    """What deletes a row beside a tombstone, where it is true: NULL is not."""
+    tombstones: Literal["delete", "ignore"] = "delete"
+    """What a record without a value does: it deletes its row, or changes nothing."""
+    null_keys: Literal["fail", "skip"] = "fail"
+    """What a record does of which a key is NULL: it fails the job, naming topic, partition and offset, or changes
+    nothing and is counted."""
     select: dict[str, Sql] = {}
     """The other columns: name and expression; none: the fields of the JSON value, else value."""
     to: DeltaTarget

@@ -179,8 +179,11 @@ def dlq_replay(job: DlqReplay) -> list[tuple[str, str]]:
 
 
 def cdc_upsert(job: CdcUpsert) -> list[tuple[str, str]]:
+    deletions = ["a record has no value"] if job.tombstones == "delete" else []
+    deletions += [str(job.delete_when)] if job.delete_when is not None else []
+    deleted = f"deleted where {' or '.join(deletions)}" if deletions else "never deleted"
     return [
-        ("keeps", f"the latest row of each {', '.join(job.keys)}; deleted where {job.delete_when}"),
+        ("keeps", f"the latest row of each {', '.join(job.keys)}; {deleted}"),
         ("writes", writes(job.to)),
         ("guarantee", delivery(job.to)),
     ]

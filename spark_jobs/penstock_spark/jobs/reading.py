@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from penstock_spark.jobs.conditions import refused
 from penstock_spark.jobs.session import text
 from penstock_spark.jobs.specs import Decoding, Source, Transform
 
@@ -104,8 +105,7 @@ def readable(column: str, decoding: Decoding, value: Column, is_bad: Column) -> 
 
     if decoding.on_error == "null":
         return F.when(~F.coalesce(is_bad, F.lit(False)), value)
-    where = F.concat_ws("", F.col("topic"), F.lit("-"), F.col("partition"), F.lit(" offset "), F.col("offset"))
-    return F.when(is_bad, F.raise_error(F.concat(where, F.lit(f": {said_of(column, decoding)}")))).otherwise(value)
+    return refused(value, is_bad, said_of(column, decoding))
 
 
 def said_of(column: str, decoding: Decoding) -> str:

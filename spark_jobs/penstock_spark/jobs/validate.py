@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from penstock_spark.jobs import reading, topics, writing
+from penstock_spark.jobs import conditions, reading, topics, writing
 from penstock_spark.jobs.batches import query_id
 from penstock_spark.jobs.kinds import Validate
 from penstock_spark.jobs.naming import DLQ, JOB, OFFSET, PARTITION, REASON, REPLAYS, TIMESTAMP, TOPIC, group
@@ -92,7 +92,7 @@ def judge(records: DataFrame, job: Validate) -> DataFrame:
     if value.format != "binary":
         lost = F.col("raw_value").isNotNull() & F.col("value").isNull()
         failed.append(F.when(lost, F.lit(UNREADABLE)))
-    failed += [F.when(~F.coalesce(F.expr(e.sql), F.lit(False)), F.lit(e.name)) for e in job.expectations]
+    failed += [F.when(~conditions.holds(e.sql), F.lit(e.name)) for e in job.expectations]
     names = F.concat_ws(",", *failed)
     return rows.withColumn(REASONS, F.when(names != "", names))
 
