@@ -23,6 +23,7 @@ from penstock.client.errors import (
     TlsFailed,
     UnknownTopic,
     check,
+    error_code,
 )
 from penstock.client.metadata import Metadata, merge
 from penstock.client.security import Security
@@ -40,6 +41,8 @@ Place = int | tuple[str, int]
 
 DATA, COORDINATOR = "data", "coordinator"
 """What a connection is for: group traffic must not queue behind a long poll."""
+CREATION_TRIES = 6
+"""How often brokers are asked for a topic that they are to create (about 3 s in all)."""
 MANY_COORDINATORS = 4
 """The version of FindCoordinator from which one request names many groups (KIP-699)."""
 
@@ -212,6 +215,29 @@ class Cluster:
         self._asked = frozenset(asked or ())
         for listener in self.on_metadata:
             listener(self.metadata)
+
+    async def request_creation(self, name: str) -> None:
+        """Ask the brokers to create a topic that does not exist, as a Kafka producer's metadata request does. Returns
+        once the topic is created.
+
+        Raises `UnknownTopic` if the brokers do not create topics on request (`auto.create.topics.enable`), and
+        `BrokerError` if they refuse the name.
+        """
+        request = MetadataRequest(topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=True)
+        for attempt in range(CREATION_TRIES):
+            answer = await self.call_any(request, MetadataResponse)
+            check(answer.error_code, "metadata")
+            code = error_code(answer.topics[0].error_code) if answer.topics else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            if code in (ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE):
+                return
+            if code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise BrokerError(code, f"topic {name!r}")
+            # Apache Kafka answers so while it creates the topic, too.
+            await asyncio.sleep(self.backoff.delay_s(attempt))
+        raise UnknownTopic(
+            f"topic {name!r} does not exist, and the brokers do not create it (auto.create.topics.enable): create it "
+            "first (penstock topic create)"
+        )
 
     async def look_up(self, topics: Iterable[str]) -> None:
         """Brings what is known of these topics up to date, once: they are not followed from then on."""

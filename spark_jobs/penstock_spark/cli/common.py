@@ -37,6 +37,8 @@ class ExitCode(IntEnum):
     DIFFERENT = 4
     """An audit found differences."""
     NO_JAVA = 5
+    SKIPPED = 6
+    """A replay is done, and skipped letters that cannot be replayed: they are named, and remain where they are."""
     INTERRUPTED = 130
 
 

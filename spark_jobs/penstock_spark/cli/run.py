@@ -13,6 +13,7 @@ from penstock.config.addresses import join_host_port
 from penstock_spark.cli.common import ExitCode, fail
 from penstock_spark.cli.showing import Lines, Terminal
 from penstock_spark.jobs import java, leftovers
+from penstock_spark.jobs.dlq_replay import SKIPPED
 from penstock_spark.jobs.failures import cause
 from penstock_spark.jobs.figures import Figures
 from penstock_spark.jobs.kinds import Audit
@@ -158,4 +159,4 @@ def ended(outcome: Outcome, figures: Figures) -> ExitCode:
         fail(outcome.message, code)
     counts = "".join(f", {what} {count:,}" for what, count in figures.totals.items() if what != "rows")
     print(f"{outcome.ended.value}: {figures.rows:,} rows in {figures.batches} batches{counts}", file=sys.stderr)
-    return code
+    return ExitCode.SKIPPED if code is ExitCode.OK and figures.totals.get(SKIPPED) else code

@@ -21,6 +21,8 @@ LASTING = (
     "TableConflict",
     "RepeatedBatchGrew",
     "Refused",
+    "RowsRefused",
+    "BadRow",
     "BatchDiffers",
     # Of Spark: the query is wrong.
     "AnalysisException",
@@ -42,6 +44,8 @@ LASTING = (
     "ModuleNotFoundError",
     "ImportError",
     "TypeError",
+    "UnicodeDecodeError",
+    "UnicodeEncodeError",
     "SchemaMismatchError",
 )
 PATTERN = re.compile("|".join(rf"(?<![A-Za-z]){re.escape(name)}" for name in LASTING))

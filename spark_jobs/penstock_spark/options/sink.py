@@ -27,6 +27,7 @@ KNOWN = (
     "kafka.max.in.flight.requests.per.connection",
     "kafka.delivery.timeout.ms",
     "kafka.transaction.timeout.ms",
+    "kafka.allow.auto.create.topics",
     *COMMON,
 )
 CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
@@ -73,6 +74,8 @@ class SinkOptions:
     """Of a request, and of a batch before compression, at most; a larger record goes alone."""
     in_flight: int
     transaction_timeout_ms: int
+    creates_topics: bool
+    """Whether brokers are asked to create a topic that does not exist; `auto.create.topics.enable` there decides."""
     warnings: tuple[str, ...]
 
     @classmethod
@@ -113,6 +116,7 @@ class SinkOptions:
             transaction_timeout_ms=options.take_whole(
                 "kafka.transaction.timeout.ms", DEFAULT_TRANSACTION_TIMEOUT_MS, 1, MAX_TIMEOUT_MS
             ),
+            creates_topics=options.take_bool("kafka.allow.auto.create.topics", True),
             warnings=(),
         )
         settle(options, KNOWN, producer=True)

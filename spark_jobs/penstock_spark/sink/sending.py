@@ -44,6 +44,27 @@ class SendingFailed(PenstockSparkError):
     """A batch was not acknowledged; names the partition and what the broker said."""
 
 
+class RowsRefused(SendingFailed):
+    """A broker refuses what is in a batch, or whom it is from: sent again it would be refused again."""
+
+
+REFUSES_ROWS = frozenset(
+    {
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.RECORD_LIST_TOO_LARGE,
+        ErrorCode.INVALID_RECORD,
+        ErrorCode.INVALID_TIMESTAMP,
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+        ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+        ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+        ErrorCode.POLICY_VIOLATION,
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    }
+)
+
+
 class Ownership(Protocol):
     """Where lanes get the right to write from; `service_client.TaskSession` in a transaction."""
 
@@ -313,7 +334,8 @@ class Sending:
             self._retry(lane, batch, error)
         else:
             advice = cure(code, batch, self.settings.transactional_id is not None)
-            self._fail(SendingFailed(f"{name(lane.partition)}: {batch.records} rows were not written: {error}{advice}"))
+            kind = RowsRefused if code in REFUSES_ROWS else SendingFailed
+            self._fail(kind(f"{name(lane.partition)}: {batch.records} rows were not written: {error}{advice}"))
 
     def _request_failed(self, taken: list[tuple[Lane, Pending]], error: ClientError) -> None:
         for lane, batch in taken:

@@ -17,6 +17,7 @@ from typing import Self
 import pyarrow as pa
 
 from penstock.client.cluster import Cluster
+from penstock.client.errors import UnknownTopic
 from penstock.client.identity import Identity
 from penstock_spark.encode.batches import batch_edges, encode
 from penstock_spark.encode.murmur import partitions
@@ -197,7 +198,10 @@ class TaskWriter:
             give_up_ms = self.options.connection.give_up_ms
             count = self._counts[topic] = self._link.run(
                 lambda cluster: patiently(
-                    cluster, give_up_ms, "writing", lambda: count_partitions(cluster, topic, highest)
+                    cluster,
+                    give_up_ms,
+                    "writing",
+                    lambda: count_partitions(cluster, topic, highest, creates=self.options.creates_topics),
                 )
             )
         return count
@@ -236,9 +240,16 @@ class TaskWriter:
             await self._session.close()
 
 
-async def count_partitions(cluster: Cluster, topic: str, highest: int) -> int:
-    """What is known may be older than a partition that was added."""
-    info = await cluster.topic(topic)
+async def count_partitions(cluster: Cluster, topic: str, highest: int, *, creates: bool = False) -> int:
+    """Return a topic's number of partitions. What is known may be older than a partition that was added. With
+    `creates`, brokers are asked to create a topic that does not exist. Raises `ClientError`."""
+    try:
+        info = await cluster.topic(topic)
+    except UnknownTopic:
+        if not creates:
+            raise
+        await cluster.request_creation(topic)
+        info = await cluster.topic(topic)
     if highest >= len(info.partitions):
         await cluster.refresh()
         info = await cluster.topic(topic)
