@@ -120,6 +120,7 @@ async def consume_all(bootstrap: str, topics: list[str], start: Start, options: 
         isolation=isolation,
         on_damaged_batch="skip" if options.skip_damaged else "error",
         on_skipped=name_skipped,
+        auto_create_topics=False,
     ) as consumer:
         for topic in topics:
             await consumer.partitions(topic)

@@ -87,6 +87,13 @@ def produce(
     ] = "none",
     linger_ms: Annotated[float, typer.Option(min=0, help="How long a batch waits for more messages.")] = 5,
     batch_size: Annotated[int, typer.Option(min=1024, help="Bytes at which a batch is sent.")] = 64 * 1024,
+    auto_create: Annotated[
+        bool,
+        typer.Option(
+            "--auto-create/--no-auto-create",
+            help="Have the broker create a topic that does not exist, if its `auto.create.topics.enable` is true.",
+        ),
+    ] = True,
     output: Output = "text",
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
@@ -114,6 +121,7 @@ def produce(
         "compression": compression,
         "linger_ms": linger_ms,
         "batch_size": batch_size,
+        "auto_create_topics": auto_create,
     }
     run(produce_all(bootstrap, topic, file, options, settings, output == "json"))
 

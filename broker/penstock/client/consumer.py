@@ -62,6 +62,8 @@ class Consumer:
       `ClientError`, at each call until a seek; "skip" leaves the batch out, counts it in `skipped_batches` and calls
       `on_skipped` with a `SkippedBatch`.
     - `rack_id`: where this consumer runs. A leader that knows a replica there has it read from that one (KIP-392).
+    - `auto_create_topics`: whether a topic that is named and does not exist is created, where the brokers'
+      `auto.create.topics.enable` says so (Kafka's `allow.auto.create.topics`).
     - `security`: TLS and SASL; without it connections are plain.
     - `metadata_max_age_ms`: how soon new partitions and topics are seen.
 
@@ -93,6 +95,7 @@ class Consumer:
         metadata_max_age_ms: float = 60_000,
         client_id: str = "penstock-consumer",
         rack_id: str = "",
+        auto_create_topics: bool = True,
         security: Security | None = None,
         on_damaged_batch: OnDamagedBatch = "error",
         on_skipped: Callable[[SkippedBatch], object] | None = None,
@@ -137,6 +140,7 @@ class Consumer:
             client_id=client_id,
             request_timeout_ms=request_timeout_ms,
             metadata_max_age_ms=metadata_max_age_ms,
+            auto_create_topics=auto_create_topics,
             security=security,
         )
         self._skips = on_damaged_batch == "skip"
