@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from penstock_spark.jobs import reading, writing
 from penstock_spark.jobs.batches import Ranges, Reading
 from penstock_spark.jobs.naming import group
+from penstock_spark.jobs.parts import is_text
 from penstock_spark.jobs.sinks import FileSink, file_sink
 from penstock_spark.jobs.specs import Decoding
 from penstock_spark.model.columns import SCHEMA, SCHEMA_WITH_HEADERS
@@ -83,14 +84,6 @@ def text(records: pa.RecordBatch, name: str, decoding: Decoding) -> pa.Array:
         where = f"{row['topic']}-{row['partition']} offset {row['offset']}"
         raise Undecodable(f"{where}: {reading.said_of(name, decoding)}")
     return pc.if_else(pa.array(bad), pa.scalar(None, pa.binary()), column).cast(pa.string())
-
-
-def is_text(value: bytes) -> bool:
-    try:
-        value.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 class RangeSink:

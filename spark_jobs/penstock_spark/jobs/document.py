@@ -290,19 +290,27 @@ class Checker:
                 return [self._value(n, item, f"{path}[{i}]", depth + 1) for i, n in enumerate(node.value)]
         return self._bad(node, path, f"{expected(options)} is wanted, not a list")
 
+    def _parsed(self, node: ScalarNode, value: str | float, option: type, path: str) -> object:
+        """A value that is more than text, from what YAML reads."""
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            if option is Sql:
+                value = node.value  # 0.10 and 010 mean something to SQL that the number no longer says
+            elif why := unlike_written(node.value, value):
+                return self._bad(node, path, why)
+        try:
+            return PARSERS[option](value)
+        except ValueError as e:
+            return self._bad(node, path, str(e))
+
     def _scalar(self, node: ScalarNode, options: Sequence[Any], path: str) -> object:
         try:
             value = node.value if node.tag == EQUALS_SIGN else self._constructor.construct_object(node)
         except (ConstructorError, ValueError) as e:
             message = e.problem if isinstance(e, ConstructorError) else str(e)
             return self._bad(node, path, f"{node.value!r}: {message}")
-        if isinstance(value, str | int | float | bool):
-            for option in options:
-                if option in PARSERS:
-                    try:
-                        return PARSERS[option](value)
-                    except ValueError as e:
-                        return self._bad(node, path, str(e))
+        for option in options:
+            if option in PARSERS and isinstance(value, str | int | float | bool):
+                return self._parsed(node, value, option, path)
         plain = [o for o in options if get_origin(o) not in (dict, list) and not is_struct(o)]
         if isinstance(value, str) and int in plain and str not in plain and WHOLE_NUMBER.fullmatch(value):
             return int(value)
@@ -311,6 +319,13 @@ class Checker:
         is_number = isinstance(value, int | float) and len(plain) > 1 and str(value) == node.value
         if str in plain and not is_text and not is_number:
             return node.value
+        if (
+            int in plain
+            and str not in plain
+            and isinstance(value, int | float)
+            and (why := unlike_written(node.value, value))
+        ):
+            return self._bad(node, path, why)
         for option in plain:
             try:
                 return msgspec.convert(value, option)
@@ -344,6 +359,18 @@ def is_null(node: Node) -> bool:
 
 def is_struct(wanted: Any) -> bool:
     return isinstance(wanted, type) and issubclass(wanted, msgspec.Struct)
+
+
+WHOLE = re.compile(r"[-+]?(0|[1-9][0-9_]*)|0x[0-9a-fA-F_]+")
+"""A whole number that YAML, JSON and people read alike."""
+
+
+def unlike_written(written: str, value: float) -> str:
+    """Why a number is not what its reader sees: YAML 1.1 has 010 for 8 and 1:30 for 90. Empty where it is."""
+    if isinstance(value, bool) or WHOLE.fullmatch(written):
+        return ""
+    shown = f"YAML reads {written!r} as {value}"
+    return f"{shown}; write a whole number in decimal digits, without leading zeros, colons or a point"
 
 
 NAMES: Mapping[Any, str] = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}

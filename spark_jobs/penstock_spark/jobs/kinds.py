@@ -24,8 +24,10 @@ from penstock_spark.jobs.specs import (
     TopicTarget,
     check_brokers,
     check_columns,
+    check_count,
     check_no_circle,
     check_options,
+    check_replication,
     check_topic,
 )
 
@@ -191,6 +193,7 @@ class DlqReplay(StreamJob, tag="dlq-replay", frozen=True, kw_only=True):
             check_brokers(self.brokers)
         if self.max_replays < 1:
             raise FieldError("max_replays", "at least 1")
+        check_count("max_replays", self.max_replays)
         check_options(self.options, {"kafka.bootstrap.servers": "brokers", "topic": "to"})
 
 
@@ -265,6 +268,7 @@ class Mirror(StreamJob, tag="mirror", frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_replication(self.replication)
         if self.source.min_partitions is not None:
             message = "a mirror keeps order, so a partition is one task's: leave it away"
             raise FieldError("source", message, "min_partitions")
@@ -290,6 +294,10 @@ class Backfill(StreamJob, tag="backfill", frozen=True, kw_only=True):
     sql: Sql | None = None
     """A query over the view `source` of the files' rows; a column timestamp sets the records' times."""
     to: TopicTarget
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_count("max_files_per_batch", self.max_files_per_batch)
 
 
 KINDS: dict[str, type[Job]] = {

@@ -26,6 +26,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from penstock_spark.jobs.lists import unpacked
+from penstock_spark.model.errors import Undecodable
 
 RESULT = "path string, partition string, rows long, bytes long, stats string"
 RESULT_SCHEMA = pa.schema(
@@ -77,8 +78,10 @@ class PartWriter:
         task = Task(self)
         try:
             for batch in batches:
+                rows = unpacked(batch)
+                check_text(rows)
                 with naming(self.root):
-                    task.add(unpacked(batch))
+                    task.add(rows)
             with naming(self.root):
                 parts = task.end()
         except BaseException:
@@ -209,6 +212,40 @@ class OpenPart:
 
     def close(self) -> None:
         self._file.close()
+
+
+def check_text(rows: pa.RecordBatch) -> None:
+    """Text must be UTF-8: a cast of other bytes to text looks like text to Spark, and to no reader of the file. Raises
+    `Undecodable`, which names the column, and the record if the rows say which it was."""
+    for name, column in zip(rows.schema.names, rows.columns, strict=True):
+        if pa.types.is_primitive(column.type) or pa.types.is_binary(column.type):
+            continue
+        try:
+            column.validate(full=True)
+        except pa.ArrowInvalid:
+            place = place_of(rows, column) if pa.types.is_string(column.type) else ""
+            raise Undecodable(
+                f'{place}column "{name}" is not UTF-8; keep it as binary, or use hex(...) or decode(..., charset) in '
+                "transform.sql"
+            ) from None
+
+
+def place_of(rows: pa.RecordBatch, column: pa.StringArray) -> str:
+    """The record of the first text that is not UTF-8, if the rows have topic, partition and offset."""
+    if not {"topic", "partition", "offset"} <= set(rows.schema.names):
+        return ""
+    values = column.view(pa.binary()).to_pylist()
+    row = next(i for i, value in enumerate(values) if value is not None and not is_text(value))
+    topic, partition, offset = (rows.column(name)[row].as_py() for name in ("topic", "partition", "offset"))
+    return f"{topic}-{partition} offset {offset}: "
+
+
+def is_text(value: bytes) -> bool:
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 @contextlib.contextmanager

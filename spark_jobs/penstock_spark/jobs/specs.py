@@ -25,6 +25,9 @@ NUMBER = re.compile(r"[0-9]{1,10}")
 MAX_PARTITION = 2**31 - 1
 EARLIEST = -2
 """The least that stands for an offset; -1 is the latest."""
+MAX_INT, MAX_LONG = 2**31 - 1, 2**63 - 1
+"""What Spark and Kafka's protocol have room for."""
+MAX_REPLICATION = 2**15 - 1
 
 SOURCE_KEYS = {
     "kafka.bootstrap.servers": "brokers",
@@ -54,6 +57,19 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 def check_topic(field: str, topic: str) -> None:
     if not TOPIC.fullmatch(topic) or topic in (".", ".."):
         raise FieldError(field, f"{topic!r} is no topic's name: at most 249 letters, digits, '.', '_' and '-'")
+
+
+def check_count(field: str, value: int | None, most: int = MAX_INT) -> None:
+    """A number of things, where there is one."""
+    if value is not None and value < 1:
+        raise FieldError(field, f"{value} is less than 1")
+    if value is not None and value > most:
+        raise FieldError(field, f"{value} is more than {most}")
+
+
+def check_replication(replication: int) -> None:
+    if replication != -1 and not 1 <= replication <= MAX_REPLICATION:
+        raise FieldError("replication", f"{replication} is no number of replicas: 1 to {MAX_REPLICATION}, or -1")
 
 
 def check_columns(field: str, columns: list[str]) -> None:
@@ -98,10 +114,8 @@ class Source(Spec, frozen=True, kw_only=True):
         self._check_assign()
         self.starting_ms()
         self._check_offsets()
-        for field in ("max_records_per_batch", "min_partitions"):
-            value = getattr(self, field)
-            if value is not None and value < 1:
-                raise FieldError(field, f"{value} is less than 1")
+        for field, most in (("max_records_per_batch", MAX_LONG), ("min_partitions", MAX_INT)):
+            check_count(field, getattr(self, field), most)
         check_options(self.options, SOURCE_KEYS)
 
     def _check_pattern(self) -> None:
@@ -140,8 +154,8 @@ class Source(Spec, frozen=True, kw_only=True):
                 if not NUMBER.fullmatch(partition) or int(partition) > MAX_PARTITION:
                     message = f"{partition!r} is no partition: write offsets as {{flights: {{0: 23}}}}"
                     raise FieldError("starting", message, topic, partition)
-                if offset < EARLIEST:
-                    message = f"{offset} is no offset: 0 or more, -1 for the latest, -2 for the earliest"
+                if not EARLIEST <= offset <= MAX_LONG:
+                    message = f"{offset} is no offset: 0 to {MAX_LONG}, -1 for the latest, -2 for the earliest"
                     raise FieldError("starting", message, topic, partition)
 
     def takes(self, topic: str) -> bool:
@@ -339,6 +353,7 @@ class NewTopic(Spec, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not 1 <= self.partitions <= 100_000:
             raise FieldError("partitions", "1 to 100,000")
+        check_replication(self.replication)
 
 
 class TopicTarget(Spec, tag_field="format", tag="topic", frozen=True, kw_only=True):
@@ -371,6 +386,7 @@ class ConsoleTarget(Spec, tag_field="format", tag="console", frozen=True, kw_onl
     def __post_init__(self) -> None:
         if self.rows < 1:
             raise FieldError("rows", "at least 1")
+        check_count("rows", self.rows)
 
 
 Target = ParquetTarget | DeltaTarget | TopicTarget | ConsoleTarget

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock_spark.jobs import document
+from penstock_spark.jobs import document, reading
 from penstock_spark.jobs.kinds import KINDS, Aggregate, Archive
 from penstock_spark.jobs.problems import InvalidJob, Problem
 from penstock_spark.jobs.scalars import Duration, Size
-from penstock_spark.jobs.specs import DeltaTarget, Job
+from penstock_spark.jobs.specs import DeltaTarget, Job, TopicTarget
 
 GOOD = """\
 kind: archive
@@ -362,6 +362,57 @@ def test_options_are_what_was_written_whatever_number_yaml_makes_of_it() -> None
     found = job(GOOD, f"source.options={{{said}, count: 5, share: 0.5, flag: true}}")
     assert isinstance(found, Archive)
     assert found.source.options == {**written, "count": 5, "share": 0.5, "flag": True}
+
+
+BIG = 9_223_372_036_854_775_807
+
+
+def test_sql_and_settings_have_numbers_as_they_were_written() -> None:
+    text = GOOD.replace("kind: archive", "kind: aggregate").replace("format: delta\n  path: lake/flights", "TO")
+    text = text.replace("  TO", "  {format: topic, brokers: 'h:1', topic: t, create: {config: {retention.ms: MS}}}")
+    for written in (str(BIG), "010", "1.10", "1e3", "1.0e+3", "0x1F", "1_000", "1:30", "-0", ".5"):
+        more = f"time: timestamp\nwatermark: 1 hour\nemit: updates\nby: {{a: {written}}}\nselect: {{n: {written}}}\n"
+        found = job(text.replace("MS", written) + more)
+        assert isinstance(found, Aggregate)
+        assert (found.by, found.select) == ({"a": written}, {"n": written})
+        assert isinstance(found.to, TopicTarget)
+        assert found.to.create is not None
+        assert found.to.create.config == {"retention.ms": written}
+
+
+def test_whole_numbers_are_as_large_as_what_they_are_for() -> None:
+    found = job(GOOD, f"source.max_records_per_batch={BIG}", f"source.starting={{flights: {{0: {BIG}}}}}")
+    assert isinstance(found, Archive)
+    assert (found.source.max_records_per_batch, found.source.starting) == (BIG, {"flights": {"0": BIG}})
+    assert reading.options(found.source)["startingOffsets"] == f'{{"flights": {{"0": {BIG}}}}}'
+    assert reading.options(found.source)["maxOffsetsPerTrigger"] == str(BIG)
+
+
+@pytest.mark.parametrize(
+    ("assignment", "expected"),
+    [
+        ("source.max_records_per_batch=010", "YAML reads '010' as 8; write a whole number in decimal digits"),
+        ("restart.attempts=1:30", "YAML reads '1:30' as 90; write a whole number"),
+        ("restart.attempts=5.0", "YAML reads '5.0' as 5.0; write a whole number"),
+        ("to.file_size=0200000", "YAML reads '0200000' as 65536; write a whole number"),
+        (f"source.max_records_per_batch={BIG + 1}", f"{BIG + 1} is more than {BIG}"),
+        (f"source.min_partitions={2**31}", f"{2**31} is more than {2**31 - 1}"),
+        (f"source.starting={{flights: {{0: {BIG + 1}}}}}", f"{BIG + 1} is no offset: 0 to {BIG}"),
+        (
+            "to={format: topic, brokers: 'h:1', topic: t, create: {replication: 40000}}",
+            "40000 is no number of replicas",
+        ),
+        ("to={format: topic, brokers: 'h:1', topic: t, create: {replication: 0}}", "0 is no number of replicas"),
+    ],
+)
+def test_a_number_that_cannot_arrive_as_it_is_written_is_refused(assignment: str, expected: str) -> None:
+    text = (
+        GOOD.replace("kind: archive", "kind: dedup") + "by: {a: b}\nwithin: 1 hour\n"
+        if "topic:" in assignment
+        else GOOD
+    )
+    (told,) = problems(text, assignment)
+    assert expected in told
 
 
 def test_a_word_that_may_be_chosen_is_that_word_though_yaml_has_another_meaning_for_it() -> None:

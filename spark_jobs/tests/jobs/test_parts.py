@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock_spark.jobs.parts import MAX_OPEN, PartWriter, split
+from penstock_spark.model.errors import Undecodable
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("day", pa.date32()), ("raw", pa.binary())])
 
@@ -100,3 +101,33 @@ def test_splitting_keeps_each_row_and_their_order(values: list[tuple[str | None,
         numbers = rows["n"].to_pylist()
         assert numbers == sorted(numbers)
         assert {values[n] for n in numbers} == {(a, int(b or 0))}
+
+
+NOT_UTF8 = b"K\xf6ln"
+PLACED = [("topic", ["t", "t"]), ("partition", [3, 3]), ("offset", [40, 41])]
+
+
+@pytest.mark.parametrize(
+    ("placed", "told"),
+    [(PLACED, 't-3 offset 41: column "name" is not UTF-8; keep it as binary'), ([], 'column "name" is not UTF-8')],
+)
+def test_text_that_is_not_utf8_is_written_to_no_file(
+    tmp_path: Path, placed: list[tuple[str, list[object]]], told: str
+) -> None:
+    names = pa.array(["Köln".encode(), NOT_UTF8], pa.binary()).view(pa.string())
+    rows = pa.RecordBatch.from_pydict({"name": names, **{name: pa.array(values) for name, values in placed}})
+    with pytest.raises(Undecodable, match=f"^{told}"):
+        list(writer(tmp_path, schema=rows.schema)(iter([rows])))
+    nested = pa.ListArray.from_arrays([0, 2], names)
+    rows = pa.RecordBatch.from_pydict({"names": nested})
+    with pytest.raises(Undecodable, match='column "names" is not UTF-8'):
+        list(writer(tmp_path, schema=rows.schema)(iter([rows])))
+    assert not list(tmp_path.rglob("*.parquet"))
+
+
+def test_bytes_that_are_no_text_are_written_as_they_are(tmp_path: Path) -> None:
+    rows = pa.RecordBatch.from_pydict(
+        {"raw": pa.array([NOT_UTF8, None], pa.binary()), "name": pa.array(["Köln", None])}
+    )
+    list(writer(tmp_path, schema=rows.schema)(iter([rows])))
+    assert ds.dataset(tmp_path, format="parquet").to_table().to_pydict() == rows.to_pydict()
