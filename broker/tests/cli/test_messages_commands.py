@@ -101,6 +101,20 @@ def test_a_copy_has_the_headers_of_its_original_whatever_they_hold(cli: Cli, top
     assert asyncio.run(received()) == given * 2
 
 
+def test_produce_creates_a_topic_unless_it_must_not(cli: Cli, name: str) -> None:
+    refused = cli("produce", name, "--no-auto-create", stdin="one\n")
+    assert refused.code != 0
+    assert f"topic '{name}' does not exist" in refused.err
+    assert name not in cli("topic", "list").out
+    assert cli("produce", name, stdin="one\n").code == 0
+    assert cli("consume", name).lines == ["one"]
+
+
+def test_consume_creates_no_topic(cli: Cli, name: str) -> None:
+    assert f"topic '{name}' does not exist" in cli("consume", name).err
+    assert name not in cli("topic", "list").out
+
+
 def test_produce_stops_when_a_message_is_refused_though_its_input_goes_on(cli: Cli, topic: str, bootstrap: str) -> None:
     assert cli("topic", "alter", topic, "--config", "max.message.bytes=1000").code == 0
     command = [sys.executable, "-m", "penstock.cli", "produce", topic, "--bootstrap", bootstrap]

@@ -109,6 +109,17 @@ async def test_a_topic_that_is_not_there_is_an_error_unless_it_may_be_created(
     await admin.delete_topics([name])
 
 
+async def test_a_topic_that_a_consumer_names_is_created_unless_it_must_not_be(
+    bootstrap: str, admin: Admin, name: str
+) -> None:
+    async with Consumer(bootstrap, offset_reset="earliest", auto_create_topics=False) as consumer:
+        with pytest.raises(UnknownTopic, match=name):
+            await consumer.partitions(name)
+    async with Consumer(bootstrap, offset_reset="earliest") as consumer:
+        assert await consumer.partitions(name)
+    await admin.delete_topics([name])
+
+
 async def test_a_partition_that_is_not_there_is_an_error(bootstrap: str, topic: str) -> None:
     async with Producer(bootstrap) as producer:
         with pytest.raises(ValueError, match="no partition 4: it has 4"):

@@ -53,6 +53,13 @@ def test_kafka_settings_that_have_a_meaning_are_obeyed() -> None:
     assert (options.acks, options.idempotent) == (1, False)
 
 
+def test_brokers_are_asked_to_create_topics_unless_the_option_says_no() -> None:
+    assert parsed().creates_topics
+    assert not parsed(**{"kafka.allow.auto.create.topics": "false"}).creates_topics
+    with pytest.raises(InvalidOption, match="true or false"):
+        parsed(**{"kafka.allow.auto.create.topics": "no"})
+
+
 def test_a_batch_is_not_larger_than_a_request() -> None:
     assert parsed(**{"kafka.max.request.size": "10"}).batch_bytes == 10
 
