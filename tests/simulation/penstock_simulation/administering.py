@@ -63,7 +63,9 @@ async def write_some(plan: Plan, partition: TopicPartition, clock: Clock, count:
 
 async def read_all(plan: Plan, partition: TopicPartition) -> None:
     """What the topic holds, all of which was written before."""
-    async with Consumer(plan.bootstrap, offset_reset="earliest", request_timeout_ms=3000) as consumer:
+    async with Consumer(
+        plan.bootstrap, offset_reset="earliest", request_timeout_ms=3000, auto_create_topics=False
+    ) as consumer:
         end = (await consumer.end_offsets([partition]))[partition]
         consumer.assign([partition])
         consumer.seek(partition, 0)

@@ -223,7 +223,7 @@ async def consume(plan: Plan, name: str, rng: random.Random) -> None:
         consumer = Consumer(
             plan.bootstrap, group_id=GROUP, offset_reset="earliest", session_timeout_ms=6000,
             heartbeat_interval_ms=1000, request_timeout_ms=5000, fetch_max_wait_ms=300, metadata_max_age_ms=30_000,
-            assignors=(rng.choice(["range", "cooperative-sticky"]), "roundrobin"),
+            assignors=(rng.choice(["range", "cooperative-sticky"]), "roundrobin"), auto_create_topics=False,
         )  # fmt: skip
         try:
             await consumer.start()
@@ -268,7 +268,7 @@ async def audit_commits(plan: Plan, rng: random.Random) -> None:
     """Asks now and then what the groups have committed."""
     while True:
         group, partitions = rng.choice(plan.committers)
-        consumer = Consumer(plan.bootstrap, group_id=group, request_timeout_ms=3000)
+        consumer = Consumer(plan.bootstrap, group_id=group, request_timeout_ms=3000, auto_create_topics=False)
         try:
             await consumer.start()
             for _ in range(rng.choice([3, 30])):
@@ -310,8 +310,9 @@ async def read_alone(
         plan.lives[name] += 1
         reader = f"{name}.{plan.lives[name]}"
         consumer = Consumer(
-            plan.bootstrap, offset_reset="earliest", request_timeout_ms=3000, fetch_max_wait_ms=200, isolation=isolation
-        )
+            plan.bootstrap, offset_reset="earliest", request_timeout_ms=3000, fetch_max_wait_ms=200,
+            isolation=isolation, auto_create_topics=False,
+        )  # fmt: skip
         try:
             await consumer.start()
             consumer.assign(partitions or plan.all_partitions)
@@ -357,7 +358,7 @@ async def insist(plan: Plan, work: Callable[[], Awaitable[None]]) -> None:
 
 
 async def read_committed_offsets(plan: Plan, group: str, partitions: list[TopicPartition]) -> None:
-    async with Consumer(plan.bootstrap, group_id=group, request_timeout_ms=5000) as consumer:
+    async with Consumer(plan.bootstrap, group_id=group, request_timeout_ms=5000, auto_create_topics=False) as consumer:
         invoked_s = plan.world.now
         note_committed(plan, group, partitions, await consumer.committed(*partitions), invoked_s)
 
@@ -365,10 +366,17 @@ async def read_committed_offsets(plan: Plan, group: str, partitions: list[TopicP
 async def read_topic(plan: Plan, partitions: list[TopicPartition], is_transactional: bool) -> None:
     """All of its partitions from their beginnings to the ends that they have now, transactions decided."""
     isolation: Isolation = "read_committed" if is_transactional else "read_uncommitted"
-    async with Consumer(plan.bootstrap, offset_reset="earliest", request_timeout_ms=5000) as consumer:
+    async with Consumer(
+        plan.bootstrap, offset_reset="earliest", request_timeout_ms=5000, auto_create_topics=False
+    ) as consumer:
         starts, ends = await consumer.beginning_offsets(partitions), await consumer.end_offsets(partitions)
     plan.last_error = f"{partitions[0].topic} ends at {list(ends.values())}"
-    options = {"offset_reset": "earliest", "request_timeout_ms": 5000, "isolation": isolation}
+    options = {
+        "offset_reset": "earliest",
+        "request_timeout_ms": 5000,
+        "isolation": isolation,
+        "auto_create_topics": False,
+    }
     async with Consumer(plan.bootstrap, **options) as consumer:  # type: ignore[arg-type]
         consumer.assign(partitions)
         for tp in partitions:
