@@ -173,6 +173,10 @@ def dlq_replay(job: DlqReplay) -> list[tuple[str, str]]:
     return [
         ("replays", f"dead letters {which}, replayed fewer than {job.max_replays} times"),
         ("writes", f"{f'topic {job.to}' if job.to else 'the topics they came from'} at {where}"),
+        (
+            "skips",
+            "letters that cannot be replayed: named in the log, counted, exit code 6; they remain where they are",
+        ),
         ("ends", "with what is there at the start"),
         ("guarantee", f"{EXACTLY}: a transaction for each batch"),
     ]
@@ -210,7 +214,7 @@ def mirror(job: Mirror) -> list[tuple[str, str]]:
 
 
 def backfill(job: Backfill) -> list[tuple[str, str]]:
-    lines = [("reads", f"{job.format} files of {job.path}, as {job.schema}")]
+    lines = [("reads", f"{job.format} files of {job.path} and folders below, as {job.schema}")]
     if job.sql is not None:
         lines.append(("query", " ".join(job.sql.split())))
     lines += [("writes", writes(job.to)), ("ends", "with the files that are there at the start")]

@@ -84,3 +84,109 @@ def test_a_file_that_is_not_of_the_schema_fails_the_job_unless_it_says_otherwise
     assert not read_all(penstock.bootstrap, topic, 0)
     run_once(spark, job, *sets, *schema, "read_options.Mode=PERMISSIVE", "read_options.enforceschema=true")
     assert read_all(penstock.bootstrap, topic, 1)
+
+
+CSV = """
+kind: backfill
+name: tables
+format: csv
+path: {home}/incoming
+schema: id STRING, name STRING
+read_options: {{header: true}}
+sql: SELECT id AS key, name AS value FROM source
+checkpoint: {home}/checkpoint
+to: {{format: topic, brokers: "{brokers}", topic: {topic}, create: {{partitions: 1}}}}
+"""
+RFC_4180 = {
+    "1": ('"the ""old"" one"', b'the "old" one'),
+    "2": ('"""quoted"""', b'"quoted"'),
+    "3": ("plain", b"plain"),
+    "4": ('"first\nsecond, with a comma"', b"first\nsecond, with a comma"),
+    "5": ("back\\slash", b"back\\slash"),
+    "6": ('"back\\"', b"back\\"),
+    "7": ('""', b""),
+    "8": ("", None),
+    "9": ("  blanks ", b"  blanks "),
+    "10": ("NA", b"NA"),
+    "11": ("#no comment", b"#no comment"),
+}
+
+
+def test_csv_is_read_as_rfc_4180_has_it_in_every_folder_below(
+    spark: SparkSession, penstock: Broker, fresh_name: Callable[[], str], tmp_path: Path
+) -> None:
+    topic = fresh_name()
+    incoming = tmp_path / "incoming"
+    (incoming / "2024" / "01").mkdir(parents=True)
+    lines = [f"{number},{written}" for number, (written, _) in RFC_4180.items()]
+    (incoming / "rfc.csv").write_text("\n".join(["id,name", *lines]) + "\n")
+    # As spreadsheets write it: a byte order mark, lines that end in CR LF.
+    (incoming / "2024" / "01" / "mark.csv").write_bytes('\ufeffid,name\r\n20,"Köln\r\nDeutz"\r\n21,x\r\n'.encode())
+    run_once(spark, CSV.format(home=tmp_path, brokers=penstock.bootstrap, topic=topic))
+    expected = {number.encode(): meant for number, (_, meant) in RFC_4180.items()}
+    # Spark's parser reads each of the file's line ends as LF.
+    expected |= {b"20": "Köln\nDeutz".encode(), b"21": b"x"}
+    assert {m.key(): m.value() for m in read_all(penstock.bootstrap, topic, len(expected))} == expected
+
+
+@pytest.mark.parametrize(
+    ("data", "sets", "told", "cure", "meant"),
+    [
+        (
+            "id,name\n1,Köln\n".encode("iso-8859-1"),
+            (),
+            "the file is not UTF-8; set read_options.encoding",
+            "read_options.encoding=ISO-8859-1",
+            {b"1": "Köln".encode()},
+        ),
+        (
+            b"id,name\n1,x\n",
+            ("read_options={}",),
+            "a row has the names of the columns; set read_options.header",
+            "read_options.header=true",
+            {b"1": b"x"},
+        ),
+        (
+            b"id,name\none,x\n",
+            ("schema=id INT, name STRING", "sql=SELECT 'k' AS key, name AS value FROM source"),
+            "Malformed records are detected",
+            "schema=id STRING, name STRING",
+            {b"k": b"x"},
+        ),
+    ],
+    ids=["encoding", "header", "unused-column"],
+)
+def test_a_file_that_spark_would_read_as_something_else_fails_the_job_with_a_cure(
+    spark: SparkSession,
+    penstock: Broker,
+    fresh_name: Callable[[], str],
+    tmp_path: Path,
+    data: bytes,
+    sets: tuple[str, ...],
+    told: str,
+    cure: str,
+    meant: dict[bytes, bytes],
+) -> None:
+    topic = fresh_name()
+    (tmp_path / "incoming").mkdir()
+    (tmp_path / "incoming" / "table.csv").write_bytes(data)
+    job = CSV.format(home=tmp_path, brokers=penstock.bootstrap, topic=topic)
+    with pytest.raises(Exception, match=r"table\.csv") as raised:
+        run_once(spark, job, *sets)
+    assert not may_pass(raised.value)
+    assert told in cause(raised.value)
+    assert "table.csv" in cause(raised.value)
+    run_once(spark, job, *sets, cure)
+    assert {m.key(): m.value() for m in read_all(penstock.bootstrap, topic, len(meant))} == meant
+
+
+def test_folders_that_are_named_for_a_column_of_the_schema_give_its_values(
+    spark: SparkSession, penstock: Broker, fresh_name: Callable[[], str], tmp_path: Path
+) -> None:
+    topic = fresh_name()
+    for day in ("a", "b"):
+        folder = tmp_path / "incoming" / f"name={day}"
+        folder.mkdir(parents=True)
+        (folder / "x.csv").write_text(f"id\n{day}{day}\n")
+    run_once(spark, CSV.format(home=tmp_path, brokers=penstock.bootstrap, topic=topic))
+    assert {m.key(): m.value() for m in read_all(penstock.bootstrap, topic, 2)} == {b"aa": b"a", b"bb": b"b"}
