@@ -118,13 +118,17 @@ def resolve() -> Path:
 
 
 class Kafka(Peer):
-    """``label`` tells two Kafkas apart when the bench measures its own noise."""
+    """``label`` tells two Kafkas apart when the bench measures its own noise.
+
+    ``properties`` are lines for server.properties that override the defaults, ``jvm_flags`` follow the script's own.
+    """
 
     durable_topic: ClassVar[dict[str, str]] = {"flush.messages": "1"}
     unflushed_topic: ClassVar[dict[str, str]] = {}  # Kafka's default
 
-    def __init__(self, label: str = "kafka") -> None:
+    def __init__(self, label: str = "kafka", properties: str = "", jvm_flags: Sequence[str] = ()) -> None:
         self.label = label
+        self._properties, self._jvm_flags = properties, [*JVM_FLAGS, *jvm_flags]
         self._libs = resolve()
         self._java = _program("java")
 
@@ -147,7 +151,7 @@ class Kafka(Peer):
             voters=",".join(f"{number}@127.0.0.1:{its}" for number, its in enumerate(controller_ports, 1)),
             logs=data_dir / "logs",
         )
-        (data_dir / "server.properties").write_text(server + more)
+        (data_dir / "server.properties").write_text(server + more + self._properties)
         command = self._jvm(data_dir, ["-Xmx256m"], "kafka.tools.StorageTool")
         command += ["format", "-t", cluster_id, "-c", str(data_dir / "server.properties")]
         done = subprocess.run(command, capture_output=True, text=True, timeout=FORMAT_LIMIT_S, check=False)
@@ -162,14 +166,22 @@ class Kafka(Peer):
 
     def command(self, data_dir: Path, port: int) -> list[str]:
         del port  # it stands in the properties since prepare()
-        return [*self._jvm(data_dir, JVM_FLAGS, "kafka.Kafka"), str(data_dir / "server.properties")]
+        return [*self._jvm(data_dir, self._jvm_flags, "kafka.Kafka"), str(data_dir / "server.properties")]
 
 
 class _Node(Kafka):
     """One of three, each broker and controller."""
 
-    def __init__(self, label: str, node_id: int, controller_ports: Sequence[int], cluster_id: str) -> None:
-        super().__init__(f"{label}-{node_id}")
+    def __init__(
+        self,
+        label: str,
+        node_id: int,
+        controller_ports: Sequence[int],
+        cluster_id: str,
+        properties: str = "",
+        jvm_flags: Sequence[str] = (),
+    ) -> None:
+        super().__init__(f"{label}-{node_id}", properties, jvm_flags)
         self._node_id, self._controller_ports, self._cluster_id = node_id, controller_ports, cluster_id
 
     def prepare(self, data_dir: Path, port: int) -> None:
@@ -182,8 +194,9 @@ class KafkaCluster(ClusterContender):
     durable_topic: ClassVar[dict[str, str]] = {**Kafka.durable_topic, "min.insync.replicas": "2"}
     unflushed_topic: ClassVar[dict[str, str]] = {"min.insync.replicas": "2"}
 
-    def __init__(self, label: str = "kafka") -> None:
+    def __init__(self, label: str = "kafka", properties: str = "", jvm_flags: Sequence[str] = ()) -> None:
         self.label = label
+        self._properties, self._jvm_flags = properties, jvm_flags
         resolve()
 
     def version(self) -> str:
@@ -191,6 +204,9 @@ class KafkaCluster(ClusterContender):
 
     def parts(self, cores: set[int], home: Path) -> tuple[None, list[Broker]]:
         ports, cluster_id = [free_port() for _ in range(BROKERS)], _new_cluster_id()
-        nodes = [_Node(self.label, number, ports, cluster_id) for number in range(1, BROKERS + 1)]
+        nodes = [
+            _Node(self.label, number, ports, cluster_id, self._properties, self._jvm_flags)
+            for number in range(1, BROKERS + 1)
+        ]
         with ThreadPoolExecutor(BROKERS) as pool:
             return None, list(pool.map(lambda node: Broker(node, cores, home), nodes))

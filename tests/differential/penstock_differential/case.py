@@ -1,0 +1,254 @@
+"""A case: a sequence of requests on names of its own, sent to both services and compared one by one."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.wire.apis import APIS
+from penstock_differential import codec
+from penstock_differential.compare import Difference, compare, error_codes
+from penstock_differential.coverage import Coverage
+from penstock_differential.explain import KnownDifference, find
+from penstock_differential.mutate import mutated
+from penstock_differential.sides import Answer, Route, Side
+from penstock_differential.values import Tree, printable
+
+SETTLE_LIMIT_S = 3.0
+POLL_S = 0.02
+MAX_VERSION = {"EndTxn": 4, "TxnOffsetCommit": 4, "InitProducerId": 5}
+"""The last versions that Penstock announces where its codec knows later ones."""
+READS = frozenset(
+    {
+        "ApiVersions", "DescribeCluster", "DescribeConfigs", "DescribeGroups", "DescribeLogDirs", "DescribeProducers",
+        "DescribeQuorum", "DescribeTopicPartitions", "DescribeTransactions", "Fetch", "FindCoordinator",
+        "ListConfigResources", "ListGroups", "ListOffsets", "ListPartitionReassignments", "ListTransactions",
+        "Metadata", "OffsetFetch", "OffsetForLeaderEpoch",
+    }
+)  # fmt: skip
+"""APIs whose requests change nothing: they may be repeated until both sides have caught up."""
+PASSING = frozenset({5, 14, 15, 16, 41, 51, 78, 88})
+"""Errors after which the same request is sent again, as every client does."""
+GROUP_APIS = frozenset(
+    {"JoinGroup", "SyncGroup", "Heartbeat", "LeaveGroup", "OffsetCommit", "OffsetFetch", "OffsetDelete",
+     "TxnOffsetCommit", "DescribeGroups", "DeleteGroups"}
+)  # fmt: skip
+TRANSACTION_APIS = frozenset(
+    {"InitProducerId", "AddPartitionsToTxn", "AddOffsetsToTxn", "EndTxn", "DescribeTransactions"}
+)
+LEADER_APIS = frozenset(
+    {"Produce", "Fetch", "ListOffsets", "DeleteRecords", "OffsetForLeaderEpoch", "DescribeProducers"}
+)
+
+
+class CaseEnded(Exception):
+    """The sides differ in a way that may have changed their states: later answers are not comparable."""
+
+
+@dataclass
+class Finding:
+    """An unexplained difference, with all that is needed to repeat it."""
+
+    case: str
+    api: str
+    version: int
+    request: Tree
+    differences: list[Difference]
+
+    def as_json(self) -> Tree:
+        """The finding for the report."""
+        return {
+            "case": self.case,
+            "api": self.api,
+            "version": self.version,
+            "request": printable(self.request),
+            "differences": [str(difference) for difference in self.differences],
+        }
+
+
+@dataclass
+class Pending:
+    """A request under way on both sides."""
+
+    api: str
+    version: int
+    tree: Tree
+    route: Route
+    channel: str
+    answers: list[Callable[[], Answer]]
+
+
+@dataclass
+class Record:
+    """What the run has collected: coverage, findings, and how often each known difference occurred."""
+
+    known: Sequence[KnownDifference]
+    coverage: Coverage = field(default_factory=Coverage)
+    findings: list[Finding] = field(default_factory=list)
+    lasting: set[tuple[str, str, str, str]] = field(default_factory=set)
+    """Unexplained differences that did not pass: API, field and values."""
+    occurred: dict[int, int] = field(default_factory=dict)
+    cases: Counter[str] = field(default_factory=Counter)
+    ended: Counter[str] = field(default_factory=Counter)
+    """Cases by family, and those that ended at a difference."""
+
+
+class Case:
+    """Sends requests to both sides. Every name that a case makes begins with `prefix`."""
+
+    def __init__(self, label: str, prefix: str, rng: random.Random, sides: tuple[Side, Side], record: Record) -> None:
+        self.label, self.prefix, self.rng, self.sides, self.record = label, prefix, rng, sides, record
+        for side in sides:
+            side.forget()
+
+    def version(self, api: str, first: int = 0, last: int = 1 << 15) -> int:
+        """A version of the API that both sides serve."""
+        known = APIS[codec.api_key(api)]
+        newest = min(last, MAX_VERSION.get(api, known.last))
+        return self.rng.randint(min(max(first, known.first), newest), newest)
+
+    def mutate(self, api: str, version: int, tree: Tree, keep: Collection[str] = (), odds: float = 0.6) -> Tree:
+        """The request with up to two fields changed."""
+        while self.rng.random() < odds:
+            tree = mutated(api, version, tree, self.rng, keep)
+            odds /= 2
+        return tree
+
+    def ask(
+        self,
+        api: str,
+        tree: Tree,
+        version: int | None = None,
+        *,
+        learn: Mapping[str, str] | None = None,
+        route: Route | None = None,
+        channel: str = "main",
+        retry: bool = True,
+    ) -> Tree:
+        """Send a request to both sides and compare. Returns Penstock's answer.
+
+        Raises CaseEnded where there is none, or where the sides may be in different states.
+
+        `learn` maps names to paths in the response whose values each side has assigned.
+        """
+        return self.finish(self.begin(api, tree, version, route=route, channel=channel), learn=learn, retry=retry)
+
+    def begin(
+        self, api: str, tree: Tree, version: int | None = None, *, route: Route | None = None, channel: str = "main"
+    ) -> Pending:
+        """Send a request to both sides without waiting for the answers."""
+        version = self.version(api) if version is None else version
+        route = route or route_of(api, tree)
+        sent = [side.send(api, version, tree, route, channel) for side in self.sides]
+        return Pending(api, version, tree, route, channel, sent)
+
+    def finish(self, pending: Pending, *, learn: Mapping[str, str] | None = None, retry: bool = True) -> Tree:
+        """Wait for both answers and compare them."""
+        answers = [answer() for answer in pending.answers]
+        if retry:
+            answers = self._settled(pending, answers)
+        for name, path in (learn or {}).items():
+            for side, answer in zip(self.sides, answers, strict=True):
+                side.assigned[name] = value_at(answer.tree, path)
+        self._judge(pending, answers)
+        if answers[0].tree is None:
+            raise CaseEnded
+        return answers[0].tree
+
+    def ask_frames(self, api: str, version: int, frame: bytes, what: Tree, channel: str = "malformed") -> None:
+        """Send the same bytes to both sides; `what` describes them."""
+        sent = [side.send_frame(api, version, frame, Route(), channel) for side in self.sides]
+        pending = Pending(api, version, what, Route(), channel, sent)
+        self._judge(pending, [answer() for answer in sent])
+
+    def _settled(self, pending: Pending, answers: list[Answer]) -> list[Answer]:
+        """Repeat reads until the sides agree, and what passing errors refuse until they have passed."""
+        deadline = time.monotonic() + SETTLE_LIMIT_S
+        pause_s = POLL_S
+        while time.monotonic() < deadline:
+            again = [bool(PASSING & set(error_codes(answer.tree))) for answer in answers]
+            if not any(again):
+                if pending.api not in READS or not self._is_news(pending, answers):
+                    break
+                again = [True, True]
+            time.sleep(pause_s)
+            pause_s = min(pause_s * 1.5, 0.3)
+            for index, side in enumerate(self.sides):
+                if again[index]:
+                    side.forget_routes()
+                    answers[index] = side.ask(
+                        pending.api, pending.version, pending.tree, pending.route, pending.channel
+                    )
+        return answers
+
+    def _is_news(self, pending: Pending, answers: list[Answer]) -> bool:
+        """Whether a difference is neither explained nor the same as one that was found and did not pass."""
+        found = self._differences(pending, answers)[1]
+        return any(
+            (pending.api, one.field, str(one.penstock), str(one.kafka)) not in self.record.lasting for one in found
+        )
+
+    def _differences(self, pending: Pending, answers: list[Answer]) -> tuple[list[KnownDifference], list[Difference]]:
+        explained, unexplained = [], []
+        for difference in compare(answers[0], answers[1], self.sides):
+            known = find(self.record.known, pending.api, pending.version, pending.tree, difference)
+            if known is None:
+                unexplained.append(difference)
+            else:
+                explained.append(known)
+        return explained, unexplained
+
+    def _judge(self, pending: Pending, answers: list[Answer]) -> None:
+        codes = [set(error_codes(answer.tree)) for answer in answers]
+        self.record.coverage.add(pending.api, pending.version, codes[0], codes[1])
+        explained, unexplained = self._differences(pending, answers)
+        for known in explained:
+            self.record.occurred[id(known)] = self.record.occurred.get(id(known), 0) + 1
+        if unexplained:
+            self.record.lasting |= {signature(pending.api, one) for one in unexplained}
+            self.record.findings.append(Finding(self.label, pending.api, pending.version, pending.tree, unexplained))
+        if pending.api not in READS and (unexplained or not all(known.harmless for known in explained)):
+            raise CaseEnded
+
+
+def signature(api: str, difference: Difference) -> tuple[str, str, str, str]:
+    """What tells differences apart, whatever the request."""
+    return api, difference.field, str(difference.penstock), str(difference.kafka)
+
+
+def value_at(tree: Tree, path: str) -> Any:
+    """The value at a path such as `groups.0.members.0.member_id`, None where it is missing."""
+    for part in path.split("."):
+        if isinstance(tree, list):
+            tree = tree[int(part)] if int(part) < len(tree) else None
+        else:
+            tree = tree.get(part) if isinstance(tree, dict) else None
+    return tree
+
+
+def route_of(api: str, tree: Tree) -> Route:
+    """Where a client sends a request."""
+    try:
+        if api in GROUP_APIS:
+            name = tree.get("group_id") or (tree.get("groups") or tree.get("groups_names") or [""])[0]
+            return Route("group", str(name["group_id"] if isinstance(name, dict) else name))
+        if api in TRANSACTION_APIS:
+            name = tree.get("transactional_id") or tree.get("v3_and_below_transactional_id")
+            name = name or (tree.get("transactional_ids") or [""])[0]
+            if not name and tree.get("transactions"):
+                name = tree["transactions"][0]["transactional_id"]
+            return Route("transaction", str(name))
+        if api in LEADER_APIS:
+            topic = (tree.get("topics") or tree.get("topic_data"))[0]
+            parts = topic.get("partitions") or topic.get("partition_data") or [0]
+            part = parts[0]
+            if isinstance(part, dict):
+                part = next(part[name] for name in ("partition_index", "partition", "index") if name in part)
+            return Route("leader", str(topic.get("name") or topic.get("topic")), int(part))
+    except (KeyError, IndexError, TypeError, StopIteration):
+        pass
+    return Route()

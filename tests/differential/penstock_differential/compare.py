@@ -1,0 +1,205 @@
+"""Makes two answers comparable, and lists the fields in which they differ.
+
+Ids that a broker assigns are replaced by the names under which the case knows them; times, sizes, addresses and texts
+are reduced to whether they are there. Arrays are compared without order, element by element with the same key.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from msgspec import structs
+
+from penstock.wire.batch import LOG_APPEND_TIME
+from penstock.wire.records import iterate_batches, iterate_records
+from penstock.wire.schema import MalformedMessage
+from penstock_differential.sides import Answer, Side
+from penstock_differential.values import Tree, printable
+
+ABSENT, PRESENT = "absent", "present"
+RECENT_MS = int(time.time() * 1000) - 60_000
+"""Times from here on were taken by a broker during the run."""
+NO_ID = UUID(int=0)
+MAX_DECOMPRESSED_BYTES = 1 << 24
+KEYS = (
+    "name", "topic", "topic_name", "topic_id", "partition_index", "partition", "partition_id", "index", "group_id",
+    "member_id", "group_instance_id", "transactional_id", "resource_type", "resource_name", "key", "feature",
+    "api_key", "broker_id", "producer_id", "log_dir", "base_offset",
+)  # fmt: skip
+"""Fields that tell the elements of an array apart."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A field in which the answers differ. `field` names the path without indices, `element` the keys on the way."""
+
+    field: str
+    penstock: Any
+    kafka: Any
+    element: str = ""
+
+    def __str__(self) -> str:
+        at = f" of {self.element}" if self.element else ""
+        return f"{self.field}{at}: Penstock {json.dumps(self.penstock)}, Kafka {json.dumps(self.kafka)}"
+
+
+def _presence(value: Any, side: Side) -> Any:
+    return PRESENT if value else ABSENT
+
+
+def _sign(value: Any, side: Side) -> Any:
+    return value if value <= 0 else "positive"
+
+
+def _named(value: Any, side: Side) -> Any:
+    if value in (None, "", -1, 0, NO_ID):
+        return printable(value)
+    name = side.name_of(value)
+    if name is not None:
+        return f"${name}"
+    return value if isinstance(value, str) and not _looks_assigned(value) else "$other"
+
+
+def _looks_assigned(member_id: str) -> bool:
+    """Whether a member id ends in a UUID, as those do that coordinators make."""
+    return len(member_id) > 36 and member_id[-13:-12] == "-"
+
+
+def _records(value: Any, side: Side) -> Any:
+    """The batches, each with its header and records; an empty answer is the same as none."""
+    if not value:
+        return []
+    found = []
+    try:
+        for header, batch in iterate_batches(value):
+            shown = header._asdict()
+            for free in ("batch_length", "crc", "leader_epoch"):
+                del shown[free]
+            shown["producer_id"] = _named(header.producer_id, side)
+            records = list(iterate_records(batch, header, MAX_DECOMPRESSED_BYTES)) if not header.is_control else []
+            if header.is_control:
+                # Markers carry the coordinator's clock and epoch.
+                shown["base_timestamp_ms"] = shown["max_timestamp_ms"] = "marker"
+            if header.attributes & LOG_APPEND_TIME:
+                shown["base_timestamp_ms"] = shown["max_timestamp_ms"] = "append"
+                records = [structs.replace(record, timestamp_ms=0) for record in records]
+            shown["records"] = [[printable(r.key), printable(r.value), r.timestamp_ms] for r in records]
+            found.append(shown)
+    except MalformedMessage as e:
+        found.append({"base_offset": -1, "malformed": str(e).split(" at ")[0]})
+    return found
+
+
+def _recent(value: Any, side: Side) -> Any:
+    return "recent" if value > RECENT_MS and value < RECENT_MS + (1 << 33) else value
+
+
+Normaliser = Callable[[Any, Side], Any]
+BY_FIELD: Mapping[str, Normaliser | None] = {
+    "throttle_time_ms": None,
+    "timestamp": _recent,
+    "topic_id": _named,
+    "member_id": _named,
+    "leader": _named,
+    "producer_id": _named,
+    "session_id": _named,
+    "port": _sign,
+    "host": _presence,
+    "client_host": _presence,
+    "cluster_id": _presence,
+    "log_dir": _named,
+    "partition_size": None,
+    "total_bytes": _sign,
+    "usable_bytes": _sign,
+    "log_append_time_ms": _sign,
+    "transaction_start_time_ms": _sign,
+    "last_timestamp": _sign,
+    "documentation": None,
+    "error_message": _presence,
+    "batch_index_error_message": _presence,
+    "records": _records,
+    "replica_directory_id": None,
+    "finalized_features_epoch": None,
+}
+"""How values of a field are made comparable; None for those that are not compared."""
+ONE_SIDED = frozenset({"error_message", "batch_index_error_message"})
+"""Texts that Penstock may give where Kafka gives none."""
+
+
+def normalised(value: Tree, side: Side) -> Tree:
+    """A response tree with comparable values."""
+    if isinstance(value, dict):
+        shown = {}
+        for name, part in value.items():
+            if name in BY_FIELD:
+                normalise = BY_FIELD[name]
+                if normalise is not None:
+                    shown[name] = normalise(part, side)
+            else:
+                shown[name] = normalised(part, side)
+        return shown
+    if isinstance(value, list):
+        return [normalised(part, side) for part in value]
+    return printable(value)
+
+
+def compare(penstock: Answer, kafka: Answer, sides: tuple[Side, Side]) -> list[Difference]:
+    """All fields in which the answers differ."""
+    if penstock.failure or kafka.failure:
+        shown = [answer.failure or "answered" for answer in (penstock, kafka)]
+        return [] if shown[0] == shown[1] else [Difference("connection", *shown)]
+    return list(_compare("", "", normalised(penstock.tree, sides[0]), normalised(kafka.tree, sides[1])))
+
+
+def _compare(path: str, element: str, ours: Any, theirs: Any) -> Iterator[Difference]:
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        for name in ours:
+            yield from _compare(f"{path}.{name}" if path else name, element, ours[name], theirs[name])
+    elif isinstance(ours, list) and isinstance(theirs, list):
+        yield from _compare_arrays(path, element, ours, theirs)
+    elif ours != theirs:
+        if path.rpartition(".")[2] in ONE_SIDED and ours == PRESENT:
+            return
+        yield Difference(path, ours, theirs, element)
+
+
+def _compare_arrays(path: str, element: str, ours: list[Any], theirs: list[Any]) -> Iterator[Difference]:
+    if not all(isinstance(part, dict) for part in (*ours, *theirs)):
+        if sorted(map(str, ours)) != sorted(map(str, theirs)):
+            yield Difference(path, ours, theirs, element)
+        return
+    groups: tuple[dict[str, list[Any]], dict[str, list[Any]]] = ({}, {})
+    for parts, grouped in zip((ours, theirs), groups, strict=True):
+        for part in parts:
+            grouped.setdefault(_key(part), []).append(part)
+    for key in dict.fromkeys((*groups[0], *groups[1])):
+        at = f"{element} {key}".strip()
+        mine, other = (sorted(grouped.get(key, []), key=json.dumps) for grouped in groups)
+        for one, another in zip(mine, other, strict=False):
+            yield from _compare(path, at, one, another)
+        if len(mine) != len(other):
+            shown = [PRESENT if len(parts) == max(len(mine), len(other)) else ABSENT for parts in (mine, other)]
+            yield Difference(f"{path}[]", *shown, element=at)
+
+
+def _key(part: Tree) -> str:
+    names = [name for name in KEYS if name in part and not (name == "base_offset" and "index" in part)]
+    return ",".join(f"{name}={part[name]}" for name in names)
+
+
+def error_codes(tree: Tree) -> Iterator[int]:
+    """All error codes in a response."""
+    if isinstance(tree, dict):
+        for name, part in tree.items():
+            if name.endswith("error_code"):
+                yield part
+            else:
+                yield from error_codes(part)
+    elif isinstance(tree, list):
+        for part in tree:
+            yield from error_codes(part)

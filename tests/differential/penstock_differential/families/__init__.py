@@ -1,0 +1,43 @@
+"""The families of cases. Each is a function that sends requests about one subject through a `Case`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from penstock_differential.case import Case
+
+F = TypeVar("F", bound=Callable[[Case], None])
+
+
+@dataclass(frozen=True)
+class Family:
+    """A kind of case: the APIs it is about, how often it is chosen, and whether it also runs on three brokers."""
+
+    name: str
+    run: Callable[[Case], None]
+    apis: frozenset[str]
+    weight: int
+    cluster: bool
+
+
+FAMILIES: dict[str, Family] = {}
+
+
+def family(*apis: str, weight: int = 1, cluster: bool = True) -> Callable[[F], F]:
+    """Register a function as the family with its name."""
+
+    def register(function: F) -> F:
+        name = function.__name__
+        FAMILIES[name] = Family(name, function, frozenset(apis), weight, cluster)
+        return function
+
+    return register
+
+
+def everything() -> dict[str, Family]:
+    """All families; imports the modules that register them."""
+    from penstock_differential.families import groups, malformed, records, topics, transactions  # noqa: F401
+
+    return FAMILIES

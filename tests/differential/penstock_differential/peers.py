@@ -1,0 +1,97 @@
+"""Starts and stops the two services that are compared, with settings that mean the same on both."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.peers.cluster import Cluster
+from bench.peers.kafka import Kafka, KafkaCluster
+from bench.peers.penstock import CLUSTER_COMMAND, DEFAULT_COMMAND, Penstock, PenstockCluster
+from bench.peers.service import Service
+
+COMMON = {
+    "group.initial.rebalance.delay.ms": "0",
+    "auto.create.topics.enable": "false",
+    "offsets.topic.num.partitions": "4",
+    "transaction.state.log.num.partitions": "4",
+}
+PENSTOCK_ALONE = {"node.id": "1"}
+NOT_PENSTOCKS = frozenset({"offsets.topic.num.partitions", "transaction.state.log.num.partitions"})
+"""Penstock has no such topics; in Kafka fewer partitions make the first request to a coordinator faster."""
+EXPIRING = {
+    "transactional.id.expiration.ms": "2000",
+    "producer.id.expiration.ms": "2000",
+}
+EXPIRING_KAFKA = {
+    "producer.id.expiration.check.interval.ms": "200",
+    "transaction.remove.expired.transaction.cleanup.interval.ms": "200",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
+}
+KAFKA_HEAP = ("-Xms256m", "-Xmx512m")
+
+
+@dataclass
+class ServicePair:
+    """Both services, running."""
+
+    penstock: Service
+    kafka: Service
+
+    def check(self) -> None:
+        """Raise BrokerFailed if a process of either service has ended."""
+        self.penstock.check()
+        self.kafka.check()
+
+    def broker_of(self, side: str, broker_id: int) -> str:
+        """The address of one broker of `side`."""
+        return self.service(side).addresses[broker_id - 1]
+
+    def service(self, side: str) -> Service:
+        """The service by its label, "penstock" or "kafka"."""
+        return self.penstock if side == "penstock" else self.kafka
+
+    def cluster(self, side: str) -> Cluster:
+        """The cluster by its label."""
+        service = self.service(side)
+        assert isinstance(service, Cluster), "this pair has one broker a side"
+        return service
+
+
+def _properties(settings: Mapping[str, str]) -> str:
+    return "".join(f"{name}={value}\n" for name, value in settings.items())
+
+
+def _options(settings: Mapping[str, str]) -> str:
+    return "".join(f" --set {name}={value}" for name, value in settings.items() if name not in NOT_PENSTOCKS)
+
+
+@contextmanager
+def started(work_dir: Path, *, brokers: int = 1, expiring: bool = False) -> Iterator[ServicePair]:
+    """Run both services with one broker or three; all processes and data are gone at the end."""
+    settings = {**COMMON, **(EXPIRING if expiring else {})}
+    for_kafka = {**settings, **(EXPIRING_KAFKA if expiring else {})}
+    cores = os.sched_getaffinity(0)
+    if brokers == 1:
+        contenders = [
+            Penstock(DEFAULT_COMMAND + _options({**settings, **PENSTOCK_ALONE})),
+            Kafka(properties=_properties(for_kafka), jvm_flags=KAFKA_HEAP),
+        ]
+    else:
+        contenders = [
+            PenstockCluster(CLUSTER_COMMAND + _options(settings)),
+            KafkaCluster(properties=_properties(for_kafka), jvm_flags=KAFKA_HEAP),
+        ]
+    made: list[Service] = []
+    try:
+        made += [contender.service(cores, work_dir) for contender in contenders]
+        with ThreadPoolExecutor(len(made)) as pool:
+            list(pool.map(lambda service: service.start(), made))
+        yield ServicePair(*made)
+    finally:
+        for service in made:
+            service.remove()

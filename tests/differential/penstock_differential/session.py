@@ -1,0 +1,128 @@
+"""The run: starts both services, plays cases until enough pairs were compared, and reports what was found."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import random
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from penstock_differential import explain, peers
+from penstock_differential.case import MAX_VERSION, Case, CaseEnded, Record
+from penstock_differential.families import FAMILIES, Family, everything
+from penstock_differential.sides import Side
+
+PROGRESS_S = 10.0
+MAX_FINDINGS = 400
+
+
+def arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m tests.differential.run", description=__doc__)
+    parser.add_argument("--pairs", type=int, default=20_000, help="pairs of requests with one broker (default: 20000)")
+    parser.add_argument("--cluster-pairs", type=int, default=0, help="pairs with three brokers (default: 0)")
+    parser.add_argument("--seed", type=int, help="repeat a run with this seed (default: a random one)")
+    parser.add_argument("--case", type=int, help="play only the case with this number")
+    parser.add_argument("--api", action="append", default=[], help="only families about this API; may be repeated")
+    parser.add_argument("--family", action="append", default=[], help="only this family; may be repeated")
+    parser.add_argument("--strict", action="store_true", help="fail also for known differences that did not occur")
+    parser.add_argument("--report", type=Path, help="write findings (JSON) and coverage (Markdown) to this directory")
+    return parser.parse_args()
+
+
+def chosen_families(options: argparse.Namespace, *, cluster: bool) -> list[Family]:
+    """The families that the command line selects. Raises SystemExit where there are none."""
+    found = [
+        one
+        for one in everything().values()
+        if (not options.family or one.name in options.family)
+        and (not options.api or one.apis & set(options.api))
+        and (one.cluster or not cluster)
+    ]
+    if not found:
+        sys.exit(
+            f"no family of cases matches --api {options.api} --family {options.family}; families: {list(FAMILIES)}"
+        )
+    return found
+
+
+def play(pair: peers.ServicePair, record: Record, options: argparse.Namespace, pairs: int, *, cluster: bool) -> None:
+    """Play cases until `pairs` more pairs were compared."""
+    families = chosen_families(options, cluster=cluster)
+    sides = (Side("penstock", pair.penstock), Side("kafka", pair.kafka))
+    wanted = record.coverage.total + pairs
+    number, shown_s = options.case or 0, time.monotonic()
+    try:
+        for side in sides:
+            side.warm_up()
+        while record.coverage.total < wanted and len(record.findings) < MAX_FINDINGS:
+            rng = random.Random(f"{options.seed}:{cluster}:{number}")
+            one = rng.choices(families, [each.weight for each in families])[0]
+            label = f"--seed {options.seed} --case {number} ({one.name}{', three brokers' if cluster else ''})"
+            case = Case(label, f"d{'c' if cluster else ''}{number}", rng, sides, record)
+            try:
+                one.run(case)
+            except CaseEnded:
+                record.ended[one.name] += 1
+            record.cases[one.name] += 1
+            pair.check()
+            if time.monotonic() - shown_s > PROGRESS_S:
+                shown_s = time.monotonic()
+                print(f"{record.coverage.total:,} pairs, {len(record.findings)} unexplained", flush=True)
+            if options.case is not None:
+                break
+            number += 1
+    finally:
+        for side in sides:
+            side.close()
+
+
+def summarise(record: Record, options: argparse.Namespace) -> int:
+    """Print findings and known differences that did not occur; the exit code."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for finding in record.findings:
+        for difference in finding.differences:
+            shown = (
+                f"{difference.field}: Penstock {json.dumps(difference.penstock)}, Kafka {json.dumps(difference.kafka)}"
+            )
+            groups.setdefault((finding.api, shown), []).append(json.dumps(finding.as_json()))
+    for (api, shown), where in sorted(groups.items(), key=lambda item: -len(item[1])):
+        print(f"UNEXPLAINED {api} {shown} ({len(where)} times), first:\n  {where[0][:1500]}")
+    unused = [one for one in record.known if id(one) not in record.occurred]
+    complete = options.case is None and not options.api and not options.family
+    for one in unused if complete else []:
+        print(f"did not occur: {one.api} {one.versions_text()} {one.field}: {one.reason.strip()[:100]}")
+    print("cases: " + ", ".join(f"{name} {n} ({record.ended[name]} ended early)" for name, n in record.cases.items()))
+    print(
+        f"{record.coverage.total:,} pairs with seed {options.seed}: {len(record.findings)} unexplained differences, "
+        f"{sum(record.occurred.values())} explained by {len(record.occurred)} of {len(record.known)} known ones"
+    )
+    if options.report:
+        options.report.mkdir(parents=True, exist_ok=True)
+        findings = [finding.as_json() for finding in record.findings]
+        (options.report / "findings.json").write_text(json.dumps(findings, indent=1))
+        (options.report / "coverage.md").write_text(record.coverage.report(MAX_VERSION))
+    return 1 if record.findings or (unused and complete and options.strict) else 0
+
+
+def main() -> int:
+    """Run what the command line asks for."""
+    options = arguments()
+    if options.seed is None:
+        options.seed = random.SystemRandom().randrange(1 << 32)
+    print(f"seed {options.seed}", flush=True)
+    record = Record(explain.load())
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with contextlib.suppress(KeyboardInterrupt), tempfile.TemporaryDirectory(prefix="penstock-differential-") as work:
+        if options.pairs:
+            with peers.started(Path(work)) as pair:
+                play(pair, record, options, options.pairs, cluster=False)
+        if options.cluster_pairs:
+            with peers.started(Path(work), brokers=3) as pair:
+                play(pair, record, options, options.cluster_pairs, cluster=True)
+    return summarise(record, options)

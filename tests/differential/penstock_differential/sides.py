@@ -1,0 +1,204 @@
+"""One of the two services as requests see it: its addresses, connections, and the ids that it has assigned."""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from bench.connection import Connection
+from bench.peers.service import Service
+from penstock.wire.schema import MalformedMessage
+from penstock_differential import codec
+from penstock_differential.values import Tree, resolve
+
+ANSWER_LIMIT_S = 10.0
+FIND_LIMIT_S = 30.0
+POLL_S = 0.02
+WARM_UP_NAMES = 12
+"""Names that together belong to every partition of the coordinators' topics, of which there are 4."""
+PASSING = frozenset({5, 14, 15, 16})
+"""Errors that FindCoordinator and others give while a coordinator is created or loaded."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one side did with a request: a response, or why there is none ("closed", "silent", "malformed: ...")."""
+
+    tree: Tree | None
+    failure: str | None = None
+
+
+@dataclass(frozen=True)
+class Route:
+    """Where a request goes: to any broker, a partition's leader, a coordinator, or the broker with an id."""
+
+    kind: str = "any"
+    name: str = ""
+    partition: int = 0
+
+
+class PipelinedConnection(Connection):
+    """A connection on which several requests may be under way."""
+
+    def receive(self) -> bytes:
+        """Return the next response, without its size."""
+        (size_bytes,) = struct.unpack(">i", self._exactly(4))
+        return self._exactly(size_bytes)
+
+
+class Side:
+    """Sends requests to one service and remembers the values that the service has assigned."""
+
+    def __init__(self, label: str, service: Service) -> None:
+        self.label = label
+        self.service = service
+        self.assigned: dict[str, Any] = {}
+        self._connections: dict[tuple[str, str], PipelinedConnection] = {}
+        self._leaders: dict[tuple[str, int], str] = {}
+        self._coordinators: dict[tuple[str, str], str] = {}
+
+    def name_of(self, value: Any) -> str | None:
+        """The name under which a value that this side assigned is known."""
+        for name, assigned in self.assigned.items():
+            if type(assigned) is type(value) and assigned == value:
+                return name
+        return None
+
+    def forget(self) -> None:
+        """Drop the assigned values, the routes and all connections but the main ones: a case begins."""
+        self.assigned.clear()
+        self._leaders.clear()
+        self._coordinators.clear()
+        for key in [key for key in self._connections if key[0] != "main"]:
+            self._connections.pop(key).close()
+
+    def close(self) -> None:
+        """Close all connections."""
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+    def send(self, api: str, version: int, tree: Tree, route: Route, channel: str) -> Callable[[], Answer]:
+        """Send a request now; the result waits for the answer."""
+        return self.send_frame(
+            api, version, codec.request_frame(api, version, resolve(tree, self.assigned)), route, channel
+        )
+
+    def send_frame(self, api: str, version: int, frame: bytes, route: Route, channel: str) -> Callable[[], Answer]:
+        """Send bytes as they are; the result waits for the answer."""
+        key = (channel, self.address(route))
+        try:
+            connection = self._connection(key)
+            connection.socket.sendall(frame)
+        except OSError:
+            self._drop(key)
+            return lambda: Answer(None, "closed")
+        return lambda: self._receive(api, version, key)
+
+    def ask(self, api: str, version: int, tree: Tree, route: Route | None = None, channel: str = "main") -> Answer:
+        """Send a request and wait for its answer."""
+        return self.send(api, version, tree, route or Route(), channel)()
+
+    def _receive(self, api: str, version: int, key: tuple[str, str]) -> Answer:
+        connection = self._connections.get(key)
+        if connection is None:
+            return Answer(None, "closed")
+        try:
+            frame = connection.receive()
+            return Answer(codec.response_tree(api, version, frame))
+        except TimeoutError:
+            self._drop(key)
+            return Answer(None, "silent")
+        except OSError:
+            self._drop(key)
+            return Answer(None, "closed")
+        except MalformedMessage as e:
+            self._drop(key)
+            return Answer(None, f"malformed: {e}")
+
+    def _connection(self, key: tuple[str, str]) -> PipelinedConnection:
+        if key not in self._connections:
+            self._connections[key] = PipelinedConnection(key[1], ANSWER_LIMIT_S)
+        return self._connections[key]
+
+    def _drop(self, key: tuple[str, str]) -> None:
+        connection = self._connections.pop(key, None)
+        if connection is not None:
+            connection.close()
+
+    def address(self, route: Route) -> str:
+        """Where a route leads now."""
+        addresses = self.service.addresses
+        if len(addresses) == 1:
+            return addresses[0]
+        if route.kind == "broker":
+            return addresses[route.partition - 1]
+        if route.kind == "leader":
+            return self._leader(route.name, route.partition) or addresses[0]
+        if route.kind in ("group", "transaction"):
+            return self._coordinator(route.kind, route.name)
+        return addresses[0]
+
+    def forget_routes(self) -> None:
+        """Ask anew for leaders and coordinators from now on."""
+        self._leaders.clear()
+        self._coordinators.clear()
+
+    def _leader(self, topic: str, partition: int) -> str | None:
+        if (topic, partition) not in self._leaders:
+            answer = self.ask("Metadata", 9, {"topics": [{"name": topic}]})
+            if answer.tree is None:
+                return None
+            ids = {broker["node_id"]: f"{broker['host']}:{broker['port']}" for broker in answer.tree["brokers"]}
+            for part in answer.tree["topics"][0]["partitions"]:
+                if part["leader_id"] in ids:
+                    self._leaders[topic, part["partition_index"]] = ids[part["leader_id"]]
+        return self._leaders.get((topic, partition))
+
+    def _coordinator(self, kind: str, name: str) -> str:
+        if (kind, name) not in self._coordinators:
+            self._coordinators[kind, name] = self.find_coordinator(kind, name) or self.service.addresses[0]
+        return self._coordinators[kind, name]
+
+    def find_coordinator(self, kind: str, name: str, limit_s: float = FIND_LIMIT_S) -> str | None:
+        """The address of the coordinator; waits while there is none. None for a name that cannot have one."""
+        deadline = time.monotonic() + limit_s
+        request = {"key": name, "key_type": 0 if kind == "group" else 1}
+        while True:
+            tree = self.ask("FindCoordinator", 2, request).tree
+            if tree is not None and tree["error_code"] == 0:
+                return f"{tree['host']}:{tree['port']}"
+            if (tree is not None and tree["error_code"] not in PASSING) or time.monotonic() > deadline:
+                return None
+            time.sleep(POLL_S)
+
+    def warm_up(self) -> None:
+        """Have the topics of the coordinators created, and wait until every coordinator answers."""
+        deadline = time.monotonic() + FIND_LIMIT_S
+        for index in range(WARM_UP_NAMES):
+            name = f"warm-up-{index}"
+            self.find_coordinator("group", name)
+            self.find_coordinator("transaction", name)
+            questions: list[tuple[str, Tree, Route]] = [
+                ("Heartbeat", {"group_id": name, "member_id": "m"}, Route("group", name)),
+                ("AddOffsetsToTxn", {"transactional_id": name, "group_id": name}, Route("transaction", name)),
+            ]
+            for api, tree, route in questions:
+                while time.monotonic() < deadline:
+                    found = self.ask(api, 0, tree, route).tree
+                    if found is not None and found["error_code"] not in PASSING:
+                        break
+                    time.sleep(POLL_S)
+
+    def topic_id(self, topic: str) -> UUID | None:
+        """The id of a topic, None while this side does not know the topic."""
+        tree = self.ask("Metadata", 12, {"topics": [{"name": topic}]}).tree
+        if tree is None or tree["topics"][0]["error_code"]:
+            return None
+        found = tree["topics"][0]["topic_id"]
+        assert isinstance(found, UUID), "Metadata 12 has topic ids"
+        return found
