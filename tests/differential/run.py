@@ -12,7 +12,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1]))
 sys.path.insert(0, str(HERE))
 
-from penstock_differential.session import main
+from penstock_differential.session import main  # noqa: E402
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,4 +1,4 @@
-"""Changes a valid request in one place to what sloppy or hostile clients send: edges, nulls, empty or doubled values."""
+"""Changes a valid request in one place to what sloppy clients send: edges, nulls, empty or doubled values."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from pathlib import Path
 from bench.peers.cluster import Cluster
 from bench.peers.kafka import Kafka, KafkaCluster
 from bench.peers.penstock import CLUSTER_COMMAND, DEFAULT_COMMAND, Penstock, PenstockCluster
-from bench.peers.service import Service
+from bench.peers.service import Contender, Service
 
 COMMON = {
     "group.initial.rebalance.delay.ms": "0",
@@ -33,6 +33,38 @@ EXPIRING_KAFKA = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
 }
 KAFKA_HEAP = ("-Xms256m", "-Xmx512m")
+
+
+class GivenService(Service):
+    """A service that runs already, by the addresses of its brokers. It is not started, stopped or checked."""
+
+    def __init__(self, addresses: Sequence[str]) -> None:
+        self._addresses = list(addresses)
+
+    @property
+    def contender(self) -> Contender:
+        raise NotImplementedError("a service that runs already has no recipe")
+
+    @property
+    def addresses(self) -> list[str]:
+        return self._addresses
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        return ()
+
+    def spawn(self) -> None: ...
+
+    def start(self) -> None: ...
+
+    def check(self) -> None: ...
+
+    def failure(self, what: str) -> str:
+        return f"the service at {self.address} {what}"
+
+    def stop(self) -> None: ...
+
+    def remove(self) -> None: ...
 
 
 @dataclass

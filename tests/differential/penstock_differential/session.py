@@ -32,6 +32,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--family", action="append", default=[], help="only this family; may be repeated")
     parser.add_argument("--strict", action="store_true", help="fail also for known differences that did not occur")
     parser.add_argument("--report", type=Path, help="write findings (JSON) and coverage (Markdown) to this directory")
+    parser.add_argument("--penstock", metavar="HOST:PORT", help="a running Penstock, instead of starting one")
+    parser.add_argument("--kafka", metavar="HOST:PORT", help="a running Apache Kafka, instead of starting one")
     return parser.parse_args()
 
 
@@ -64,7 +66,7 @@ def play(pair: peers.ServicePair, record: Record, options: argparse.Namespace, p
             rng = random.Random(f"{options.seed}:{cluster}:{number}")
             one = rng.choices(families, [each.weight for each in families])[0]
             label = f"--seed {options.seed} --case {number} ({one.name}{', three brokers' if cluster else ''})"
-            case = Case(label, f"d{'c' if cluster else ''}{number}", rng, sides, record)
+            case = Case(label, f"d{options.seed % 10000}{'c' if cluster else 'x'}{number}", rng, sides, record)
             try:
                 one.run(case)
             except CaseEnded:
@@ -119,7 +121,10 @@ def main() -> int:
     record = Record(explain.load())
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with contextlib.suppress(KeyboardInterrupt), tempfile.TemporaryDirectory(prefix="penstock-differential-") as work:
-        if options.pairs:
+        if options.penstock and options.kafka:
+            given = [peers.GivenService(addresses.split(",")) for addresses in (options.penstock, options.kafka)]
+            play(peers.ServicePair(*given), record, options, options.pairs, cluster=False)
+        elif options.pairs:
             with peers.started(Path(work)) as pair:
                 play(pair, record, options, options.pairs, cluster=False)
         if options.cluster_pairs:

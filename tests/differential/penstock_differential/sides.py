@@ -18,7 +18,7 @@ from penstock_differential.values import Tree, resolve
 ANSWER_LIMIT_S = 10.0
 FIND_LIMIT_S = 30.0
 POLL_S = 0.02
-WARM_UP_NAMES = 12
+WARM_UP_NAMES = 40
 """Names that together belong to every partition of the coordinators' topics, of which there are 4."""
 PASSING = frozenset({5, 14, 15, 16})
 """Errors that FindCoordinator and others give while a coordinator is created or loaded."""

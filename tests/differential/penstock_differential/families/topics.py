@@ -1,4 +1,4 @@
-"""Topics and the cluster: creation, deletion, partitions, settings, reassignment, elections, and questions about them."""
+"""Topics and the cluster: creation, deletion, partitions, settings, reassignment, elections, questions about them."""
 
 from __future__ import annotations
 
@@ -255,8 +255,16 @@ def reassignments(case: Case) -> None:
         case.ask(api, tree, version)
 
 
-@family("DescribeCluster", "DescribeQuorum", "DescribeLogDirs", "AlterReplicaLogDirs", "UpdateFeatures", "FindCoordinator",
-        "ApiVersions", weight=4)  # fmt: skip
+@family(
+    "DescribeCluster",
+    "DescribeQuorum",
+    "DescribeLogDirs",
+    "AlterReplicaLogDirs",
+    "UpdateFeatures",
+    "FindCoordinator",
+    "ApiVersions",
+    weight=4,
+)
 def cluster_questions(case: Case) -> None:
     """Questions about the cluster, and changes to it that are refused."""
     name = topic(case)
