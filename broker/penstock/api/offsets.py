@@ -10,7 +10,7 @@ from penstock.group.coordinator import GroupCoordinator
 from penstock.group.offset_table import OffsetKey
 from penstock.group.offsets import Commit
 from penstock.state.records import OffsetRecord
-from penstock.state.view import ClusterView, TopicView
+from penstock.state.view import ClusterView
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.offset_commit import (
     OffsetCommitRequest,
@@ -33,9 +33,14 @@ from penstock.wire.messages.offset_fetch import (
 
 TOPIC_IDS = 10
 """From this version on, of either API, topics are named by id."""
+TELLS_MISSING_GROUP = 9
+"""From this version of OffsetCommit on, members of a group that does not exist are told so (KIP-848)."""
 FETCH_BATCH = 8
 FETCH_GROUP_ERROR = 2
 NO_OFFSET = -1
+
+KnownPartition = tuple[UUID, OffsetCommitRequestPartition, OffsetCommitResponsePartition]
+"""A topic's id, what is committed for one of its partitions, and the answer about it."""
 
 
 class OffsetsApi:
@@ -54,39 +59,59 @@ class OffsetsApi:
     # --- commit
 
     async def offset_commit(self, request: OffsetCommitRequest, context: RequestContext) -> OffsetCommitResponse:
-        error = self.coordinator.check_commit(
-            request.group_id, request.member_id, request.group_instance_id, request.generation_id_or_member_epoch
-        )
-        if error:
-            return commit_failed(request, await self.coordinator.verdicts.confirmed(request.group_id, error))
         by_id = context.version >= TOPIC_IDS
-        commits: list[Commit] = []
-        answers: list[OffsetCommitResponsePartition] = []
         topics = []
+        known: list[KnownPartition] = []
         for asked in request.topics:
             topic = self.view.topics_by_id.get(asked.topic_id) if by_id else self.view.topics.get(asked.name)
             partitions = []
             for p in asked.partitions:
-                error = self.commit_error(topic, p, by_id)
-                answer = OffsetCommitResponsePartition(partition_index=p.partition_index, error_code=error)
+                answer = OffsetCommitResponsePartition(partition_index=p.partition_index)
                 partitions.append(answer)
-                if topic is not None and not error:
-                    answers.append(answer)
-                    commits.append(commit_of(topic.topic_id, p))
+                if topic is None:
+                    answer.error_code = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                elif not 0 <= p.partition_index < len(topic.partitions):
+                    answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                else:
+                    known.append((topic.topic_id, p, answer))
             topics.append(OffsetCommitResponseTopic(name=asked.name, topic_id=asked.topic_id, partitions=partitions))
+        if known:
+            await self.commit_known(request, context.version, known)
+        return OffsetCommitResponse(topics=topics)
+
+    async def commit_known(self, request: OffsetCommitRequest, version: int, known: list[KnownPartition]) -> None:
+        """Commit offsets of partitions that exist, and write errors into their answers. Partitions that do not exist
+        have their own error whatever the group's state, as in Kafka."""
+        error = self.group_error(request, version)
+        if error:
+            error = await self.coordinator.verdicts.confirmed(request.group_id, error)
+            for _, _, answer in known:
+                answer.error_code = error
+            return
+        commits: list[Commit] = []
+        answers: list[OffsetCommitResponsePartition] = []
+        for topic_id, asked, answer in known:
+            answer.error_code = self.commit_error(asked)
+            if not answer.error_code:
+                answers.append(answer)
+                commits.append(commit_of(topic_id, asked))
         retention_ms = request.retention_time_ms if request.retention_time_ms >= 0 else None
         failed = await self.coordinator.commit(request.group_id, commits, retention_ms)
         if failed:
             error = self.coordinator.commit_failure(request.group_id)
             for index in failed:
                 answers[index].error_code = error
-        return OffsetCommitResponse(topics=topics)
 
-    def commit_error(self, topic: TopicView | None, asked: OffsetCommitRequestPartition, by_id: bool) -> ErrorCode:
-        if topic is None:
-            return ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if not 0 <= asked.partition_index < len(topic.partitions):
-            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    def group_error(self, request: OffsetCommitRequest, version: int) -> ErrorCode:
+        """Why the group does not take the commit, or NONE."""
+        generation = request.generation_id_or_member_epoch
+        error = self.coordinator.check_commit(
+            request.group_id, request.member_id, request.group_instance_id, generation
+        )
+        is_missing = error is ErrorCode.ILLEGAL_GENERATION and not self.coordinator.exists(request.group_id)
+        return ErrorCode.GROUP_ID_NOT_FOUND if is_missing and version >= TELLS_MISSING_GROUP else error
+
+    def commit_error(self, asked: OffsetCommitRequestPartition) -> ErrorCode:
         if asked.committed_offset < NO_OFFSET:
             return ErrorCode.INVALID_REQUEST
         metadata = asked.committed_metadata

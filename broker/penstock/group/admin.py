@@ -20,7 +20,7 @@ CLASSIC = "classic"
 
 @dataclass(frozen=True, slots=True)
 class MemberDescription:
-    """A member; what it sent and what it got only while the group is stable."""
+    """A member; `metadata` is what it sent, empty unless the group is stable, and `assignment` its last one."""
 
     member_id: str
     instance_id: str | None
@@ -56,7 +56,7 @@ def describe(coordinator: GroupCoordinator, group_id: str) -> GroupDescription |
             m.client_id,
             m.client_host,
             m.protocols.get(protocol, b"") if stable else b"",
-            m.assignment if stable else b"",
+            m.assignment,
         )
         for m in group.roster
     ]
@@ -88,6 +88,8 @@ async def delete_offsets(
     unavailable = coordinator.error(group_id)
     if unavailable:
         return unavailable, []
+    if not group_id:
+        return ErrorCode.INVALID_GROUP_ID, []
     if not coordinator.exists(group_id):
         return ErrorCode.GROUP_ID_NOT_FOUND, []
     group = coordinator.find(group_id)

@@ -280,7 +280,7 @@ class GroupCoordinator:
             return known.group.check_commit(member_id, instance_id, generation, self._now_ms())
         if generation < 0:
             return ErrorCode.NONE
-        return ErrorCode.UNKNOWN_MEMBER_ID if known is not None and known.generation else ErrorCode.ILLEGAL_GENERATION
+        return ErrorCode.ILLEGAL_GENERATION if known is None else ErrorCode.UNKNOWN_MEMBER_ID
 
     def commit(
         self, group_id: str, commits: Sequence[Commit], retention_ms: int | None = None

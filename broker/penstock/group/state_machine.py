@@ -89,6 +89,7 @@ class ClassicGroup(Phases):
     def _join_again(self, request: JoinRequest, waiter: Waiter, now_ms: float) -> None:
         member, error = self._find(request.member_id, request.instance_id)
         if member is None:
+            error = error if self._compatible(request, None) else ErrorCode.INCONSISTENT_GROUP_PROTOCOL
             self._refuse_join(waiter, request, error)
         elif not self._compatible(request, member):
             self._refuse_join(waiter, request, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)

@@ -157,6 +157,13 @@ def test_a_member_that_has_nothing_in_common_with_the_group_is_refused(g, reques
     assert g.group.state is GroupState.STABLE
 
 
+def test_an_unknown_member_that_has_nothing_in_common_with_the_group_is_told_of_the_protocol(g):
+    g.stable(None)
+    stranger = {"member_id": "stranger"}
+    assert g.join(**stranger, protocol_type="connect").error is E.INCONSISTENT_GROUP_PROTOCOL
+    assert g.join(**stranger).error is E.UNKNOWN_MEMBER_ID
+
+
 @pytest.mark.parametrize("request_", [{"protocols": {}}, {"protocol_type": ""}])
 def test_also_the_first_member_must_name_a_protocol(g, request_):
     assert g.join(**request_).error is E.INCONSISTENT_GROUP_PROTOCOL

@@ -102,6 +102,7 @@ async def full_group(broker):
 @pytest.mark.parametrize(("asking", "error"), FINAL_ANSWERS)
 def test_the_coordinator_says_what_ends_a_client(run_cluster, asking, error):
     async def scene(cluster):
+        await cluster.create_topic("t")
         owner = cluster.owner("g")
         await full_group(owner)
         assert await ask(owner, asking("predecessor")) == error
@@ -113,6 +114,7 @@ def test_the_coordinator_says_what_ends_a_client(run_cluster, asking, error):
 @pytest.mark.parametrize("asking", [asking for asking, _ in FINAL_ANSWERS])
 def test_a_coordinator_that_lost_its_shard_ends_no_client_that_has_gone_on_elsewhere(run_cluster, asking):
     async def scene(cluster):
+        await cluster.create_topic("t")
         old = cluster.owner("g")
         member = await full_group(old)
         await old.freeze()
@@ -132,6 +134,7 @@ def test_a_coordinator_that_lost_its_shard_ends_no_client_that_has_gone_on_elsew
 @pytest.mark.parametrize("asking", [asking for asking, _ in FINAL_ANSWERS])
 def test_while_the_store_is_away_clients_are_told_to_ask_again_instead(run_cluster, asking):
     async def scene(cluster):
+        await cluster.create_topic("t")
         owner = cluster.owner("g")
         await full_group(owner)
         owner.line.is_cut = True
@@ -143,6 +146,7 @@ def test_while_the_store_is_away_clients_are_told_to_ask_again_instead(run_clust
 
 def test_a_shard_that_came_back_while_the_store_was_asked_is_not_spoken_for(run_cluster):
     async def scene(cluster):
+        await cluster.create_topic("t")
         owner = cluster.owner("g")
         await full_group(owner)
         real = owner.line.range

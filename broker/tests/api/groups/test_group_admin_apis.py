@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
+from penstock.group.phases import GroupState
 from penstock.wire import codec
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import delete_groups as dg
@@ -33,6 +36,17 @@ async def test_groups_are_described_in_every_version(broker, version):
     assert found.authorized_operations == (0b110101001000 if version >= 3 else -(1 << 31))
     assert (missing.group_state, missing.members) == ("Dead", [])
     assert missing.error_code == (E.GROUP_ID_NOT_FOUND if version >= 6 else 0)
+
+
+async def test_members_keep_their_assignment_in_a_description_while_the_group_rebalances(broker):
+    await broker.stable()
+    waiting = asyncio.ensure_future(broker.join(0))
+    while broker.groups.find("g").state is GroupState.STABLE:
+        await asyncio.sleep(0)
+    (found,) = (await broker.call(5, desc.DescribeGroupsRequest(groups=["g"]))).groups
+    assert found.group_state == "PreparingRebalance"
+    assert sorted((m.member_assignment, m.member_metadata) for m in found.members) == [(b"", b""), (b"mine", b"")]
+    waiting.cancel()
 
 
 @pytest.mark.parametrize("version", range(6))

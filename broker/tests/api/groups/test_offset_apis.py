@@ -42,6 +42,23 @@ async def test_unknown_topics_have_no_offset_and_by_id_an_error(broker, version)
 
 
 @pytest.mark.parametrize("version", range(2, 11))
+async def test_an_unknown_partition_is_named_before_an_error_of_the_group(broker, version):
+    unknown = E.UNKNOWN_TOPIC_ID if version >= 10 else E.UNKNOWN_TOPIC_OR_PARTITION
+    await broker.stable()
+    stranger = {"member_id": "stranger", "generation_id_or_member_epoch": 1}
+    assert await broker.commit(version, "nowhere", **stranger) == unknown
+    assert await broker.commit(version, partition=3, **stranger) == E.UNKNOWN_TOPIC_OR_PARTITION
+    assert await broker.commit(version, **stranger) == E.UNKNOWN_MEMBER_ID
+
+
+@pytest.mark.parametrize("version", range(2, 11))
+async def test_a_group_that_has_only_offsets_does_not_know_a_member(broker, version):
+    assert await broker.commit(version, group_id="simple") == 0
+    answer = await broker.commit(version, group_id="simple", member_id="m", generation_id_or_member_epoch=1)
+    assert answer == E.UNKNOWN_MEMBER_ID
+
+
+@pytest.mark.parametrize("version", range(2, 11))
 async def test_commits_that_cannot_be_taken_name_the_reason(broker, version):
     unknown = E.UNKNOWN_TOPIC_ID if version >= 10 else E.UNKNOWN_TOPIC_OR_PARTITION
     assert await broker.commit(version, "nowhere") == unknown
@@ -53,7 +70,7 @@ async def test_commits_that_cannot_be_taken_name_the_reason(broker, version):
     assert await broker.commit(version, metadata="x" * 4096) == 0
     assert await broker.commit(version, metadata=None) == 0
     assert await broker.commit(version, member_id="m", generation_id_or_member_epoch=5, group_id="x") == (
-        E.ILLEGAL_GENERATION
+        E.GROUP_ID_NOT_FOUND if version >= 9 else E.ILLEGAL_GENERATION
     )
     assert (await broker.fetch(8, {"t": [0]}))[0] == {"t": {0: (7, 3 if version >= 6 else -1, "", 0)}}
 
@@ -101,6 +118,8 @@ async def test_offsets_are_deleted(broker):
     assert (await broker.fetch(8, None))[0] == {}
     response = await broker.call(0, od.OffsetDeleteRequest(group_id="none", topics=topics))
     assert (response.error_code, response.topics) == (E.GROUP_ID_NOT_FOUND, [])
+    response = await broker.call(0, od.OffsetDeleteRequest(group_id="", topics=topics))
+    assert (response.error_code, response.topics) == (E.INVALID_GROUP_ID, [])
 
 
 async def test_a_request_that_names_more_groups_than_may_be_is_told_so_for_each(broker):
