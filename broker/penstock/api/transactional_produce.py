@@ -33,6 +33,7 @@ RETRIABLE = {
 }
 """Verification errors that pass, and their causes."""
 FINAL = {
+    ErrorCode.INVALID_REQUEST: "the transactional id is empty; set one",
     ErrorCode.PRODUCER_FENCED: "epoch {epoch} of producer id {id} is not its latest: another instance has been"
     " initialized, or its transaction timed out; initialize the producer again",
     ErrorCode.INVALID_PRODUCER_ID_MAPPING: "producer id {id} does not belong to this transactional id, or the id has"
@@ -151,8 +152,10 @@ class Gate:
         return deferred
 
     def is_unverified(self, partition: Leader, header: BatchHeader) -> bool:
-        """Whether a batch would be the first of its transaction in the partition."""
-        return header.is_transactional and partition.producers.needs_verification(header.producer_id)
+        """Whether the coordinator has to confirm that a batch is part of the ongoing transaction."""
+        return header.is_transactional and partition.producers.needs_verification(
+            header.producer_id, header.producer_epoch
+        )
 
     def ask(self, partition: Leader, producer: Producer) -> Answer:
         verifier = self.appends.verifier

@@ -10,6 +10,7 @@ import re
 from uuid import UUID
 
 from penstock.api.routes import RequestContext, Route
+from penstock.control.group_settings import MAX_GROUP_ID
 from penstock.runtime.clock import Clock
 from penstock.state.records import TransactionRecord
 from penstock.state.view import ClusterView
@@ -150,7 +151,7 @@ class TransactionsApi:
         return self.coordinator.verify(transactional_id, producer, topic_id, index)
 
     async def add_offsets(self, request: AddOffsetsToTxnRequest, context: RequestContext) -> AddOffsetsToTxnResponse:
-        if not request.group_id:
+        if len(request.group_id) > MAX_GROUP_ID:
             return offsets_failed(request, ErrorCode.INVALID_GROUP_ID)
         producer = Producer(request.producer_id, request.producer_epoch)
         error = await self.coordinator.add(request.transactional_id, producer, {}, [request.group_id])
@@ -161,10 +162,15 @@ class TransactionsApi:
         error = await self.coordinator.end(request.transactional_id, producer, request.committed)
         return EndTxnResponse(error_code=told(error, context.version))
 
-    def describe(self, request: DescribeTransactionsRequest, context: RequestContext) -> DescribeTransactionsResponse:
+    async def describe(
+        self, request: DescribeTransactionsRequest, context: RequestContext
+    ) -> DescribeTransactionsResponse:
         asked = list(dict.fromkeys(request.transactional_ids))
         if len(asked) > MAX_DESCRIBED:
             return describe_failed(request, ErrorCode.INVALID_REQUEST)
+        error = await self.coordinator.confirm_shards()
+        if error:
+            return describe_failed(request, error)
         return DescribeTransactionsResponse(transaction_states=[self.describe_one(one) for one in asked])
 
     def describe_one(self, transactional_id: str) -> DescribedTransaction:
@@ -189,9 +195,11 @@ class TransactionsApi:
                 found.append(TopicData(topic=topic.name, partitions=list(indexes)))
         return found
 
-    def list_transactions(self, request: ListTransactionsRequest, context: RequestContext) -> ListTransactionsResponse:
+    async def list_transactions(
+        self, request: ListTransactionsRequest, context: RequestContext
+    ) -> ListTransactionsResponse:
         """All that the filters let through, of this broker's shards."""
-        error = self.coordinator.unavailable
+        error = self.coordinator.unavailable or await self.coordinator.confirm_shards()
         if error:
             return list_failed(request, error)
         names = {state.value for state in TxnState}

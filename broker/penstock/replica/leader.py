@@ -67,7 +67,10 @@ new = tuple.__new__
 """What `Appended` does, but for a call in Python."""
 VERDICTS = {
     Verdict.OUT_OF_ORDER: (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "a batch before this one is missing"),
-    Verdict.FENCED: (ErrorCode.INVALID_PRODUCER_EPOCH, "a newer instance of this producer has taken over"),
+    Verdict.FENCED: (
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        "the producer's epoch is not its latest: another instance has been initialized, or its transaction timed out",
+    ),
     Verdict.OLD_DUPLICATE: (ErrorCode.DUPLICATE_SEQUENCE_NUMBER, "the batch was written long ago"),
     Verdict.WRONG_STATE: (ErrorCode.INVALID_TXN_STATE, "the producer's open transaction is not that of the batch"),
     Verdict.UNVERIFIED: (ErrorCode.INVALID_TXN_STATE, "the partition is not part of a transaction of this producer"),

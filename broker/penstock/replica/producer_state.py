@@ -156,9 +156,10 @@ class ProducerState:
         entry = self.entries.get(producer_id)
         return entry is not None and bool(entry.packed_batches)
 
-    def needs_verification(self, producer_id: int) -> bool:
-        """Whether a transactional batch of this producer would be the first of its transaction."""
-        return self.transactions.first_offset(producer_id) < 0
+    def needs_verification(self, producer_id: int, epoch: int) -> bool:
+        """Whether a transactional batch of this producer would be the first of its transaction, or comes from another
+        epoch than the open one: only the coordinator knows which of the two epochs is fenced."""
+        return self.transactions.first_offset(producer_id) < 0 or self.entries[producer_id].epoch != epoch
 
     def check_marker(self, marker: Marker) -> ErrorCode:
         """Whether a marker may be written: not that of a coordinator which another has replaced, nor one for a

@@ -222,6 +222,25 @@ class TransactionCoordinator:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         return ErrorCode.NONE
 
+    async def confirm_shards(self) -> ErrorCode:
+        """Drop the shards that are another broker's by now, so that no transaction is reported by two coordinators.
+
+        One linearizable read for all shards. Returns an error if the store cannot be read.
+        """
+        guarded = [(shard, shard.guard) for shard in self._shards.values() if shard.guard is not None]
+        if not guarded:
+            return ErrorCode.NONE
+        try:
+            entries = (await self._store.range(keys.SHARDS)).entries
+        except StoreError as e:
+            log.info("owners of transaction shards cannot be read", reason=str(e))
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        revisions = {entry.key: entry.mod_revision for entry in entries}
+        for shard, guard in guarded:
+            if revisions.get(guard.key) != guard.value:
+                self._lose(shard)
+        return ErrorCode.NONE
+
     def describe(self, transactional_id: str) -> tuple[ErrorCode, TransactionRecord | None]:
         transaction, error = self._find(transactional_id)
         if transaction is None or transaction.record is None:
@@ -258,6 +277,8 @@ class TransactionCoordinator:
                 self._ownership.lost(shard.number)
 
     def _find(self, transactional_id: str) -> tuple[Transaction | None, ErrorCode]:
+        if not transactional_id:
+            return None, ErrorCode.INVALID_REQUEST
         shard, error = self._shard(transactional_id)
         if shard is None:
             return None, error
@@ -267,6 +288,8 @@ class TransactionCoordinator:
         return transaction, ErrorCode.NONE if transaction.is_known else ErrorCode.CONCURRENT_TRANSACTIONS
 
     async def _change(self, transactional_id: str, decide: Callable[[TransactionRecord | None], Step]) -> ErrorCode:
+        if not transactional_id:
+            return ErrorCode.INVALID_REQUEST
         shard, error = self._shard(transactional_id)
         if shard is None:
             return error

@@ -11,6 +11,8 @@ from replica_kit import until
 from scenes import begun
 
 from penstock.state import keys
+from penstock.wire.messages.describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse
+from penstock.wire.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 
 
 async def moved_unseen(cluster: TxnCluster, *unseeing: int) -> None:
@@ -106,3 +108,27 @@ async def test_batches_keep_their_order_while_the_store_is_asked(
     assert await client.end() is E.NONE
     await brokers.reaches("x", "CompleteCommit")
     assert await brokers.visible(1) == [b"0", b"1"]
+
+
+async def test_who_was_replaced_and_does_not_know_it_reports_no_transaction(brokers: TxnCluster) -> None:
+    await brokers.coordinate(1, "x")
+    await begun(brokers)
+    listing, description = ListTransactionsRequest(), DescribeTransactionsRequest(transactional_ids=["x"])
+
+    async def reported(broker_id: int) -> tuple[list[str], int]:
+        listed = await brokers[broker_id].ask(listing, ListTransactionsResponse, 1)
+        described = await brokers[broker_id].ask(description, DescribeTransactionsResponse, 0)
+        return [one.transactional_id for one in listed.transaction_states], described.transaction_states[0].error_code
+
+    assert await reported(1) == (["x"], E.NONE)
+    await moved_unseen(brokers, 1)
+    assert await reported(2) == (["x"], E.NONE)
+    assert await reported(1) == ([], E.NOT_COORDINATOR)
+
+
+async def test_transactions_are_not_reported_while_the_store_cannot_be_asked(brokers: TxnCluster) -> None:
+    await brokers.coordinate(1, "x")
+    await begun(brokers)
+    brokers[1].line.is_cut = True
+    answer = await brokers[1].ask(ListTransactionsRequest(), ListTransactionsResponse, 1)
+    assert (answer.error_code, answer.transaction_states) == (E.COORDINATOR_NOT_AVAILABLE, [])

@@ -189,6 +189,17 @@ MORE = (
         ),
     ),
     Fault(
+        name="deferred-batch-overtaken",
+        says="a producer's batch is appended while batches before it wait for the verification of their transaction",
+        file="api/transactional_produce.py",
+        old="        if queues.queues and queue_key(partition, header) in queues:\n",
+        new="        if False:\n",
+        caught_by=(
+            "broker/tests/txn/test_order.py::"
+            "test_batches_that_arrive_in_any_turn_of_the_loop_are_appended_in_order",
+        ),
+    ),
+    Fault(
         name="size-unbounded",
         says="batches larger than max.message.bytes are taken",
         file="wire/batch_check.py",

@@ -19,7 +19,7 @@ from penstock_simulation.scenario import LEAST_FAULTS, Scenario
 BROKERS = 3
 REPLICATION = 3
 TRANSACTORS = 2
-TRANSACTED = 60
+TRANSACTED = 150
 """Records that each of them is to send."""
 ALIKE_DEADLINE_S = 60.0
 FEATURES = {"transactions": 0.6, "churn": 0.3, "reassignment": 0.4, "scaling": 0.3}
@@ -67,7 +67,7 @@ class Cluster(Scenario):
             enough=lambda: self.faults.counted >= LEAST_FAULTS,
         )
         if "transactions" in self.features:
-            self.plan.records = rng.randrange(300, 350)
+            self.plan.records = rng.randrange(250, 300)
             self.plan.others.append((transacting.LEDGER, TRANSACTORS, True))
             partitions = [TopicPartition(transacting.LEDGER, number) for number in range(TRANSACTORS)]
             self.plan.groups.append((transacting.TRANSFER, partitions))

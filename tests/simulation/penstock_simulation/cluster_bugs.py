@@ -169,6 +169,7 @@ HUNTED: tuple[tuple[Bug, Hunt], ...] = (
         ),
         Hunt(("store_cut", "lease_ends", "reset")),
     ),
+    (BUGS["deferred-batch-overtaken"], Hunt(("restart", "watch_lag", "store_slow"), ("transactions",))),
 )
 CLUSTER_BUGS: dict[str, Bug] = {bug.name: bug for bug, _ in HUNTED}
 """By name, the bugs of a cluster."""

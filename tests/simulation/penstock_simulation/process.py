@@ -62,6 +62,8 @@ class Process:
         self.world, self.name, self.machine = world, name, machine
         self.alive = True
         self.paused = self.queued = False
+        self.is_preempted = False
+        """Whether others have its processor: what arrives meanwhile runs in the same turn as what is ready already."""
         self.ready: deque[Handle] = deque()
         self.fuse = -1
         """When the process has run so many callbacks more, `on_fuse` is called; -1 for never."""
@@ -89,13 +91,23 @@ class Process:
         if not self.alive:
             return
         self.ready.append(handle)
-        if not self.queued and not self.paused:
+        if not self.queued and not self.paused and not self.is_preempted:
             self.enqueue()
 
     def enqueue(self) -> None:
         if self.alive and not self.paused:
             self.queued = True
             self.world.runnable.append(self)
+
+    def preempt(self, delay_s: float) -> None:
+        """Between two turns: the next one begins after a while."""
+        self.is_preempted = True
+        self.world.after(delay_s, self.go_on)
+
+    def go_on(self) -> None:
+        self.is_preempted = False
+        if self.ready and not self.queued:
+            self.enqueue()
 
     def due(self, handle: TimerHandle) -> None:
         """A timer's time has come."""
@@ -183,5 +195,5 @@ class Process:
             return
         self.world.note("resume", self.name)
         self.paused = False
-        if self.ready and not self.queued:
+        if self.ready and not self.queued and not self.is_preempted:
             self.enqueue()

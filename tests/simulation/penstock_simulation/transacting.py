@@ -10,7 +10,7 @@ import asyncio
 import random
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from penstock.client import BrokerError, ClientError, ErrorCode
 from penstock.client.cluster import Cluster
@@ -55,6 +55,10 @@ GIVE_UP_S = 20.0
 """How long one step of a transaction is tried again."""
 TRANSACTIONAL = 1 << 4
 """The attribute bit of a batch."""
+IN_FLIGHT = 5
+"""Batches that a producer has under way in a partition."""
+BETWEEN_S = (0.000_3, 0.001, 0.003)
+"""The mean time between two of them: as long as a verification takes, or shorter or longer."""
 MOVED = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 OLDEST_OF_CLIENTS = {24: 3, 0: 11, 28: 4}
 """By API key, the newest version that clients use without transactions v2."""
@@ -80,6 +84,13 @@ async def transact(plan: Plan, name: str, number: int, partitions: int, clock: C
         plan.lives[name] += 1
         await asyncio.sleep(RETRY_S)
     plan.finished.add(name)
+
+
+class Batch(NamedTuple):
+    """One batch, as often as it is sent."""
+
+    writes: list[Write]
+    request: ProduceRequest
 
 
 class Life:
@@ -159,11 +170,17 @@ class Life:
             AddPartitionsToTxnResponse,
             lambda r: [p.partition_error_code for t in r.results_by_topic_v3_and_below for p in t.results_by_partition],
         )
+        sending = []
         for partition in chosen:
-            for _ in range(rng.choice([1, 1, 2])):
-                batch = [self.new_write(transaction, partition) for _ in range(rng.choice([1, 2, 5]))]
+            batches = []
+            for _ in range(rng.choice([1, 2, 6, 9])):
+                batch = [self.new_write(transaction, partition) for _ in range(rng.choice([1, 1, 1, 2]))]
                 writes += batch
-                await self.send(partition, batch)
+                batches.append(self.new_batch(partition, batch))
+            sending.append(self.send(partition, batches))
+        for failed in await asyncio.gather(*sending, return_exceptions=True):
+            if failed is not None:
+                raise failed
         return writes
 
     def new_write(self, transaction: str, partition: int) -> Write:
@@ -175,8 +192,7 @@ class Life:
         self.plan.history.writes.append(write)
         return write
 
-    async def send(self, partition: int, writes: list[Write]) -> None:
-        """One batch, again and again until it is acknowledged."""
+    def new_batch(self, partition: int, writes: list[Write]) -> Batch:
         now_ms = self.clock.wall_ms()
         wire = build_batch(
             [Record(-1, now_ms, None, write.value, ()) for write in writes],
@@ -185,26 +201,62 @@ class Life:
             base_sequence=self.sequences[partition],
             attributes=TRANSACTIONAL,
         )
+        self.sequences[partition] += len(writes)
         data = [PartitionProduceData(index=partition, records=wire)]
         request = ProduceRequest(
             transactional_id=self.name, acks=-1, timeout_ms=3000,
             topic_data=[TopicProduceData(name=LEDGER, partition_data=data)],
         )  # fmt: skip
+        return Batch(writes, request)
+
+    async def send(self, partition: int, batches: list[Batch]) -> None:
+        """Keeps several batches under way, as clients do; those that failed are sent again, in their order."""
+        left = list(batches)
 
         async def once() -> None:
             leader = self.cluster.metadata.leader(LEDGER, partition)
             if leader < 0:
                 raise BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, LEDGER)
-            answer = await self.call(leader, request, ProduceResponse)
-            told = answer.responses[0].partition_responses[0]
-            if told.error_code not in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
-                raise BrokerError(told.error_code, LEDGER)
-            if told.base_offset >= 0 and not told.error_code:
-                for index, write in enumerate(writes):
-                    write.offset = told.base_offset + index
+            while left:
+                left[:] = [*await self.send_some(leader, left[:IN_FLIGHT]), *left[IN_FLIGHT:]]
 
         await self.insist(once)
-        self.sequences[partition] += len(writes)
+
+    async def send_some(self, leader: int, batches: list[Batch]) -> list[Batch]:
+        """Sends batches without waiting for answers in between. Raises the error of the first that failed, if that is
+        not to be retried, or is the first of all; returns those that are left."""
+        connection = await self.cluster.connection(leader)
+        between_s = self.rng.choice(BETWEEN_S)
+        answers = []
+        for batch in batches:
+            answers.append(
+                connection.send(batch.request, ProduceResponse, max_version=OLDEST_OF_CLIENTS[ProduceRequest.KEY])
+            )
+            if self.rng.random() < 0.8:
+                await asyncio.sleep(self.rng.expovariate(1 / between_s))
+        left: list[Batch] = []
+        first: Exception | None = None
+        for batch, answer in zip(batches, await asyncio.gather(*answers, return_exceptions=True), strict=True):
+            error = answer if isinstance(answer, Exception) else self.outcome(batch, answer)
+            if error is None:
+                continue
+            if first is None:
+                first = error
+                if isinstance(error, BrokerError) and error.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+                    self.plan.world.problem(f"{self.writer}: a batch was refused whose predecessors were all taken")
+            left.append(batch)
+        if first is not None and (len(left) == len(batches) or not getattr(first, "retriable", False)):
+            raise first
+        return left
+
+    def outcome(self, batch: Batch, answer: ProduceResponse) -> BrokerError | None:
+        told = answer.responses[0].partition_responses[0]
+        if told.error_code not in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
+            return BrokerError(told.error_code, LEDGER)
+        if told.base_offset >= 0 and not told.error_code:
+            for index, write in enumerate(batch.writes):
+                write.offset = told.base_offset + index
+        return None
 
     async def commit_offset(self, transaction: str) -> Commit:
         """Offsets of a partition of the group's rise from one transaction to the next."""

@@ -1,7 +1,8 @@
 """Virtual time, and the processes that live in it. Everything else of the simulation hangs on a `World`.
 
 When nothing is ready, time jumps to the next event. Which of several processes that are ready runs next is drawn from
-the seed; within a process callbacks run in the order in which asyncio would run them. Code between two awaits takes no
+the seed, and now and then a process is preempted between two turns of its loop, so that what arrives meanwhile joins
+the turn; within a turn callbacks run in the order in which asyncio would run them. Code between two awaits takes no
 virtual time.
 """
 
@@ -22,6 +23,10 @@ from penstock_simulation.streams import Streams, Trace
 T = TypeVar("T")
 
 INSTANT_S = 1e-6
+PREEMPTED = 0.1
+"""How often a process that has something ready does not run at once, and:"""
+PREEMPTED_S = 0.000_5
+"""The mean of how long that takes."""
 MAX_TURNS_PER_INSTANT = 20_000
 """A process that runs so many turns while time hardly moves on waits for something that cannot happen."""
 
@@ -136,7 +141,10 @@ class World:
             events._set_running_loop(None)
         self.current = None
         if last.ready and not last.queued:
-            last.enqueue()
+            if self._scheduling.random() < PREEMPTED:
+                last.preempt(self._scheduling.expovariate(1 / PREEMPTED_S))
+            else:
+                last.enqueue()
 
     def _advance(self) -> None:
         """Moves on to the next event, and has all that is due at that time happen."""
