@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from uuid import UUID
 
 from penstock.control.results import AdminError
@@ -12,10 +12,16 @@ from penstock.state.store import Operation, Put
 from penstock.wire.errors import ErrorCode
 
 
-def check_manual(assignment: Sequence[Sequence[int]], brokers: Sequence[int], replication_factor: int | None) -> None:
+def check_manual(
+    assignment: Sequence[Sequence[int]],
+    brokers: Collection[int],
+    replication_factor: int | None,
+    away: Collection[int] = (),
+) -> None:
     """Raises `AdminError` unless each partition names distinct, known brokers, the same number of them for each.
 
-    That number is `replication_factor` where it is not None.
+    That number is `replication_factor` where it is not None. Of each partition one of `brokers`, which are registered,
+    has a replica; others may be on those that are `away`.
     """
     for replicas in assignment:
         if not replicas:
@@ -24,9 +30,11 @@ def check_manual(assignment: Sequence[Sequence[int]], brokers: Sequence[int], re
             raise refused(f"The manual partition assignment includes a broker twice: {list(replicas)[:20]}.")
         if len(replicas) > MAX_REPLICAS:
             raise refused(f"The manual partition assignment includes {len(replicas)} replicas: at most {MAX_REPLICAS}.")
-        unknown = [broker for broker in replicas if broker not in brokers]
+        unknown = [broker for broker in replicas if broker not in brokers and broker not in away]
         if unknown:
             raise refused(f"The manual partition assignment includes broker {unknown[0]}, which is not registered.")
+        if not any(broker in brokers for broker in replicas):
+            raise refused(f"The manual partition assignment names only brokers that are away: {list(replicas)}.")
         if replication_factor is None:
             replication_factor = len(replicas)
         elif len(replicas) != replication_factor:

@@ -1,4 +1,5 @@
-"""Which brokers are to be emptied (`broker.draining`), and that this is still so when something is placed.
+"""Which brokers may take new replicas: not those to be emptied (`broker.draining`), and that this is still so when
+something is placed; where others do not suffice those that are away for a short time.
 
 Used by whoever places replicas: `topic_admin` and reassignments by request.
 """
@@ -8,9 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from penstock.config.broker import BrokerConfig
+from penstock.control.away import away_brokers
+from penstock.control.members import ABOUT_BROKERS
+from penstock.runtime.clock import Clock
 from penstock.state import keys
 from penstock.state.records import BadRecord, BrokerConfigRecord, decode
-from penstock.state.store import Compare, Entry
+from penstock.state.store import Compare, Entry, Store
 from penstock.state.view import ClusterView
 
 SETTING = "broker.draining"
@@ -26,6 +31,8 @@ class Drains:
     brokers: frozenset[int] = frozenset()
     entries: Mapping[str, Entry] = field(default_factory=dict)
     is_known: bool = False
+    away: frozenset[int] = frozenset()
+    """Brokers that are away for less than `broker.replace.after.ms` and do not drain."""
 
     def unchanged_for(self, assignment: Iterable[Sequence[int]]) -> list[Compare]:
         """The conditions under which the brokers of an assignment still drain or do not."""
@@ -38,7 +45,14 @@ class Drains:
         ]
 
 
-def drains_of(entries: Sequence[Entry]) -> Drains:
+async def read_drains(store: Store, view: ClusterView, clock: Clock, config: BrokerConfig) -> Drains:
+    """Reads the settings and the absences of all brokers linearizably. Raises `StoreError`."""
+    entries = (await store.range(ABOUT_BROKERS)).entries
+    away = away_brokers(entries, view.brokers, clock.wall_ms(), config.broker_replace_after_ms)
+    return drains_of([entry for entry in entries if entry.key.startswith(keys.BROKER_CONFIGS)], away)
+
+
+def drains_of(entries: Sequence[Entry], away: frozenset[int] = frozenset()) -> Drains:
     """From all entries of `keys.BROKER_CONFIGS`. A drain is asked for broker by broker: set for all it means nobody."""
     by_key = {entry.key: entry for entry in entries}
     draining = set()
@@ -46,7 +60,7 @@ def drains_of(entries: Sequence[Entry]) -> Drains:
         name = entry.key[len(keys.BROKER_CONFIGS) :]
         if name.isdecimal() and is_set(entry):
             draining.add(int(name))
-    return Drains(frozenset(draining), by_key, is_known=True)
+    return Drains(frozenset(draining), by_key, is_known=True, away=away - draining)
 
 
 def is_set(entry: Entry) -> bool:

@@ -48,11 +48,32 @@ class Placing:
                 self._replicas[broker] += by
 
     def place(
-        self, count: int, factor: int, draining: Collection[int], topic: TopicView | None = None
+        self,
+        count: int,
+        factor: int,
+        draining: Collection[int],
+        topic: TopicView | None = None,
+        away: Collection[int] = (),
     ) -> list[list[int]]:
-        """Replicas of new partitions, `topic`'s where it is there already. Raises `AdminError`."""
+        """Replicas of new partitions, `topic`'s where it is there already. Raises `AdminError`.
+
+        Brokers that are `away` get the last replicas of each partition where the others do not suffice.
+        """
         usable = usable_brokers(self.view, draining)
-        check_factor(factor, len(usable))
+        check_factor(factor, len(usable), len(away))
+        lacking = factor - len(usable)
+        if lacking <= 0:
+            return self._place(count, factor, usable, topic)
+        placed = self._place(count, len(usable), usable, topic)
+        held = {broker: self._replicas[broker] for broker in away}
+        for replicas in placed:
+            for broker in sorted(held, key=lambda b: (held[b], b))[:lacking]:
+                held[broker] += 1
+                replicas.append(broker)
+        return placed
+
+    def _place(self, count: int, factor: int, usable: list[BrokerView], topic: TopicView | None) -> list[list[int]]:
+        """As `place`, where `usable` suffice."""
         if len(usable) == 1:
             return [[usable[0].broker_id] for _ in range(count)]
         of_topic = [partition.replicas for partition in topic.partitions] if topic is not None else []
@@ -71,16 +92,17 @@ def usable_brokers(view: ClusterView, draining: Collection[int]) -> list[BrokerV
     return [broker for broker in there if not broker.draining and broker.broker_id not in draining]
 
 
-def check_factor(factor: int, usable: int) -> None:
+def check_factor(factor: int, usable: int, away: int) -> None:
     """Raises `AdminError` where so many replicas have no room."""
     if not usable:
         raise AdminError(
             ErrorCode.LEADER_NOT_AVAILABLE, "No broker that may take replicas has registered yet: try again."
         )
-    if factor > usable:
+    if factor > usable + away:
         raise AdminError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"Unable to replicate the partition {factor} time(s): only {usable} broker(s) are there.",
+            f"Unable to replicate the partition {factor} time(s): only {usable} broker(s) may take replicas"
+            f" and {away} are away for a short time; add brokers or create it with fewer replicas.",
         )
 
 

@@ -19,7 +19,7 @@ from penstock.config.definition import InvalidSetting
 from penstock.config.topic import normalise_topic_setting, resolve
 from penstock.control.assignment import check_manual, partition_puts
 from penstock.control.controller.reassign import target
-from penstock.control.drains import Drains, drains_of
+from penstock.control.drains import Drains, read_drains
 from penstock.control.naming import Collisions, check_new_name
 from penstock.control.placing import Placing, usable_brokers
 from penstock.control.results import (
@@ -147,7 +147,7 @@ class TopicAdmin:
         """Who is to be emptied, as it is in the store now: the view tells it later. Raises `StoreError`."""
         if not self.is_clustered:
             return Drains()
-        return drains_of((await self.store.range(keys.BROKER_CONFIGS)).entries)
+        return await read_drains(self.store, self.view, self.clock, self.config)
 
     async def _create(
         self, topic: NewTopic, validate_only: bool, refusal: AdminError | None, drains: Drains
@@ -155,7 +155,7 @@ class TopicAdmin:
         try:
             if refusal is not None:
                 raise refusal
-            assignment = self._plan(topic, drains.brokers)
+            assignment = self._plan(topic, drains)
             overrides = self._check_settings(topic)
             topic_id = self._topic_id()
             if not validate_only:
@@ -173,17 +173,17 @@ class TopicAdmin:
             overrides=overrides,
         )
 
-    def _plan(self, topic: NewTopic, draining: frozenset[int]) -> list[list[int]]:
+    def _plan(self, topic: NewTopic, drains: Drains) -> list[list[int]]:
         """The replicas of each partition. Raises `AdminError` where the topic cannot be."""
         check_new_name(topic.name)
         if topic.name in self.view.topics:
             raise already_exists(topic.name)
         self._collisions.check(topic.name)
-        assignment = self._manual(topic) if topic.assignment else self._automatic(topic, draining)
+        assignment = self._manual(topic, drains) if topic.assignment else self._automatic(topic, drains)
         self._check_count(len(assignment))
         return assignment
 
-    def _manual(self, topic: NewTopic) -> list[list[int]]:
+    def _manual(self, topic: NewTopic, drains: Drains) -> list[list[int]]:
         for what, number in (("numPartitions", topic.partition_count), ("replicationFactor", topic.replication_factor)):
             if number != -1:
                 raise AdminError(
@@ -195,24 +195,27 @@ class TopicAdmin:
                 "The partitions of a manual assignment must be numbered from 0 without gaps.",
             )
         assignment = [topic.assignment[i] for i in range(len(topic.assignment))]
-        check_manual(assignment, list(self.view.brokers), None)
+        check_manual(assignment, self.view.brokers, None, drains.away)
         return assignment
 
-    def _automatic(self, topic: NewTopic, draining: frozenset[int]) -> list[list[int]]:
+    def _automatic(self, topic: NewTopic, drains: Drains) -> list[list[int]]:
         count = self.config.num_partitions if topic.partition_count == -1 else topic.partition_count
         if count < 1:
             raise AdminError(ErrorCode.INVALID_PARTITIONS, f"The number of partitions must be positive, not {count}.")
         factor = topic.replication_factor
         if factor == -1:
-            usable = usable_brokers(self.view, draining)
-            factor = min(self.config.default_replication_factor, max(len(usable), 1))
+            factor = min(self.config.default_replication_factor, self._room(drains))
         if not 1 <= factor <= MAX_REPLICAS:
             raise AdminError(
                 ErrorCode.INVALID_REPLICATION_FACTOR,
                 f"The replication factor must be from 1 to {MAX_REPLICAS}, or -1, not {factor}.",
             )
         self._check_count(count)
-        return self._placing.place(count, factor, draining)
+        return self._placing.place(count, factor, drains.brokers, away=drains.away)
+
+    def _room(self, drains: Drains) -> int:
+        """How many replicas a new partition can have."""
+        return max(len(usable_brokers(self.view, drains.brokers)) + len(drains.away), 1)
 
     def _check_count(self, count: int) -> None:
         present = self._partition_count + self._reserved
@@ -333,7 +336,7 @@ class TopicAdmin:
         if topic is None:
             raise unknown_topic(name)
         drains = await self._drains()
-        added = self._plan_growth(topic, count, assignments, drains.brokers)
+        added = self._plan_growth(topic, count, assignments, drains)
         if validate_only:
             return
         entry, record = await self.current(topic)
@@ -362,7 +365,7 @@ class TopicAdmin:
             self._placing.count(added, -1)
 
     def _plan_growth(
-        self, topic: TopicView, count: int, assignments: Sequence[Sequence[int]] | None, draining: frozenset[int]
+        self, topic: TopicView, count: int, assignments: Sequence[Sequence[int]] | None, drains: Drains
     ) -> list[list[int]]:
         present = len(topic.partitions)
         if count == present:
@@ -381,14 +384,14 @@ class TopicAdmin:
         self._check_count(count - present)
         factor = len(target(topic.partitions[0]))  # as it will be, where replicas are being moved
         if assignments is None:
-            factor = min(factor, max(len(usable_brokers(self.view, draining)), 1))
-            return self._placing.place(count - present, factor, draining, topic)
+            factor = min(factor, self._room(drains))
+            return self._placing.place(count - present, factor, drains.brokers, topic, drains.away)
         if len(assignments) != count - present:
             raise AdminError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                 f"{count - present} partition(s) are to be added, and {len(assignments)} assignment(s) are given.",
             )
-        check_manual(assignments, list(self.view.brokers), factor)
+        check_manual(assignments, self.view.brokers, factor, drains.away)
         return [list(replicas) for replicas in assignments]
 
     async def current(self, topic: TopicView) -> tuple[Entry, TopicRecord]:

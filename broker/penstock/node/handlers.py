@@ -96,7 +96,7 @@ def make_apis(parts: Parts) -> list[Api]:
         TopicsApi(view, parts.topics, config),
         ConfigsApi(view, ConfigAdmin(store, view, watcher, config, parts.clock), config),
         ClusterApi(view),
-        ReassignmentsApi(view, Wishes(store, view, watcher)),
+        ReassignmentsApi(view, Wishes(store, view, watcher, parts.clock, config)),
         QuorumApi(store, view, parts.clock),
         LogDirsApi(view, DirSizes(parts.log_dir)),
         LogQueriesApi(parts.replicas),

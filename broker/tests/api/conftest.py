@@ -122,7 +122,7 @@ async def broker(settings: dict[str, str]) -> AsyncIterator[Broker]:
         TopicsApi(view, admin, config),
         ConfigsApi(view, configs, config),
         ClusterApi(view),
-        ReassignmentsApi(view, Wishes(store, view, watcher)),
+        ReassignmentsApi(view, Wishes(store, view, watcher, SystemClock(), config)),
         QuorumApi(store, view, FixedClock()),
         LogDirsApi(view, disk),
     ]

@@ -9,6 +9,7 @@ import pytest
 from penstock.api.reassignments import MAX_PARTITIONS, ReassignmentsApi
 from penstock.control.controller.wishes import Wishes
 from penstock.control.results import NewTopic
+from penstock.runtime.clock import SystemClock
 from penstock.state import keys
 from penstock.state.records import BrokerRecord, encode
 from penstock.state.store import Put
@@ -30,7 +31,8 @@ async def cluster(broker):
     result = await broker.store.txn([], [Put(keys.METADATA + "done", b"{}")])
     await watcher.applied(result.revision)
     broker.admin.is_clustered = True
-    routes = ReassignmentsApi(broker.view, Wishes(broker.store, broker.view, watcher)).routes()
+    wishes = Wishes(broker.store, broker.view, watcher, SystemClock(), broker.config)
+    routes = ReassignmentsApi(broker.view, wishes).routes()
     broker.ask.routes.update({route.request: route for route in routes})
     await broker.admin.create([NewTopic("t", assignment={0: [0, 1], 1: [1, 2]})])
     return broker

@@ -94,10 +94,11 @@ def _missing(desired: Topic, observed: Observed) -> TopicPlan:
         why = "paused" if spec.paused else "being deleted"
         message = f"the brokers have no topic {desired.topic_name}, and this object is {why}"
         return Plan(status.absent(desired, "Paused" if spec.paused else "Deleting", message))
-    short = _too_few_brokers(spec.replicas, observed)
-    if short is not None:
-        return Plan(status.absent(desired, "TooFewBrokers", short), look_again_s=SHORT_LOOK_S)
     if observed.failure is not None:
+        # Asked first, as brokers place replicas also on one that restarts.
+        short = _too_few_brokers(spec.replicas, observed)
+        if short is not None and not observed.failure.is_passing:
+            return Plan(status.absent(desired, "TooFewBrokers", short), look_again_s=SHORT_LOOK_S)
         refused = status.refusal(desired, observed.failure)
         return Plan(status.absent(desired, refused.reason, refused.message))
     new = NewTopic(desired.topic_name, spec.partitions, spec.replicas, {**spec.config, **settings.ownership(desired)})

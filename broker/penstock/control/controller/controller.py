@@ -151,7 +151,7 @@ class Term:
             self._leaving.set()
 
     async def _note_gone(self) -> None:
-        """Notes in the store since when brokers with replicas are away, so that the next controller knows too."""
+        """Notes in the store since when brokers are away, for whoever places replicas and for the next controller."""
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(NOTE_S):
@@ -167,9 +167,10 @@ class Term:
         registry = self.registry
         now_ms = self.given.clock.wall_ms()
         note = encode(GoneRecord(since_ms=now_ms))
-        away = self.index.by_broker.keys() - registry.members.keys() - registry.gone.keys()
+        noted = self.index.by_broker.keys() | registry.known
+        away = noted - registry.members.keys() - registry.gone.keys()
         back = registry.gone.keys() & registry.members.keys()
-        emptied = registry.gone.keys() - self.index.by_broker.keys()
+        emptied = registry.gone.keys() - noted
         operations: list[Operation] = [Put(gone_key(broker), note) for broker in away]
         operations += [Delete(gone_key(broker)) for broker in back | emptied]
         for start in range(0, len(operations), 100):

@@ -94,6 +94,11 @@ class Registry:
             return Standing.REPLACED  # registered by somebody who keeps no past
         return past.standing(epoch, was_flushed, partition)
 
+    @property
+    def known(self) -> set[int]:
+        """All brokers that have ever registered."""
+        return set(self._pasts)
+
     def was_here(self, broker_id: int) -> bool:
         """Whether a broker that is registered has been before: it restarted."""
         past = self._pasts.get(broker_id)

@@ -10,11 +10,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
+from penstock.config.broker import BrokerConfig
 from penstock.control.controller import leaders, reassign
-from penstock.control.drains import Drains, drains_of
+from penstock.control.drains import Drains, read_drains
 from penstock.control.members import PASTS, Past, Standing, partition_name, read_past
 from penstock.control.membership import created
 from penstock.control.results import SEEN_S, AdminError, Outcome, store_error
+from penstock.runtime.clock import Clock
 from penstock.state import keys
 from penstock.state.records import PartitionRecord, decode, encode
 from penstock.state.store import Compare, Put, Store, StoreError
@@ -44,13 +46,13 @@ Change = Callable[[PartitionRecord, leaders.Facts], PartitionRecord | None]
 class Wishes:
     """Reassignments and elections by request."""
 
-    def __init__(self, store: Store, view: ClusterView, watcher: Watcher) -> None:
-        self.store, self.view, self.watcher = store, view, watcher
+    def __init__(self, store: Store, view: ClusterView, watcher: Watcher, clock: Clock, config: BrokerConfig) -> None:
+        self.store, self.view, self.watcher, self.clock, self.config = store, view, watcher, clock, config
 
     async def reassign(self, wishes: Sequence[Wish]) -> list[Outcome]:
         """One answer for each wish, in their order, when the view has them all."""
         try:
-            drains = drains_of((await self.store.range(keys.BROKER_CONFIGS)).entries)
+            drains = await read_drains(self.store, self.view, self.clock, self.config)
         except StoreError as e:
             return [Outcome(store_error(e), str(e)) for _ in wishes]
         return await self._all([self._reassign(wish, drains) for wish in wishes])
@@ -94,7 +96,9 @@ class Wishes:
                 if not record.adding and not record.removing:
                     raise AdminError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "Nothing is being reassigned.")
                 return reassign.cancelled(record, facts)
-            reassign.check_target(wish.replicas, facts.epochs.keys() | set(record.replicas))
+            reassign.check_target(wish.replicas, facts.epochs.keys() | drains.away | set(record.replicas))
+            if not any(broker in facts.epochs or broker in reassign.original(record) for broker in wish.replicas):
+                raise reassign.RefusedReassignment(f"All of brokers {list(wish.replicas)} are away: add another.")
             factor = len(reassign.target(record))
             if not wish.may_change_factor and len(wish.replicas) != factor:
                 raise AdminError(

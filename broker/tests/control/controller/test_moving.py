@@ -7,9 +7,11 @@ from collections import Counter
 
 import pytest
 
+from penstock.config.broker import BrokerConfig
 from penstock.control.controller.replacement import REPLAN_S, rebalance
 from penstock.control.controller.wishes import Wish, Wishes
 from penstock.control.drains import is_removable
+from penstock.control.members import ABOUT_BROKERS
 from penstock.control.results import NewTopic
 from penstock.state import keys
 from penstock.state.records import BrokerConfigRecord, PartitionRecord, encode
@@ -19,7 +21,7 @@ from penstock.wire.errors import ErrorCode
 
 def wishes_of(world) -> Wishes:
     node = world.brokers[min(world.brokers)]
-    return Wishes(world.store, node.view, node.watcher)
+    return Wishes(world.store, node.view, node.watcher, world.time, BrokerConfig())
 
 
 async def asked(world, *wishes: Wish) -> list[ErrorCode]:
@@ -237,15 +239,74 @@ async def test_since_when_a_broker_is_gone_outlives_the_controller(four) -> None
     assert four.the_controller().term.registry.gone[4] == since_ms
 
 
-async def test_that_a_broker_is_gone_is_forgotten_once_it_has_no_replicas_left(four) -> None:
+async def test_a_broker_that_is_away_is_emptied_once_and_stays_noted(four) -> None:
     await four.topic("t", [4, 1, 2])
     await four.kill(4, notice=True)
     await four.time.until(lambda: 4 in four.the_controller().term.registry.gone)
+    since_ms = four.the_controller().term.registry.gone[4]
     four.time.wall_offset_ms += 2_000_000
     await four.time.until(lambda: four.partition("t").adding == [3])
     await four.admit("t", 0, 3)
     await four.time.until(lambda: 4 not in four.partition("t").replicas)
-    await four.time.until(lambda: 4 not in four.the_controller().term.registry.gone)
+    await four.time.advance(40)
+    assert four.the_controller().term.registry.gone[4] == since_ms
+
+
+async def test_a_topic_gets_a_replica_on_a_broker_that_restarts_where_the_others_do_not_suffice(three) -> None:
+    await three.kill(3, notice=True)
+    await three.time.until(lambda: 3 in three.the_controller().term.registry.gone)
+    three.time.wall_offset_ms += 15_000
+    assert (await three.create("t", 4, 3))[0].error is ErrorCode.NONE
+    placed = three.view.topics["t"].partitions
+    assert all(p.replicas[2] == 3 and sorted(p.isr) == [1, 2] and p.leader != 3 for p in placed)
+    assert (await three.create("two", 4, 2))[0].error is ErrorCode.NONE
+    assert all(3 not in p.replicas for p in three.view.topics["two"].partitions)
+    assert (await three.create("four", 1, 4))[0].error is ErrorCode.INVALID_REPLICATION_FACTOR
+    await three.start(3)
+    await three.admit("t", 0, 3)
+    assert sorted(three.partition("t").isr) == [1, 2, 3]
+
+
+async def test_by_default_a_topic_has_as_many_replicas_while_a_broker_restarts(three) -> None:
+    three.brokers[1].config.default_replication_factor = 3
+    await three.kill(3, notice=True)
+    assert (await three.create("t", 1, -1))[0].error is ErrorCode.NONE
+    assert len(three.partition("t").replicas) == 3
+
+
+async def test_a_broker_that_is_gone_for_long_or_drains_gets_no_new_replica(three) -> None:
+    await set_draining(three, 2)
+    await three.kill(2, notice=True)
+    assert (await three.create("t", 1, 3))[0].error is ErrorCode.INVALID_REPLICATION_FACTOR
+    await three.kill(3, notice=True)
+    await three.time.until(lambda: 3 in three.the_controller().term.registry.gone)
+    assert (await three.create("t", 1, 2))[0].error is ErrorCode.NONE
+    three.time.wall_offset_ms += 1_800_000
+    assert (await three.create("u", 1, 2))[0].error is ErrorCode.INVALID_REPLICATION_FACTOR
+
+
+async def test_a_wish_may_name_a_broker_that_restarts_beside_one_that_is_there(three) -> None:
+    await three.topic("t", [1])
+    await three.kill(3, notice=True)
+    await three.time.until(lambda: 3 in three.the_controller().term.registry.gone)
+    assert await asked(three, Wish("t", 0, [1, 3])) == [ErrorCode.NONE]
+    assert three.partition("t").adding == [3]
+    assert await asked(three, Wish("t", 0, [3])) == [ErrorCode.INVALID_REPLICA_ASSIGNMENT]
+    await three.start(3)
+    await three.admit("t", 0, 3)
+    await three.time.until(lambda: not three.partition("t").adding)
+    assert three.partition("t").replicas == [1, 3]
+
+
+async def test_partitions_are_added_with_all_replicas_while_a_broker_restarts(three) -> None:
+    await three.topic("t", [1, 2, 3])
+    await three.kill(3, notice=True)
+    await three.time.until(lambda: three.partition("t").isr == [1, 2])
+    node = three.brokers[1]
+    assert (await three.finish(node.topics.create_partitions("t", 2))).error is ErrorCode.NONE
+    assert sorted(three.partition("t", 1).replicas) == [1, 2, 3]
+    only_away = await three.finish(node.topics.create_partitions("t", 3, [[3]]))
+    assert only_away.error is ErrorCode.INVALID_REPLICA_ASSIGNMENT
 
 
 async def test_elections_by_request(four) -> None:
@@ -317,7 +378,7 @@ async def test_a_topic_is_not_placed_on_a_broker_that_begins_to_drain_meanwhile(
 
     async def then_drain(prefix: str, revision: int = 0):
         listing = await real(prefix, revision)
-        if prefix == keys.BROKER_CONFIGS:
+        if prefix == ABOUT_BROKERS:
             for broker in (1, 2, 3, 4):
                 record = BrokerConfigRecord(settings={"broker.draining": "true"})
                 await four.store.txn([], [Put(keys.broker_config(broker), encode(record))])
