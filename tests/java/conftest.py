@@ -17,12 +17,12 @@ sys.path.append(str(Path(__file__).parents[1] / "chaos"))
 sys.path.append(str(Path(__file__).parents[1] / "crash"))
 
 from penstock_e2e.broker import GIVEN, cluster, sizes
+from penstock_e2e.trio import Trio, trio
 from penstock_java.applications import class_path
 from penstock_java.build import compile_scenarios
 from penstock_java.runner import Runner
 from penstock_java.scenarios import CLIENTS, promised, selected, served
 from penstock_java.secure_kafka import SecureKafka
-from penstock_e2e.trio import Trio, trio
 
 BootstrapOf = Callable[[int], str]
 RunnerOf = Callable[[int, str], Runner]

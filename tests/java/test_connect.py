@@ -8,9 +8,9 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from penstock_e2e.trio import Trio
 from penstock_java.applications import wait_until
 from penstock_java.connect import Worker
-from penstock_e2e.trio import Trio
 
 GROUP, TOPIC = "connect", "connect-lines"
 NAMES = ("lines-in", "lines-out")

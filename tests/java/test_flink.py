@@ -6,8 +6,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from penstock_java.applications import FLINK_FLAGS, Application, wait_until
 from penstock_e2e.trio import Trio
+from penstock_java.applications import FLINK_FLAGS, Application, wait_until
 
 RECORDS = 6_000
 PROGRESS_LIMIT_S = 120.0

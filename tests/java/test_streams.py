@@ -6,8 +6,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from penstock_java.applications import Application, wait_until
 from penstock_e2e.trio import Trio
+from penstock_java.applications import Application, wait_until
 
 PREFIX = "streams"
 USERS = {f"user-{number}": ("de", "fr", "jp")[number % 3] for number in range(12)}

@@ -13,6 +13,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from etcd_process import EtcdCluster
 from penstock_chaos.broker import ClusterBroker
 from penstock_chaos.places import Loopback
+
 from penstock_e2e.model import eventually
 
 BROKER_IDS = (0, 1, 2)

@@ -195,8 +195,7 @@ MORE = (
         old="        if queues.queues and queue_key(partition, header) in queues:\n",
         new="        if False:\n",
         caught_by=(
-            "broker/tests/txn/test_order.py::"
-            "test_batches_that_arrive_in_any_turn_of_the_loop_are_appended_in_order",
+            "broker/tests/txn/test_order.py::test_batches_that_arrive_in_any_turn_of_the_loop_are_appended_in_order",
         ),
     ),
     Fault(
