@@ -23,7 +23,7 @@ from penstock_simulation.streams import Streams, Trace
 T = TypeVar("T")
 
 INSTANT_S = 1e-6
-PREEMPTED = 0.1
+PREEMPTED = 0.3
 """How often a process that has something ready does not run at once, and:"""
 PREEMPTED_S = 0.000_5
 """The mean of how long that takes."""
