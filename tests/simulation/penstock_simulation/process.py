@@ -63,7 +63,7 @@ class Process:
         self.alive = True
         self.paused = self.queued = False
         self.is_preempted = False
-        """Whether others have its processor: what arrives meanwhile runs in the same turn as what is ready already."""
+        """Whether it is in a turn, or others have its processor: what becomes ready meanwhile runs in the next turn."""
         self.ready: deque[Handle] = deque()
         self.fuse = -1
         """When the process has run so many callbacks more, `on_fuse` is called; -1 for never."""

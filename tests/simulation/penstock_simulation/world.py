@@ -23,7 +23,7 @@ from penstock_simulation.streams import Streams, Trace
 T = TypeVar("T")
 
 INSTANT_S = 1e-6
-PREEMPTED = 0.3
+PREEMPTED = 0.25
 """How often a process that has something ready does not run at once, and:"""
 PREEMPTED_S = 0.000_5
 """The mean of how long that takes."""
@@ -132,15 +132,15 @@ class World:
             chosen = self._scheduling.randrange(len(runnable) + 1)
             if chosen < len(runnable):
                 last, runnable[chosen] = runnable[chosen], last
-        last.queued = False
+        last.queued, last.is_preempted = False, True
         self.current = last
         events._set_running_loop(last.loop)
         try:
             last.run_turn()
         finally:
             events._set_running_loop(None)
-        self.current = None
-        if last.ready and not last.queued:
+        self.current, last.is_preempted = None, False
+        if last.ready:
             if self._scheduling.random() < PREEMPTED:
                 last.preempt(self._scheduling.expovariate(1 / PREEMPTED_S))
             else:
