@@ -41,8 +41,8 @@ Place = int | tuple[str, int]
 
 DATA, COORDINATOR = "data", "coordinator"
 """What a connection is for: group traffic must not queue behind a long poll."""
-CREATION_TRIES = 6
-"""How often brokers are asked for a topic that they are to create (about 3 s in all)."""
+CREATION_TRIES = 8
+"""How often brokers are asked for a topic that they are to create (about 4.5 s in all)."""
 MANY_COORDINATORS = 4
 """The version of FindCoordinator from which one request names many groups (KIP-699)."""
 
