@@ -43,7 +43,8 @@ endif
 # The tests start hundreds of processes: compiling the package in each of them would be half of their work.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup packages kcat demo test java frameworks equivalence lint format bench fuzz crash faults simulate chaos lock \
+.PHONY: help setup packages kcat demo test java frameworks equivalence lint format bench fuzz fuzz-cli crash faults \
+  simulate chaos lock \
   clean images chart e2e e2e-full kind-up jre
 
 help: ## list the targets (this text)
@@ -89,6 +90,9 @@ bench: packages ## measure speed beside peers (ARGS="--help" shows the suites)
 
 fuzz: packages ## send at least a million mutated requests to a broker
 	$(BIN)/python -m bench.fuzz $(ARGS)
+
+fuzz-cli: packages ## give both command lines, job files and settings 50,000 inputs (INPUTS=n)
+	$(BIN)/pytest tests/fuzz_cli --inputs $(or $(INPUTS),50000) -n $(or $(WORKERS),2) -q $(ARGS)
 
 crash: packages ## kill a broker 50 times under load, and look for what was lost
 	$(BIN)/pytest tests/crash --kills 50 $(ARGS)

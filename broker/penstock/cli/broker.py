@@ -12,6 +12,7 @@ import typer
 from penstock.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, CommandError, ExitCode, Output, Yes, confirm, run
 from penstock.cli.moving import interruptible
 from penstock.cli.output import print_json, size_text
+from penstock.cli.parameters import MAX_INT32
 from penstock.cli.picture import (
     DRAINING,
     REMOVABLE,
@@ -31,7 +32,7 @@ POLL_S = 1.0
 
 app = make_app(no_args_is_help=True, help="List the brokers of a cluster, empty one, or take it into use again.")
 
-BrokerId = Annotated[int, typer.Argument(metavar="ID", min=0, help="The broker's id.")]
+BrokerId = Annotated[int, typer.Argument(metavar="ID", min=0, max=MAX_INT32, help="The broker's id.")]
 
 
 @app.command("list")

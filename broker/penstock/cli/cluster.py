@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from typing import Annotated
 
@@ -26,9 +27,11 @@ from penstock.cli.showing import (
 )
 from penstock.cli.throttling import remove_throttles, throttled
 from penstock.client import Admin, ClientError, ErrorCode, TopicPartition
+from penstock.config.addresses import quoted
 
 MAX_MOVES = 20
 MAX_FACTOR = 1000
+FACTOR = re.compile("[0-9]{1,4}")
 
 app = make_app(no_args_is_help=True, help="See to a cluster as a whole: its brokers, its balance, its store.")
 
@@ -131,12 +134,12 @@ def rebalance(
 
 
 def factor_of(text: str) -> tuple[str, int]:
-    """A topic and its replicas from `orders=3`. Raises `CommandError`."""
+    """A topic and its replicas from `orders=3`. Raises `typer.BadParameter`."""
     topic, _, number = text.rpartition("=")
-    if not topic or not number.isdecimal() or not 1 <= int(number) <= MAX_FACTOR:
-        raise CommandError(
-            f"--replication-factor {text}: give a topic and a number from 1 to {MAX_FACTOR:,}, such as orders=3",
-            ExitCode.USAGE,
+    if not topic or not FACTOR.fullmatch(number) or not 1 <= int(number) <= MAX_FACTOR:
+        raise typer.BadParameter(
+            f"{quoted(text)} is not TOPIC=N; write a topic and a number from 1 to {MAX_FACTOR:,}, such as orders=3",
+            param_hint="--replication-factor",
         )
     return topic, int(number)
 

@@ -11,6 +11,7 @@ import typer
 
 from penstock.cli.common import CommandError, ExitCode, Output, Yes, confirm, run
 from penstock.cli.output import print_json, print_table
+from penstock.cli.parameters import MAX_INT32
 from penstock.config.options import UpOptions
 
 SHOWN = 50
@@ -29,7 +30,12 @@ def recover(
     etcd_key: Annotated[str | None, typer.Option(metavar="FILE", help="PEM: this client's key.")] = None,
     without: Annotated[
         list[int] | None,
-        typer.Option(metavar="BROKER", help="A broker that is gone for good: nothing waits for it. May be repeated."),
+        typer.Option(
+            metavar="BROKER",
+            min=0,
+            max=MAX_INT32,
+            help="A broker that is gone for good: nothing waits for it. May be repeated.",
+        ),
     ] = None,
     show_all: Annotated[bool, typer.Option("--all", help="Show every partition, not only those that differ.")] = False,
     yes: Yes = False,

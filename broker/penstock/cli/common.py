@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, NoReturn
 import typer
 
 from penstock.client.errors import BrokerError, ClientError, ConnectionFailed, NoBrokerAvailable, UnknownTopic
-from penstock.config.addresses import InvalidAddress, parse_bootstrap
+from penstock.config.addresses import InvalidAddress, parse_bootstrap, quoted
 from penstock.wire.errors import ErrorCode
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
@@ -113,11 +113,13 @@ def confirm(question: str, yes: bool) -> None:
 
 
 def parse_configs(pairs: list[str], option: str) -> dict[str, str]:
-    """`name=value` pairs as a dict."""
+    """`name=value` pairs as a dict. Raises `typer.BadParameter`."""
     found = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name.strip():
-            raise CommandError(f"{option} {pair!r}: write name=value, such as retention.ms=3600000", ExitCode.USAGE)
+            raise typer.BadParameter(
+                f"{quoted(pair)} is not a setting; write NAME=VALUE, such as retention.ms=3600000", param_hint=option
+            )
         found[name.strip()] = value
     return found

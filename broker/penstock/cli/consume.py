@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from penstock.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, CommandError, ExitCode, Output, run
+from penstock.cli.parameters import MAX_INT32
 from penstock.cli.root import make_app
 from penstock.cli.times import format_time, parse_time_ms
 from penstock.client import Consumer, Record, SkippedBatch, TopicPartition
@@ -59,7 +60,8 @@ def consume(
         typer.Option("--time", metavar="TIME", help="From the first message since: 2026-01-31T10:00:00Z, or -90m."),
     ] = None,
     partition: Annotated[
-        list[int] | None, typer.Option("--partition", "-p", min=0, help="Only this one; may be repeated.")
+        list[int] | None,
+        typer.Option("--partition", "-p", min=0, max=MAX_INT32, help="Only this one; may be repeated."),
     ] = None,
     group: Annotated[
         str | None,

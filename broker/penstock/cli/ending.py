@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from io import TextIOWrapper
 from typing import NoReturn
 
 
@@ -15,6 +16,9 @@ def run_to_the_end(program: Callable[[], object]) -> NoReturn:
     of its own and exit code 120.
     """
     code: int | str | None = 0
+    if isinstance(sys.stdout, TextIOWrapper):
+        # A name that the terminal's encoding lacks is printed with escapes, instead of ending the command.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         try:
             program()

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
+
+import typer
 
 from penstock.cli.common import CommandError, ExitCode
 from penstock.cli.output import print_json, print_table
 from penstock.client import Admin, TopicPartition
+from penstock.config.addresses import quoted
+
+PARTITION = re.compile("[0-9]{1,9}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +36,21 @@ class Step:
     after: int
 
 
-def parse_topic(text: str) -> tuple[str, list[int] | None]:
-    """`flights` or `flights:0,2` as a topic and its partitions (None: all). Raises ValueError."""
+NamedPartitions: TypeAlias = tuple[str, list[int] | None]
+"""A topic and its partitions; None for all."""
+
+
+def parse_topic(text: str) -> NamedPartitions:
+    """`flights` or `flights:0,2` as a topic and its partitions (None: all). Raises `typer.BadParameter`."""
     topic, colon, numbers = text.partition(":")
     if not colon:
         return topic, None
     parts = numbers.split(",")
-    if not topic or not all(p.isdecimal() for p in parts):
-        raise ValueError(f"{text!r}: write a topic, or a topic with partitions such as flights:0,2")
+    if not topic or not all(PARTITION.fullmatch(p) for p in parts):
+        raise typer.BadParameter(
+            f"{quoted(text)} is not a topic with partitions; write TOPIC, or TOPIC:P,P such as flights:0,2",
+            param_hint="--topic",
+        )
     return topic, [int(p) for p in parts]
 
 
@@ -72,13 +86,13 @@ def plan(
 
 
 async def chosen_partitions(
-    admin: Admin, topics: list[str], committed: Mapping[TopicPartition, int]
+    admin: Admin, topics: list[NamedPartitions], committed: Mapping[TopicPartition, int]
 ) -> list[TopicPartition]:
     """What `--topic` names, or (none named) all that the group has committed and that still exists."""
     if not topics:
         known = await admin.list_topics()
         return [tp for tp in committed if tp.topic in known and tp.partition in known[tp.topic].partitions]
-    named = dict(parse_topic(text) for text in topics)
+    named = dict(topics)
     infos = await admin.describe_topics(named)
     chosen = []
     for topic, numbers in named.items():
@@ -93,7 +107,7 @@ async def chosen_partitions(
 
 
 async def reset_offsets(
-    bootstrap: str, group: str, topics: list[str], target: Target, execute: bool, as_json: bool
+    bootstrap: str, group: str, topics: list[NamedPartitions], target: Target, execute: bool, as_json: bool
 ) -> None:
     """Shows the plan, and executes it where told to."""
     async with Admin(bootstrap) as admin:

@@ -12,7 +12,8 @@ Cell = str | int | float | None
 
 def print_json(document: Any) -> None:
     """One JSON document: indented on a terminal, one line elsewhere."""
-    print(json.dumps(document, indent=2 if sys.stdout.isatty() else None, ensure_ascii=False))
+    is_unicode = (sys.stdout.encoding or "").lower().replace("-", "").startswith("utf")
+    print(json.dumps(document, indent=2 if sys.stdout.isatty() else None, ensure_ascii=not is_unicode))
 
 
 def text(cell: Cell) -> str:

@@ -16,10 +16,12 @@ import typer
 from penstock.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, CommandError, ExitCode, Output, run
 from penstock.cli.lines import read_lines
 from penstock.cli.output import print_json
+from penstock.cli.parameters import MAX_BATCH_BYTES, MAX_INT32, MAX_LINGER_MS
 from penstock.cli.progress import Progress
 from penstock.cli.root import make_app
 from penstock.client import Delivery, Producer
 from penstock.client.types import Headers
+from penstock.config.addresses import quoted
 
 app = make_app()
 
@@ -33,7 +35,6 @@ OBJECT = msgspec.json.Decoder(Fields)
 STRING = msgspec.json.Decoder(str)
 INTEGER = msgspec.json.Decoder(int)
 HEADERS = msgspec.json.Decoder(Fields | list[Fields])
-MAX_PARTITION = (1 << 31) - 1
 NO_TIMESTAMP = -1
 MAX_TIMESTAMP_MS = (1 << 63) - 1
 
@@ -73,7 +74,9 @@ def produce(
         typer.Option("--key-separator", "-K", metavar="TEXT", help="What stands between key and value in a line."),
     ] = None,
     key: Annotated[str | None, typer.Option("--key", "-k", help="The key of messages that bring none.")] = None,
-    partition: Annotated[int | None, typer.Option("--partition", "-p", min=0, help="All to this partition.")] = None,
+    partition: Annotated[
+        int | None, typer.Option("--partition", "-p", min=0, max=MAX_INT32, help="All to this partition.")
+    ] = None,
     ignore_partition: Annotated[
         bool,
         typer.Option("--ignore-partition", help="With --format json: keys decide, as for messages without partition."),
@@ -85,8 +88,11 @@ def produce(
     compression: Annotated[
         Compression, typer.Option("--compression", "-z", help="How batches are compressed.")
     ] = "none",
-    linger_ms: Annotated[float, typer.Option(min=0, help="How long a batch waits for more messages.")] = 5,
-    batch_size: Annotated[int, typer.Option(min=1024, help="Bytes at which a batch is sent.")] = 64 * 1024,
+    linger_ms: Annotated[
+        float, typer.Option(min=0, max=MAX_LINGER_MS, help="How long a batch waits for more messages.")
+    ] = 5,
+    batch_size: Annotated[int, typer.Option(min=1024, max=MAX_BATCH_BYTES, help="Bytes at which a batch is sent.")] = 64
+    * 1024,
     auto_create: Annotated[
         bool,
         typer.Option(
@@ -129,7 +135,7 @@ def produce(
 def parse_header(text: str) -> tuple[str, bytes]:
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise typer.BadParameter(f"{text!r} is no header: write name=value", param_hint="--header")
+        raise typer.BadParameter(f"{quoted(text)} is not a header; write NAME=VALUE", param_hint="--header")
     return name, value.encode()
 
 
@@ -156,7 +162,7 @@ def parse_document(line: bytes, options: Options) -> Message:
         key = options.key.encode()
     headers = document.get("headers")
     named = [] if headers is None else parse_headers(headers)
-    partition = whole_number(document, "partition", 0, MAX_PARTITION)
+    partition = whole_number(document, "partition", 0, MAX_INT32)
     timestamp_ms = whole_number(document, "timestamp_ms", NO_TIMESTAMP, MAX_TIMESTAMP_MS)
     if options.ignore_partition:
         partition = None

@@ -13,6 +13,7 @@ import typer
 from typer.core import HAS_RICH, TyperGroup
 
 from penstock import __version__
+from penstock.cli.parameters import check_parameters
 
 COMMANDS = {
     "up": "penstock.cli.up",
@@ -43,7 +44,7 @@ class LazyGroup(TyperGroup):
         if cmd_name not in COMMANDS:
             return None
         if cmd_name not in self.commands:
-            command = typer.main.get_command(importlib.import_module(COMMANDS[cmd_name]).app)
+            command = check_parameters(typer.main.get_command(importlib.import_module(COMMANDS[cmd_name]).app))
             command.name = cmd_name
             if not HAS_RICH:
                 keep_lists(command)

@@ -5,7 +5,11 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 
+from penstock.config.addresses import quoted
+
 UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+MILLISECONDS = re.compile("[0-9]{5,19}")
+MAX_TIME_MS = (1 << 63) - 1
 RELATIVE = re.compile(r"-(\d{1,12})(ms|s|m|h|d)")
 
 
@@ -16,13 +20,14 @@ def parse_time_ms(text: str, now_ms: int) -> int:
     relative = RELATIVE.fullmatch(text)
     if relative is not None:
         return max(now_ms - int(relative[1]) * UNITS_MS[relative[2]], 0)
-    if text.isdecimal() and len(text) > 4:
+    if MILLISECONDS.fullmatch(text) and int(text) <= MAX_TIME_MS:
         return int(text)
     try:
         return int(datetime.fromisoformat(text).astimezone(UTC).timestamp() * 1000)
-    except (ValueError, OverflowError):
+    except (ValueError, OverflowError, OSError):
         raise ValueError(
-            f"{text!r} is no time: write 2026-01-31T10:00:00Z, -90m for 90 minutes ago, or milliseconds since 1970"
+            f"{quoted(text)} is no time; write 2026-01-31T10:00:00Z, -90m for 90 minutes ago, or milliseconds since"
+            " the epoch"
         ) from None
 
 

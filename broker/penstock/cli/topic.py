@@ -18,6 +18,7 @@ from penstock.cli.common import (
     run,
 )
 from penstock.cli.output import print_json, print_table, size_text
+from penstock.cli.parameters import MAX_INT16, MAX_INT32
 from penstock.cli.root import make_app
 from penstock.client import Admin, AlterConfig, BrokerError, ErrorCode, NewTopic, TopicInfo, TopicPartition
 
@@ -35,10 +36,13 @@ Config = Annotated[
 def create(
     topic: Name,
     partitions: Annotated[
-        int | None, typer.Option("--partitions", "-p", min=1, help="How many; default: the broker's num.partitions.")
+        int | None,
+        typer.Option(
+            "--partitions", "-p", min=1, max=MAX_INT32, help="How many; default: the broker's num.partitions."
+        ),
     ] = None,
     replication_factor: Annotated[
-        int | None, typer.Option(min=1, help="Replicas of each partition; default: the broker's.")
+        int | None, typer.Option(min=1, max=MAX_INT16, help="Replicas of each partition; default: the broker's.")
     ] = None,
     config: Config = None,
     if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="An existing topic is no error.")] = False,
@@ -201,7 +205,8 @@ def show_topic(document: dict[str, object]) -> None:
 def alter(
     topic: Name,
     partitions: Annotated[
-        int | None, typer.Option("--partitions", "-p", min=1, help="Raise the number of partitions to this.")
+        int | None,
+        typer.Option("--partitions", "-p", min=1, max=MAX_INT32, help="Raise the number of partitions to this."),
     ] = None,
     config: Config = None,
     unset: Annotated[

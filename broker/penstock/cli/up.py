@@ -14,7 +14,7 @@ import typer
 
 from penstock.cli import up_checks
 from penstock.cli.root import make_app
-from penstock.config.addresses import InvalidAddress, parse_host
+from penstock.config.addresses import InvalidAddress, parse_host, quoted
 from penstock.config.options import DEFAULT_DATA_DIR, DEFAULT_HOST, DEFAULT_HTTP_PORT, DEFAULT_PORT, UpOptions
 
 app = make_app()
@@ -34,7 +34,7 @@ def parse_settings(pairs: list[str]) -> dict[str, str]:
         name, equals, value = pair.partition("=")
         if not equals or not name.strip():
             raise typer.BadParameter(
-                f"{pair!r} is no setting: write name=value, such as num.partitions=6", param_hint="--set"
+                f"{quoted(pair)} is not a setting; write NAME=VALUE, such as num.partitions=6", param_hint="--set"
             )
         settings[name.strip()] = value
     return settings

@@ -68,10 +68,13 @@ def read_file(path: str) -> dict[str, str]:
         raise InvalidSetting(f"{path} is larger than {MAX_FILE_BYTES} bytes")
     try:
         document = tomllib.loads(content.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as e:
+    except (ValueError, RecursionError) as e:  # a number of thousands of digits is a ValueError, too
         raise InvalidSetting(f"{path} is not valid TOML: {e}") from None
     found: dict[str, str] = {}
-    flatten(document, "", found, path)
+    try:
+        flatten(document, "", found, path)
+    except RecursionError:
+        raise InvalidSetting(f"{path}: tables are nested too deeply; write settings as num.partitions = 6") from None
     return found
 
 

@@ -38,15 +38,15 @@ class StartError(Exception):
 
 def load_config(options: UpOptions, environment: Mapping[str, str]) -> BrokerConfig:
     """Raises StartError."""
+    file = options.config_file
     try:
-        file = options.config_file
         if file is None and os.path.exists(CONFIG_FILE):
             file = CONFIG_FILE
         return sources.load(file, environment, options.settings, CLUSTER_DEFAULTS if options.etcd else LONE_DEFAULTS)
     except InvalidSetting as e:
         raise StartError(str(e)) from e
     except OSError as e:
-        raise StartError(f"the settings in {options.config_file} cannot be read: {e.strerror}") from e
+        raise StartError(f"the settings in {file} cannot be read: {e.strerror}") from e
 
 
 def listeners_of(options: UpOptions, config: BrokerConfig) -> list[ListenerAddress]:

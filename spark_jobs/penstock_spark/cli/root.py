@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import typer
 
+from penstock.cli.parameters import check_parameters
 from penstock_spark.cli.common import ExitCode, File, Sets, fail, load
 from penstock_spark.cli.demo import demo
 from penstock_spark.jobs.kinds import KINDS
@@ -101,3 +102,8 @@ def java(install: Annotated[bool, typer.Option("--install", help="Bring one into
 
 
 app.command()(demo)
+
+
+def command() -> Any:
+    """The program's click command, whose parameters are checked as those of `penstock` are."""
+    return check_parameters(typer.main.get_command(app))

@@ -31,6 +31,7 @@ EQUALS_SIGN = "tag:yaml.org,2002:value"
 """YAML 1.1's tag of `=` by itself; PyYAML knows it, and no meaning for it. Helm writes the sign without quotes."""
 WHOLE_NUMBER = re.compile(r"-?[0-9]{1,19}")
 """A whole number may stand in quotes: Helm keeps large ones only there."""
+MAX_SHOWN = 200
 BAD = object()
 """In place of a value for which a problem was noted."""
 FREE = frozenset({"config", "options", "spark", "storage"})
@@ -307,7 +308,10 @@ class Checker:
             value = node.value if node.tag == EQUALS_SIGN else self._constructor.construct_object(node)
         except (ConstructorError, ValueError) as e:
             message = e.problem if isinstance(e, ConstructorError) else str(e)
-            return self._bad(node, path, f"{node.value!r}: {message}")
+            return self._bad(node, path, f"{node.value[:MAX_SHOWN]!r}: {message}")
+        except (LookupError, AttributeError, OverflowError):  # PyYAML's, for a tag that does not fit: !!bool x
+            kind = node.tag.removeprefix("tag:yaml.org,2002:")
+            return self._bad(node, path, f"{node.value[:MAX_SHOWN]!r} is not a value of the tag !!{kind}")
         for option in options:
             if option in PARSERS and isinstance(value, str | int | float | bool):
                 return self._parsed(node, value, option, path)

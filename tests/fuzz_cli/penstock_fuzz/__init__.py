@@ -1,0 +1,1 @@
+"""Inputs for both command lines, and how each call ended."""
