@@ -44,8 +44,7 @@ endif
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup packages kcat demo test java frameworks equivalence lint format bench fuzz fuzz-cli crash faults \
-  simulate chaos lock \
-  clean images chart e2e e2e-full kind-up jre
+  simulate chaos lock clean images chart e2e e2e-full kind-up jre
 
 help: ## list the targets (this text)
 	@awk 'BEGIN {FS = ":[^#]*## "} /^[a-z0-9-]+:[^#]*## / {printf "  make %-8s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))

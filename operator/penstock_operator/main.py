@@ -19,7 +19,7 @@ from kubernetes.config import ConfigException
 from penstock.runtime.clock import Clock, SystemClock
 from penstock.runtime.logging import LEVELS, configure, get_logger
 from penstock_operator import __version__
-from penstock_operator.brokers.connections import OVERRIDE, Connections
+from penstock_operator.brokers.connections import OVERRIDE, Connections, parse_override
 from penstock_operator.clusters.controller import ClusterController
 from penstock_operator.engine.assembly import Crew, Hull, Who, assembled, hull
 from penstock_operator.engine.freshness import Freshness
@@ -75,7 +75,9 @@ def run(
         str, typer.Option(envvar="LEASE_NAME", help="The lease that the replicas of one operator share.")
     ] = LEASE_NAME,
     host: Annotated[str, typer.Option(help="Where metrics and health are served.")] = "0.0.0.0",  # noqa: S104
-    port: Annotated[int, typer.Option(envvar="HEALTH_PORT", help="Port of /metrics and /health; 0: any.")] = 8081,
+    port: Annotated[
+        int, typer.Option(envvar="HEALTH_PORT", min=0, max=65535, help="Port of /metrics and /health; 0: any.")
+    ] = 8081,
     max_discovered_groups: Annotated[
         int,
         typer.Option(
@@ -95,6 +97,10 @@ def run(
     """
     if log_level.lower() not in LEVELS:
         raise typer.BadParameter(f"{log_level}: choose one of {', '.join(LEVELS)}", param_hint="--log-level")
+    try:
+        parse_override(os.environ.get(OVERRIDE, ""))
+    except ValueError as e:
+        raise typer.BadParameter(str(e), param_hint=OVERRIDE) from None
     configure(log_level.lower(), "json")
     quiet_kopf()
     who = Who(

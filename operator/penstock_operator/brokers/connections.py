@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from penstock.config.addresses import InvalidAddress, parse_bootstrap
 from penstock_operator.brokers.gateway import Gateway
 from penstock_operator.brokers.line import Line
 from penstock_operator.ports.kube import Object
@@ -79,5 +80,9 @@ def parse_override(text: str) -> dict[tuple[str, str] | None, str]:
         namespace, is_whole, cluster = name.partition("/")
         if not address or (is_named and not (namespace and is_whole and cluster)):
             raise ValueError(f"{OVERRIDE}: {part!r} is neither host:port nor namespace/name=host:port")
+        try:
+            parse_bootstrap(address)
+        except InvalidAddress as e:
+            raise ValueError(f"{OVERRIDE}: {e}") from None
         found[(namespace, cluster) if is_named else None] = address
     return found

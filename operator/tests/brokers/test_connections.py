@@ -78,3 +78,7 @@ def test_overrides_are_read_or_refused() -> None:
     assert parse_override("a/b=h:1; c/d=g:2") == {("a", "b"): "h:1", ("c", "d"): "g:2"}
     with pytest.raises(ValueError, match="neither"):
         parse_override("b=h:1")
+    for wrong in ("::1:9092", "a/b=h:0", "a/b=h:1;http://h:8080"):
+        with pytest.raises(ValueError, match="PENSTOCK_BOOTSTRAP_OVERRIDE: invalid bootstrap server"):
+            parse_override(wrong)
+    assert parse_override("a/b=[::1]:9092") == {("a", "b"): "[::1]:9092"}
