@@ -75,7 +75,9 @@ class ClusterApi:
             topic = self.view.topics.get(name)
             if topic is None:
                 error = unknown_name_error(name, {})
-                response.topics.append(partitions.DescribeTopicPartitionsResponseTopic(error_code=error, name=name))
+                missing = partitions.DescribeTopicPartitionsResponseTopic(error_code=error, name=name)
+                missing.topic_authorized_operations = TOPIC_OPERATIONS
+                response.topics.append(missing)
                 continue
             if left <= 0:
                 response.next_cursor = partitions.Cursor(topic_name=name, partition_index=first)

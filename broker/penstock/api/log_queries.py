@@ -175,11 +175,11 @@ class LogQueriesApi:
         unflushed: FlushWait,
     ) -> ListOffsetsPartitionResponse:
         index = asked.partition_index
+        if asked.timestamp < 0 and context.version < SPECIAL_SINCE.get(asked.timestamp, NEVER):
+            return failed_listing(index, ErrorCode.UNSUPPORTED_VERSION)
         partition = self.replicas.find(topic, index)
         if partition is None:
             return failed_listing(index, self.why_not(topic, index))
-        if asked.timestamp < 0 and context.version < SPECIAL_SINCE.get(asked.timestamp, NEVER):
-            return failed_listing(index, ErrorCode.UNSUPPORTED_VERSION)
         error = epoch_error(asked.current_leader_epoch, partition.leader_epoch)
         if error:
             return failed_listing(index, error)
@@ -325,7 +325,8 @@ def known_place(partition: Leader, timestamp_ms: int, end: int) -> tuple[int, in
     if timestamp_ms == LATEST:
         return -1, end, partition.leader_epoch
     if timestamp_ms in STARTS:
-        return -1, log.start_offset, log.epoch_at(log.start_offset)
+        is_empty = log.start_offset >= log.end_offset
+        return -1, log.start_offset, partition.leader_epoch if is_empty else log.epoch_at(log.start_offset)
     if timestamp_ms in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD) or not log.segments:
         return NOWHERE
     return None

@@ -205,10 +205,12 @@ def brokers_by(listener: str, brokers: Iterable[BrokerView]) -> list[MetadataRes
 
 
 def with_operations(topic: MetadataResponseTopic) -> MetadataResponseTopic:
-    if topic.error_code:
+    """The topic with what may be done to it: also to a name that no topic has, as in Kafka, but not to an id."""
+    if topic.error_code == ErrorCode.UNKNOWN_TOPIC_ID:
         return topic
     return MetadataResponseTopic(
         name=topic.name,
+        error_code=topic.error_code,
         topic_id=topic.topic_id,
         is_internal=topic.is_internal,
         partitions=topic.partitions,

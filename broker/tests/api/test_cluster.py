@@ -96,6 +96,7 @@ async def test_topics_that_are_not_there_are_named_among_the_others(broker) -> N
         ("b", 0),
         ("x/y", ErrorCode.INVALID_TOPIC_EXCEPTION),
     ]
+    assert len({t.topic_authorized_operations for t in response.topics}) == 1
 
 
 async def test_a_cursor_past_everything_ends(broker) -> None:

@@ -139,11 +139,12 @@ async def test_a_special_timestamp_that_the_version_does_not_know_is_refused(
 ) -> None:
     await led(wire, (4, 3))
     assert (await listing(wire, timestamp, version)).error_code == ErrorCode.UNSUPPORTED_VERSION
+    assert (await listing(wire, timestamp, version, name="nowhere")).error_code == ErrorCode.UNSUPPORTED_VERSION
 
 
 async def test_an_empty_log_has_a_beginning_and_an_end_and_no_times(wire: Wire) -> None:
     await wire.path.create()
-    assert place(await listing(wire, EARLIEST)) == (-1, 0, -1)
+    assert place(await listing(wire, EARLIEST)) == (-1, 0, 0)
     assert place(await listing(wire, LATEST)) == (-1, 0, 0)
     assert place(await listing(wire, MAX_TIMESTAMP)) == NONE
     assert place(await listing(wire, 0)) == NONE

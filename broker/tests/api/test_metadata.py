@@ -198,6 +198,16 @@ async def test_what_may_be_done_is_told_when_asked_for(broker, version: int) -> 
     assert again.topics[0].topic_authorized_operations == NO_OPERATIONS
 
 
+@pytest.mark.parametrize("version", range(8, 14))
+async def test_what_may_be_done_is_told_of_a_name_without_a_topic_too(broker, version: int) -> None:
+    request = asking("nowhere", create=False, include_topic_authorized_operations=True)
+    (topic,) = (await broker.ask(request, version)).topics
+    assert (topic.error_code, topic.topic_authorized_operations) == (
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        TOPIC_OPERATIONS,
+    )
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_failure_is_told_for_each_topic(broker, version: int) -> None:
     response = broker.ask.failed(asking("a", "b"), version, ErrorCode.UNKNOWN_SERVER_ERROR)
