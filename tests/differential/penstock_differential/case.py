@@ -113,6 +113,7 @@ class Case:
 
     def mutate(self, api: str, version: int, tree: Tree, keep: Collection[str] = (), odds: float = 0.6) -> Tree:
         """The request with up to two fields changed."""
+        keep = {*keep, *(() if api == "Produce" else ("timeout_ms",))}
         while self.rng.random() < odds:
             tree = mutated(api, version, tree, self.rng, keep)
             odds /= 2
@@ -193,13 +194,15 @@ class Case:
         )
 
     def _differences(self, pending: Pending, answers: list[Answer]) -> tuple[list[KnownDifference], list[Difference]]:
-        explained, unexplained = [], []
-        for difference in compare(answers[0], answers[1], self.sides):
-            known = find(self.record.known, pending.api, pending.version, pending.tree, difference)
-            if known is None:
-                unexplained.append(difference)
-            else:
-                explained.append(known)
+        found = compare(answers[0], answers[1], self.sides)
+        known = [find(self.record.known, pending.api, pending.version, pending.tree, one) for one in found]
+        causes = [one for one, why in zip(found, known, strict=True) if why and one.field.endswith("error_code")]
+        explained = [why for why in known if why is not None]
+        unexplained = [
+            one
+            for one, why in zip(found, known, strict=True)
+            if why is None and not any(one.follows_from(cause) for cause in causes)
+        ]
         return explained, unexplained
 
     def _judge(self, pending: Pending, answers: list[Answer]) -> None:

@@ -29,7 +29,7 @@ MAX_DECOMPRESSED_BYTES = 1 << 24
 KEYS = (
     "name", "topic", "topic_name", "topic_id", "partition_index", "partition", "partition_id", "index", "group_id",
     "member_id", "group_instance_id", "transactional_id", "resource_type", "resource_name", "key", "feature",
-    "api_key", "broker_id", "producer_id", "log_dir", "base_offset",
+    "api_key", "broker_id", "producer_id", "base_offset",
 )  # fmt: skip
 """Fields that tell the elements of an array apart."""
 
@@ -42,6 +42,10 @@ class Difference:
     penstock: Any
     kafka: Any
     element: str = ""
+
+    def follows_from(self, cause: Difference) -> bool:
+        """Whether this field stands beside, or below, an error code that differs: its value depends on the error."""
+        return self.field.startswith(cause.field.rpartition(".")[0]) and self.element.startswith(cause.element)
 
     def __str__(self) -> str:
         at = f" of {self.element}" if self.element else ""
@@ -95,6 +99,10 @@ def _records(value: Any, side: Side) -> Any:
     return found
 
 
+def _list(value: Any, side: Side) -> Any:
+    return normalised(value or [], side)
+
+
 def _recent(value: Any, side: Side) -> Any:
     return "recent" if value > RECENT_MS and value < RECENT_MS + (1 << 33) else value
 
@@ -102,6 +110,7 @@ def _recent(value: Any, side: Side) -> Any:
 Normaliser = Callable[[Any, Side], Any]
 BY_FIELD: Mapping[str, Normaliser | None] = {
     "throttle_time_ms": None,
+    "aborted_transactions": _list,
     "timestamp": _recent,
     "topic_id": _named,
     "member_id": _named,
@@ -112,7 +121,7 @@ BY_FIELD: Mapping[str, Normaliser | None] = {
     "host": _presence,
     "client_host": _presence,
     "cluster_id": _presence,
-    "log_dir": _named,
+    "log_dir": _presence,
     "partition_size": None,
     "total_bytes": _sign,
     "usable_bytes": _sign,

@@ -15,6 +15,8 @@ from penstock.wire.batch_builder import build_batch
 from penstock.wire.record import Record
 
 CRC_OFFSET = 17
+UNKNOWN_ID = UUID(int=5)
+"""The id of a topic that the case has not made."""
 Tree = Any
 """A request or response as dicts, lists and plain values."""
 
@@ -60,7 +62,7 @@ def resolve(value: Any, assigned: Mapping[str, Any]) -> Any:
     if isinstance(value, list):
         return [resolve(part, assigned) for part in value]
     if isinstance(value, Ref):
-        found = assigned[value.name]
+        found = assigned.get(value.name, UNKNOWN_ID) if value.name.startswith("id:") else assigned[value.name]
         return found + value.plus if value.plus else found
     if isinstance(value, BatchSpec):
         return batch_bytes(value, assigned)
