@@ -31,7 +31,7 @@ READS = frozenset(
     }
 )  # fmt: skip
 """APIs whose requests change nothing: they may be repeated until both sides have caught up."""
-PASSING = frozenset({5, 14, 15, 16, 41, 51, 78, 88})
+PASSING = frozenset({5, 14, 15, 16, 19, 41, 51, 78, 88})
 """Errors after which the same request is sent again, as every client does."""
 GROUP_APIS = frozenset(
     {"JoinGroup", "SyncGroup", "Heartbeat", "LeaveGroup", "OffsetCommit", "OffsetFetch", "OffsetDelete",

@@ -21,7 +21,7 @@ from penstock_differential.families.world import (
 )
 from penstock_differential.mutate import mutated
 from penstock_differential.sides import Route
-from penstock_differential.values import BatchSpec, Joined, Ref, resolve
+from penstock_differential.values import BatchSpec, Joined, Ref, Tree, resolve
 
 STEPS = 12
 HEADER_EDGES: dict[str, tuple[int, ...]] = {
@@ -218,10 +218,15 @@ def fetch_sessions(case: Case) -> None:
         elif kind == "close":
             tree["session_epoch"] = -1
         answer = case.ask("Fetch", tree, version, channel="session", retry=False)
-        if kind == "close":
+        if kind == "close" or session_is_empty(tree):
             break
         if answer["error_code"] == 0 and kind != "wrong-epoch":
             epoch += 1
+
+
+def session_is_empty(tree: Tree) -> bool:
+    """Whether a request may have taken the last partition out of its session."""
+    return any(0 in topic["partitions"] for topic in tree.get("forgotten_topics_data", []))
 
 
 @family("ListOffsets", "OffsetForLeaderEpoch", "DeleteRecords", weight=5)
