@@ -149,7 +149,9 @@ class Roles:
             return
         high_watermark = max(min(role.high_watermark, role.log.end_offset), role.log.start_offset)
         if placed.leader == manager.broker_id and may_lead(placed, manager):
-            self.lead(topic, placed, role.log, role.producers, high_watermark)
+            leader = self.lead(topic, placed, role.log, role.producers, high_watermark)
+            if isinstance(role, Leader):
+                leader.held_up.refused.update(role.held_up.refused)
         elif placed.leader >= 0 and placed.leader != manager.broker_id:
             self.follow(topic, placed, role.log, role.producers, high_watermark)
         else:

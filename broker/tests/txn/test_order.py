@@ -71,6 +71,18 @@ async def test_what_was_sent_behind_a_batch_that_could_not_be_verified_waits_for
     assert await client.produce(3, b"1", "u", sequence=1) is E.NONE
 
 
+async def test_the_next_leader_epoch_knows_of_the_batches_that_were_refused(brokers: TxnCluster) -> None:
+    client = await in_transaction(brokers)
+    brokers.lost_ways.add((3, 1))
+    assert await client.produce(3, b"0", "u", sequence=0) is E.NOT_ENOUGH_REPLICAS
+    brokers.lost_ways.clear()
+    epoch = brokers[3].leader("u").leader_epoch
+    await brokers.elect(3, name="u")
+    assert brokers[3].leader("u").leader_epoch > epoch
+    assert await client.produce(3, b"1", "u", sequence=1) is E.NOT_ENOUGH_REPLICAS
+    assert await client.produce(3, b"0", "u", sequence=0) is E.NONE
+
+
 async def test_batches_behind_one_that_is_refused_share_its_verification(brokers: TxnCluster) -> None:
     client = await in_transaction(brokers)
     seen: list[Payload] = []
