@@ -163,6 +163,11 @@ class Session:
         for target in self.targets.values():
             target.hang_on(None)
 
+    def clear(self) -> None:
+        """Forget the targets, which refer to the session: neither is to keep the other alive."""
+        self.targets.clear()
+        self.ready.clear()
+
 
 @dataclass(slots=True)
 class Selection:
@@ -220,7 +225,10 @@ class FetchSessions:
             session = Session(0, by_id, owner)
             session.take(request)
             self.keep(session)
-            return Selection(session, list(session.targets.values()))
+            asked = list(session.targets.values())
+            if not session.session_id:
+                session.clear()
+            return Selection(session, asked)
         found = self.sessions.get(request.session_id)
         if found is None or found.owner != owner:
             return refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
@@ -270,3 +278,4 @@ class FetchSessions:
             if session.pending is not None:
                 session.pending.finish()
             session.let_go()
+            session.clear()

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import json
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import Any, NamedTuple, Protocol, TypeVar
+
+import msgspec
 
 from penstock.log.index import Indexes
 from penstock.log.maintenance import Maintenance
@@ -203,7 +204,7 @@ def write_descriptions(files: Files, logs: Sequence[PartitionLog]) -> None:
     """In a thread."""
     for log in logs:
         about = {"topic": log.topic_name, "topic_id": str(log.topic_id), "partition": log.partition}
-        data = json.dumps(about, indent=2).encode() + b"\n"
+        data = msgspec.json.format(msgspec.json.encode(about), indent=2) + b"\n"
         try:
             file = files.open(f"{log.directory}/{DESCRIPTION_NAME}", create=True)
             try:

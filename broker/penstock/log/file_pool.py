@@ -6,7 +6,7 @@ threads open files of their own.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable
 
 from penstock.log.types import CorruptLog
@@ -20,7 +20,7 @@ LOOK_AT = 16
 class Pooled:
     """A file of the log that is opened on demand. `size` is what has been written, so what must be there."""
 
-    __slots__ = ("file", "path", "pins", "pooled", "size", "touched", "unsynced")
+    __slots__ = ("file", "path", "pins", "size", "touched", "unsynced")
 
     def __init__(self, path: str, size: int) -> None:
         self.path = path
@@ -31,7 +31,6 @@ class Pooled:
         self.unsynced = False
         """Whether bytes may be in memory only. Such a file stays open: an error of its writeback is reported to it."""
         self.touched = False
-        self.pooled = False
 
     def pin(self) -> None:
         self.pins += 1
@@ -48,7 +47,7 @@ class FilePool:
         assert max_open > 0
         self.files = files
         self.max_open = max_open
-        self.queue: deque[Pooled] = deque()
+        self.queue: OrderedDict[Pooled, None] = OrderedDict()
         self.on_pressure: Callable[[], None] = lambda: None
         """Called where far too many files are open, most likely because they are unsynced."""
 
@@ -73,21 +72,18 @@ class FilePool:
             file.close()
             raise CorruptLog(f"{pooled.path} has {size} bytes where {pooled.size} were written: restore the file")
         pooled.file = file
-        if not pooled.pooled:
-            pooled.pooled = True
-            self.queue.append(pooled)
+        self.queue[pooled] = None
         return file
 
     def evict(self) -> None:
         """Closes files that were not used lately, looking at a few: the next call goes on where this one ends."""
         queue = self.queue
-        for _ in range(LOOK_AT if queue else 0):
-            pooled = queue.popleft()
+        for _ in range(min(LOOK_AT, len(queue))):
+            pooled = next(iter(queue))
             if pooled.file is not None and (pooled.touched or pooled.pins or pooled.unsynced):
                 pooled.touched = False
-                queue.append(pooled)
+                queue.move_to_end(pooled)
                 continue
-            pooled.pooled = False
             self.close(pooled)
             if len(queue) < self.max_open:
                 return
@@ -97,6 +93,7 @@ class FilePool:
     def close(self, pooled: Pooled) -> None:
         """Closes a file that nobody sends from; nothing where it is not open."""
         assert not pooled.pins, f"{pooled.path} is being sent"
+        self.queue.pop(pooled, None)
         file, pooled.file = pooled.file, None
         if file is not None:
             file.close()

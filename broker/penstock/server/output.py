@@ -50,6 +50,21 @@ class Sender(Protocol):
         """Nothing more can be sent: the peer is gone or, where `reading`, the file cannot be read."""
 
 
+class NoSender:
+    """Stands for a connection that is gone."""
+
+    __slots__ = ()
+
+    def on_sent(self, size: int, released: int) -> None:
+        """Nobody counts it."""
+
+    def on_send_failed(self, error: OSError, reading: bool) -> None:
+        """Nobody waits."""
+
+
+NO_SENDER = NoSender()
+
+
 class Output(ABC):
     """The queue that both kinds share. `position` is how much of the queue's head has been sent."""
 
@@ -133,6 +148,7 @@ class Output(ABC):
     def close(self) -> None:
         """The connection is gone: releases what was not sent, as soon as no thread reads it any more."""
         self.lost = True
+        self.sender = NO_SENDER  # a connection and its output would keep each other alive
         if not self.reading:
             self.release_all()
 

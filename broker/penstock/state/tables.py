@@ -81,6 +81,8 @@ class Tables:
             id_text, _, index = key[len(keys.PARTITIONS) :].partition("/")
             topic_id = self._id(id_text)
             record = decode(PartitionRecord, key, value)
+            if self.is_deleting(topic_id):
+                return
             view = partition_view(int(index), record, revision)
             self._table(topic_id).partitions[view.index] = view
             indexes = self.touched.setdefault(topic_id, set())
@@ -88,7 +90,10 @@ class Tables:
                 indexes.add(view.index)
         elif key.startswith(keys.TOPICS):
             topic_id = self._id(key[len(keys.TOPICS) :])
-            self._table(topic_id).record = decode(TopicRecord, key, value)
+            table = self._table(topic_id)
+            table.record = decode(TopicRecord, key, value)
+            if table.record.deleting:  # a tombstone stays for a day: nothing reads a deleted topic's partitions
+                table.partitions, table.projected = {}, None
             self.touch([topic_id])
         elif key.startswith(keys.TOPIC_NAMES):
             topic_id = decode(TopicNameRecord, key, value).topic_id

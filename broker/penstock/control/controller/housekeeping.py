@@ -49,6 +49,8 @@ class Housekeeping:
         self._since: dict[UUID, int] = {}
         """When an id was first seen without a name, or was deleted, by the boot clock."""
         self._forgotten: set[UUID] = set()
+        self._failed: dict[UUID, str] = {}
+        """Deleted topics of which something was left at the last sweep, and why."""
 
     async def run(self) -> None:
         while True:
@@ -64,9 +66,7 @@ class Housekeeping:
         ages_ms = {topic: self._age_ms(topic) for topic in deleting - self._since.keys()}
         self._since = {topic: self._since.get(topic, now_ms - ages_ms.get(topic, 0)) for topic in deleting | unnamed}
         self._forgotten &= deleting
-        for topic in deleting:
-            if topic not in self._forgotten and await self._forget(topic):
-                self._forgotten.add(topic)
+        await self._forget_all(deleting - self._forgotten)
         for topic, since_ms in self._since.items():
             if now_ms - since_ms < (UNNAMED_MS if topic in unnamed else TOMBSTONE_MS):
                 continue
@@ -84,14 +84,40 @@ class Housekeeping:
         age_ms = self.clock.wall_ms() - deleted_ms if deleted_ms else 0
         return min(max(age_ms, 0), TOMBSTONE_MS - LAST_MS)
 
-    async def _forget(self, topic: UUID) -> bool:
+    async def _forget_all(self, topics: set[UUID]) -> None:
+        """Has the rooms forget deleted topics. The coordinators clean their shards in the seconds after a deletion, so
+        one sweep that comes too early is normal; a second one is worth a warning, and its success is logged."""
+        failed: dict[UUID, str] = {}
+        for topic in topics:
+            reason = await self._forget(topic)
+            if reason is None:
+                self._forgotten.add(topic)
+            else:
+                failed[topic] = reason
+        finished = len(self._failed.keys() & self._forgotten)
+        again = [topic for topic in failed if topic in self._failed]
+        if finished:
+            log.info("committed offsets of deleted topics are removed", topics=finished)
+        if again:
+            log.warning(
+                "committed offsets of deleted topics could not be removed yet; the next try follows",
+                topics=len(again),
+                topic=str(again[0]),
+                reason=failed[again[0]],
+                retry_s=int(SWEEP_S),
+            )
+        elif failed:
+            log.info("committed offsets of deleted topics are still being removed", topics=len(failed))
+        self._failed = failed
+
+    async def _forget(self, topic: UUID) -> str | None:
+        """Why something is left of a topic, None if nothing is."""
         try:
             for forget in self.forget:
                 await forget(topic)
         except Exception as e:
-            log.warning("what is kept of a deleted topic stays until the next try", topic=str(topic), reason=str(e))
-            return False
-        return True
+            return str(e)
+        return None
 
     async def _remove_unnamed(self, topic: UUID) -> None:
         """Its creation, should it still go on, fails then: it asks for the first partition when it writes the name."""
