@@ -44,7 +44,7 @@ endif
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup packages kcat demo test java frameworks equivalence lint format bench fuzz fuzz-cli crash faults \
-  simulate chaos lock clean images chart e2e e2e-full kind-up jre
+  simulate chaos lock clean images chart e2e e2e-full kind-up jre soak
 
 help: ## list the targets (this text)
 	@awk 'BEGIN {FS = ":[^#]*## "} /^[a-z0-9-]+:[^#]*## / {printf "  make %-8s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -104,6 +104,9 @@ simulate: packages ## run SEEDS simulated worlds with faults (default 100; ARGS=
 
 chaos: packages ## break a cluster of three brokers in each known way (ARGS=--short: some minutes; as root)
 	$(BIN)/python -m tests.chaos.run $(ARGS)
+
+soak: packages ## churn topics, producers, groups and connections on three brokers, then count objects (ARGS="--minutes 30")
+	$(BIN)/pytest tests/soak -s $(or $(ARGS),--minutes 5)
 
 images: ## build the images of broker, operator and Spark with docker, podman or buildah (IMAGE_PREFIX=, IMAGE_TAG=)
 	docker/build.sh $(ARGS)

@@ -18,15 +18,15 @@ from etcd_process import EtcdCluster
 from penstock_soak import brokers
 from penstock_soak.churn import Churn
 
-WARM_ROUNDS = 12
+WARM_ROUNDS = 10
 ROUNDS = 24
 """In this many, a leak of one object in each stands out of `SLACK`."""
 QUIET_S = 90.0
 """The longest that brokers may take, on a slow machine, to let go of everything; a second or two on an idle one."""
-SLACK = 12
+SLACK = 20
 """Objects of one type that may be more than before: of requests under way, of connections between brokers."""
-BUILT_IN_SLACK = 0.03
-"""The same for types that everything uses, as a share."""
+OTHER_SLACK, OTHER_SHARE = 60, 0.03
+"""The same for types that are not the broker's own, and as a share of what there was."""
 
 
 class Counted:
@@ -75,7 +75,7 @@ def more(before: dict[str, int], now: dict[str, int]) -> dict[str, tuple[int, in
     found = {}
     for name, count in now.items():
         known = before.get(name, 0)
-        slack = SLACK if "." in name and not name.startswith("builtins.") else known * BUILT_IN_SLACK + SLACK
+        slack = SLACK if name.startswith("penstock.") else OTHER_SLACK + OTHER_SHARE * known
         if name != "resident bytes" and count > known + slack:
             found[name] = (known, count)
     return found

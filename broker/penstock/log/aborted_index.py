@@ -76,6 +76,10 @@ Snapshot = tuple[list[Aborted], list[Chunk]]
 class AbortedIndex:
     """Aborted transactions in the order of their markers. Runs on the event loop, or in a thread during recovery."""
 
+    __slots__ = (
+        "__weakref__", "cached", "chunks", "dead", "directory", "files", "recent", "restored", "snapshots", "spilling",
+    )  # fmt: skip
+
     def __init__(self) -> None:
         self.recent: list[Aborted] = []
         self.chunks: list[Chunk] = []

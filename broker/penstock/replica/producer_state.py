@@ -108,6 +108,8 @@ class Verdict(Enum):
 class ProducerState:
     """Implements `log.types.BatchState`."""
 
+    __slots__ = ("__weakref__", "entries", "transactions")
+
     def __init__(self) -> None:
         self.entries: OrderedDict[int, ProducerEntry] = OrderedDict()
         """By producer id; who wrote last comes last."""

@@ -7,7 +7,7 @@ a read_committed reader is to leave out (KIP-98).
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from itertools import pairwise
 
 from penstock.log.aborted_index import Aborted, AbortedIndex
@@ -28,7 +28,7 @@ class OpenTransactions:
     def __init__(self) -> None:
         self.open: OrderedDict[int, int] = OrderedDict()
         """By producer id, the first offset; in order of these."""
-        self.unreplicated: deque[tuple[int, int]] = deque()
+        self.unreplicated: list[tuple[int, int]] = []
         """(first offset, marker's offset) of transactions that are decided here and maybe nowhere else yet. Both rise:
         one that began later and ended sooner than another never decides anything, and is left out."""
         self.aborted = AbortedIndex()
@@ -39,7 +39,7 @@ class OpenTransactions:
         if not unreplicated and not self.open:
             return high_watermark
         while unreplicated and unreplicated[0][1] < high_watermark:
-            unreplicated.popleft()
+            unreplicated.pop(0)
         stable = high_watermark
         if self.open:
             stable = min(stable, next(iter(self.open.values())))
@@ -93,5 +93,5 @@ class OpenTransactions:
         if any(a[1] >= b[1] for a, b in pairwise(opened)):
             raise ValueError("open transactions are out of order")
         self.open = OrderedDict(opened)
-        self.unreplicated = deque(unreplicated)
+        self.unreplicated = list(unreplicated)
         self.aborted.restore(aborted)

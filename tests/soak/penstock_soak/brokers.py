@@ -25,10 +25,10 @@ from penstock.replica import manager
 from penstock.runtime import logging
 
 SETTINGS = {
+    "broker.session.timeout.ms": "30000",
     "group.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": "100",
     "connections.max.idle.ms": "2000",
-    "file.delete.delay.ms": "100",
     "log.segment.delete.delay.ms": "100",
     "producer.id.expiration.ms": "2000",
     "transactional.id.expiration.ms": "2000",
@@ -39,7 +39,7 @@ BROKERS = (1, 2, 3)
 
 
 def options(etcd: str, home: str, broker_id: int) -> UpOptions:
-    settings = {"node.id": str(broker_id)} | {k: v for k, v in SETTINGS.items() if k != "file.delete.delay.ms"}
+    settings = {"node.id": str(broker_id), **SETTINGS}
     return UpOptions(
         data_dir=f"{home}/{broker_id}", port=0, http_port=None, etcd=[etcd], settings=settings, log_level="warning"
     )
