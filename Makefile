@@ -44,7 +44,7 @@ endif
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup packages kcat demo test java frameworks equivalence lint format bench fuzz fuzz-cli crash faults \
-  simulate chaos lock clean images chart e2e e2e-full kind-up jre soak
+  simulate chaos lock clean images chart e2e e2e-full kind-up jre roll soak
 
 help: ## list the targets (this text)
 	@awk 'BEGIN {FS = ":[^#]*## "} /^[a-z0-9-]+:[^#]*## / {printf "  make %-8s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -101,6 +101,9 @@ faults: packages ## plant each known fault in a copy of the source: the tests mu
 
 simulate: packages ## run SEEDS simulated worlds with faults (default 100; ARGS="SEED" replays one)
 	$(BIN)/python -m tests.simulation.run $(or $(ARGS),--seeds $(or $(SEEDS),100))
+
+roll: packages ## restart a cluster in rolls under five other clients, beside Kafka (ARGS=--no-kafka)
+	$(BIN)/python -m bench.roll $(ARGS)
 
 chaos: packages ## break a cluster of three brokers in each known way (ARGS=--short: some minutes; as root)
 	$(BIN)/python -m tests.chaos.run $(ARGS)

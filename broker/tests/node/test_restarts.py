@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
-from cluster_processes import Cluster
+from cluster_processes import Cluster, in_sync
 from node_kit import Client
 
+from penstock.client import Admin, NewTopic
 from penstock.state import keys
 from penstock.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from penstock.wire.messages.metadata import MetadataRequest, MetadataResponse
@@ -79,6 +80,7 @@ async def test_a_restarting_broker_is_named_only_while_it_answers(cluster: Clust
 
 def restart_observed(cluster: Cluster) -> None:
     port, survivor = cluster.brokers[1].port, Client(cluster.brokers[2].port)
+    other = Client(cluster.brokers[3].port)  # each thread has a connection of its own
     until(lambda: named(survivor) == {1, 2, 3})
     moves: dict[str, list[int]] = {group: [broker] for group, broker in coordinators(survivor).items()}
 
@@ -102,21 +104,25 @@ def restart_observed(cluster: Cluster) -> None:
     assert 1 not in named(survivor)
     with observed(while_it_starts):
         cluster.begin(1).ready()
-        until(lambda: 1 in named(survivor))
+        until(lambda: 1 in named(other))
+    until(lambda: 1 in named(survivor))
     note_moves()
     survivor.close()
+    other.close()
     assert all(len(brokers) <= 2 for brokers in moves.values()), "a coordinator moves once at most"
     assert all(brokers[-1] != 1 for brokers in moves.values()), "those that moved away do not come back at once"
     assert any(len(brokers) == 2 for brokers in moves.values())
 
 
 async def test_a_killed_broker_is_named_no_longer_than_it_is_registered(cluster: Cluster) -> None:
+    async with Admin(cluster.bootstrap) as admin:
+        await admin.create_topics([NewTopic("t", 3)])
+        await in_sync(admin, "t", 1, 2, 3)
     await asyncio.to_thread(kill_observed, cluster)
 
 
 def kill_observed(cluster: Cluster) -> None:
     with Client(cluster.brokers[2].port) as survivor:
-        survivor.metadata("t")
         cluster.brokers[1].kill()
         while True:
             about = survivor.ask(MetadataRequest(topics=None), MetadataResponse, 8)

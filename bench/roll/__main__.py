@@ -1,0 +1,151 @@
+"""`python -m bench.roll`: clients of other authors through rolling restarts, on Penstock and beside it on Kafka.
+
+Three brokers are restarted cleanly one after the other, in two rounds, while five clients write and read at their
+defaults; then one broker is killed and started again. A table says what each client saw.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from bench.admin import create_topics
+from bench.peers.broker import Broker
+from bench.peers.cluster import Cluster, ClusterContender
+from bench.peers.kafka import KafkaCluster, KafkaUnavailable, cache_dir, resolve
+from bench.peers.penstock import PenstockCluster
+from bench.roll import report
+
+CLIENTS = Path(__file__).parent / "clients"
+KAFKAJS = "kafkajs@2.2.4"
+PYTHON = {"kafka-python": "with_kafka_python", "aiokafka": "with_aiokafka", "librdkafka": "with_confluent"}
+ALL = [*PYTHON, "Java", "kafkajs"]
+END_LIMIT_S = 180.0
+
+
+@dataclass
+class Client:
+    """A client's process and the file with its events."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    events: Path
+
+    def end(self) -> report.Seen:
+        """Returns what it saw, once it has received what was acknowledged, or given up."""
+        try:
+            self.process.communicate(timeout=END_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        lines = self.events.read_text().splitlines()
+        seen = report.read(self.name, lines)
+        if self.process.returncode:
+            seen.errors[f"ended with {self.process.returncode}"] += 1
+        return seen
+
+
+def command(name: str) -> list[str]:
+    """Raises KafkaUnavailable where the client cannot be had."""
+    if name in PYTHON:
+        return [sys.executable, "-m", f"bench.roll.clients.{PYTHON[name]}"]
+    if name == "Java":
+        return ["java", "-Xmx128m", "-cp", f"{resolve()}/*", str(CLIENTS / "Roll.java")]
+    home = cache_dir() / "kafkajs"
+    if not (home / "node_modules" / "kafkajs").exists():
+        npm = shutil.which("npm")
+        if npm is None:
+            raise KafkaUnavailable("npm is not on the PATH: install Node.js, or leave kafkajs out with --clients")
+        home.mkdir(parents=True, exist_ok=True)
+        subprocess.run([npm, "install", "--prefix", str(home), "--no-audit", "--no-fund", KAFKAJS], check=True)
+    return ["node", str(CLIENTS / "roll.js")]
+
+
+def start(name: str, bootstrap: str, home: Path) -> Client:
+    events = home / f"{name}.events"
+    out: IO[bytes]
+    environment = {**os.environ, "NODE_PATH": str(cache_dir() / "kafkajs" / "node_modules")}
+    with events.open("wb") as out, (home / f"{name}.log").open("wb") as log:
+        process = subprocess.Popen(
+            [*command(name), bootstrap, f"roll-{name}", f"group-{name}"],
+            stdin=subprocess.PIPE,
+            stdout=out,
+            stderr=log,
+            env=environment,
+            cwd=Path(__file__).parents[2],
+        )
+    return Client(name, process, events)
+
+
+def restart(cluster: Cluster, broker: Broker, pause_s: float, is_kill: bool = False) -> None:
+    if is_kill:
+        broker.kill()
+    else:
+        broker.stop()
+    time.sleep(pause_s if is_kill else 0.5)
+    broker.start()
+    cluster.wait_until_whole()
+    time.sleep(pause_s)
+
+
+def roll(contender: ClusterContender, names: list[str], home: Path, rounds: int, pause_s: float) -> str:
+    """The table of one contender."""
+    cluster = contender.service(os.sched_getaffinity(0), home)
+    clients: list[Client] = []
+    try:
+        cluster.start()
+        bootstrap = ",".join(cluster.addresses)
+        create_topics(bootstrap, [f"roll-{name}" for name in names], 6, {}, replicas=3)
+        clients = [start(name, bootstrap, home) for name in names]
+        time.sleep(pause_s * 2)
+        for _ in range(rounds):
+            for broker in cluster.brokers:
+                restart(cluster, broker, pause_s)
+        restart(cluster, cluster.brokers[0], pause_s, is_kill=True)
+        for client in clients:
+            assert client.process.stdin is not None, "clients are stopped by the end of their input"
+            client.process.stdin.close()
+            client.process.stdin = None
+        return report.table([client.end() for client in clients])
+    finally:
+        for client in clients:
+            if client.process.poll() is None:
+                client.process.kill()
+        cluster.stop()
+        cluster.remove()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.roll", description=__doc__)
+    parser.add_argument("--clients", default=",".join(ALL), help="Clients, comma-separated (default: all five).")
+    parser.add_argument("--rounds", type=int, default=2, help="Rounds of clean restarts of all brokers.")
+    parser.add_argument("--pause", type=float, default=10.0, help="Seconds between two restarts.")
+    parser.add_argument("--no-kafka", action="store_true", help="Leave Apache Kafka out.")
+    parser.add_argument("--keep", type=Path, help="Directory for the clients' events and logs, which are kept.")
+    asked = parser.parse_args()
+    contenders: list[ClusterContender] = [PenstockCluster()]
+    try:
+        if not asked.no_kafka:
+            contenders.append(KafkaCluster())
+    except KafkaUnavailable as e:
+        print(f"Kafka is left out: {e}", file=sys.stderr)
+    base = asked.keep or Path(tempfile.mkdtemp(prefix="penstock-roll-"))
+    for contender in contenders:
+        home = base / contender.label
+        home.mkdir(parents=True, exist_ok=True)
+        print(f"{contender.version()}:\n")
+        print(roll(contender, asked.clients.split(","), home, asked.rounds, asked.pause), end="\n\n", flush=True)
+    if asked.keep is None:
+        shutil.rmtree(base, ignore_errors=True)
+    return 0
+
+
+sys.exit(main())
