@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from uuid import uuid4
 
+import msgspec
 import pytest
 
 from penstock.api.metadata import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from penstock.control.results import NewTopic
 from penstock.state import keys
-from penstock.state.records import PartitionRecord, encode
+from penstock.state.records import BrokerRecord, PartitionRecord, decode, encode
 from penstock.state.store import Delete, Put
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -175,6 +176,14 @@ async def test_a_broker_that_is_gone_is_named_by_nothing_and_named_again_once_it
     result = await broker.store.txn([], [Put(keys.broker(0), entry.value)])
     await broker.admin.watcher.applied(result.revision)
     assert len((await broker.ask(asking("t"), 12)).brokers) == 1
+
+
+async def test_a_controller_that_is_gone_is_not_named_to_administrators(broker) -> None:
+    entry = await broker.store.get(keys.broker(0))
+    record = msgspec.structs.replace(decode(BrokerRecord, entry.key, entry.value), broker_id=1)
+    operations = [Put(keys.broker(1), encode(record)), Delete(keys.broker(0))]
+    await broker.admin.watcher.applied((await broker.store.txn([], operations)).revision)
+    assert (await broker.ask(MetadataRequest(topics=[]), 12)).controller_id == 1
 
 
 async def test_a_topic_asked_for_before_a_broker_has_registered_is_asked_for_again(broker) -> None:
