@@ -63,5 +63,5 @@ async def run() -> None:
     await consumer.stop()
 
 
-logging.basicConfig(level=logging.CRITICAL)
+logging.basicConfig(level=logging.ERROR)
 asyncio.run(run())

@@ -37,7 +37,7 @@ def produce(bootstrap: str, topic: str, events: Events) -> None:
 
 
 def main() -> None:
-    logging.basicConfig(level=logging.CRITICAL)
+    logging.basicConfig(level=logging.ERROR)
     bootstrap, topic, group = sys.argv[1:]
     events = Events()
     consumer = KafkaConsumer(

@@ -15,6 +15,8 @@ from penstock_chaos.world import Outcome
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "reference" / "reliability.md"
+ROLLS = "\n## Rolling restarts\n"
+"""The section at the end of the page that is not made here but from `make roll`."""
 RESULTS = Path(__file__).parents[1] / "results.json"
 
 HEAD = """# Reliability under real faults
@@ -124,7 +126,8 @@ def write(rows: list[Row]) -> None:
     results.made = datetime.now(UTC).strftime("%Y-%m-%d")
     results.machine = f"Linux {platform.release().split('-')[0]}, {len_of_cpus()} cores"
     RESULTS.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n")
-    PAGE.write_text(page(results))
+    rolls = PAGE.read_text().partition(ROLLS) if PAGE.exists() else ("", "", "")
+    PAGE.write_text(page(results) + "".join(rolls[1:]))
 
 
 def len_of_cpus() -> int:
