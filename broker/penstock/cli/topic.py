@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -20,7 +21,18 @@ from penstock.cli.common import (
 from penstock.cli.output import print_json, print_table, size_text
 from penstock.cli.parameters import MAX_INT16, MAX_INT32
 from penstock.cli.root import make_app
-from penstock.client import Admin, AlterConfig, BrokerError, ErrorCode, NewTopic, TopicInfo, TopicPartition
+from penstock.client import (
+    Admin,
+    AlterConfig,
+    BrokerError,
+    ConfigEntry,
+    ErrorCode,
+    NewTopic,
+    TopicInfo,
+    TopicPartition,
+)
+
+MIN_ISR = "min.insync.replicas"
 
 app = make_app(no_args_is_help=True, help="Create, list, describe, alter and delete topics.")
 
@@ -83,6 +95,19 @@ async def create_topic(bootstrap: str, topic: NewTopic, if_not_exists: bool, val
     verb = "could be created" if validate_only else "created"
     count = f" with {made.partitions} partition{'s' * (made.partitions != 1)}" if made.partitions > 0 else ""
     print(f"{verb} topic {topic.name}{count}")
+    note_min_isr(topic.name, topic.configs.get(MIN_ISR), made.replication_factor)
+
+
+def note_min_isr(topic: str, value: str | None, replication_factor: int) -> None:
+    """Say that more in-sync replicas are asked for than there are replicas; brokers take the setting, as Kafka does."""
+    if value is None or not value.strip().isdecimal() or replication_factor < 1:
+        return
+    if int(value) > replication_factor:
+        print(
+            f'note: {MIN_ISR} "{value.strip()}" of topic "{topic}" is above its replication factor'
+            f' "{replication_factor}", and counts as "{replication_factor}"; add replicas, or lower the setting',
+            file=sys.stderr,
+        )
 
 
 @app.command("list")
@@ -175,8 +200,13 @@ async def describe_one(
                 "size_bytes": sizes.get(tp, 0),
             }
         )
-    shown = {c.name: c.value for c in configs.values() if all_configs or not c.is_default}
+    shown = {c.name: c.value for c in configs.values() if all_configs or is_own(c)}
     return {**summary(topic), "partitions": partitions, "configs": shown}
+
+
+def is_own(config: ConfigEntry) -> bool:
+    """Whether a setting differs from the default; every cluster describes MIN_ISR as set for all brokers."""
+    return not config.is_default and (config.name != MIN_ISR or config.source != "cluster")
 
 
 def show_topic(document: dict[str, object]) -> None:
@@ -232,12 +262,15 @@ def alter(
 
 async def alter_topic(bootstrap: str, topic: str, changes: list[AlterConfig], partitions: int | None) -> None:
     async with Admin(bootstrap) as admin:
-        await admin.describe_topics([topic])
+        before = (await admin.describe_topics([topic]))[topic]
         if changes:
             await admin.alter_topic_configs(topic, changes)
         if partitions is not None:
             await admin.create_partitions({topic: partitions})
     print(f"altered topic {topic}")
+    for change in changes:
+        if change.name == MIN_ISR:
+            note_min_isr(topic, change.value, replication_factor_of(before))
 
 
 @app.command()

@@ -75,3 +75,26 @@ def test_a_setting_that_does_not_exist_is_named(cli: Cli, topic: str) -> None:
 def test_wrong_usage_ends_with_code_2(cli: Cli, topic: str) -> None:
     for command in (["alter", topic], ["create", "x", "--partitions", "0"], ["create"], ["frobnicate"]):
         assert cli("topic", *command).code == 2
+
+
+def test_more_in_sync_replicas_than_there_are_replicas_are_taken_with_a_note(cli: Cli, name: str) -> None:
+    made = cli("topic", "create", name, "--config", "min.insync.replicas=3", "--replication-factor", "1")
+    note = f'note: min.insync.replicas "3" of topic "{name}" is above its replication factor "1"'
+    assert (made.code, note in made.err) == (0, True), made
+    altered = cli("topic", "alter", name, "--config", "min.insync.replicas=2")
+    assert (altered.code, note.replace('"3"', '"2"') in altered.err) == (0, True), altered
+    assert "note" not in cli("topic", "alter", name, "--config", "min.insync.replicas=1").err
+    (described,) = cli("topic", "describe", name, "--output", "json").json
+    assert described["configs"]["min.insync.replicas"] == "1"
+
+
+def test_settings_of_kafka_are_taken_and_internal_topics_refused(cli: Cli, name: str) -> None:
+    made = cli("topic", "create", name, "--config", "remote.storage.enable=false", "--config", "cleanup.policy=")
+    assert made.code == 0, made
+    (described,) = cli("topic", "describe", name, "--output", "json").json
+    assert described["configs"] == {"remote.storage.enable": "false", "cleanup.policy": ""}
+    refused = cli("topic", "create", "__consumer_offsets")
+    assert refused.code == 4, refused
+    assert "__consumer_offsets is prohibited" in refused.err
+    unknown = cli("topic", "alter", name, "--config", "x=1")
+    assert "Unknown topic config name: x" in unknown.err

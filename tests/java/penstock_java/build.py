@@ -43,9 +43,9 @@ def _run(command: list[str], limit_s: int, what: str) -> None:
         raise JavaUnavailable(f"{what} failed:\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
 
 
-def resolve(client: str) -> Path:
-    """Return the folder of the jars of kafka-clients `client`."""
-    return resolve_pom(HOME / "pom.xml", f"kafka-clients-{client}", [f"-Dkafka.version={client}"])
+def resolve(client: str, pom: str = "pom.xml", name: str = "kafka-clients") -> Path:
+    """Return the folder of the jars of kafka-clients `client`, or of what another `pom` asks for in that version."""
+    return resolve_pom(HOME / pom, f"{name}-{client}", [f"-Dkafka.version={client}"])
 
 
 def resolve_pom(pom: Path, name: str, options: Sequence[str] = ()) -> Path:
