@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from confluent_kafka import Producer
@@ -125,25 +126,25 @@ def test_transactions_are_listed_and_described(tools: KafkaTools) -> None:
 
 @pytest.mark.timeout(400)
 def test_partitions_move_under_a_throttle_that_verify_and_cancel_take_away(tools: KafkaTools, tmp_path: Path) -> None:
-    plan = tmp_path / "plan.json"
-    tools.run("topics", "--create", "--topic", "moved", "--replica-assignment", "0:1")
-    produce(tools.bootstrap, "moved", 10)
+    plan, topic = tmp_path / "plan.json", f"moved-{uuid4().hex[:8]}"
+    tools.run("topics", "--create", "--topic", topic, "--replica-assignment", "0:1")
+    produce(tools.bootstrap, topic, 10)
 
     def write(replicas: list[int]) -> None:
-        partitions = [{"topic": "moved", "partition": 0, "replicas": replicas}]
+        partitions = [{"topic": topic, "partition": 0, "replicas": replicas}]
         plan.write_text(json.dumps({"version": 1, "partitions": partitions}))
 
     admin = AdminClient({"bootstrap.servers": tools.bootstrap})
 
     def throttles() -> dict[str, str]:
         resources = [ConfigResource(ConfigResource.Type.BROKER, str(n)) for n in range(3)]
-        resources.append(ConfigResource(ConfigResource.Type.TOPIC, "moved"))
+        resources.append(ConfigResource(ConfigResource.Type.TOPIC, topic))
         described = [f.result() for each in resources for f in admin.describe_configs([each]).values()]
         entries = [entry for found in described for entry in found.values() if not entry.is_default]
         return {e.name: e.value for e in entries if e.name in RATES or e.name.endswith(".throttled.replicas")}
 
     def replicas() -> list[int]:
-        return sorted(admin.list_topics("moved", timeout=10).topics["moved"].partitions[0].replicas)
+        return sorted(admin.list_topics(topic, timeout=10).topics[topic].partitions[0].replicas)
 
     reassign = ["--reassignment-json-file", str(plan)]
     throttle = ["--throttle", "1000000", "--replica-alter-log-dirs-throttle", "1000000"]

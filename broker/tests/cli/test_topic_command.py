@@ -94,7 +94,7 @@ def test_settings_of_kafka_are_taken_and_internal_topics_refused(cli: Cli, name:
     (described,) = cli("topic", "describe", name, "--output", "json").json
     assert described["configs"] == {"remote.storage.enable": "false", "cleanup.policy": ""}
     refused = cli("topic", "create", "__consumer_offsets")
-    assert refused.code == 4, refused
+    assert refused.code == 1, refused
     assert "__consumer_offsets is prohibited" in refused.err
     unknown = cli("topic", "alter", name, "--config", "x=1")
     assert "Unknown topic config name: x" in unknown.err
