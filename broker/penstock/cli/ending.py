@@ -37,4 +37,6 @@ def run_to_the_end(program: Callable[[], object]) -> NoReturn:
 
 def discard_output() -> None:
     """What is still buffered goes nowhere, so that the interpreter does not try again when it ends."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import os
+import stat
 import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -60,14 +62,16 @@ def check_node(options: UpOptions) -> None:
 
 @contextmanager
 def streams() -> Any:
-    """Standard streams in memory, of the encoding and error handling that a process has."""
+    """Standard streams in files, of the encoding and error handling that a process has; nothing comes in."""
     before = sys.stdin, sys.stdout, sys.stderr
-    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors=e) for e in ("strict", "backslashreplace"))
-    sys.stdin, sys.stdout, sys.stderr = io.TextIOWrapper(io.BytesIO(b"")), out, err
-    try:
-        yield out, err
-    finally:
-        sys.stdin, sys.stdout, sys.stderr = before
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, open(os.devnull) as nothing:
+        written = io.TextIOWrapper(out, encoding="utf-8")
+        complained = io.TextIOWrapper(err, encoding="utf-8", errors="backslashreplace")
+        sys.stdin, sys.stdout, sys.stderr = nothing, written, complained
+        try:
+            yield written, complained
+        finally:
+            sys.stdin, sys.stdout, sys.stderr = before
 
 
 @contextmanager
@@ -119,10 +123,14 @@ class Programs:
                 run_to_the_end(call)
             except SystemExit as e:
                 code = 0 if e.code is None else int(e.code) if isinstance(e.code, int) else e.code
-            out.flush()
-            err.flush()
-            said, complained = (s.buffer.getvalue().decode(errors="replace") for s in (out, err))
-        return Ended(code, said, complained)
+            return Ended(code, text_of(out), text_of(err))
+
+
+def text_of(stream: io.TextIOWrapper) -> str:
+    """What was written; empty where the program has discarded its output."""
+    stream.flush()
+    about = os.fstat(stream.fileno())
+    return os.pread(stream.fileno(), about.st_size, 0).decode(errors="replace") if stat.S_ISREG(about.st_mode) else ""
 
 
 def parse(command: Any, arguments: list[str]) -> None:
