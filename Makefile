@@ -1,7 +1,7 @@
 # The front door. A machine with python3 and make is enough: each target sets up what it needs first.
 #
 #   PYTHON=python3.13   the interpreter for .venv (default: python3); another one than last time rebuilds .venv
-#   ARGS="..."          passed on to the command behind test, java, demo, bench and fuzz
+#   ARGS="..."          passed on to the command behind test, java, differential, demo, bench and fuzz
 #   WORKERS=n           how many processes share the tests (default: two more than cores); 0: none but pytest's own,
 #                       as ARGS="--pdb" needs it
 
@@ -43,8 +43,8 @@ endif
 # The tests start hundreds of processes: compiling the package in each of them would be half of their work.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup packages kcat demo test java frameworks equivalence lint format bench fuzz fuzz-cli crash faults \
-  simulate chaos lock clean images chart e2e e2e-full kind-up jre roll soak
+.PHONY: help setup packages kcat demo test java differential frameworks equivalence lint format bench fuzz fuzz-cli crash \
+  faults simulate chaos lock clean images chart e2e e2e-full kind-up jre roll soak
 
 help: ## list the targets (this text)
 	@awk 'BEGIN {FS = ":[^#]*## "} /^[a-z0-9-]+:[^#]*## / {printf "  make %-8s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -60,6 +60,9 @@ test: packages kcat jre ## run all tests (ARGS="-k name" selects)
 
 java: packages ## drive a broker, and a cluster, with Apache's Java client (needs a JDK and Maven)
 	$(BIN)/pytest tests/java -n 2 --dist loadgroup $(ARGS)
+
+differential: packages ## compare answers with Apache Kafka's, field by field (needs a JDK and Maven; ARGS=--short: 90 s)
+	$(BIN)/python -m tests.differential.run $(ARGS)
 
 frameworks: $(VENV)/.frameworks ## run FastStream, Quix Streams and Bytewax on a cluster whose brokers are killed
 	$(BIN)/pytest tests/frameworks $(ARGS)

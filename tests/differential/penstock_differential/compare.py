@@ -160,8 +160,8 @@ def normalised(value: Tree, side: Side) -> Tree:
 def compare(penstock: Answer, kafka: Answer, sides: tuple[Side, Side]) -> list[Difference]:
     """All fields in which the answers differ."""
     if penstock.failure or kafka.failure:
-        shown = [answer.failure or "answered" for answer in (penstock, kafka)]
-        return [] if shown[0] == shown[1] else [Difference("connection", *shown)]
+        ours, theirs = penstock.failure or "answered", kafka.failure or "answered"
+        return [] if ours == theirs else [Difference("connection", ours, theirs)]
     return list(_compare("", "", normalised(penstock.tree, sides[0]), normalised(kafka.tree, sides[1])))
 
 
@@ -192,8 +192,8 @@ def _compare_arrays(path: str, element: str, ours: list[Any], theirs: list[Any])
         for one, another in zip(mine, other, strict=False):
             yield from _compare(path, at, one, another)
         if len(mine) != len(other):
-            shown = [PRESENT if len(parts) == max(len(mine), len(other)) else ABSENT for parts in (mine, other)]
-            yield Difference(f"{path}[]", *shown, element=at)
+            has_more = len(mine) > len(other)
+            yield Difference(f"{path}[]", PRESENT if has_more else ABSENT, ABSENT if has_more else PRESENT, at)
 
 
 def _key(part: Tree) -> str:

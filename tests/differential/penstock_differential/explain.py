@@ -6,10 +6,10 @@ run; one that no longer occurs in a full run is reported.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,7 @@ KINDS = ("deliberate", "unbuilt", "pending")
 """Kinds of a difference: Penstock's by decision, part of a feature that does not exist yet, or a fault being fixed."""
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class KnownDifference:
     """A difference that is expected. `penstock` and `kafka` are values, lists of possible values, or "*"."""
 
@@ -35,7 +35,7 @@ class KnownDifference:
     reason: str
     kind: str
     versions: tuple[int, int] = (0, 1 << 15)
-    when: Mapping[str, Any] = field(default_factory=dict)
+    when: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Fields of the request (paths without indices) and the values of which one must occur; "*" matches within text."""
     element: str = "*"
     """A pattern for the keys of the array elements that lead to the field."""
@@ -117,10 +117,15 @@ def find(
     return next((one for one in known if one.covers(api, version, shown, difference)), None)
 
 
+def shown(known: Sequence[KnownDifference]) -> list[KnownDifference]:
+    """Those that readers have to know of: no faults that are being fixed."""
+    return [one for one in known if one.kind != "pending"]
+
+
 def table(known: Sequence[KnownDifference]) -> str:
     """The known differences as a Markdown table, those with the same reason in one row."""
     rows: dict[tuple[str, str], list[KnownDifference]] = {}
-    for one in known:
+    for one in shown(known):
         rows.setdefault((one.api, one.reason), []).append(one)
     lines = ["| API | versions | field | Penstock | Kafka | reason |", "|---|---|---|---|---|---|"]
     for (api, reason), parts in rows.items():

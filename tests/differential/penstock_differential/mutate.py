@@ -17,6 +17,11 @@ WAITS = frozenset({"max_wait_ms", "timeout_ms", "rebalance_timeout_ms", "min_byt
 """Fields by which a request says how long the broker may wait."""
 LARGE_ONES = frozenset({"num_partitions", "count"})
 """Fields of which a large valid value makes a broker create that many things."""
+OWNED = frozenset(
+    {"transactional_id", "v3_and_below_transactional_id", "group_id", "groups", "groups_names", "transactional_ids",
+     "key", "coordinator_keys"}
+)  # fmt: skip
+"""Names under which brokers keep state: cases must not share them."""
 TEXTS = ("", "unknown", " ", ".", "a b", "a/b", "ä", "x" * 250, "x" * 3000, "-1", "null")
 
 
@@ -108,6 +113,8 @@ def changed_scalar(field: Field, value: Any, rng: random.Random) -> Any:
         if field.name in LARGE_ONES:
             return rng.choice([-edge, -2, -1, 0, 1, edge - 1])
         return rng.choice([-1, 0, 1, 2, edge - 1, -edge, *near])
+    if kind == "string" and field.name in OWNED and isinstance(value, str) and value:
+        return rng.choice(["", f"{value}-other", f" {value}", f"ä{value}", "x" * 3000])
     if kind == "string":
         return rng.choice([text for text in TEXTS if text != value])
     if kind == "bool":

@@ -19,13 +19,16 @@ from penstock_differential.sides import Side
 
 PROGRESS_S = 10.0
 MAX_FINDINGS = 400
+SHORT_SEED, SHORT_S = 4, 50.0
 
 
 def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.differential.run", description=__doc__)
     parser.add_argument("--pairs", type=int, default=20_000, help="pairs of requests with one broker (default: 20000)")
-    parser.add_argument("--cluster-pairs", type=int, default=0, help="pairs with three brokers (default: 0)")
+    parser.add_argument("--cluster-pairs", type=int, default=1500, help="pairs with three brokers (default: 1500)")
+    parser.add_argument("--seconds", type=float, default=7200, help="most time for either part (default: 7200)")
+    parser.add_argument("--short", action="store_true", help="at most a minute with one broker, with a fixed seed")
     parser.add_argument("--seed", type=int, help="repeat a run with this seed (default: a random one)")
     parser.add_argument("--case", type=int, help="play only the case with this number")
     parser.add_argument("--api", action="append", default=[], help="only families about this API; may be repeated")
@@ -59,6 +62,7 @@ def play(pair: peers.ServicePair, record: Record, options: argparse.Namespace, p
     sides = (Side("penstock", pair.penstock), Side("kafka", pair.kafka))
     wanted = record.coverage.total + pairs
     number, shown_s = options.case or 0, time.monotonic()
+    started_s = time.monotonic()
     try:
         for side in sides:
             side.warm_up()
@@ -76,7 +80,7 @@ def play(pair: peers.ServicePair, record: Record, options: argparse.Namespace, p
             if time.monotonic() - shown_s > PROGRESS_S:
                 shown_s = time.monotonic()
                 print(f"{record.coverage.total:,} pairs, {len(record.findings)} unexplained", flush=True)
-            if options.case is not None:
+            if options.case is not None or time.monotonic() - started_s > options.seconds:
                 break
             number += 1
     finally:
@@ -96,7 +100,7 @@ def summarise(record: Record, options: argparse.Namespace) -> int:
     for (api, shown), where in sorted(groups.items(), key=lambda item: -len(item[1])):
         print(f"UNEXPLAINED {api} {shown} ({len(where)} times), first:\n  {where[0][:1500]}")
     unused = [one for one in record.known if id(one) not in record.occurred]
-    complete = options.case is None and not options.api and not options.family
+    complete = not (options.short or options.case is not None or options.api or options.family)
     for one in unused if complete else []:
         print(f"did not occur: {one.api} {one.versions_text()} {one.field}: {one.reason.strip()[:100]}")
     print("cases: " + ", ".join(f"{name} {n} ({record.ended[name]} ended early)" for name, n in record.cases.items()))
@@ -115,6 +119,8 @@ def summarise(record: Record, options: argparse.Namespace) -> int:
 def main() -> int:
     """Run what the command line asks for."""
     options = arguments()
+    if options.short:
+        options.seed, options.pairs, options.cluster_pairs, options.seconds = SHORT_SEED, 5000, 0, SHORT_S
     if options.seed is None:
         options.seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {options.seed}", flush=True)

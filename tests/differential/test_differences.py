@@ -1,0 +1,142 @@
+"""What is compared, what counts as a difference, and what explains one; without a broker."""
+
+from __future__ import annotations
+
+import random
+from uuid import UUID
+
+import pytest
+from penstock_differential import codec, explain
+from penstock_differential.compare import ABSENT, PRESENT, Difference, compare
+from penstock_differential.coverage import SERVED, Coverage
+from penstock_differential.families import everything
+from penstock_differential.families.world import fetch_tree, produce_tree, records
+from penstock_differential.mutate import mutated
+from penstock_differential.peers import GivenService
+from penstock_differential.sides import Answer, Side
+from penstock_differential.values import BatchSpec, Ref, resolve
+
+from penstock.wire.batch import checksum, read_header
+from penstock.wire.schema import MalformedMessage
+
+
+@pytest.fixture
+def sides() -> tuple[Side, Side]:
+    return Side("penstock", GivenService(["127.0.0.1:1"])), Side("kafka", GivenService(["127.0.0.1:2"]))
+
+
+def differences(sides: tuple[Side, Side], ours: object, theirs: object) -> list[Difference]:
+    return compare(Answer(ours), Answer(theirs), sides)
+
+
+def test_a_field_that_differs_is_named_with_the_element_it_belongs_to(sides: tuple[Side, Side]) -> None:
+    ours = {"topics": [{"name": "b", "error_code": 0}, {"name": "a", "error_code": 3}]}
+    theirs = {"topics": [{"name": "a", "error_code": 5}, {"name": "b", "error_code": 0}]}
+    assert differences(sides, ours, theirs) == [Difference("topics.error_code", 3, 5, "name=a")]
+
+
+def test_an_element_that_one_side_lacks_is_a_difference(sides: tuple[Side, Side]) -> None:
+    ours, theirs = {"topics": [{"name": "a"}]}, {"topics": [{"name": "a"}, {"name": "a"}]}
+    assert differences(sides, ours, theirs) == [Difference("topics[]", ABSENT, PRESENT, "name=a")]
+    assert differences(sides, theirs, ours) == [Difference("topics[]", PRESENT, ABSENT, "name=a")]
+
+
+def test_assigned_ids_are_equal_where_they_stand_for_the_same(sides: tuple[Side, Side]) -> None:
+    ids = UUID(int=10), UUID(int=11)
+    for side, assigned in zip(sides, ids, strict=True):
+        side.assigned["id:t"] = assigned
+    assert not differences(sides, {"topic_id": ids[0]}, {"topic_id": ids[1]})
+    assert differences(sides, {"topic_id": ids[0]}, {"topic_id": UUID(int=12)})
+    assert differences(sides, {"topic_id": ids[0]}, {"topic_id": UUID(int=0)})
+
+
+def test_a_message_must_be_there_where_kafka_has_one(sides: tuple[Side, Side]) -> None:
+    assert not differences(sides, {"error_message": "one"}, {"error_message": "another"})
+    assert not differences(sides, {"error_message": "one"}, {"error_message": None})
+    assert differences(sides, {"error_message": None}, {"error_message": "one"})
+
+
+def test_a_side_that_does_not_answer_differs_from_one_that_does(sides: tuple[Side, Side]) -> None:
+    closed, answered = Answer(None, "closed"), Answer({"error_code": 0})
+    assert compare(closed, answered, sides) == [Difference("connection", "closed", "answered")]
+    assert not compare(closed, closed, sides)
+
+
+def test_what_depends_on_a_different_error_follows_from_it() -> None:
+    error = Difference("topics.partitions.error_code", 0, 1, "name=a index=0")
+    assert Difference("topics.partitions.offset", 5, -1, "name=a index=0").follows_from(error)
+    assert not Difference("topics.partitions.offset", 5, -1, "name=a index=1").follows_from(error)
+    assert not Difference("topics.error_code", 5, -1, "name=a").follows_from(error)
+
+
+def known(**more: object) -> explain.KnownDifference:
+    entry = {"field": "error_code", "penstock": 0, "kafka": 1, "reason": "r", "kind": "deliberate", **more}
+    return explain.KnownDifference(api="Fetch", **entry)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("entry", "covers"),
+    [
+        ({}, True),
+        ({"kafka": [2, 1]}, True),
+        ({"kafka": "*"}, True),
+        ({"kafka": 2}, False),
+        ({"versions": (5, 9)}, False),
+        ({"field": "*_code"}, True),
+        ({"field": "topics.error_code"}, False),
+        ({"when": {"topics.partitions.partition": 7}}, True),
+        ({"when": {"topics.partitions.partition": [8, 9]}}, False),
+        ({"when": {"topics.#": 1}}, True),
+        ({"when": {"forgotten.partitions": "[]"}}, True),
+    ],
+)
+def test_a_known_difference_covers_what_matches_in_every_respect(entry: dict[str, object], covers: bool) -> None:
+    request = {"topics": [{"partitions": [{"partition": 7}]}], "forgotten": [{"partitions": []}]}
+    assert known(**entry).covers("Fetch", 4, request, Difference("error_code", 0, 1)) is covers
+
+
+def test_every_known_difference_has_a_reason_and_an_api() -> None:
+    entries = explain.load()
+    assert {one.api for one in entries} <= {*SERVED, "*"}
+    assert all(one.kind in explain.KINDS for one in entries)
+
+
+def test_every_served_api_has_a_family_of_cases() -> None:
+    assert set(SERVED) == {api for one in everything().values() for api in one.apis}
+
+
+@pytest.mark.parametrize("version", range(4, 19))
+def test_changed_requests_can_be_encoded_in_every_version(version: int) -> None:
+    rng = random.Random(version)
+    for _ in range(200):
+        tree = mutated("Fetch", version, fetch_tree("t"), rng)
+        codec.request_frame("Fetch", version, resolve(tree, {}))
+
+
+def test_a_change_leaves_the_given_request_as_it_is() -> None:
+    tree = fetch_tree("t")
+    before = repr(tree)
+    for seed in range(50):
+        mutated("Fetch", 12, tree, random.Random(seed))
+    assert repr(tree) == before
+
+
+def test_a_batch_has_the_ids_of_its_side_and_a_right_checksum() -> None:
+    spec = BatchSpec(records(2), producer_id=Ref("p"), producer_epoch=Ref("e", 1), header={"record_count": 9})
+    batch = resolve(produce_tree("t", {0: spec}), {"p": 7, "e": 3})["topic_data"][0]["partition_data"][0]["records"]
+    header = read_header(batch)
+    assert (header.producer_id, header.producer_epoch, header.record_count) == (7, 4, 9)
+    assert header.crc == checksum(memoryview(batch), 0, len(batch))
+
+
+def test_a_response_to_another_request_is_malformed() -> None:
+    with pytest.raises(MalformedMessage):
+        codec.response_tree("Heartbeat", 0, b"\0\0\0\1\0\0")
+
+
+def test_coverage_names_versions_without_a_pair() -> None:
+    coverage = Coverage()
+    coverage.add("Heartbeat", 0, {0}, {25})
+    assert "Heartbeat 0" not in coverage.missing({})
+    assert "Heartbeat 1" in coverage.missing({})
+    assert "| Heartbeat | v0:1 | 0:1 | 25:1 |" in coverage.report({})
