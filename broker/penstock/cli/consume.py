@@ -78,7 +78,7 @@ def consume(
     ),
     on_damaged_batch: Annotated[
         OnDamagedBatch,
-        typer.Option(help="At a batch that cannot be read: stop, or name it on standard error and go on."),
+        typer.Option(help="At a batch that cannot be read: stop, or name it on stderr and go on."),
     ] = "error",
     output: Output = "text",
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,

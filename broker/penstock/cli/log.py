@@ -1,13 +1,14 @@
-"""`penstock log`: looks into a broker's files, without a broker."""
+"""`penstock log`: looks into a broker's files, and repairs them, without a broker."""
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated
 
 import typer
 
-from penstock.cli.common import Output
+from penstock.cli.common import ExitCode, Output, fail
 from penstock.cli.root import make_app
 
 app = make_app(no_args_is_help=True, help="Look into a broker's files, without a broker.")
@@ -35,3 +36,37 @@ def dump(
     from penstock.log.dump import dump as dump_files
 
     raise typer.Exit(dump_files(paths, verify=verify, records=records, json=output == "json", out=sys.stdout))
+
+
+@app.command()
+def cut(
+    segment: Annotated[str, typer.Argument(metavar="SEGMENT", help="The segment file, which ends in .log.")],
+    offset: Annotated[int, typer.Option("--offset", min=0, help="An offset of the damaged batch.")],
+    save: Annotated[
+        str | None,
+        typer.Option("--save", metavar="FILE", help="Where the batch's bytes go; default: a file in this directory."),
+    ] = None,
+) -> None:
+    """Take a damaged batch out of a segment, so that consumers get past it.
+
+    Stop the broker first, and do the same on each replica's broker. The batch's bytes are saved; in the segment a
+    control batch with the same offsets takes their place, which every client passes over. A batch below 70 bytes
+    becomes a record without key and value. `penstock log dump` names damaged batches.
+
+    Example:
+
+    - `penstock log cut penstock-data/flights-0/00000000000000000000.log --offset 1234`
+    """
+    from penstock.log.opening import DirectoryInUse
+    from penstock.log.repair import CannotCut
+    from penstock.log.repair import cut as cut_out
+
+    directory = os.path.basename(os.path.dirname(os.path.abspath(segment)))
+    saved = save or f"{directory}-{offset}.batch"
+    try:
+        header = cut_out(segment, offset, saved)
+    except (CannotCut, DirectoryInUse) as e:
+        fail(str(e), ExitCode.FAILED)
+    except OSError as e:
+        fail(f'cannot cut offset {offset} out of "{segment}": {e}', ExitCode.FAILED)
+    print(f"offsets {header.base_offset} to {header.last_offset} were cut out; their bytes are in {saved}")

@@ -34,7 +34,7 @@ class Batch:
 
     `order` rises along a partition's batches. `sequence` is the first record's (KIP-98), -1 until the batch is first
     sent. `maybe_written` says that an attempt ended without an answer. `rejected` has the errors of single records that
-    the broker refused (KIP-467), by their index; `kept` the indices of the others, None while there are no such records.
+    the broker refused (KIP-467), by their index; `kept` the indices of the others, None while there are none.
     """
 
     __slots__ = (

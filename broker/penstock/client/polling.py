@@ -378,7 +378,7 @@ class Polling:
 def damaged(state: PartitionState, error: MalformedMessage) -> ClientError:
     header = state.batches[0][0]
     return ClientError(
-        f'cannot read topic "{state.tp.topic}", partition {state.tp.partition}, at offset {state.position}: the batch of'
-        f" offsets {header.base_offset} to {header.last_offset} is damaged: {error}; to leave such batches out, set"
+        f'cannot read topic "{state.tp.topic}", partition {state.tp.partition}, at offset {state.position}: the batch'
+        f" of offsets {header.base_offset} to {header.last_offset} is damaged: {error}; to leave such batches out, set"
         f' on_damaged_batch="skip" (`penstock consume --on-damaged-batch skip`), or seek to {header.last_offset + 1}'
     )

@@ -18,6 +18,7 @@ from penstock.log.index import OFFSET_ENTRY, TIME_ENTRY
 from penstock.log.meta import FILE_NAME as META_NAME
 from penstock.log.meta import WrongDirectory, read_meta
 from penstock.log.opening import parse_partition
+from penstock.log.repair import damage
 from penstock.log.scan import BadBatch, Found, verify, walk
 from penstock.log.segment import INDEX, LOG, TIME_INDEX, parse_base_offset
 from penstock.runtime.disk import OsFiles
@@ -133,6 +134,9 @@ class Dumper:
             **fields,
         )
         if not self.records:
+            reason = damage(found) if self.verify else None
+            if reason is not None:
+                self.damaged(path, found, reason)
             return
         try:
             for record in iterate_records(found.batch, header, MAX_DECOMPRESSED_BYTES):
@@ -145,7 +149,16 @@ class Dumper:
                     headers={name: printable(value) for name, value in record.headers},
                 )
         except MalformedMessage as e:
-            self.wrong(path, f"at byte {found.position}: {e}")
+            self.damaged(path, found, str(e))
+
+    def damaged(self, path: str, found: Found, reason: str) -> None:
+        """Reports a batch at which consumers stop."""
+        first, last = found.header.base_offset, found.header.last_offset
+        self.wrong(
+            path,
+            f"at byte {found.position}: the records of offsets {first} to {last} are damaged: {reason};"
+            f" `penstock log cut {path} --offset {first}` takes them out",
+        )
 
     def offset_index(self, path: str) -> None:
         base = parse_base_offset(os.path.basename(path)) or 0

@@ -50,6 +50,8 @@ def build_marker(marker: Marker, now_ms: int) -> bytearray:
 def parse_marker(header: BatchHeader, batch: Buffer) -> Marker | None:
     """What a control batch says; None where it is one of another kind. Raises MalformedMessage."""
     assert header.is_control, f"the batch at offset {header.base_offset} holds data"
+    if header.producer_id < 0:
+        return None  # it ends no transaction
     if header.size_bytes > MAX_BYTES:
         raise MalformedMessage(f"a control batch of {header.size_bytes} bytes")
     for record in iterate_records(memoryview(batch), header, MAX_BYTES):

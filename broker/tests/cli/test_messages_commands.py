@@ -15,7 +15,16 @@ import pytest
 
 from penstock.cli.consume import Options, Writing
 from penstock.client import Consumer, Producer
+from penstock.client.cluster import Cluster
+from penstock.wire.batch import CRC, checksum
 from penstock.wire.batch_builder import build_batch
+from penstock.wire.compression import Codec
+from penstock.wire.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
 from penstock.wire.record import Record
 
 Cli = Callable[..., Any]
@@ -217,6 +226,61 @@ def test_a_brokers_files_are_shown_and_checked_without_a_broker(alone: Cli, tmp_
     assert all(json.loads(line) for line in shown.lines)
     path.write_bytes(batch[:-1] + bytes([batch[-1] ^ 1]))
     assert alone("log", "dump", str(path)).code == 1
+
+
+async def put(bootstrap: str, topic: str, batch: bytes) -> None:
+    """Writes a batch to partition 0 as it is."""
+    cluster = Cluster(bootstrap, client_id="t", request_timeout_ms=30_000, metadata_max_age_ms=60_000, security=None)
+    try:
+        await cluster.start()
+        leader = (await cluster.topic(topic)).partitions[0].leader
+        data = [TopicProduceData(name=topic, partition_data=[PartitionProduceData(0, batch)])]
+        request = ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=data)
+        answer = await cluster.call(leader, request, ProduceResponse, timeout_ms=30_000)
+        assert answer.responses[0].partition_responses[0].error_code == 0
+    finally:
+        await cluster.close()
+
+
+def garbage() -> bytes:
+    """A batch of three records whose content is none, under a CRC that is right."""
+    batch = bytearray(build_batch([Record(n, 1000, b"k", b"v%d" % n) for n in range(3)], base_offset=0))
+    batch[22] |= Codec.GZIP
+    CRC.pack_into(batch, 17, checksum(memoryview(batch), 0, len(batch)))
+    return bytes(batch)
+
+
+def test_a_batch_that_cannot_be_read_stops_reading_or_is_left_out(cli: Cli, topic: str, bootstrap: str) -> None:
+    cli("topic", "alter", topic, "--config", "penstock.record.validation=none")
+    cli("produce", topic, "--partition", "0", stdin="one\n")
+    asyncio.run(put(bootstrap, topic, garbage()))
+    cli("produce", topic, "--partition", "0", stdin="two\n")
+    stopped = cli("consume", topic)
+    assert (stopped.code, stopped.lines) == (1, ["one"])
+    for part in (f'topic "{topic}", partition 0, at offset 1', "offsets 1 to 3", "--on-damaged-batch skip"):
+        assert part in stopped.err
+    skipped = cli("consume", topic, "--on-damaged-batch", "skip")
+    assert (skipped.code, skipped.lines) == (0, ["one", "two"])
+    assert f'left out topic "{topic}", partition 0, offsets 1 to 3: ' in skipped.err
+    assert "1 damaged batches were left out" in skipped.err
+
+
+def test_a_damaged_batch_is_named_and_cut_out_of_a_brokers_files(alone: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "t-0" / "00000000000000000000.log"
+    path.parent.mkdir()
+    path.write_bytes(garbage())
+    shown = alone("log", "dump", str(path))
+    assert shown.code == 1
+    assert f"penstock log cut {path} --offset 0" in shown.out
+    saved = tmp_path / "saved"
+    cut = alone("log", "cut", str(path), "--offset", "0", "--save", str(saved))
+    assert (cut.code, cut.out) == (0, f"offsets 0 to 2 were cut out; their bytes are in {saved}\n")
+    assert saved.read_bytes() == garbage()
+    assert alone("log", "dump", str(path), "--records").code == 0
+    again = alone("log", "cut", str(path), "--offset", "0")
+    assert (again.code, "is sound" in again.err) == (1, True)
+    missing = alone("log", "cut", str(path.with_name("00000000000000000009.log")), "--offset", "9")
+    assert (missing.code, "Traceback" in missing.err) == (1, False)
 
 
 def test_a_member_has_not_finished_while_its_group_is_divided_anew(bootstrap: str, topic: str) -> None:

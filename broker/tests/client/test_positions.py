@@ -8,7 +8,7 @@ import pytest
 
 from penstock.client.errors import IllegalState
 from penstock.client.positions import PartitionState, Positions
-from penstock.client.types import TopicPartition
+from penstock.client.types import SkippedBatch, TopicPartition
 from penstock.wire.batch import CONTROL, TRANSACTIONAL, checksum
 from penstock.wire.batch_builder import build_batch
 from penstock.wire.messages.fetch import AbortedTransaction
@@ -89,6 +89,21 @@ def test_a_damaged_batch_takes_no_good_record_with_it_and_is_passed_by_seeking_a
     state.seek(4)
     fill(state, batch(4, 1))
     assert offsets(state) == [4]
+
+
+def test_damaged_batches_are_left_out_and_named_where_that_is_asked_for() -> None:
+    skipped: list[SkippedBatch] = []
+    state = PartitionState(TP, skipped.append)
+    state.seek(0)
+    fill(state, damaged(0, 2), batch(2, 2), damaged(4, 3), damaged(7, 1), batch(8, 1), damaged(9, 2))
+    assert offsets(state) == [2, 3, 8]
+    assert state.position == 11
+    assert [(found.partition, found.first_offset, found.last_offset) for found in skipped] == [
+        (TP, 0, 1), (TP, 4, 6), (TP, 7, 7), (TP, 9, 10),
+    ]  # fmt: skip
+    assert all("damaged gzip data" in found.reason for found in skipped)
+    assert state.next() is None
+    assert state.buffered_bytes == 0
 
 
 def test_seeking_throws_away_what_is_buffered() -> None:

@@ -6,7 +6,18 @@ import asyncio
 
 import pytest
 
-from penstock.client import Admin, BufferFull, Closed, Consumer, Producer, RecordTooLarge, TopicPartition, UnknownTopic
+from penstock.client import (
+    Admin,
+    BufferFull,
+    Closed,
+    Consumer,
+    DeliveryFailed,
+    NewTopic,
+    Producer,
+    RecordTooLarge,
+    TopicPartition,
+    UnknownTopic,
+)
 from penstock.client.partitioner import partition_for_key
 from penstock.wire.record import Record
 
@@ -39,6 +50,40 @@ async def test_what_is_sent_is_read_whatever_the_compression(bootstrap: str, top
             assert partition == partition_for_key(record.key, 4)
             assert record.timestamp_ms == 1000
             assert record.headers == (("n", b"%d" % int((record.value or b"").split()[1])), ("null", None))
+
+
+@pytest.mark.parametrize("options", [{}, {"idempotent": False}, {"acks": 1, "compression": "lz4"}])
+async def test_records_that_the_broker_names_fail_and_the_others_are_sent_again(
+    bootstrap: str, admin: Admin, name: str, options: dict[str, object]
+) -> None:
+    await admin.create_topics([NewTopic(name, 1, configs={"cleanup.policy": "compact"})])
+    async with Producer(bootstrap, linger_ms=50, **options) as producer:  # type: ignore[arg-type]
+        deliveries = [
+            await producer.send(name, b"%d" % number, key=None if number % 10 == 3 else b"%d" % number)
+            for number in range(100)
+        ]
+        later = [await producer.send(name, b"later", key=b"later %d" % number) for number in range(5)]
+        with pytest.raises(DeliveryFailed, match="INVALID_RECORD: the record has no key"):
+            await producer.flush()
+        for number, delivery in enumerate(deliveries):
+            if number % 10 == 3:
+                assert isinstance(delivery.exception(), DeliveryFailed)
+                with pytest.raises(DeliveryFailed, match="a record was refused"):
+                    await delivery
+            else:
+                assert delivery.exception() is None
+                assert (await delivery).offset == number - (number + 6) // 10
+        assert [(await delivery).offset for delivery in later] == [90, 91, 92, 93, 94]
+        await producer.flush()
+        only_bad = await producer.send(name, b"x")
+        with pytest.raises(DeliveryFailed, match="the record has no key"):
+            await only_bad
+        with pytest.raises(DeliveryFailed):
+            await producer.flush()
+    found = await read_all(bootstrap, name)
+    values = [record.value for record in found[0]]
+    assert values == [*(b"%d" % number for number in range(100) if number % 10 != 3), *[b"later"] * 5]
+    await admin.delete_topics([name])
 
 
 @pytest.mark.parametrize("acks", ["all", 1, 0])

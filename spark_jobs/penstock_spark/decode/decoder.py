@@ -109,7 +109,9 @@ class RangeDecoder:
         except DamagedRecord as e:
             at = int(np.searchsorted(batches.firsts, first + e.index, "right")) - 1
             record = first + e.index - int(batches.firsts[at])
-            raise self._walk.corrupt(int(batches.base_offsets[at]), f"record {record}: {e.reason}") from None
+            base_offset = int(batches.base_offsets[at])
+            last_offset = base_offset + int(batches.last_offset_deltas[at])
+            raise self._walk.corrupt(base_offset, f"record {record}: {e.reason}", last_offset) from None
         return pa.RecordBatch.from_arrays(columns, schema=SCHEMA_WITH_HEADERS if self.include_headers else SCHEMA)
 
     @staticmethod
@@ -148,7 +150,8 @@ class RangeDecoder:
             try:
                 walk(source, edges[index], edges[index + 1], section.record_count)
             except Damaged as e:
-                return self._walk.corrupt(section.base_offset, e.reason)
+                last_offset = section.base_offset + section.last_offset_delta
+                return self._walk.corrupt(section.base_offset, e.reason, last_offset)
         raise AssertionError("records are lost, and each batch by itself is sound")
 
 

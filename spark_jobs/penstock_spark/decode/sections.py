@@ -109,12 +109,12 @@ class Walk:
             elif last >= start and count and not (attributes & TRANSACTIONAL and producer_id in aborted):
                 records = view[at + HEADER_SIZE : behind]
                 if attributes & CODEC_MASK:
-                    taken = self.decompressed(records, base_offset, attributes & CODEC_MASK)
+                    taken = self.decompressed(records, base_offset, last, attributes & CODEC_MASK)
                 else:
                     taken = len(records)
                     arena.put(records)
                 if count * SMALLEST_RECORD > taken:
-                    raise self.corrupt(base_offset, f"it claims {count} records in {taken} bytes")
+                    raise self.corrupt(base_offset, f"it claims {count} records in {taken} bytes", last)
                 yield Section(
                     taken, count, base_offset, last_offset_delta, base_timestamp_ms, max_timestamp_ms, attributes
                 )
@@ -138,15 +138,19 @@ class Walk:
             raise self.corrupt(header.base_offset, f"its control record is damaged: {e}") from None
         return marker is not None and not marker.committed
 
-    def decompressed(self, records: memoryview, base_offset: int, codec: int) -> int:
+    def decompressed(self, records: memoryview, base_offset: int, last_offset: int, codec: int) -> int:
         try:
             return self.arena.put_decompressed(codec, records, MAX_DECOMPRESSED_BYTES)
         except MalformedMessage as e:
-            raise self.corrupt(base_offset, str(e)) from None
+            raise self.corrupt(base_offset, str(e), last_offset) from None
 
-    def corrupt(self, base_offset: int, reason: str) -> CorruptBatch:
+    def corrupt(self, base_offset: int, reason: str, last_offset: int | None = None) -> CorruptBatch:
+        """`last_offset` is the batch's, where its header is under a CRC that is right."""
         where = f"{self.range.topic}-{self.range.partition}"
-        return CorruptBatch(f"{where}: the batch at offset {base_offset} cannot be read: {reason}")
+        message = f"{where}: the batch at offset {base_offset} cannot be read: {reason}"
+        if last_offset is None:
+            return CorruptBatch(message)
+        return CorruptBatch(f'{message}; set onCorruptBatch to "skip" to leave it out', (base_offset, last_offset))
 
 
 def wrong_format(magic: int) -> str:

@@ -18,7 +18,17 @@ class DataLoss(PenstockSparkError):
 
 
 class CorruptBatch(PenstockSparkError):
-    """A batch does not hold what its header says, or its CRC is wrong; names topic, partition and offset."""
+    """A batch does not hold what its header says, or its CRC is wrong; names topic, partition and offset.
+
+    `offsets` are the first and the last of the batch, where its header can be trusted: such a batch can be left out.
+    """
+
+    def __init__(self, message: str, offsets: tuple[int, int] | None = None) -> None:
+        self.message, self.offsets = message, offsets
+        super().__init__(message, offsets)
+
+    def __str__(self) -> str:
+        return self.message
 
 
 class Undecodable(PenstockSparkError):

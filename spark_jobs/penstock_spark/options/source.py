@@ -33,6 +33,7 @@ KNOWN = (
     "endingOffsetsByTimestamp",
     "startingOffsetsByTimestampStrategy",
     "failOnDataLoss",
+    "onCorruptBatch",
     "maxOffsetsPerTrigger",
     "minOffsetsPerTrigger",
     "maxTriggerDelay",
@@ -126,6 +127,7 @@ class SourceOptions:
     no_match_is_latest: bool
     """Where no record is as young as the starting timestamp: begin at the end. Otherwise it is an error."""
     fail_on_data_loss: bool
+    skip_corrupt_batches: bool
     isolation: int
     sizes: FetchSizes
     include_headers: bool
@@ -166,6 +168,7 @@ class SourceOptions:
             ending=ending,
             no_match_is_latest=strategy == "latest",
             fail_on_data_loss=options.take_bool("failOnDataLoss", True),
+            skip_corrupt_batches=options.take_choice("onCorruptBatch", ("fail", "skip"), "fail") == "skip",
             isolation=_take_isolation(options),
             sizes=sizes,
             include_headers=options.take_bool("includeHeaders", False),

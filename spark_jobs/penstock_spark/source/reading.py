@@ -3,6 +3,7 @@ Python workers."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Generator, Iterator
 
 import pyarrow as pa
@@ -10,18 +11,44 @@ import pyarrow as pa
 from penstock_spark.decode.decoder import RangeDecoder
 from penstock_spark.link.link import Link
 from penstock_spark.link.standing import begin_task
-from penstock_spark.model.errors import OffsetGone, TopicGone
+from penstock_spark.model.errors import CorruptBatch, OffsetGone, TopicGone
+from penstock_spark.model.ranges import OffsetRange
 from penstock_spark.options.source import SourceOptions
 from penstock_spark.source import losses
 from penstock_spark.source.splitting import Task
 
+log = logging.getLogger("penstock_spark")
+
 
 def read_task(options: SourceOptions, task: Task) -> Iterator[pa.RecordBatch]:
-    """Raises `DataLoss` where records are gone and failOnDataLoss is true; otherwise goes on behind them."""
+    """Raises `DataLoss` where records are gone and failOnDataLoss is true; otherwise goes on behind them. Raises
+    `CorruptBatch`, or leaves such batches out where onCorruptBatch is "skip"."""
     begin_task()
     link = Link.to(options.connection)
+    left = [task.range_]
+    skipped = 0
+    while left:
+        range_ = left.pop()
+        read_to = range_.start
+        try:
+            for rows in read_range(options, link, range_, task):
+                read_to = int(rows.column("offset")[-1].as_py()) + 1
+                yield rows
+        except CorruptBatch as e:
+            if not options.skip_corrupt_batches or e.offsets is None:
+                raise
+            first, last = e.offsets
+            skipped += 1
+            log.warning("%s. Offsets %d to %d are left out (batch %d of this task)", e, first, last, skipped)
+            if last + 1 < range_.end:
+                left.append(range_._replace(start=max(last + 1, read_to)))
+            if read_to < first:  # records in front of the batch that were to be decoded together with it
+                left.append(range_._replace(start=read_to, end=first))
+
+
+def read_range(options: SourceOptions, link: Link, left: OffsetRange, task: Task) -> Iterator[pa.RecordBatch]:
+    """The records of a range. Raises `DataLoss`, `CorruptBatch`."""
     report = losses.Losses(options.fail_on_data_loss).report
-    left = task.range_
     while left.start < left.end:
         decoder = RangeDecoder(left, options.isolation, options.include_headers)
         fetching = link.fetch(left, options.isolation, options.sizes, task.topic_id)

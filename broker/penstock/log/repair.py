@@ -1,0 +1,140 @@
+"""Takes the records of a damaged batch out of a segment file, offline, for `penstock log cut`.
+
+The batch is overwritten in place by one of the same size and offsets, so that positions, indexes and checkpoints stay
+right. What stands there afterwards is a control batch, which every client passes over.
+"""
+
+from __future__ import annotations
+
+import os
+
+from penstock.log.opening import LOCK_NAME, lock_directory
+from penstock.log.scan import BadBatch, Found, verify
+from penstock.log.segment import LOG
+from penstock.runtime.disk import OsFiles
+from penstock.wire.batch import CONTROL, CRC, CRC_OFFSET, HEADER, HEADER_SIZE, BatchHeader, checksum
+from penstock.wire.records import iterate_records
+from penstock.wire.schema import MalformedMessage
+from penstock.wire.varint import write_varlong
+
+MAX_DECOMPRESSED_BYTES = 256 << 20
+KEY = b"\x00\x01\x00\x64"
+"""Version 1 of a kind of control record that no client knows."""
+SHORT_KEY = KEY[:2]
+
+
+class CannotCut(Exception):
+    """Why a batch was not cut out; the message names the file and what to do."""
+
+
+def damage(found: Found) -> str | None:
+    """What is wrong with the records of a batch whose CRC is right; None where nothing is."""
+    header = found.header
+    if header.is_control or not header.record_count:
+        return None
+    try:
+        for _ in iterate_records(found.batch, header, MAX_DECOMPRESSED_BYTES):
+            pass
+    except MalformedMessage as e:
+        return str(e)
+    return None
+
+
+def cut(path: str, offset: int, saved_path: str) -> BatchHeader:
+    """Overwrite the damaged batch that holds `offset` in the segment `path`, after its bytes were written to
+    `saved_path`. Returns its header.
+
+    Raises CannotCut, DirectoryInUse while a broker uses the directory, OSError.
+    """
+    files, directory = OsFiles(), os.path.dirname(os.path.dirname(os.path.abspath(path)))
+    lock_directory(files, directory)
+    try:
+        found = find(files, path, offset)
+        if damage(found) is None:
+            raise CannotCut(f'cannot cut offset {offset} out of "{path}": its batch is sound')
+        blank = blank_batch(found.header)
+        with open(saved_path, "xb") as saved:
+            saved.write(found.batch)
+            saved.flush()
+            os.fsync(saved.fileno())
+        overwrite(path, blank, found.position)
+    finally:
+        files.unlock(f"{directory}/{LOCK_NAME}")
+    return found.header
+
+
+def overwrite(path: str, data: bytes, position: int) -> None:
+    descriptor = os.open(path, os.O_WRONLY)
+    try:
+        os.pwrite(descriptor, data, position)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def find(files: OsFiles, path: str, offset: int) -> Found:
+    """The batch that holds `offset`, with a copy of its bytes. Raises CannotCut."""
+    if not path.endswith(LOG):
+        raise CannotCut(f'cannot cut offset {offset} out of "{path}": a segment ends in "{LOG}"')
+    file = files.open(path, read_only=True)
+    try:
+        for found in verify(file, 0, file.size()):
+            if found.header.base_offset <= offset <= found.header.last_offset:
+                return found._replace(batch=memoryview(bytes(found.batch)))
+    except BadBatch as e:
+        raise CannotCut(f'cannot cut offset {offset} out of "{path}": {e}') from None
+    finally:
+        file.close()
+    raise CannotCut(f'cannot cut offset {offset} out of "{path}": no batch holds it; `penstock log dump` shows all')
+
+
+def blank_batch(header: BatchHeader) -> bytes:
+    """A control batch with the size, offsets, epoch and times of another one, and without a producer.
+
+    Where that is too small for a control record (below 70 bytes), a record without key and value. Raises CannotCut
+    below 68 bytes.
+    """
+    body, attributes = blank_record(header.size_bytes - HEADER_SIZE, header.last_offset_delta)
+    blank = header._replace(
+        attributes=attributes,
+        producer_id=-1,
+        producer_epoch=-1,
+        base_sequence=-1,
+        record_count=1,
+    )
+    batch = bytearray(HEADER.pack(*blank) + body)
+    assert len(batch) == header.size_bytes, "a batch keeps its size"
+    with memoryview(batch) as view:
+        CRC.pack_into(batch, CRC_OFFSET, checksum(view, 0, len(batch)))
+    return bytes(batch)
+
+
+def blank_record(size: int, offset_delta: int) -> tuple[bytes, int]:
+    """(a record of `size` bytes at `offset_delta`, the attributes of its batch). Raises CannotCut."""
+    for key, attributes in ((KEY, CONTROL), (SHORT_KEY, CONTROL), (None, 0)):
+        for value_bytes in range(size, max(size - 40, -1), -1):
+            record = record_of(key, value_bytes, offset_delta, size)
+            if len(record) == size:
+                return record, attributes
+            if len(record) < size:
+                break
+    raise CannotCut(
+        f"cannot cut a batch with {size} bytes of records: it has no room for another record;"
+        " have consumers leave it out, or delete the records up to it"
+    )
+
+
+def record_of(key: bytes | None, value_bytes: int, offset_delta: int, size: int) -> bytes:
+    """A record of zeros; its length is written with a byte more than needed where that makes it `size` bytes."""
+    body = bytearray(2)
+    write_varlong(body, offset_delta)
+    write_varlong(body, -1 if key is None else len(key))
+    body += key or b""
+    write_varlong(body, value_bytes if value_bytes else -1)
+    body += bytes(value_bytes) + b"\0"
+    out = bytearray()
+    write_varlong(out, len(body))
+    if len(out) + len(body) == size - 1:
+        out[-1] |= 0x80
+        out.append(0)
+    return bytes(out + body)
