@@ -93,6 +93,40 @@ PROTOCOL_TAIL = """
 Produce is advertised from version 0, since several clients refuse a broker that does not name it, and answered with
 UNSUPPORTED_VERSION below 3: record batches in format 2 are the only ones taken.
 
+A batch that a consumer could not read is refused with INVALID_RECORD before it is stored
+([decision 0040](../decisions/0040-inspection-of-batches.md)). INVALID_RECORD of a compacted topic and \
+INVALID_TIMESTAMP
+name up to 1,000 records in `record_errors` (KIP-467). Produce differs from Apache Kafka 4.3.1 in these answers:
+
+| batch | Kafka | Penstock | why |
+|---|---|---|---|
+| data that its codec cannot decompress | UNKNOWN_SERVER_ERROR | INVALID_RECORD | clients show what is wrong \
+with the batch |
+| compression codec 5, 6 or 7 | UNKNOWN_SERVER_ERROR | UNSUPPORTED_COMPRESSION_TYPE | the error's name says it |
+| compressed records with offsets that do not rise by one | UNKNOWN_SERVER_ERROR | INVALID_RECORD, if the last \
+offset is wrong or a record of a fully parsed batch lies outside | as above |
+| uncompressed records whose last offset is not the batch's last | taken | INVALID_RECORD | consumers would see \
+offsets that repeat or lie outside the batch |
+| a compressed record whose length does not fit | taken | INVALID_RECORD | consumers stop at it |
+| damage between the first and the last record of more than 16 | INVALID_RECORD | taken, unless \
+`penstock.record.validation` is `all` | a bounded amount of work for each batch |
+| a key of a negative length other than -1; more than 10,000 headers | taken | INVALID_RECORD, where the record \
+is parsed | consumers of Penstock refuse it |
+| records with other timestamps than the header claims | each record counts; the header is corrected | the \
+header counts; records are looked at if it is out of bounds | no work for each record |
+| base offset other than 0 | INVALID_RECORD | taken | the leader writes the offset anyway |
+| bytes behind the batch that are no whole batch | taken | INVALID_RECORD | the request contradicts itself |
+| attribute bits beyond transactional and control (0x40 and above) | taken and stored | INVALID_RECORD | bit \
+0x40 changes what the first timestamp means |
+| timestamp type LogAppendTime | taken if the topic has CreateTime, else INVALID_TIMESTAMP | INVALID_TIMESTAMP \
+| only a broker sets it |
+| transactional, without a transactional id in the request | TRANSACTIONAL_ID_AUTHORIZATION_FAILED | \
+INVALID_RECORD | it is no matter of rights |
+| producer id below -1, or a producer id with a negative epoch | taken | INVALID_RECORD | such a producer \
+cannot be told from others |
+| compressed to more than 64 times `max.message.bytes`, or 256 MiB | taken | MESSAGE_TOO_LARGE | bounds memory \
+of broker and consumers |
+
 A request for an API or a version that is not in the table closes the connection, as the answer's format would be \
 unknown;
 ApiVersions alone answers an unknown version, in version 0 with error 35.
