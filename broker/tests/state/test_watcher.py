@@ -184,6 +184,16 @@ async def test_a_tombstone_ends_a_topic_and_says_that_its_data_may_go(followed: 
     assert followed.view.deleting == set()
 
 
+async def test_a_tombstone_keeps_no_partitions_in_memory(followed: Followed) -> None:
+    await followed.write(*topic(A, "a", 3))
+    await followed.write(*topic(A, "a", 3, deleting=True))
+    await followed.write(Put(keys.partition(A, 0), partition(epoch=9)))
+    table = followed.watcher._tables.topics[A]
+    assert (table.partitions, table.projected) == ({}, None)
+    await followed.write(*gone(A, "a"))
+    assert not followed.watcher._tables.topics
+
+
 async def test_the_tombstone_alone_ends_a_topic(followed: Followed) -> None:
     await followed.write(*topic(A, "a"))
     await followed.write(*topic(A, "a", deleting=True))

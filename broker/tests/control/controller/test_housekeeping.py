@@ -6,6 +6,7 @@ from uuid import UUID
 
 import pytest
 
+from penstock.control.controller import housekeeping
 from penstock.control.controller.housekeeping import LAST_MS, SWEEP_S, TOMBSTONE_MS, UNNAMED_MS
 from penstock.state import keys
 from penstock.state.records import PartitionRecord, TopicRecord, encode
@@ -14,9 +15,9 @@ from penstock.state.store import Put
 
 async def sweep(world, after_ms: int = 0) -> None:
     """One sweep, as if so much time had passed since the one before."""
-    housekeeping = world.the_controller().term.housekeeping
-    housekeeping._since = {topic: since - after_ms for topic, since in housekeeping._since.items()}
-    await world.finish(housekeeping.sweep())
+    sweeper = world.the_controller().term.housekeeping
+    sweeper._since = {topic: since - after_ms for topic, since in sweeper._since.items()}
+    await world.finish(sweeper.sweep())
 
 
 async def left(world, topic: UUID) -> int:
@@ -43,10 +44,9 @@ async def test_a_creation_whose_parts_were_taken_for_leftovers_fails_and_leaves_
         await real(puts, conditions)
         topic = UUID(puts[0].key[len(keys.PARTITIONS) :].partition("/")[0])
         await three.time.until(lambda: topic in three.brokers[1].watcher.unnamed())
-        housekeeping = three.the_controller().term.housekeeping
-        housekeeping._since[topic] = -UNNAMED_MS
-        task = housekeeping.sweep()
-        await task
+        sweeper = three.the_controller().term.housekeeping
+        sweeper._since[topic] = -UNNAMED_MS
+        await sweeper.sweep()
         assert await left(three, topic) == 0
 
     admin._put_all = removed_after
@@ -81,6 +81,32 @@ async def test_a_tombstone_stays_for_brokers_that_are_away_and_then_goes(three) 
     assert topic in three.view.deleting
     await sweep(three, 1000)
     assert await left(three, topic) == 0
+
+
+async def test_a_second_failure_to_forget_a_topic_is_a_warning_and_its_success_is_said(three, monkeypatch) -> None:
+    said: list[tuple[str, str]] = []
+    for level in ("info", "warning"):
+        monkeypatch.setattr(housekeeping.log, level, lambda event, level=level, **_: said.append((level, event)))
+    is_busy = True
+
+    async def forget(topic: UUID) -> None:
+        if is_busy:
+            raise RuntimeError("offsets are left")
+
+    three.forget.append(forget)
+    await three.topic("t", [1, 2, 3])
+    await three.finish(three.brokers[1].topics.delete(three.view.topics["t"]))
+    said.clear()
+    await sweep(three)
+    assert said == [("info", "committed offsets of deleted topics are still being removed")]
+    await sweep(three)
+    assert said[-1][0] == "warning"
+    is_busy = False
+    await sweep(three)
+    assert said[-1] == ("info", "committed offsets of deleted topics are removed")
+    count = len(said)
+    await sweep(three)
+    assert len(said) == count
 
 
 async def test_a_tombstone_goes_a_day_after_the_deletion_however_often_the_controller_changes(three) -> None:
