@@ -36,6 +36,7 @@ STRING = msgspec.json.Decoder(str)
 INTEGER = msgspec.json.Decoder(int)
 HEADERS = msgspec.json.Decoder(Fields | list[Fields])
 NO_TIMESTAMP = -1
+QUOTE = ord('"')
 MAX_TIMESTAMP_MS = (1 << 63) - 1
 
 
@@ -216,7 +217,7 @@ def parse_headers(raw: msgspec.Raw) -> list[tuple[str, bytes | None]]:
 
 
 def is_string(raw: msgspec.Raw) -> bool:
-    return memoryview(raw)[:1] == b'"'
+    return memoryview(raw)[0] == QUOTE
 
 
 def part(document: Fields, name: str) -> bytes | None:
