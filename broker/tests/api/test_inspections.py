@@ -102,9 +102,10 @@ async def test_other_connections_do_not_wait(wire: Wire, busy: threading.Event) 
 async def test_a_small_batch_that_decompresses_to_much_goes_to_a_thread(wire: Wire, busy: threading.Event) -> None:
     batch = batch_of(1, value=bytes(1 << 20), codec=Codec.ZSTD)
     assert len(batch) < INLINE_BYTES
+    before = leader(wire).log.end_offset
     exchange = wire.send(wire.produce_request(9, {("t", 0): batch}), 9)
     assert exchange is not None
-    assert not exchange.completed
+    assert leader(wire).log.end_offset == before
     busy.set()
     await until(lambda: exchange.completed)
     (topic,) = wire.decoded(exchange, ProduceResponse, 9).responses
