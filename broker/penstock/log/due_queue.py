@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T", bound=Hashable)
 
-SPARE = 64
+SPARE = 8
 """Removed entries that the heap may hold whatever its size; beyond it, at most as many as there are live ones."""
 
 
