@@ -29,6 +29,7 @@ KAFKAJS = "kafkajs@2.2.4"
 PYTHON = {"kafka-python": "with_kafka_python", "aiokafka": "with_aiokafka", "librdkafka": "with_confluent"}
 ALL = [*PYTHON, "Java", "kafkajs"]
 END_LIMIT_S = 180.0
+START_LIMIT_S = 180.0
 
 
 @dataclass
@@ -85,6 +86,16 @@ def start(name: str, bootstrap: str, home: Path) -> Client:
     return Client(name, process, events)
 
 
+def wait_until_flowing(clients: list[Client]) -> None:
+    """Returns once each client has had a record acknowledged and received one. Raises TimeoutError."""
+    deadline_s = time.monotonic() + START_LIMIT_S
+    for client in clients:
+        while not {"acknowledged", "received"} <= set(client.events.read_text().split()):
+            if time.monotonic() > deadline_s:
+                raise TimeoutError(f"{client.name} did not write and read within {START_LIMIT_S} s")
+            time.sleep(0.1)
+
+
 def restart(cluster: Cluster, broker: Broker, pause_s: float, is_kill: bool = False) -> None:
     if is_kill:
         broker.kill()
@@ -105,7 +116,8 @@ def roll(contender: ClusterContender, names: list[str], home: Path, rounds: int,
         bootstrap = ",".join(cluster.addresses)
         create_topics(bootstrap, [f"roll-{name}" for name in names], 6, {}, replicas=3)
         clients = [start(name, bootstrap, home) for name in names]
-        time.sleep(pause_s * 2)
+        wait_until_flowing(clients)
+        time.sleep(pause_s)
         for _ in range(rounds):
             for broker in cluster.brokers:
                 restart(cluster, broker, pause_s)
