@@ -8,6 +8,7 @@ import os
 import re
 
 import pytest
+import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -127,7 +128,7 @@ def test_partitions_are_named_behind_the_topic() -> None:
     assert parse_topic("a") == ("a", None)
     assert parse_topic("a:0,2") == ("a", [0, 2])
     for wrong in ("a:", "a:x", ":1", "a:1,"):
-        with pytest.raises(ValueError, match="flights:0,2"):
+        with pytest.raises(typer.BadParameter, match="flights:0,2"):
             parse_topic(wrong)
 
 
