@@ -99,6 +99,10 @@ def _records(value: Any, side: Side) -> Any:
     return found
 
 
+def _length(value: Any, side: Side) -> Any:
+    return len(value)
+
+
 def _list(value: Any, side: Side) -> Any:
     return normalised(value or [], side)
 
@@ -110,6 +114,12 @@ def _recent(value: Any, side: Side) -> Any:
 Normaliser = Callable[[Any, Side], Any]
 BY_FIELD: Mapping[str, Normaliser | None] = {
     "throttle_time_ms": None,
+    "leader_id": _sign,
+    "node_id": _sign,
+    "controller_id": _sign,
+    "replica_nodes": _length,
+    "isr_nodes": _length,
+    "offline_replicas": _length,
     "aborted_transactions": _list,
     "timestamp": _recent,
     "topic_id": _named,

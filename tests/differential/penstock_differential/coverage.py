@@ -26,6 +26,10 @@ class Coverage:
     def add(self, api: str, version: int, penstock: set[int], kafka: set[int]) -> None:
         """Count one pair of answers."""
         self.pairs[api, version] += 1
+        self.add_codes(api, penstock, kafka)
+
+    def add_codes(self, api: str, penstock: set[int], kafka: set[int]) -> None:
+        """Note codes that either side returned."""
         ours, theirs = self.codes.setdefault(api, (Counter(), Counter()))
         ours.update(penstock)
         theirs.update(kafka)

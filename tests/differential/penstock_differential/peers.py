@@ -21,6 +21,8 @@ COMMON = {
     "transaction.state.log.num.partitions": "4",
 }
 PENSTOCK_ALONE = {"node.id": "1"}
+PENSTOCK_OF_SEVERAL = {"default.replication.factor": "3", "min.insync.replicas": "2"}
+"""What the recipe for three nodes of Kafka sets too."""
 NOT_PENSTOCKS = frozenset({"offsets.topic.num.partitions", "transaction.state.log.num.partitions"})
 """Penstock has no such topics; in Kafka fewer partitions make the first request to a coordinator faster."""
 EXPIRING = {
@@ -115,7 +117,7 @@ def started(work_dir: Path, *, brokers: int = 1, expiring: bool = False) -> Iter
         ]
     else:
         contenders = [
-            PenstockCluster(CLUSTER_COMMAND + _options(settings)),
+            PenstockCluster(CLUSTER_COMMAND + _options({**settings, **PENSTOCK_OF_SEVERAL})),
             KafkaCluster(properties=_properties(for_kafka), jvm_flags=KAFKA_HEAP),
         ]
     made: list[Service] = []

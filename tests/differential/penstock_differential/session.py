@@ -15,6 +15,7 @@ from pathlib import Path
 from penstock_differential import explain, peers
 from penstock_differential.case import MAX_VERSION, Case, CaseEnded, Record
 from penstock_differential.families import FAMILIES, Family, everything
+from penstock_differential.passing import play_passing
 from penstock_differential.sides import Side
 
 PROGRESS_S = 10.0
@@ -136,4 +137,7 @@ def main() -> int:
         if options.cluster_pairs:
             with peers.started(Path(work), brokers=3) as pair:
                 play(pair, record, options, options.cluster_pairs, cluster=True)
+                if options.case is None:
+                    passing_sides = (Side("penstock", pair.penstock), Side("kafka", pair.kafka))
+                    print("\n".join(play_passing(pair, passing_sides, record.coverage)), flush=True)
     return summarise(record, options)
