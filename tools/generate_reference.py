@@ -94,7 +94,7 @@ Produce is advertised from version 0, since several clients refuse a broker that
 UNSUPPORTED_VERSION below 3: record batches in format 2 are the only ones taken.
 
 A batch that a consumer could not read is refused with INVALID_RECORD before it is stored
-([decision 0040](../decisions/0040-inspection-of-batches.md)). INVALID_RECORD of a compacted topic and \
+([decision 0034](../decisions/0034-inspection-of-batches.md)). INVALID_RECORD of a compacted topic and \
 INVALID_TIMESTAMP
 name up to 1,000 records in `record_errors` (KIP-467). Produce differs from Apache Kafka 4.3.1 in these answers:
 
