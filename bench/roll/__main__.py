@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
 from bench.admin import create_topics
 from bench.peers.broker import Broker
 from bench.peers.cluster import Cluster, ClusterContender
@@ -30,6 +32,8 @@ PYTHON = {"kafka-python": "with_kafka_python", "aiokafka": "with_aiokafka", "lib
 ALL = [*PYTHON, "Java", "kafkajs"]
 END_LIMIT_S = 180.0
 START_LIMIT_S = 180.0
+READ_LIMIT_S = 60.0
+PARTITIONS = 6
 
 
 @dataclass
@@ -107,6 +111,27 @@ def restart(cluster: Cluster, broker: Broker, pause_s: float, is_kill: bool = Fa
     time.sleep(pause_s)
 
 
+def stored(bootstrap: str, topic: str) -> frozenset[int]:
+    """The numbers that a topic holds up to the ends that hold now. Raises KafkaException."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "stored", "enable.auto.commit": False})
+    found: set[int] = set()
+    try:
+        for partition in range(PARTITIONS):
+            position = TopicPartition(topic, partition, 0)
+            _, end = consumer.get_watermark_offsets(position, timeout=READ_LIMIT_S)
+            consumer.assign([position])
+            while consumer.position([position])[0].offset < end:
+                message = consumer.poll(READ_LIMIT_S)
+                if message is None:
+                    raise TimeoutError(f"{topic}-{partition} could not be read within {READ_LIMIT_S:.0f} s")
+                if message.error() is not None:
+                    raise KafkaException(message.error())
+                found.add(int(message.value() or b""))
+    finally:
+        consumer.close()
+    return frozenset(found)
+
+
 def roll(contender: ClusterContender, names: list[str], home: Path, rounds: int, pause_s: float) -> str:
     """The table of one contender."""
     cluster = contender.service(os.sched_getaffinity(0), home)
@@ -114,7 +139,7 @@ def roll(contender: ClusterContender, names: list[str], home: Path, rounds: int,
     try:
         cluster.start()
         bootstrap = ",".join(cluster.addresses)
-        create_topics(bootstrap, [f"roll-{name}" for name in names], 6, {}, replicas=3)
+        create_topics(bootstrap, [f"roll-{name}" for name in names], PARTITIONS, {}, replicas=3)
         clients = [start(name, bootstrap, home) for name in names]
         wait_until_flowing(clients)
         time.sleep(pause_s)
@@ -126,7 +151,10 @@ def roll(contender: ClusterContender, names: list[str], home: Path, rounds: int,
             assert client.process.stdin is not None, "clients are stopped by the end of their input"
             client.process.stdin.close()
             client.process.stdin = None
-        return report.table([client.end() for client in clients])
+        found = [client.end() for client in clients]
+        for seen in found:
+            seen.stored = stored(bootstrap, f"roll-{seen.client}")
+        return report.table(found)
     finally:
         for client in clients:
             if client.process.poll() is None:

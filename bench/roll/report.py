@@ -1,4 +1,4 @@
-"""What the clients saw, from their events: a pure function of the lines they wrote. Used by `__main__`."""
+"""What the clients saw, from their events and from what their topics hold at the end. Used by `__main__`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 HEAD = (
-    "| client | acknowledged | lost | doubled | longest gap of acknowledging | longest gap of receiving | errors |\n"
-    "|---|---:|---:|---:|---:|---:|---|"
+    "| client | acknowledged | lost | not received | received twice | longest gap of acknowledging"
+    " | longest gap of receiving | errors |\n"
+    "|---|---:|---:|---:|---:|---:|---:|---|"
 )
 
 
@@ -22,11 +23,18 @@ class Seen:
     received: Counter[int] = field(default_factory=Counter)
     received_s: list[float] = field(default_factory=list)
     errors: Counter[str] = field(default_factory=Counter)
+    stored: frozenset[int] = frozenset()
+    """What the topic holds at the end, as another client reads it."""
 
     @property
     def lost(self) -> int:
-        """Acknowledged, and never received."""
-        return sum(number not in self.received for number in self.acknowledged)
+        """Records that were acknowledged and are not stored."""
+        return len(self.acknowledged.keys() - self.stored)
+
+    @property
+    def not_received(self) -> int:
+        """Records that were acknowledged and are stored, and that the client's own consumer did not return."""
+        return len((self.acknowledged.keys() & self.stored) - self.received.keys())
 
     @property
     def doubled(self) -> int:
@@ -36,7 +44,7 @@ class Seen:
         errors = ", ".join(f"{name} {count:,}" for name, count in sorted(self.errors.items())) or "none"
         gaps = longest_gap(self.acknowledged.values()), longest_gap(self.received_s)
         return (
-            f"| {self.client} | {len(self.acknowledged):,} | {self.lost:,} | {self.doubled:,}"
+            f"| {self.client} | {len(self.acknowledged):,} | {self.lost:,} | {self.not_received:,} | {self.doubled:,}"
             f" | {gaps[0]:.1f} s | {gaps[1]:.1f} s | {errors} |"
         )
 

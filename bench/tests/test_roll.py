@@ -17,15 +17,18 @@ LINES = [
 ]
 
 
-def test_what_was_acknowledged_and_not_received_is_lost_and_what_came_twice_is_doubled() -> None:
-    seen = read("a client", LINES)
-    assert (seen.lost, seen.doubled) == (1, 1)
+def test_records_are_lost_if_not_stored_and_otherwise_not_received_and_counted_if_they_come_twice() -> None:
+    seen = read("a client", [*LINES, "13.7 acknowledged 3"])
+    seen.stored = frozenset({0, 1, 2})
+    assert (seen.lost, seen.not_received, seen.doubled) == (1, 1, 1)
     assert seen.errors == {"NotLeaderForPartition": 1}
 
 
 def test_the_longest_gaps_stand_in_the_table() -> None:
-    row = table([read("a client", LINES)]).splitlines()[-1]
-    assert row == "| a client | 3 | 1 | 1 | 2.5 s | 3.0 s | NotLeaderForPartition 1 |"
+    seen = read("a client", LINES)
+    seen.stored = frozenset({0, 1, 2})
+    row = table([seen]).splitlines()[-1]
+    assert row == "| a client | 3 | 0 | 1 | 1 | 2.5 s | 3.0 s | NotLeaderForPartition 1 |"
     assert longest_gap([]) == 0
 
 
