@@ -67,7 +67,7 @@ class GroupAdminApi:
                 error_message=f"There is no group {group_id}." if missing else None,
                 group_id=group_id,
                 group_state=GroupState.DEAD.value,
-                authorized_operations=operations,
+                authorized_operations=OPERATIONS_NOT_ASKED if missing else operations,
             )
         return DescribedGroup(
             group_id=group_id,

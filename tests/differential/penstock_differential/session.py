@@ -12,7 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from penstock_differential import explain, peers
+from penstock_differential import expiring, explain, peers
 from penstock_differential.case import MAX_VERSION, Case, CaseEnded, Record
 from penstock_differential.families import FAMILIES, Family, everything
 from penstock_differential.passing import play_passing
@@ -21,6 +21,9 @@ from penstock_differential.sides import Side
 PROGRESS_S = 10.0
 MAX_FINDINGS = 400
 SHORT_SEED, SHORT_S = 4, 50.0
+EXPIRING_CASES = 24
+COMPLETE_PAIRS = 10_000
+"""Pairs from which on a known difference that did not occur is worth a line."""
 
 
 def arguments() -> argparse.Namespace:
@@ -29,6 +32,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--pairs", type=int, default=20_000, help="pairs of requests with one broker (default: 20000)")
     parser.add_argument("--cluster-pairs", type=int, default=1500, help="pairs with three brokers (default: 1500)")
     parser.add_argument("--seconds", type=float, default=7200, help="most time for either part (default: 7200)")
+    parser.add_argument("--expiring", action="store_true", help="play the cases about what expires, as a full run does")
     parser.add_argument("--short", action="store_true", help="at most a minute with one broker, with a fixed seed")
     parser.add_argument("--seed", type=int, help="repeat a run with this seed (default: a random one)")
     parser.add_argument("--case", type=int, help="play only the case with this number")
@@ -89,6 +93,27 @@ def play(pair: peers.ServicePair, record: Record, options: argparse.Namespace, p
             side.close()
 
 
+def play_expiring(pair: peers.ServicePair, record: Record, options: argparse.Namespace) -> None:
+    """Play the cases about what expires, on services that expire it soon."""
+    sides = (Side("penstock", pair.penstock), Side("kafka", pair.kafka))
+    try:
+        for side in sides:
+            side.warm_up()
+        for number in range(EXPIRING_CASES):
+            rng = random.Random(f"{options.seed}:expiring:{number}")
+            run = expiring.CASES[number % len(expiring.CASES)]
+            label = f"--seed {options.seed} --expiring, number {number} ({run.__name__})"
+            case = Case(label, f"e{options.seed % 10000}x{number}", rng, sides, record)
+            record.cases[run.__name__] += 1
+            try:
+                run(case)
+            except CaseEnded:
+                record.ended[run.__name__] += 1
+    finally:
+        for side in sides:
+            side.close()
+
+
 def summarise(record: Record, options: argparse.Namespace) -> int:
     """Print findings and known differences that did not occur; the exit code."""
     groups: dict[tuple[str, str], list[str]] = {}
@@ -101,7 +126,9 @@ def summarise(record: Record, options: argparse.Namespace) -> int:
     for (api, shown), where in sorted(groups.items(), key=lambda item: -len(item[1])):
         print(f"UNEXPLAINED {api} {shown} ({len(where)} times), first:\n  {where[0][:1500]}")
     unused = [one for one in record.known if id(one) not in record.occurred]
-    complete = not (options.short or options.case is not None or options.api or options.family)
+    complete = not (
+        options.short or options.pairs < COMPLETE_PAIRS or options.case is not None or options.api or options.family
+    )
     for one in unused if complete else []:
         print(f"did not occur: {one.api} {one.versions_text()} {one.field}: {one.reason.strip()[:100]}")
     print("cases: " + ", ".join(f"{name} {n} ({record.ended[name]} ended early)" for name, n in record.cases.items()))
@@ -131,9 +158,13 @@ def main() -> int:
         if options.penstock and options.kafka:
             given = [peers.GivenService(addresses.split(",")) for addresses in (options.penstock, options.kafka)]
             play(peers.ServicePair(*given), record, options, options.pairs, cluster=False)
-        elif options.pairs:
+            options.expiring, options.pairs, options.cluster_pairs = False, 0, 0
+        if options.pairs:
             with peers.started(Path(work)) as pair:
                 play(pair, record, options, options.pairs, cluster=False)
+        if options.expiring or (options.pairs and not options.short and options.case is None):
+            with peers.started(Path(work), expiring=True) as pair:
+                play_expiring(pair, record, options)
         if options.cluster_pairs:
             with peers.started(Path(work), brokers=3) as pair:
                 play(pair, record, options, options.cluster_pairs, cluster=True)

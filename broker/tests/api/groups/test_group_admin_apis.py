@@ -36,6 +36,7 @@ async def test_groups_are_described_in_every_version(broker, version):
     assert found.authorized_operations == (0b110101001000 if version >= 3 else -(1 << 31))
     assert (missing.group_state, missing.members) == ("Dead", [])
     assert missing.error_code == (E.GROUP_ID_NOT_FOUND if version >= 6 else 0)
+    assert missing.authorized_operations == (found.authorized_operations if version < 6 else -(1 << 31))
 
 
 async def test_members_keep_their_assignment_in_a_description_while_the_group_rebalances(broker):

@@ -197,14 +197,15 @@ def fetch_sessions(case: Case) -> None:
     produce(case, name, BatchSpec(records(5)), 0)
     version = case.version("Fetch", 7)
     tree = {**fetch_tree(name), "session_epoch": 0}
-    case.ask("Fetch", tree, version, learn={"session": "session_id"}, channel="session")
+    route = Route("leader", name, 0)
+    case.ask("Fetch", tree, version, learn={"session": "session_id"}, channel="session", route=route)
     epoch = 1
     for _ in range(STEPS):
         session = {"session_id": Ref("session"), "session_epoch": epoch}
         kind = case.rng.choice(["same", "add", "forget", "wrong-epoch", "wrong-id", "produce", "close"])
         tree = {**fetch_tree(name), **session, "topics": []}
         if kind == "add":
-            tree["topics"] = fetch_tree(name, case.rng.randrange(4))["topics"]
+            tree["topics"] = fetch_tree(name, case.rng.choice([0, 3]))["topics"]
         elif kind == "forget":
             gone = [case.rng.randrange(4)]
             tree["forgotten_topics_data"] = [{"topic": name, "topic_id": topic_id(name), "partitions": gone}]
@@ -217,7 +218,7 @@ def fetch_sessions(case: Case) -> None:
             continue
         elif kind == "close":
             tree["session_epoch"] = -1
-        answer = case.ask("Fetch", tree, version, channel="session", retry=False)
+        answer = case.ask("Fetch", tree, version, channel="session", route=route, retry=False)
         if kind == "close" or session_is_empty(tree):
             break
         if answer["error_code"] == 0 and kind != "wrong-epoch":
