@@ -207,7 +207,11 @@ def _compare_arrays(path: str, element: str, ours: list[Any], theirs: list[Any])
 
 
 def _key(part: Tree) -> str:
-    names = [name for name in KEYS if name in part and not (name == "base_offset" and "index" in part)]
+    has_name = bool(part.get("name") or part.get("topic"))
+    without = {"topic_id"} if has_name else set()
+    if "index" in part:
+        without.add("base_offset")
+    names = [name for name in KEYS if name in part and name not in without]
     return ",".join(f"{name}={part[name]}" for name in names)
 
 

@@ -24,6 +24,7 @@ def wait_until_expired(case: Case, id_: str) -> None:
             if tree is not None and tree["transaction_states"][0]["error_code"] == UNKNOWN_TRANSACTIONAL_ID:
                 break
             if time.monotonic() > deadline:
+                print(f"{case.label}: {side.label} still knows transactional id {id_}", flush=True)
                 raise CaseEnded
             time.sleep(POLL_S)
 
@@ -38,6 +39,7 @@ def wait_until_forgotten(case: Case, name: str) -> None:
             if tree is not None and not tree["topics"][0]["partitions"][0]["active_producers"]:
                 break
             if time.monotonic() > deadline:
+                print(f"{case.label}: {side.label} still knows the producer of {name}", flush=True)
                 raise CaseEnded
             time.sleep(POLL_S)
 

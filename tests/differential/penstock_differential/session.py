@@ -21,7 +21,7 @@ from penstock_differential.sides import Side
 PROGRESS_S = 10.0
 MAX_FINDINGS = 400
 SHORT_SEED, SHORT_S = 4, 50.0
-EXPIRING_CASES = 24
+EXPIRING_CASES = 10
 COMPLETE_PAIRS = 10_000
 """Pairs from which on a known difference that did not occur is worth a line."""
 

@@ -100,8 +100,10 @@ def joins(case: Case) -> None:
     for _ in range(STEPS):
         version = case.version("JoinGroup")
         member = case.rng.choice([Ref("m"), "", "unknown"]) if exists else case.rng.choice(["", "unknown"])
+        if exists and not member:
+            version = case.version("JoinGroup", 4)  # earlier versions wait for the member that is there
         tree = join_tree(group, member)
-        if case.rng.random() < 0.3:
+        if case.rng.random() < 0.3 and (member or not exists):
             tree["group_instance_id"] = "i1"
         case.ask("JoinGroup", case.mutate("JoinGroup", version, tree, keep={"rebalance_timeout_ms"}), version)
         if member != Ref("m"):
