@@ -174,7 +174,7 @@ class TestJava:
 class TestContinuousIntegration:
     tools = tuple("bash cat cut dirname env grep make mktemp nice rm sh sleep tail timeout".split())
     java = ("javac", "mvn")
-    steps = ("setup", "lint", "test", "demo", "java", "simulate")
+    steps = ("setup", "lint", "test", "demo", "java", "differential", "simulate")
     further = ("chaos", "e2e")
     summary = "=== 3 passed in 0.10s ==="
 
@@ -204,17 +204,18 @@ class TestContinuousIntegration:
         assert result.stdout.splitlines()[-1] == self.summary
         assert result.stdout.count(self.summary) == len(self.steps) + 1, "what each step prints is shown"
 
-    @pytest.mark.parametrize("step", ["lint", "test", "demo", "simulate", "java"])
+    @pytest.mark.parametrize("step", ["lint", "test", "demo", "simulate", "java", "differential"])
     def test_one_failed_step_fails_it_and_the_others_still_run(self, tmp_path: Path, step: str) -> None:
         result = self.ci(tmp_path, failing=step)
         assert result.returncode == 1
         assert f"FAILED  make {step}" in result.stdout
-        assert result.stdout.count("ok      make ") == 5
+        assert result.stdout.count("ok      make ") == 6
 
     def test_without_a_jdk_the_java_client_is_left_out_and_said_so(self, tmp_path: Path) -> None:
         result = self.ci(tmp_path, has_java=False)
         assert result.returncode == 0, result.stdout
         assert "left    make java" in result.stdout
+        assert "left    make differential" in result.stdout
 
     def test_a_short_run_breaks_no_clusters(self, tmp_path: Path) -> None:
         environment = self.prepared(tmp_path, {}) | {"SHORT": "1"}
@@ -274,7 +275,7 @@ class TestContinuousIntegration:
         result = run("bash", tmp_path / ".ci" / "run", env=environment, timeout=60)
         assert result.returncode == 1
         assert "FAILED  make simulate" in result.stdout
-        assert result.stdout.count("ok      make ") == 5
+        assert result.stdout.count("ok      make ") == 6
 
     def test_what_the_steps_start_can_be_interrupted(self, tmp_path: Path) -> None:
         """A shell without job control has what it starts beside itself ignore SIGINT, which tests send to brokers."""
