@@ -174,7 +174,7 @@ class TestJava:
 class TestContinuousIntegration:
     tools = tuple("bash cat cut dirname env grep make mktemp nice rm sh sleep tail timeout".split())
     java = ("javac", "mvn")
-    steps = ("setup", "lint", "test", "demo", "java", "differential", "simulate")
+    steps = ("setup", "lint", "test", "demo", "java", "differential", "frameworks", "simulate")
     further = ("chaos", "e2e")
     summary = "=== 3 passed in 0.10s ==="
 
@@ -204,12 +204,12 @@ class TestContinuousIntegration:
         assert result.stdout.splitlines()[-1] == self.summary
         assert result.stdout.count(self.summary) == len(self.steps) + 1, "what each step prints is shown"
 
-    @pytest.mark.parametrize("step", ["lint", "test", "demo", "simulate", "java", "differential"])
+    @pytest.mark.parametrize("step", ["lint", "test", "demo", "simulate", "java", "differential", "frameworks"])
     def test_one_failed_step_fails_it_and_the_others_still_run(self, tmp_path: Path, step: str) -> None:
         result = self.ci(tmp_path, failing=step)
         assert result.returncode == 1
         assert f"FAILED  make {step}" in result.stdout
-        assert result.stdout.count("ok      make ") == 6
+        assert result.stdout.count("ok      make ") == 7
 
     def test_without_a_jdk_the_java_client_is_left_out_and_said_so(self, tmp_path: Path) -> None:
         result = self.ci(tmp_path, has_java=False)
@@ -275,13 +275,13 @@ class TestContinuousIntegration:
         result = run("bash", tmp_path / ".ci" / "run", env=environment, timeout=60)
         assert result.returncode == 1
         assert "FAILED  make simulate" in result.stdout
-        assert result.stdout.count("ok      make ") == 6
+        assert result.stdout.count("ok      make ") == 7
 
     def test_what_the_steps_start_can_be_interrupted(self, tmp_path: Path) -> None:
         """A shell without job control has what it starts beside itself ignore SIGINT, which tests send to brokers."""
         recipe = "trap 'exit 0' INT; kill -INT $$$$; exit 1"
         result = run("bash", tmp_path / ".ci" / "run", env=self.prepared(tmp_path, dict.fromkeys(self.steps, recipe)))
-        assert result.stdout.count("ok      make ") == 7, result.stdout
+        assert result.stdout.count("ok      make ") == 8, result.stdout
 
     @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
     def test_an_interrupted_run_leaves_nothing_behind(self, tmp_path: Path, number: signal.Signals) -> None:

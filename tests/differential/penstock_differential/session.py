@@ -20,7 +20,7 @@ from penstock_differential.sides import Side
 
 PROGRESS_S = 10.0
 MAX_FINDINGS = 400
-SHORT_SEED, SHORT_S = 4, 50.0
+SHORT_SEED, SHORT_CASES = 4, 150
 EXPIRING_CASES = 10
 COMPLETE_PAIRS = 10_000
 """Pairs from which on a known difference that did not occur is worth a line."""
@@ -33,7 +33,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--cluster-pairs", type=int, default=1500, help="pairs with three brokers (default: 1500)")
     parser.add_argument("--seconds", type=float, default=7200, help="most time for either part (default: 7200)")
     parser.add_argument("--expiring", action="store_true", help="play the cases about what expires, as a full run does")
-    parser.add_argument("--short", action="store_true", help="at most a minute with one broker, with a fixed seed")
+    parser.add_argument("--cases", type=int, help="end after this many cases with one broker (default: no limit)")
+    parser.add_argument("--short", action="store_true", help=f"{SHORT_CASES} cases with one broker and a fixed seed")
     parser.add_argument("--seed", type=int, help="repeat a run with this seed (default: a random one)")
     parser.add_argument("--case", type=int, help="play only the case with this number")
     parser.add_argument("--api", action="append", default=[], help="only families about this API; may be repeated")
@@ -85,9 +86,10 @@ def play(pair: peers.ServicePair, record: Record, options: argparse.Namespace, p
             if time.monotonic() - shown_s > PROGRESS_S:
                 shown_s = time.monotonic()
                 print(f"{record.coverage.total:,} pairs, {len(record.findings)} unexplained", flush=True)
-            if options.case is not None or time.monotonic() - started_s > options.seconds:
-                break
             number += 1
+            is_last = options.case is not None or (not cluster and number == options.cases)
+            if is_last or time.monotonic() - started_s > options.seconds:
+                break
     finally:
         for side in sides:
             side.close()
@@ -127,7 +129,7 @@ def summarise(record: Record, options: argparse.Namespace) -> int:
         print(f"UNEXPLAINED {api} {shown} ({len(where)} times), first:\n  {where[0][:1500]}")
     unused = [one for one in record.known if id(one) not in record.occurred]
     complete = not (
-        options.short or options.pairs < COMPLETE_PAIRS or options.case is not None or options.api or options.family
+        options.cases or options.pairs < COMPLETE_PAIRS or options.case is not None or options.api or options.family
     )
     for one in unused if complete else []:
         print(f"did not occur: {one.api} {one.versions_text()} {one.field}: {one.reason.strip()[:100]}")
@@ -148,7 +150,7 @@ def main() -> int:
     """Run what the command line asks for."""
     options = arguments()
     if options.short:
-        options.seed, options.pairs, options.cluster_pairs, options.seconds = SHORT_SEED, 5000, 0, SHORT_S
+        options.seed, options.cases, options.cluster_pairs = SHORT_SEED, SHORT_CASES, 0
     if options.seed is None:
         options.seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {options.seed}", flush=True)
