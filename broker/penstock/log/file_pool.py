@@ -78,7 +78,7 @@ class FilePool:
     def evict(self) -> None:
         """Closes files that were not used lately, looking at a few: the next call goes on where this one ends."""
         queue = self.queue
-        for _ in range(min(LOOK_AT, len(queue))):
+        for _ in range(LOOK_AT if queue else 0):  # one that is looked at twice has had its second chance
             pooled = next(iter(queue))
             if pooled.file is not None and (pooled.touched or pooled.pins or pooled.unsynced):
                 pooled.touched = False

@@ -351,9 +351,9 @@ async def test_a_fault_in_one_request_ends_its_connection_alone(wire: Wire, monk
 
 
 def failing(append: object, of: Leader) -> object:
-    def fail(self: Leader, *arguments: object) -> object:
+    def fail(self: Leader, *arguments: object, **named: object) -> object:
         if self is of:
             raise RuntimeError("planted")
-        return append(self, *arguments)  # type: ignore[operator]
+        return append(self, *arguments, **named)  # type: ignore[operator]
 
     return fail

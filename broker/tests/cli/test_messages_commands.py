@@ -300,7 +300,7 @@ def test_a_member_has_not_finished_while_its_group_is_divided_anew(bootstrap: st
             while reader.assignment:
                 await reader.getmany(timeout_ms=50)
             # The one that asks for nothing has not rejoined, so that nobody is told anything.
-            assert not await Writing(reader, Options([], "readers", None, False, False, None, False)).finished()
+            assert not await Writing(reader, Options([], "readers", None, False, False, False, None, False)).finished()
             joining.cancel()
             await asyncio.gather(joining, return_exceptions=True)
 

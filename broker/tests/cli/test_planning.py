@@ -5,6 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 import pytest
+import typer
 
 from penstock.cli.cluster import factor_of
 from penstock.cli.common import CommandError, ExitCode
@@ -108,7 +109,7 @@ def test_a_replication_factor_for_which_there_are_too_few_brokers_is_refused_by_
 
 @pytest.mark.parametrize("text", ["orders", "=3", "orders=", "orders=0", "orders=x", "orders=1001"])
 def test_a_replication_factor_is_a_topic_and_a_number(text: str) -> None:
-    with pytest.raises(CommandError, match="such as orders=3"):
+    with pytest.raises(typer.BadParameter, match="such as orders=3"):
         factor_of(text)
     assert factor_of("a=b=3") == ("a=b", 3)
 
