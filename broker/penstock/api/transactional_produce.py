@@ -73,8 +73,9 @@ class DeferredBatch:
         self.callback = callback
 
     def complete(self, done: Appended) -> None:
-        assert self.callback is not None, "a deferred batch belongs to a request that waits"
-        self.callback(done)
+        callback, self.callback = self.callback, None  # the request refers to the batch: no cycle stays behind
+        assert callback is not None, "a deferred batch belongs to a request that waits"
+        callback(done)
 
     def attempt(self, before: DeferredAppend | None) -> Appended | asyncio.Future[Verified]:
         """Append the batch if its verification still holds. A batch behind one that was refused shares its answer."""
