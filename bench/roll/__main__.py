@@ -120,13 +120,15 @@ def stored(bootstrap: str, topic: str) -> frozenset[int]:
             position = TopicPartition(topic, partition, 0)
             _, end = consumer.get_watermark_offsets(position, timeout=READ_LIMIT_S)
             consumer.assign([position])
-            while consumer.position([position])[0].offset < end:
+            offset = 0
+            while offset < end:
                 message = consumer.poll(READ_LIMIT_S)
                 if message is None:
                     raise TimeoutError(f"{topic}-{partition} could not be read within {READ_LIMIT_S:.0f} s")
                 if message.error() is not None:
                     raise KafkaException(message.error())
                 found.add(int(message.value() or b""))
+                offset = message.offset() + 1
     finally:
         consumer.close()
     return frozenset(found)
