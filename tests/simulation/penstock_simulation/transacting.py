@@ -86,6 +86,12 @@ async def transact(plan: Plan, name: str, number: int, partitions: int, clock: C
     plan.finished.add(name)
 
 
+def retrieve(answer: asyncio.Future[ProduceResponse]) -> None:
+    """Marks an error as seen."""
+    if not answer.cancelled():
+        answer.exception()
+
+
 class Batch(NamedTuple):
     """One batch, as often as it is sent."""
 
@@ -229,9 +235,11 @@ class Life:
         between_s = self.rng.choice(BETWEEN_S)
         answers = []
         for batch in batches:
-            answers.append(
-                connection.send(batch.request, ProduceResponse, max_version=OLDEST_OF_CLIENTS[ProduceRequest.KEY])
-            )
+            newest = OLDEST_OF_CLIENTS[ProduceRequest.KEY]
+            answer = asyncio.ensure_future(connection.send(batch.request, ProduceResponse, max_version=newest))
+            # If the connection is lost before the last batch is sent, no one awaits the answers to those before it.
+            answer.add_done_callback(retrieve)
+            answers.append(answer)
             if self.rng.random() < 0.8:
                 await asyncio.sleep(self.rng.expovariate(1 / between_s))
         left: list[Batch] = []
