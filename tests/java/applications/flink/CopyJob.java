@@ -15,14 +15,14 @@ import org.apache.flink.connector.kafka.source.enumerator.initializer.OffsetsIni
 import org.apache.flink.streaming.api.environment.StreamExecutionEnvironment;
 
 /**
- * Copies what a topic holds to another one, exactly once, and ends.
+ * Copies a topic to another one, exactly once, until it is stopped.
  *
  * <p>Arguments: bootstrap servers, source topic, target topic, checkpoint folder, transaction naming strategy, and
  * optionally the checkpoint to restore.
  */
 public final class CopyJob {
     private static final int PARALLELISM = 2;
-    private static final long PAUSE_MS = 1;
+    private static final long PAUSE_MS = 4;
 
     private CopyJob() {}
 
@@ -44,7 +44,6 @@ public final class CopyJob {
                 .setTopics(args[1])
                 .setGroupId("copy-job")
                 .setStartingOffsets(OffsetsInitializer.earliest())
-                .setBounded(OffsetsInitializer.latest())
                 .setValueOnlyDeserializer(new SimpleStringSchema())
                 .build();
         KafkaSink<String> sink = KafkaSink.<String>builder()
@@ -68,6 +67,5 @@ public final class CopyJob {
                 })
                 .sinkTo(sink);
         job.execute("copy");
-        System.out.println("finished");
     }
 }
