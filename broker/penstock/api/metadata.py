@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Iterable
 from uuid import UUID
 
+from penstock.api.brokers_seen import BrokersSeen
 from penstock.api.routes import RequestContext, Route
 from penstock.config.broker import BrokerConfig
 from penstock.config.internal_topics import INTERNAL_TOPICS
@@ -43,6 +44,7 @@ class MetadataApi:
         self._parts: dict[UUID, MetadataResponseTopic] = {}
         self._all: list[MetadataResponseTopic] | None = None
         self._brokers = view.brokers
+        self._seen = BrokersSeen(view)
         view.subscribe(self._on_changes)
 
     def routes(self) -> list[Route]:
@@ -154,7 +156,7 @@ class MetadataApi:
         view = self.view
         if request.include_topic_authorized_operations:
             topics = [with_operations(topic) for topic in topics]
-        brokers = brokers_by(context.peer.listener, view.brokers.values())
+        brokers = brokers_by(context.peer.listener, self._seen)
         response = MetadataResponse(
             brokers=brokers, cluster_id=view.cluster_id, controller_id=self._controller(brokers), topics=topics
         )

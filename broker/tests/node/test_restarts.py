@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
-from cluster_processes import Cluster, in_sync
+from cluster_processes import Cluster
 from node_kit import Client
 
-from penstock.client import Admin, NewTopic
 from penstock.state import keys
 from penstock.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from penstock.wire.messages.metadata import MetadataRequest, MetadataResponse
@@ -112,22 +111,3 @@ def restart_observed(cluster: Cluster) -> None:
     assert all(len(brokers) <= 2 for brokers in moves.values()), "a coordinator moves once at most"
     assert all(brokers[-1] != 1 for brokers in moves.values()), "those that moved away do not come back at once"
     assert any(len(brokers) == 2 for brokers in moves.values())
-
-
-async def test_a_killed_broker_is_named_no_longer_than_it_is_registered(cluster: Cluster) -> None:
-    async with Admin(cluster.bootstrap) as admin:
-        await admin.create_topics([NewTopic("t", 3)])
-        await in_sync(admin, "t", 1, 2, 3)
-    await asyncio.to_thread(kill_observed, cluster)
-
-
-def kill_observed(cluster: Cluster) -> None:
-    with Client(cluster.brokers[2].port) as survivor:
-        cluster.brokers[1].kill()
-        while True:
-            about = survivor.ask(MetadataRequest(topics=None), MetadataResponse, 8)
-            partitions = [p for topic in about.topics for p in topic.partitions]
-            if all(1 in p.offline_replicas for p in partitions if 1 in p.replica_nodes):
-                break
-        assert {broker.node_id for broker in about.brokers} == {2, 3}
-        until(lambda: 1 not in named(survivor))
