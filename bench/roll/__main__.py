@@ -128,7 +128,7 @@ def stored(bootstrap: str, topic: str) -> frozenset[int]:
                 if message.error() is not None:
                     raise KafkaException(message.error())
                 found.add(int(message.value() or b""))
-                offset = message.offset() + 1
+                offset = (message.offset() or 0) + 1
     finally:
         consumer.close()
     return frozenset(found)
