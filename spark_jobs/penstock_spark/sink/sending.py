@@ -408,7 +408,7 @@ def cure(code: ErrorCode, batch: Pending, transactional: bool) -> str:
         return f": a batch of {len(batch.data)} bytes; lower 'kafka.batch.size' or raise max.message.bytes"
     if code == ErrorCode.INVALID_TIMESTAMP:
         return (
-            ": column 'timestamp' has a time before 1970, or one further from the broker's clock than the topic's "
+            ": column 'timestamp' has a time further from the broker's clock than the topic's "
             "message.timestamp.before.max.ms and message.timestamp.after.max.ms allow; null is the time of writing"
         )
     if transactional and code in FENCED:

@@ -74,15 +74,14 @@ def test_a_row_larger_than_the_topic_allows_is_not_told_to_lower_the_size_of_bat
         task.write(iter([rows]))
 
 
-@pytest.mark.parametrize("time_us", [-(10**9), 10**18])
 def test_a_time_that_a_broker_refuses_names_the_column_and_the_settings(
-    penstock: Broker, topic: Callable[..., str], time_us: int
+    penstock: Broker, topic: Callable[..., str]
 ) -> None:
     name = topic(1)
     options = SinkOptions.parse({"kafka.bootstrap.servers": penstock.bootstrap, "topic": name})
     columns = columns_of(schema("value binary, timestamp timestamp"), name)
-    rows = pa.record_batch({"value": pa.array([b"1"]), "timestamp": pa.array([time_us], pa.timestamp("us", tz="UTC"))})
-    says = r"column 'timestamp' .* before 1970.*message\.timestamp\.after\.max\.ms"
+    rows = pa.record_batch({"value": pa.array([b"1"]), "timestamp": pa.array([10**18], pa.timestamp("us", tz="UTC"))})
+    says = r"column 'timestamp' .*message\.timestamp\.after\.max\.ms"
     with TaskWriter(options, columns, TaskPlace(0, 0)) as task, pytest.raises(PenstockSparkError, match=says):
         task.write(iter([rows]))
 

@@ -65,6 +65,8 @@ class Process:
         self.is_preempted = False
         """Whether it is in a turn, or others have its processor: what becomes ready meanwhile runs in the next turn."""
         self.ready: deque[Handle] = deque()
+        self.busy_turns = 0
+        """Turns since the process last had nothing to do."""
         self.fuse = -1
         """When the process has run so many callbacks more, `on_fuse` is called; -1 for never."""
         self.on_fuse: Callable[[], object] = self.kill

@@ -27,8 +27,9 @@ PREEMPTED = 0.25
 """How often a process that has something ready does not run at once, and:"""
 PREEMPTED_S = 0.000_5
 """The mean of how long that takes."""
-MAX_TURNS_PER_INSTANT = 20_000
-"""A process that runs so many turns while time hardly moves on waits for something that cannot happen."""
+MAX_BUSY_TURNS = 20_000
+"""A process that runs so many turns while time hardly moves on, or without ever having nothing to do, waits for
+something that cannot happen. Time moves on while a process is preempted."""
 
 
 class Livelock(Exception):
@@ -111,7 +112,7 @@ class World:
         while not until():
             if self.runnable:
                 turns += 1
-                if turns > MAX_TURNS_PER_INSTANT:
+                if turns > MAX_BUSY_TURNS:
                     raise Livelock(f"time stands still at {self.now:.6f} in {self.runnable[0].name}")
                 self._turn()
             elif not self._events:
@@ -140,7 +141,12 @@ class World:
         finally:
             events._set_running_loop(None)
         self.current, last.is_preempted = None, False
-        if last.ready:
+        if not last.ready:
+            last.busy_turns = 0
+        else:
+            last.busy_turns += 1
+            if last.busy_turns > MAX_BUSY_TURNS:
+                raise Livelock(f"{last.name} has not been idle for {last.busy_turns} turns at {self.now:.6f}")
             if self._scheduling.random() < PREEMPTED:
                 last.preempt(self._scheduling.expovariate(1 / PREEMPTED_S))
             else:
