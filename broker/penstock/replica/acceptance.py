@@ -5,11 +5,23 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from penstock.config.values import TopicConfig
+from penstock.replica.producer_state import Verdict
 from penstock.wire.batch import BatchHeader
 from penstock.wire.errors import ErrorCode
 from penstock.wire.produce_frame import RecordError
 
 NO_TIMESTAMP = -1
+SEQUENCE_ERRORS = {
+    Verdict.OUT_OF_ORDER: (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "a batch before this one is missing"),
+    Verdict.FENCED: (
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        "the producer's epoch is not its latest: another instance has been initialized, or its transaction timed out",
+    ),
+    Verdict.OLD_DUPLICATE: (ErrorCode.DUPLICATE_SEQUENCE_NUMBER, "the batch was written long ago"),
+    Verdict.WRONG_STATE: (ErrorCode.INVALID_TXN_STATE, "the producer's open transaction is not that of the batch"),
+    Verdict.UNVERIFIED: (ErrorCode.INVALID_TXN_STATE, "the partition is not part of a transaction of this producer"),
+}
+"""Error code and message for each refused outcome of the check of a producer's sequence."""
 
 
 class Appended(NamedTuple):

@@ -15,7 +15,7 @@ from penstock.config.internal_topics import INTERNAL_TOPICS
 from penstock.config.values import TopicConfig
 from penstock.log.partition_log import PartitionLog
 from penstock.log.types import LogDirFailed, LogFull
-from penstock.replica.acceptance import Appended, explain, has_times_in_bounds
+from penstock.replica.acceptance import SEQUENCE_ERRORS, Appended, explain, has_times_in_bounds
 from penstock.replica.deletions import Deletion, Deletions
 from penstock.replica.held_up import HeldUp
 from penstock.replica.inspection import Inspection, check_times, inspect_fully
@@ -39,8 +39,7 @@ class Tail(Protocol):
     """A follower's place in a partition, which is told when there is something to fetch."""
 
     def on_news(self, urgent: bool) -> None:
-        """Records came, the role has ended, or somebody waits until records are deleted; where not `urgent`, only the
-        high watermark or the log's start has moved."""
+        """Not `urgent`: only the high watermark or the log start has moved. Else a fetch shall be answered at once."""
 
 
 class LeaderHost(Protocol):
@@ -65,16 +64,6 @@ class LeaderHost(Protocol):
 
 new = tuple.__new__
 """What `Appended` does, but for a call in Python."""
-VERDICTS = {
-    Verdict.OUT_OF_ORDER: (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "a batch before this one is missing"),
-    Verdict.FENCED: (
-        ErrorCode.INVALID_PRODUCER_EPOCH,
-        "the producer's epoch is not its latest: another instance has been initialized, or its transaction timed out",
-    ),
-    Verdict.OLD_DUPLICATE: (ErrorCode.DUPLICATE_SEQUENCE_NUMBER, "the batch was written long ago"),
-    Verdict.WRONG_STATE: (ErrorCode.INVALID_TXN_STATE, "the producer's open transaction is not that of the batch"),
-    Verdict.UNVERIFIED: (ErrorCode.INVALID_TXN_STATE, "the partition is not part of a transaction of this producer"),
-}
 
 
 class Leader(Partition):
@@ -167,7 +156,7 @@ class Leader(Partition):
                     self.acknowledge(original.last_offset + 1)
                 return self.repeated(original)
             if verdict is not Verdict.APPEND:
-                code, message = VERDICTS[verdict]
+                code, message = SEQUENCE_ERRORS[verdict]
                 if verdict is Verdict.OUT_OF_ORDER:
                     code = self.held_up.code_for(header.producer_id, self.clock.boot_ms()) or code
                 return Appended(code, message=message)
@@ -481,8 +470,6 @@ class Leader(Partition):
     def settle_deletions(self) -> None:
         if self.deletions:
             self.deletions.settle(self.low_watermark)
-
-    # What happens around it
 
     def on_flushed(self, log: PartitionLog) -> None:
         assert log is self.log

@@ -24,8 +24,12 @@ MAX_STEPS = 16
 """Batches with at most as many records have all lengths followed."""
 TAIL_BYTES = 4 * 1024
 """The part of a batch in which the last record is searched for first."""
-MAX_CANDIDATES = 32
+MAX_CANDIDATES = 64
 """Places that look like the last record's offset and are tried before the whole batch is walked."""
+MAX_GROWN_BYTES = 4
+"""By how many bytes the last record of a batch of equal records may be longer than the first."""
+DENSE_BYTES = 512
+"""Batches with fewer bytes a record are copied before they are walked: an index into `bytes` is cheaper."""
 SMALLEST_LENGTH = (SMALLEST_RECORD - 1) << 1
 """The length of the smallest record as it is written."""
 MAX_VARINT_BYTES = 10
@@ -52,13 +56,25 @@ def check_ends(data: Buffer, count: int, last_offset_delta: int) -> None:
         return
     first = parse(data, 0, size, 0)
     check_delta(first, 0, last_offset_delta)
-    last_start = find_last(data, count, first.end) if count > MAX_STEPS else None
-    if last_start is None:
-        last_start = walk_lengths(data if count <= MAX_STEPS else bytes(data), count)
-    last = parse(data, last_start, size, count - 1)
+    if count > MAX_STEPS and ends_with(data, find_last(data, count, first.end), last_offset_delta):
+        return
+    is_dense = count > MAX_STEPS and size < count * DENSE_BYTES
+    last = parse(data, walk_lengths(bytes(data) if is_dense else data, count), size, count - 1)
     if last.end != size:
         raise MalformedMessage(f"{size - last.end} bytes follow the last record")
     check_last(last, last_offset_delta)
+
+
+def ends_with(data: Buffer, start: int | None, last_offset_delta: int) -> bool:
+    """Whether a record with the batch's last offset begins at `start` and ends where `data` ends."""
+    if start is None:
+        return False
+    size = len(data)
+    try:
+        last = parse_record(data, start, size)
+    except (IndexError, MalformedMessage):
+        return False  # the bytes of a value may look like a record: the walk decides
+    return last.end == size and last.offset_delta == last_offset_delta
 
 
 def parse_records(data: Buffer, count: int, last_offset_delta: int) -> Iterator[RecordShape]:
@@ -220,25 +236,41 @@ def skip_length(data: Buffer, at: int, index: int) -> int:
 
 
 def find_last(data: Buffer, count: int, first_size: int) -> int | None:
-    """Where the record with the offset `count` - 1 begins that ends where `data` ends; None where none is found soon.
+    """Return where the record with the offset `count` - 1 begins that ends where `data` ends; None if not found soon.
 
-    Searches backwards for the bytes of that offset, and takes the place for which the length in front of it fits.
+    Most batches hold records of one size, so the search begins where such a record would begin. The second attempt
+    searches backwards for the bytes of the offset, and accepts a place if the length in front of it fits.
     """
     size = len(data)
-    window = min(size, max(TAIL_BYTES, 4 * first_size))
-    tail = bytes(data[size - window :])
     pattern = bytearray()
     write_varlong(pattern, count - 1)
+    likely = size - first_size - len(pattern) + 1
+    for start in range(likely, max(likely - MAX_GROWN_BYTES, 0), -1):
+        if record_end(data, start) == size:
+            return start
+    window = min(size, max(TAIL_BYTES, 4 * first_size))
+    tail = bytes(data[size - window :])
     end = window
     for _ in range(MAX_CANDIDATES):
         at = tail.rfind(pattern, 0, end)
-        if at < 0:
+        if at < 3:
             return None
-        start = record_start(tail, at, window)
-        if start is not None:
-            return size - window + start
+        # The attributes are 0 and stand two bytes in front, or further where the timestamp has more bytes.
+        if not tail[at - 2] or tail[at - 2] >= 0x80:
+            found = record_start(tail, at, window)
+            if found is not None:
+                return size - window + found
         end = at + len(pattern) - 1
     return None
+
+
+def record_end(data: Buffer, start: int) -> int:
+    """Return the end of a record that begins at `start`, as its length gives it; -1 if no length stands there."""
+    try:
+        length, behind = read_varlong(data, start)
+    except (IndexError, MalformedMessage):
+        return -1
+    return behind + length
 
 
 def record_start(data: bytes, offset_at: int, end: int) -> int | None:

@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from penstock.wire import record_check
 from penstock.wire.record import Record
 from penstock.wire.record_check import MAX_PARSED, MAX_STEPS, check_ends, find_last, parse_records
 from penstock.wire.records import build_batch
@@ -122,3 +123,31 @@ def test_the_last_record_is_found_from_behind_whatever_its_value_looks_like() ->
     decoy = build_batch([Record(499, value=b"\xe6\x07" * 200)], base_offset=0)[61:]
     data = records(499, 10) + decoy
     check_ends(data, 500, 499)
+
+
+@pytest.mark.parametrize("byte", [0x00, 0x76, 0x80, 0xFF])
+@pytest.mark.parametrize("count", [60, 64, 65, 5_000])
+def test_records_of_one_size_need_no_walk_whatever_their_bytes(
+    monkeypatch: pytest.MonkeyPatch, count: int, byte: int
+) -> None:
+    """0x76 is how the offset 59 is written."""
+    made = [Record(timestamp_ms=10**12 + index, value=bytes([byte]) * 100) for index in range(count)]
+    data = memoryview(build_batch(made)[61:])
+    monkeypatch.setattr(record_check, "walk_lengths", None)
+    check_ends(data, count, count - 1)
+
+
+@pytest.mark.parametrize("byte", [0x00, 0x76, 0x80, 0xFF])
+def test_records_of_other_sizes_whose_values_look_like_lengths_pass(byte: int) -> None:
+    made = [Record(value=bytes([byte]) * (100 + index % 7 * 3)) for index in range(60)]
+    check_ends(memoryview(build_batch(made)[61:]), 60, 59)
+
+
+def test_a_value_that_ends_in_what_looks_like_a_record_is_no_damage() -> None:
+    """The decoy ends where the batch does, and its key is longer than it."""
+    rng = random.Random(3)
+    for offset in (59, 58):
+        decoy = bytes([0, 0, 2 * offset, 0x7E]) + b"x" * 10
+        value = rng.randbytes(30) + bytes([2 * (len(decoy) + 1)]) + decoy
+        made = [Record(value=rng.randbytes(rng.randint(1, 50))) for _ in range(59)]
+        check_ends(build_batch([*made, Record(value=value)])[61:], 60, 59)
