@@ -27,6 +27,7 @@ from bench.session import Options, Session, new_work_dir
 from bench.spark_peer import PeerUnavailable
 from bench.suites import (
     cluster_partitions,
+    codecs,
     commits,
     connections,
     failover,
@@ -46,6 +47,7 @@ ONE_BROKER: dict[str, tuple[Suite, float]] = {  # with about how many minutes ea
     "consume": (throughput.consume, 4),
     "durable": (throughput.durable, 2),
     "small-batches": (throughput.small_batches, 5),
+    "codecs": (codecs.run, 12),
     "roundtrip": (latency.roundtrip, 1.5),
     "latency": (latency.latency, 6),
     "startup": (footprint.startup, 2),
@@ -67,7 +69,7 @@ SUITES = {**ONE_BROKER, **THREE_BROKERS, **spark.SUITES}
 GROUPS = {"all": ONE_BROKER, "cluster": THREE_BROKERS, "spark": spark.SUITES}
 
 SHARING = (  # one pair of brokers, or of clusters, for all of a kind
-    *("produce", "consume", "durable", "small-batches", "roundtrip", "latency"),
+    *("produce", "consume", "durable", "small-batches", "codecs", "roundtrip", "latency"),
     *("rf3", "rf3-latency"),
 )
 

@@ -7,9 +7,10 @@ for all of them, and delivery reports come for failures only: the client spends 
 from __future__ import annotations
 
 import json
+import random
 import time
 from collections import deque
-from itertools import repeat
+from itertools import cycle, repeat
 from typing import Any
 
 from confluent_kafka import KafkaError, Message, Producer
@@ -19,6 +20,8 @@ from bench.loads.specs import Metrics
 from bench.loads.specs import Produce as Spec
 
 STATISTICS_MS = 200
+VOCABULARY = 2_000
+VALUES = 257
 
 
 class _Observer:
@@ -57,18 +60,31 @@ def run(spec: Spec) -> Metrics:
             **spec.settings,
         }
     )
-    value = b"x" * spec.size_bytes
-    producer.produce(spec.topic, value)
+    values = texts(spec.size_bytes) if spec.text else [b"x" * spec.size_bytes]
+    producer.produce(spec.topic, values[0])
     if producer.flush(spec.limit_s):
         raise RuntimeError(f"the first message was not accepted in {spec.limit_s} s: {observer.failures}")
     section = Section(spec.broker_pids)
-    deque(map(producer.produce, repeat(spec.topic, spec.messages), repeat(value)), maxlen=0)
+    deque(map(producer.produce, repeat(spec.topic, spec.messages), cycle(values)), maxlen=0)
     left = producer.flush(spec.limit_s)
     metrics = section.finish(spec.messages, spec.size_bytes)
     if left or observer.failures:
         raise RuntimeError(f"{left} messages left after {spec.limit_s} s; failures: {observer.failures[:3]}")
     _wait_for_statistics(producer, observer, spec.messages)
     return {**metrics, "messages_per_request": observer.messages_per_request()}
+
+
+def texts(size_bytes: int) -> list[bytes]:
+    """Different values of ``size_bytes`` on average, which compress as text does. The same ones each time."""
+    rng = random.Random(size_bytes)
+    words = ["".join(rng.choices("etaoinshrdlu", k=rng.randint(2, 9))) for _ in range(VOCABULARY)]
+    made = []
+    for index in range(VALUES):
+        length = size_bytes // 2 + size_bytes * index // (VALUES - 1)
+        text = " ".join(rng.choices(words, k=length // 3 + 1))
+        made.append(text[:length].encode())
+    rng.shuffle(made)
+    return made
 
 
 def _wait_for_statistics(producer: Producer, observer: _Observer, messages: int) -> None:

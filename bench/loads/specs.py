@@ -19,11 +19,15 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Produce(Spec, frozen=True, kw_only=True):
-    """As many messages as the client can send, with librdkafka."""
+    """As many messages as the client can send, with librdkafka.
+
+    ``text``: values of words, half to one and a half times ``size_bytes`` long, instead of one letter repeated.
+    """
 
     size_bytes: int
     messages: int
     acks: int
+    text: bool = False
     settings: dict[str, str | int] = {}
 
 
