@@ -64,6 +64,9 @@ class TopicsApi:
             num_partitions=outcome.partition_count,
             replication_factor=outcome.replication_factor,
         )
+        if version >= CONFIGS_FROM:
+            # null would mean that the client may not see the settings
+            result.configs = []
         if version >= CONFIGS_FROM and outcome.error is ErrorCode.NONE:
             result.configs = [
                 CreatableTopicConfigs(name=d.setting.name, value=d.value, config_source=d.source)
@@ -131,7 +134,8 @@ def new_topic(topic: CreatableTopic) -> NewTopic:
 
 
 def failed_create(request: CreateTopicsRequest, error: int) -> CreateTopicsResponse:
-    return CreateTopicsResponse(topics=[CreatableTopicResult(name=t.name, error_code=error) for t in request.topics])
+    results = [CreatableTopicResult(name=t.name, error_code=error, configs=[]) for t in request.topics]
+    return CreateTopicsResponse(topics=results)
 
 
 def failed_delete(request: DeleteTopicsRequest, error: int) -> DeleteTopicsResponse:

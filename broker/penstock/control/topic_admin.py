@@ -155,8 +155,9 @@ class TopicAdmin:
         try:
             if refusal is not None:
                 raise refusal
-            assignment = self._plan(topic, drains)
+            self._check_name(topic)
             overrides = self._check_settings(topic)
+            assignment = self._plan(topic, drains)
             topic_id = self._topic_id()
             if not validate_only:
                 await self._write(topic_id, topic.name, assignment, overrides, drains)
@@ -173,12 +174,15 @@ class TopicAdmin:
             overrides=overrides,
         )
 
-    def _plan(self, topic: NewTopic, drains: Drains) -> list[list[int]]:
-        """The replicas of each partition. Raises `AdminError` where the topic cannot be."""
+    def _check_name(self, topic: NewTopic) -> None:
+        """Raise `AdminError` if no new topic can have the name."""
         check_new_name(topic.name)
         if topic.name in self.view.topics:
             raise already_exists(topic.name)
         self._collisions.check(topic.name)
+
+    def _plan(self, topic: NewTopic, drains: Drains) -> list[list[int]]:
+        """Return the replicas of each partition. Raises `AdminError` if the request's numbers do not allow it."""
         assignment = self._manual(topic, drains) if topic.assignment else self._automatic(topic, drains)
         self._check_count(len(assignment))
         return assignment

@@ -199,3 +199,10 @@ def test_a_failed_deletion_is_told_for_each_topic(broker, version: int) -> None:
 def test_a_failed_growth_is_told_for_each_topic(broker, version: int) -> None:
     response = broker.ask.failed(CreatePartitionsRequest(topics=[CreatePartitionsTopic(name="a")]), version, -1)
     assert [(t.name, t.error_code) for t in response.results] == [("a", -1)]
+
+
+@pytest.mark.parametrize("version", range(5, 8))
+async def test_a_refused_topic_has_an_empty_list_of_settings(broker, version: int) -> None:
+    (result,) = await create(broker, new("a b"), version=version)
+    assert result.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert result.configs == []

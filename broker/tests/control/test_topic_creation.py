@@ -220,3 +220,24 @@ async def test_what_a_creation_left_that_was_cut_short_is_removed_at_the_next_st
     stored = await cluster.store.range(keys.PARTITIONS)
     assert len(stored.entries) == 1
     await cluster.close()
+
+
+@pytest.mark.parametrize(
+    "topic",
+    [
+        NewTopic("t", 0, 1, settings={"retention.ms": "-2"}),
+        NewTopic("t", 1, 33, settings={"retention.mss": "1"}),
+        NewTopic("t", -1, -1, {0: [7]}, settings={"segment.bytes": "x"}),
+        NewTopic("t", 1, 1, {0: [0]}, settings={"segment.bytes": "x"}),
+    ],
+)
+async def test_a_setting_that_cannot_be_is_named_before_numbers_that_cannot_be(cluster, topic: NewTopic) -> None:
+    (outcome,) = await cluster.topics.create([topic])
+    assert outcome.error is ErrorCode.INVALID_CONFIG
+
+
+async def test_a_name_that_cannot_be_is_named_before_a_setting_that_cannot_be(cluster) -> None:
+    await cluster.topics.create([NewTopic("there", 1, 1)])
+    settings = {"retention.ms": "-2"}
+    outcomes = await cluster.topics.create([NewTopic(name, 1, 1, settings=settings) for name in ("a b", "there")])
+    assert [o.error for o in outcomes] == [ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.TOPIC_ALREADY_EXISTS]
