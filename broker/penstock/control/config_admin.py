@@ -13,6 +13,7 @@ from penstock.config.topic import TOPIC_SETTINGS, normalise_topic_setting, resol
 from penstock.control.config_changes import apply, check_changes, rewrite_value
 from penstock.control.group_settings import GroupSettings
 from penstock.control.loggers import alter_loggers
+from penstock.control.naming import check_name
 from penstock.control.results import (
     ALL_BROKERS,
     SEEN_S,
@@ -89,10 +90,6 @@ class ConfigAdmin:
     async def _alter_topic(
         self, name: str, changes: Sequence[ConfigChange], validate_only: bool, from_nothing: bool
     ) -> None:
-        topic = self.view.topics.get(name)
-        if topic is None:
-            raise unknown_topic(name)
-
         def altered(present: dict[str, str]) -> dict[str, str]:
             new = apply(changes, {} if from_nothing else present, topic_setting, self._topic_default)
             for key in {change.name for change in changes} & new.keys():
@@ -106,6 +103,12 @@ class ConfigAdmin:
                 raise unknown_topic(name)
             return encode(msgspec.structs.replace(record, overrides=altered(record.overrides)))
 
+        topic = self.view.topics.get(name)
+        if topic is None:
+            # as Kafka: a setting that no topic can have is named before the missing topic
+            check_topic_resource(name)
+            altered({})
+            raise unknown_topic(name)
         await self._rewrite(keys.topic(topic.topic_id), rewrite, validate_only)
 
     def _topic_default(self, name: str) -> str:
@@ -168,6 +171,13 @@ class ConfigAdmin:
         revision = await rewrite_value(self.store, key, rewrite, validate_only)
         if revision:
             await self.watcher.applied(revision, SEEN_S)
+
+
+def check_topic_resource(name: str) -> None:
+    """Raise `AdminError` for a name that no topic can have."""
+    if not name:
+        raise AdminError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed: name a topic.")
+    check_name(name)
 
 
 def check_client_metrics(name: str, changes: Sequence[ConfigChange]) -> None:

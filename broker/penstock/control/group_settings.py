@@ -106,9 +106,11 @@ class GroupSettings:
 
 
 def check_group_id(group_id: str) -> AdminError | None:
-    if 0 < len(group_id) <= MAX_GROUP_ID:
-        return None
-    return AdminError(ErrorCode.INVALID_GROUP_ID, f"A group is named by 1 to {MAX_GROUP_ID} characters.")
+    if not group_id:
+        return AdminError(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed: name a group.")
+    if len(group_id) > MAX_GROUP_ID:
+        return AdminError(ErrorCode.INVALID_GROUP_ID, f"A group id has at most {MAX_GROUP_ID} characters.")
+    return None
 
 
 def default_of(name: str) -> str:

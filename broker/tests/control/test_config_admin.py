@@ -252,3 +252,23 @@ async def test_what_is_described_is_what_holds(cluster, topic) -> None:
         name = described.setting.name
         for field, value in config_fields(name, described.setting.parse(described.value)).items():
             assert getattr(topic().config, field) == value, name
+
+
+@pytest.mark.parametrize(
+    ("name", "change_of", "error"),
+    [
+        ("", ("retention.ms", SET, "1"), ErrorCode.INVALID_REQUEST),
+        ("a b", ("retention.ms", SET, "1"), ErrorCode.INVALID_TOPIC_EXCEPTION),
+        ("x" * 250, ("retention.mss", SET, "1"), ErrorCode.INVALID_TOPIC_EXCEPTION),
+        ("unknown", ("retention.ms", SET, "-2"), ErrorCode.INVALID_CONFIG),
+        ("unknown", ("segment.ms", SUBTRACT, "1"), ErrorCode.INVALID_CONFIG),
+        ("unknown", ("retention.ms", SET, "1"), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    ],
+)
+async def test_of_a_topic_that_is_not_there_the_name_is_checked_first_and_then_the_settings(
+    cluster, name: str, change_of, error: ErrorCode
+) -> None:
+    assert (await change(cluster, change_of, name=name)).error is error
+    if change_of[1] is SET:
+        settings = [(change_of[0], change_of[2])]
+        assert (await cluster.configs.replace(Resource.TOPIC, name, settings)).error is error
