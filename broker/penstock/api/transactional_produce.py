@@ -21,7 +21,7 @@ from penstock.wire.batch import HEADER_SIZE, BatchHeader, read_header
 from penstock.wire.errors import ErrorCode
 
 ALL = -1
-ABORTABLE_FROM = 12
+ABORTABLE_FROM = 11
 """The version from which clients know TRANSACTION_ABORTABLE."""
 LEADER_CHANGED = "another broker, or a later leader epoch, leads the partition; refresh metadata and retry"
 RETRIABLE = {
