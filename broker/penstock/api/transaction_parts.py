@@ -39,6 +39,8 @@ from penstock.wire.primitives import ZERO_UUID
 MAX_MARKERS = 100_000
 """Partitions that one request may have marked."""
 NO_GENERATION = -1
+ABORTABLE_FROM = 4
+"""The version of TxnOffsetCommit from which clients know TRANSACTION_ABORTABLE."""
 LOADING_FROM = 2
 """The version of TxnOffsetCommit from which clients know COORDINATOR_LOAD_IN_PROGRESS."""
 COORDINATOR_ERRORS = frozenset(
@@ -102,27 +104,33 @@ class TransactionPartsApi:
     async def txn_offset_commit(
         self, request: TxnOffsetCommitRequest, context: RequestContext
     ) -> TxnOffsetCommitResponse:
-        answer = await self.commit_offsets(request)
+        answer = await self.commit_offsets(request, context.version)
         if context.version < LOADING_FROM:
             for partition in (p for topic in answer.topics for p in topic.partitions):
                 if partition.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
                     partition.error_code = ErrorCode.COORDINATOR_NOT_AVAILABLE
         return answer
 
-    async def commit_offsets(self, request: TxnOffsetCommitRequest) -> TxnOffsetCommitResponse:
-        """What is verified is written by the writer of before the verification, or not at all: see `TxnOffsets`."""
+    async def commit_offsets(self, request: TxnOffsetCommitRequest, version: int) -> TxnOffsetCommitResponse:
+        """Check partitions, transaction and group, in Kafka's order, and commit.
+
+        What is verified is written by the writer of before the verification, or not at all: see `TxnOffsets`.
+        """
+        if not any(self.is_known(topic.name, p.partition_index) for topic in request.topics for p in topic.partitions):
+            return commit_failed(request, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         producer = Producer(request.producer_id, request.producer_epoch)
         writer = self.offsets.writer(request.group_id)
-        error = await self.groups.verdicts.confirmed(request.group_id, self.group_error(request))
+        error = self.group_id_error(request.group_id)
         if error:
-            return commit_failed(request, error)
+            return self.commit_refused(request, error)
         answer = self.verifier.group(request.transactional_id, producer, request.group_id)
         if not isinstance(answer, Verified):
             answer = await answer
-            error = await self.groups.verdicts.confirmed(request.group_id, self.group_error(request))
-        error = error or told(self.verifier.settle(request.producer_id, answer))
+        error = told(self.verifier.settle(request.producer_id, answer), version)
+        # This does not wait unless it finds an error: what was verified a moment ago still holds.
+        error = error or await self.groups.verdicts.confirmed(request.group_id, self.group_error(request))
         if error:
-            return commit_failed(request, error)
+            return self.commit_refused(request, error)
         commits: list[Commit] = []
         waiting: list[TxnOffsetCommitResponsePartition] = []
         topics = []
@@ -152,14 +160,31 @@ class TransactionPartsApi:
     def group_error(self, request: TxnOffsetCommitRequest) -> ErrorCode:
         """Whether the consumer that the producer works for is a member in the present generation (KIP-447). Clients
         that do not say which one it is are fenced by their transactional id alone."""
-        groups = self.groups
         if not request.member_id and request.generation_id == NO_GENERATION and request.group_instance_id is None:
-            if not 0 < len(request.group_id) <= MAX_GROUP_ID:
-                return groups.error(request.group_id) or ErrorCode.INVALID_GROUP_ID
-            return groups.error(request.group_id)
-        return groups.check_commit(
+            return self.group_id_error(request.group_id)
+        return self.groups.check_commit(
             request.group_id, request.member_id, request.group_instance_id, request.generation_id
         )
+
+    def group_id_error(self, group_id: str) -> ErrorCode:
+        """Whether this broker coordinates the group, and a group can have the id."""
+        error = self.groups.error(group_id)
+        if not error and not 0 < len(group_id) <= MAX_GROUP_ID:
+            return ErrorCode.INVALID_GROUP_ID
+        return error
+
+    def is_known(self, topic: str, index: int) -> bool:
+        found = self.view.topics.get(topic)
+        return found is not None and 0 <= index < len(found.partitions)
+
+    def commit_refused(self, request: TxnOffsetCommitRequest, error: ErrorCode) -> TxnOffsetCommitResponse:
+        """The same error for each partition that exists."""
+        answer = commit_failed(request, error)
+        for topic in answer.topics:
+            for partition in topic.partitions:
+                if not self.is_known(topic.name, partition.partition_index):
+                    partition.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return answer
 
     def partition_error(self, asked: TxnOffsetCommitRequestPartition, count: int) -> ErrorCode:
         if not 0 <= asked.partition_index < count:
@@ -172,14 +197,16 @@ class TransactionPartsApi:
         return ErrorCode.NONE
 
 
-def told(error: ErrorCode) -> ErrorCode:
+def told(error: ErrorCode, version: int) -> ErrorCode:
     """What verification found, in the errors that clients know for this request."""
     if error is ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     if error in RETRIABLE:
         # Of the transaction's coordinator: the group's is the one that was asked, and it is there.
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-    return ErrorCode.INVALID_TXN_STATE if error is ErrorCode.TRANSACTION_ABORTABLE else error
+    if error in (ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE):
+        return ErrorCode.TRANSACTION_ABORTABLE if version >= ABORTABLE_FROM else ErrorCode.INVALID_TXN_STATE
+    return error
 
 
 def not_leader(error: ErrorCode) -> ErrorCode:

@@ -43,7 +43,6 @@ BATCHED = 4
 """From this version on of AddPartitionsToTxn brokers ask, for several transactions at a time."""
 FENCED_FROM = 2
 """The version from which clients know PRODUCER_FENCED; before, the producer's epoch is called invalid (KIP-588)."""
-ABORTABLE_FROM = 5
 MAX_DESCRIBED = 10_000
 MAX_PATTERN = 256
 
@@ -78,7 +77,7 @@ class TransactionsApi:
     async def add_batched(self, asked: AddPartitionsToTxnTransaction, version: int) -> AddPartitionsToTxnResult:
         producer = Producer(asked.producer_id, asked.producer_epoch)
         if asked.verify_only:
-            return await self.verified(asked, producer, version)
+            return await self.verified(asked, producer)
         topics = await self.add_topics(asked.transactional_id, producer, asked.topics, version)
         return AddPartitionsToTxnResult(transactional_id=asked.transactional_id, topic_results=topics)
 
@@ -112,12 +111,26 @@ class TransactionsApi:
             for topic in topics
         ]
 
-    async def verified(
-        self, asked: AddPartitionsToTxnTransaction, producer: Producer, version: int
-    ) -> AddPartitionsToTxnResult:
+    async def verified(self, asked: AddPartitionsToTxnTransaction, producer: Producer) -> AddPartitionsToTxnResult:
         """Whether partitions, or under the name of the offsets' topic groups, are part of the transaction in hand; and
         which transaction that is. Nothing is refused for good before the store says that this broker coordinates it.
         """
+        if any(self.is_unknown(topic, index) for topic in asked.topics for index in topic.partitions):
+            return AddPartitionsToTxnResult(
+                transactional_id=asked.transactional_id,
+                topic_results=[
+                    topic_result(
+                        topic,
+                        [
+                            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                            if self.is_unknown(topic, index)
+                            else ErrorCode.OPERATION_NOT_ATTEMPTED
+                            for index in topic.partitions
+                        ],
+                    )
+                    for topic in asked.topics
+                ],
+            )
         answers = [
             [self.verify_one(asked.transactional_id, producer, topic, index) for index in topic.partitions]
             for topic in asked.topics
@@ -129,11 +142,18 @@ class TransactionsApi:
         return AddPartitionsToTxnResult(
             transactional_id=asked.transactional_id,
             topic_results=[
-                topic_result(topic, [abortable(answer.error, version) for answer in of_topic])
+                topic_result(topic, [abortable(answer.error) for answer in of_topic])
                 for topic, of_topic in zip(asked.topics, answers, strict=True)
             ],
             transaction_number=max((answer.number for of_topic in answers for answer in of_topic), default=-1),
         )
+
+    def is_unknown(self, topic: AddPartitionsToTxnTopic, index: int) -> bool:
+        """Whether a partition that is named without a topic id does not exist. Penstock's brokers name topics by id."""
+        if topic.topic_id != ZERO_UUID or topic.name == OFFSETS_TOPIC:
+            return False
+        found = self.view.topics.get(topic.name)
+        return found is None or not 0 <= index < len(found.partitions)
 
     def verify_one(
         self, transactional_id: str, producer: Producer, topic: AddPartitionsToTxnTopic, index: int
@@ -215,9 +235,8 @@ class TransactionsApi:
         for transactional_id, record in self.coordinator:
             if (states and record.state not in states) or (ids and record.producer_id not in ids):
                 continue
-            if request.duration_filter >= 0 and (
-                record.started_ms < 0 or now_ms - record.started_ms <= request.duration_filter
-            ):
+            # As in Kafka, a transaction that has not begun counts as older than any.
+            if request.duration_filter >= 0 and now_ms - record.started_ms <= request.duration_filter:
                 continue
             if pattern is None or pattern.fullmatch(transactional_id):
                 listed.append(
@@ -250,10 +269,9 @@ def told(error: ErrorCode, version: int) -> ErrorCode:
     return error
 
 
-def abortable(error: ErrorCode, version: int) -> ErrorCode:
-    """What verification found, as brokers of a version know it."""
-    is_abortable = error is ErrorCode.INVALID_TXN_STATE and version >= ABORTABLE_FROM
-    return ErrorCode.TRANSACTION_ABORTABLE if is_abortable else error
+def abortable(error: ErrorCode) -> ErrorCode:
+    """The result of a verification, as brokers that ask for one know it."""
+    return ErrorCode.TRANSACTION_ABORTABLE if error is ErrorCode.INVALID_TXN_STATE else error
 
 
 def topic_result(topic: AddPartitionsToTxnTopic, errors: list[ErrorCode]) -> AddPartitionsToTxnTopicResult:

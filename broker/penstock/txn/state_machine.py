@@ -118,6 +118,7 @@ def init_producer(
             last_producer_id=record.producer_id if claimed is not None else NO_ID,
             last_epoch=claimed.epoch if claimed is not None else NO_EPOCH,
             timeout_ms=timeout_ms,
+            started_ms=-1,
         )
         return Step(ErrorCode.NONE, step)
     step = moved(
@@ -128,6 +129,7 @@ def init_producer(
         last_producer_id=NO_ID,
         last_epoch=record.epoch if claimed is not None else NO_EPOCH,
         timeout_ms=timeout_ms,
+        started_ms=-1,
     )
     return Step(ErrorCode.NONE, step)
 
@@ -233,7 +235,7 @@ def completed(record: TransactionRecord, now_ms: int) -> TransactionRecord:
     state = state_of(record)
     assert state in PREPARED, f"a transaction in state {state.value} is not decided"
     done = TxnState.COMPLETE_COMMIT if state is TxnState.PREPARE_COMMIT else TxnState.COMPLETE_ABORT
-    return moved(record, done, now_ms, partitions={}, groups=[], started_ms=-1)
+    return moved(record, done, now_ms, partitions={}, groups=[])
 
 
 def verify(record: TransactionRecord | None, producer: Producer, includes: bool) -> Verified:

@@ -221,7 +221,7 @@ def test_only_what_is_part_of_the_transaction_in_hand_is_verified(state: TxnStat
 def test_completion_empties_the_record(state: TxnState) -> None:
     done = machine.completed(record(state), NOW)
     assert state_of(done).value == state.value.replace("Prepare", "Complete")
-    assert (done.partitions, done.groups, done.started_ms, done.epoch) == ({}, [], -1, ME.epoch)
+    assert (done.partitions, done.groups, done.started_ms, done.epoch) == ({}, [], 900, ME.epoch)
 
 
 @pytest.mark.parametrize("state", [TxnState.ONGOING, *AT_REST])
