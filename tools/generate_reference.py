@@ -48,6 +48,10 @@ An unknown name is an error. Topics have settings of their own; a topic without 
 Values are stored and shown as Kafka shows them: ` delete , compact ` as `delete,compact`, ` +5 ` as `5`, `TRUE` as
 `true`. To unset a setting that is unknown or not set changes nothing and is no error, so that tools that copy settings
 from Kafka work.
+
+DescribeConfigs marks the topic settings that Kafka does not have (`penstock.*`) as read-only, although they can be
+altered. MirrorMaker 2 copies all settings that are not read-only, and Kafka refuses a topic with a setting that it does
+not know.
 """
 
 GROUPS_HEAD = """

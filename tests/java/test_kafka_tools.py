@@ -78,7 +78,9 @@ def test_settings_of_every_kind_are_described_and_changed(tools: KafkaTools) -> 
 
     alter("topics", topic, "--add-config", "retention.ms=5000,cleanup.policy=[compact, delete]")
     alter("topics", topic, "--delete-config", "retention.ms")
+    alter("topics", topic, "--add-config", "penstock.record.validation=all")
     described = tools.run("configs", "--describe", "--entity-type", "topics", "--entity-name", topic)
+    assert "penstock.record.validation=all" in described
     assert "cleanup.policy=compact,delete" in described
     assert "retention.ms" not in described
     alter("brokers", "0", "--add-config", "log.cleaner.threads=1,log.retention.ms=777000")

@@ -69,7 +69,9 @@ class TopicsApi:
             result.configs = []
         if version >= CONFIGS_FROM and outcome.error is ErrorCode.NONE:
             result.configs = [
-                CreatableTopicConfigs(name=d.setting.name, value=d.value, config_source=d.source)
+                CreatableTopicConfigs(
+                    name=d.setting.name, value=d.value, read_only=d.is_read_only, config_source=d.source
+                )
                 for d in describe_overrides(outcome.overrides, self.config)
             ]
         return result

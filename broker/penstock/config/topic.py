@@ -33,7 +33,9 @@ from penstock.config.values import (
 )
 
 MIN_SEGMENT_BYTES = 1024
-RECORD_VALIDATION = "penstock.record.validation"
+OWN_PREFIX = "penstock."
+"""The start of the names of settings that Kafka does not have."""
+RECORD_VALIDATION = f"{OWN_PREFIX}record.validation"
 REPLICAS = ".throttled.replicas"
 
 

@@ -15,7 +15,7 @@ from penstock.config.definition import InvalidSetting, Setting, Source, text_of
 from penstock.config.group import GROUP_SETTINGS
 from penstock.config.kafka_settings import CLIENT_METRICS_SETTINGS, KAFKA_BROKER_SETTINGS, KAFKA_GROUP_SETTINGS
 from penstock.config.listeners import ListenerAddress
-from penstock.config.topic import TOPIC_SETTINGS, TopicSetting
+from penstock.config.topic import OWN_PREFIX, TOPIC_SETTINGS, TopicSetting
 from penstock.state.view import TopicView
 
 BROKER_SOURCES = (Source.BROKER, Source.ALL_BROKERS, Source.STATIC)
@@ -85,16 +85,22 @@ def describe_own(overrides: Mapping[str, str], config: BrokerConfig) -> list[Des
 def describe_topic_setting(
     name: str, known: TopicSetting, overrides: Mapping[str, str], config: BrokerConfig
 ) -> Described:
+    """The setting as it holds for a topic with these overrides.
+
+    A setting that Kafka does not have is described as read-only, although it can be altered: MirrorMaker 2 copies all
+    others, and Kafka refuses a topic with a setting that it does not know.
+    """
     synonyms = broker_synonyms(known.synonyms[0].name, config) if known.synonyms else []
+    is_read_only = name.startswith(OWN_PREFIX)
     if name in overrides:
         own = normalised(known.setting, overrides[name])
-        return Described(known.setting, own, Source.TOPIC, [Synonym(name, own, Source.TOPIC), *synonyms])
+        return Described(known.setting, own, Source.TOPIC, [Synonym(name, own, Source.TOPIC), *synonyms], is_read_only)
     source = synonyms[0].source if synonyms else Source.DEFAULT
     try:
         value: str | None = text_of(config.topic_default(name))
     except InvalidSetting:  # stored for brokers before a rule came
         value, source = known.setting.default, Source.DEFAULT
-    return Described(known.setting, value, source, synonyms)
+    return Described(known.setting, value, source, synonyms, is_read_only)
 
 
 def describe_broker(config: BrokerConfig) -> list[Described]:

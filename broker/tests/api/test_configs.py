@@ -40,7 +40,7 @@ async def test_all_settings_of_a_topic_are_described(broker, version: int) -> No
     assert set(found) == set(TOPIC_SETTINGS)
     assert (found["retention.ms"].value, found["retention.ms"].config_source) == ("1000", Source.TOPIC)
     assert (found["segment.bytes"].value, found["segment.bytes"].config_source) == ("1073741824", Source.DEFAULT)
-    assert not any(c.read_only or c.is_sensitive or c.synonyms or c.documentation for c in result.configs)
+    assert not any(c.is_sensitive or c.synonyms or c.documentation for c in result.configs)
     assert found["retention.ms"].config_type == (Kind.LONG if version >= 3 else 0)
 
 

@@ -7,6 +7,7 @@ from penstock.config.topic import TOPIC_SETTINGS
 from penstock.control.results import NewTopic
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import incremental_alter_configs as incremental
+from penstock.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from penstock.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 
 TOPIC, BROKER = 2, 4
@@ -33,6 +34,28 @@ async def test_notes_of_an_owner_change_nothing_of_how_a_topic_is_kept(broker) -
     await broker.admin.create([NewTopic("t", 1, 1, settings=notes), NewTopic("plain", 1, 1)])
     assert broker.view.topics["t"].overrides == notes
     assert broker.view.topics["t"].config is broker.view.topics["plain"].config
+
+
+async def test_settings_that_kafka_does_not_have_are_described_as_read_only_so_that_mirror_maker_does_not_copy_them(
+    broker,
+) -> None:
+    mine = {"retention.ms": "1000", "penstock.owner": "uid-1", "penstock.record.validation": "all"}
+    creation = CreatableTopic(name="t", num_partitions=1, replication_factor=1)
+    creation.configs = [CreatableTopicConfig(name=name, value=value) for name, value in mine.items()]
+    (created,) = (await broker.ask(CreateTopicsRequest(topics=[creation]), 7)).topics
+    assert {c.name for c in created.configs if c.read_only} == {
+        c.name for c in created.configs if c.name.startswith("penstock.")
+    }
+    for more in ({}, {"only_own": True}):
+        (result,) = await described(broker, TOPIC, "t", **more)
+        assert {c.name for c in result.configs if c.read_only} == {
+            c.name for c in result.configs if c.name.startswith("penstock.")
+        }, more
+    change = incremental.AlterableConfig(name="penstock.record.validation", config_operation=0, value="none")
+    resource = incremental.AlterConfigsResource(resource_type=TOPIC, resource_name="t", configs=[change])
+    answer = await broker.ask(incremental.IncrementalAlterConfigsRequest(resources=[resource]), 1)
+    assert answer.responses[0].error_code == 0
+    assert broker.view.topics["t"].overrides == {**mine, "penstock.record.validation": "none"}
 
 
 async def test_only_what_is_set_at_run_time_is_told_of_a_broker_where_that_is_asked_for(broker) -> None:
