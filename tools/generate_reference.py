@@ -51,7 +51,8 @@ from Kafka work.
 
 DescribeConfigs marks the topic settings that Kafka does not have (`penstock.*`) as read-only, although they can be
 altered. MirrorMaker 2 copies all settings that are not read-only, and Kafka refuses a topic with a setting that it does
-not know.
+not know. AlterConfigs, which replaces a topic's settings, leaves them as they are unless it names them;
+IncrementalAlterConfigs unsets them.
 """
 
 GROUPS_HEAD = """

@@ -9,7 +9,7 @@ import msgspec
 from penstock.config.broker import TOPIC_SETTING_OF, BrokerConfig, broker_setting, normalise_broker_setting
 from penstock.config.definition import InvalidSetting, UnknownSetting, text_of
 from penstock.config.kafka_settings import METRICS
-from penstock.config.topic import TOPIC_SETTINGS, normalise_topic_setting, resolve, topic_setting
+from penstock.config.topic import OWN_PREFIX, TOPIC_SETTINGS, normalise_topic_setting, resolve, topic_setting
 from penstock.control.config_changes import apply, check_changes, rewrite_value
 from penstock.control.group_settings import GroupSettings
 from penstock.control.loggers import alter_loggers
@@ -47,7 +47,11 @@ class ConfigAdmin:
     async def replace(
         self, kind: int, name: str, settings: Sequence[tuple[str, str | None]], validate_only: bool = False
     ) -> Outcome:
-        """Makes `settings` all that is set for a resource (AlterConfigs)."""
+        """Makes `settings` all that is set for a resource (AlterConfigs).
+
+        Of a topic, settings that Kafka does not have stay as they are unless `settings` names them: tools that write
+        back what they have read leave out what is described as read-only.
+        """
         changes = [ConfigChange(key, ConfigOperation.SET, value) for key, value in settings]
         return await self._alter(kind, name, changes, validate_only, from_nothing=True)
 
@@ -91,7 +95,9 @@ class ConfigAdmin:
         self, name: str, changes: Sequence[ConfigChange], validate_only: bool, from_nothing: bool
     ) -> None:
         def altered(present: dict[str, str]) -> dict[str, str]:
-            new = apply(changes, {} if from_nothing else present, topic_setting, self._topic_default)
+            if from_nothing:
+                present = {key: text for key, text in present.items() if key.startswith(OWN_PREFIX)}
+            new = apply(changes, present, topic_setting, self._topic_default)
             for key in {change.name for change in changes} & new.keys():
                 new[key] = normalise_topic_setting(key, new[key])
             resolve({key: text for key, text in new.items() if key in TOPIC_SETTINGS}, self.config.topic_defaults)

@@ -6,6 +6,7 @@ from penstock import __version__
 from penstock.config.topic import TOPIC_SETTINGS
 from penstock.control.results import NewTopic
 from penstock.wire.errors import ErrorCode
+from penstock.wire.messages import alter_configs as replacing
 from penstock.wire.messages import incremental_alter_configs as incremental
 from penstock.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from penstock.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
@@ -56,6 +57,20 @@ async def test_settings_that_kafka_does_not_have_are_described_as_read_only_so_t
     answer = await broker.ask(incremental.IncrementalAlterConfigsRequest(resources=[resource]), 1)
     assert answer.responses[0].error_code == 0
     assert broker.view.topics["t"].overrides == {**mine, "penstock.record.validation": "none"}
+
+
+async def test_replacing_all_settings_of_a_topic_leaves_those_that_kafka_does_not_have(broker) -> None:
+    notes = {"penstock.owner": "uid-1", "penstock.record.validation": "all"}
+    await broker.admin.create([NewTopic("t", 1, 1, settings={"retention.ms": "1000", **notes})])
+    for settings, expected in (
+        ({"flush.ms": "5"}, {"flush.ms": "5", **notes}),
+        ({"penstock.record.validation": "none"}, {**notes, "penstock.record.validation": "none"}),
+    ):
+        configs = [replacing.AlterableConfig(name=name, value=value) for name, value in settings.items()]
+        resource = replacing.AlterConfigsResource(resource_type=TOPIC, resource_name="t", configs=configs)
+        answer = await broker.ask(replacing.AlterConfigsRequest(resources=[resource]), 2)
+        assert answer.responses[0].error_code == 0
+        assert broker.view.topics["t"].overrides == expected
 
 
 async def test_only_what_is_set_at_run_time_is_told_of_a_broker_where_that_is_asked_for(broker) -> None:
