@@ -23,6 +23,8 @@ from penstock_spark_kit.broker import Broker  # noqa: E402
 from penstock_spark_kit.topics import MakeTopic, make_topic  # noqa: E402
 
 SPARK_LIMIT_S = 600
+JOBS = frozenset({"cli", "demo", "jobs"})
+"""Folders whose tests with Spark take about as long as those of all others, or as those in `crash`."""
 
 
 @pytest.fixture(scope="session")
@@ -67,17 +69,21 @@ def topic(penstock: Broker, fresh_name: Callable[[], str]) -> MakeTopic:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests with Spark share a process, as one JVM is enough; the first of them waits until it is there."""
+    """Tests with Spark share few processes, and so few JVMs; the first of each waits until its JVM has started.
+
+    Those in `crash` start drivers of their own, one at a time.
+    """
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             if item.get_closest_marker("xdist_group") is None:  # two markers would be a group of another name
-                item.add_marker(pytest.mark.xdist_group("spark"))
+                group = "spark-jobs" if item.path.parent.name in JOBS else "spark"
+                item.add_marker(pytest.mark.xdist_group(group))
             item.add_marker(pytest.mark.timeout(SPARK_LIMIT_S))
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """The Spark session of this process. Tests that use it carry `@pytest.mark.xdist_group("spark")`."""
+    """The Spark session of this process. Tests that use it are of the group "spark" or "spark-jobs"."""
     from penstock_spark_kit.sessions import make_session  # tests without Spark need not wait for its import
 
     session = make_session(tmp_path_factory.mktemp("spark"))

@@ -29,7 +29,7 @@ from penstock_chaos.etcd_program import NoEtcd, find_etcd, version_of
 from penstock_chaos.places import NoNamespaces
 from penstock_chaos.planted import PLANTS
 from penstock_chaos.world import World
-from penstock_faults.planting import FaultError, copy_of_broker, plant
+from penstock_faults.planting import FaultError, copy_of, plant
 
 SHOWN_FINDINGS = 10
 
@@ -74,9 +74,9 @@ def catch(name: str, seed: int) -> int:
     """Plants a fault in a copy of the broker; exit code 0 if each cell that is to notice it does."""
     fault = next(each for each in PLANTS if each.name == name)
     print(f"{fault.name}: {fault.says}", flush=True)
-    with copy_of_broker() as copy:
-        plant(fault, copy / "penstock")
-        os.environ[SOURCE_VARIABLE] = str(copy)
+    with copy_of(fault.package) as copy:
+        plant(fault, copy)
+        os.environ[SOURCE_VARIABLE] = str(copy.parent)
         rows = [play(cell, seed) for cell in CELLS if cell.name in fault.caught_by]
     unnoticed = [row.cell for row in rows if not row.findings]
     print(f"NOT NOTICED by {', '.join(unnoticed)}" if unnoticed else f"noticed by {', '.join(fault.caught_by)}")

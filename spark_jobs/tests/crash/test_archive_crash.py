@@ -144,7 +144,7 @@ def ends(driver: Driver, home: Path, standings: Mapping[str, Standing], total: i
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.xdist_group("spark")
+@pytest.mark.xdist_group("spark-crash")
 @pytest.mark.parametrize("direct", TARGETS)
 def test_a_driver_killed_at_random_moments_archives_each_row_once(
     penstock: Broker, topic: Callable[..., str], tmp_path: Path, direct: str

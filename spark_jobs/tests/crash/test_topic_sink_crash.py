@@ -130,7 +130,7 @@ def killed_at_random(bootstrap: str, source: str, topic: str, home: Path, kills:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.xdist_group("spark")
+@pytest.mark.xdist_group("spark-crash")
 def test_a_driver_killed_at_random_moments_writes_each_row_once(
     penstock: Broker, topic: Callable[..., str], tmp_path: Path
 ) -> None:
@@ -138,7 +138,7 @@ def test_a_driver_killed_at_random_moments_writes_each_row_once(
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.xdist_group("spark")
+@pytest.mark.xdist_group("spark-crash")
 def test_a_driver_killed_between_the_commit_and_the_checkpoint_writes_each_row_once(
     penstock: Broker, topic: Callable[..., str], tmp_path: Path
 ) -> None:

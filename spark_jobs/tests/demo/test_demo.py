@@ -23,7 +23,7 @@ from penstock_spark.cli.root import app
 from penstock_spark.demo.checks import Result
 from penstock_spark.jobs import java
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.xdist_group("spark-jobs"), pytest.mark.timeout(900)]
 FLIGHTS = 3_000
 DEADLINE_S = 300.0
 

@@ -18,7 +18,7 @@ from penstock_spark.jobs.kinds import Audit
 from penstock_spark.jobs.stopping import StopSignal
 from penstock_spark.model.errors import InvalidOption
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.xdist_group("spark-jobs"), pytest.mark.timeout(600)]
 KEPT = "kept"
 
 

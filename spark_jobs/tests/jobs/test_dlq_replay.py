@@ -41,7 +41,7 @@ def replayed_bytes(value: bytes) -> int:
     return BATCH_BYTES + 2 + body
 
 
-@pytest.mark.xdist_group("spark")
+@pytest.mark.xdist_group("spark-jobs")
 @pytest.mark.timeout(600)
 def test_letters_that_cannot_be_replayed_are_skipped_and_named_and_the_others_are_replayed(
     spark: SparkSession, penstock: Broker, topic: MakeTopic, tmp_path: Path, caplog: pytest.LogCaptureFixture

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from penstock_spark.jobs.audit import SCHEMA, findings, join
 from penstock_spark.jobs.examples import example
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.xdist_group("spark-jobs"), pytest.mark.timeout(600)]
 
 
 def test_records_without_a_part_of_what_identifies_them_are_no_repetitions_of_each_other(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from penstock_faults.planting import Fault
+from penstock_faults.reported import REPORTED
 
 GUARDS = "tests/faults/test_guards.py::"
 IMAGES = "broker/tests/log/test_crash_images.py::"
@@ -257,12 +258,12 @@ MORE = (
     ),
 )
 
-FAULTS = (*CORE, *MORE)
+FAULTS = (*CORE, *MORE, *REPORTED)
 
 
 def table() -> str:
     """The faults as Markdown."""
-    rows = ["| Fault | What the broker does wrong | Where | Noticed by |", "| --- | --- | --- | --- |"]
+    rows = ["| Fault | What goes wrong | Where | Noticed by |", "| --- | --- | --- | --- |"]
     for fault in FAULTS:
         tests = "<br>".join(f"`{test.replace('::', ' ')}`" for test in fault.caught_by)
         rows.append(f"| `{fault.name}` | {fault.says} | `{fault.place}` | {tests} |")

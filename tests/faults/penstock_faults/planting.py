@@ -1,4 +1,4 @@
-"""Copies the broker's source, plants a fault in the copy, and runs tests against it."""
+"""Copies a package's source, plants a fault in the copy, and runs tests against it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
-PACKAGE = ROOT / "broker" / "penstock"
+BROKER = "broker/penstock"
+SPARK = "spark_jobs/penstock_spark"
 TEST_LIMIT_S = 90
 """A test that hangs because of a fault has noticed it, too."""
 RUN_LIMIT_S = 900
@@ -29,27 +30,31 @@ class Fault:
 
     name: str
     says: str
-    """What the broker does wrong with it."""
+    """What goes wrong with it."""
     file: str
-    """Below broker/penstock."""
+    """Below the package."""
     old: str
     """Stands in the file exactly once."""
     new: str
     caught_by: tuple[str, ...]
     """Test ids as pytest takes them, from the root of the checkout."""
+    package: str = BROKER
 
     @property
     def place(self) -> str:
-        return f"broker/penstock/{self.file}"
+        return f"{self.package}/{self.file}"
 
 
 class FaultError(Exception):
     """A fault cannot be planted any more, or was not noticed; the message says which and what to do."""
 
 
-def mutated(fault: Fault, package: Path = PACKAGE) -> str:
-    """The file's text with the fault in it. Raises FaultError where it does not fit or would not compile."""
-    text = (package / fault.file).read_text()
+def mutated(fault: Fault, package: Path | None = None) -> str:
+    """The file's text with the fault in it. Raises FaultError where it does not fit or would not compile.
+
+    `package` is a copy of the fault's package, by default the package itself.
+    """
+    text = ((package or ROOT / fault.package) / fault.file).read_text()
     count = text.count(fault.old)
     if count != 1:
         raise FaultError(
@@ -64,15 +69,16 @@ def mutated(fault: Fault, package: Path = PACKAGE) -> str:
 
 
 @contextlib.contextmanager
-def copy_of_broker() -> Iterator[Path]:
-    """A directory with a copy of the package `penstock`, to be put on PYTHONPATH.
+def copy_of(package: str) -> Iterator[Path]:
+    """A directory with a copy of a package, to be put on PYTHONPATH. Yields the copy.
 
     Compiled modules come along, as times of modification do: else each process that a test starts would compile them.
     Those that somebody is just writing have names of their own, and are left out.
     """
     with tempfile.TemporaryDirectory(prefix="penstock-fault-") as made:
-        shutil.copytree(PACKAGE, Path(made) / "penstock", ignore=shutil.ignore_patterns("*.pyc.*"))
-        yield Path(made)
+        copy = Path(made) / Path(package).name
+        shutil.copytree(ROOT / package, copy, ignore=shutil.ignore_patterns("*.pyc.*"))
+        yield copy
 
 
 def plant(fault: Fault, package: Path) -> None:
@@ -84,12 +90,12 @@ def plant(fault: Fault, package: Path) -> None:
 
 
 def environment(copy: Path) -> dict[str, str]:
-    """In which `penstock` is the copy, in broker processes that tests start, too; nothing is left in the checkout."""
+    """In which the package is the copy, in processes that tests start, too; nothing is left in the checkout."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     chosen = {
-        "PYTHONPATH": str(copy),
+        "PYTHONPATH": str(copy.parent),
         "PYTHONDONTWRITEBYTECODE": "1",
-        "HYPOTHESIS_STORAGE_DIRECTORY": str(copy / "hypothesis"),
+        "HYPOTHESIS_STORAGE_DIRECTORY": str(copy.parent / "hypothesis"),
         "PENSTOCK_TEST_SEED": SEED,
     }
     return kept | chosen
@@ -97,7 +103,7 @@ def environment(copy: Path) -> dict[str, str]:
 
 def run_tests(copy: Path, tests: Sequence[str]) -> tuple[int, str]:
     """(pytest's exit code, its output) for tests against the copy."""
-    where = [sys.executable, "-P", "-c", "import penstock; print(penstock.__file__)"]
+    where = [sys.executable, "-P", "-c", f"import {copy.name} as package; print(package.__file__)"]
     found = subprocess.run(where, env=environment(copy), cwd=ROOT, capture_output=True, text=True, check=True)
     if not Path(found.stdout.strip()).is_relative_to(copy):
         raise FaultError(f"tests would not run against the copy, but against {found.stdout.strip()}")
@@ -118,17 +124,18 @@ def run_tests(copy: Path, tests: Sequence[str]) -> tuple[int, str]:
 
 def check_sound(faults: Sequence[Fault]) -> None:
     """The tests that are to notice the faults pass without them. Raises FaultError."""
-    tests = list(dict.fromkeys(test for fault in faults for test in fault.caught_by))
-    with copy_of_broker() as copy:
-        code, output = run_tests(copy, tests)
-    if code != PASSED:
-        raise FaultError(f"without any fault the tests end with {code}, so they prove nothing:\n{output}")
+    for package in dict.fromkeys(fault.package for fault in faults):
+        tests = list(dict.fromkeys(test for fault in faults if fault.package == package for test in fault.caught_by))
+        with copy_of(package) as copy:
+            code, output = run_tests(copy, tests)
+        if code != PASSED:
+            raise FaultError(f"without any fault the tests end with {code}, so they prove nothing:\n{output}")
 
 
 def check_noticed(fault: Fault) -> str:
     """Plants the fault; returns pytest's lines of failures. Raises FaultError where one of its tests passes."""
-    with copy_of_broker() as copy:
-        plant(fault, copy / "penstock")
+    with copy_of(fault.package) as copy:
+        plant(fault, copy)
         code, output = run_tests(copy, fault.caught_by)
     if code not in (PASSED, FAILED):
         raise FaultError(f"{fault.name}: the tests did not run (pytest ended with {code}):\n{output}")

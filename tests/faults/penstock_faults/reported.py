@@ -1,0 +1,108 @@
+"""Faults that users of comparable systems reported, and that Penstock had: planted back, its own tests find each."""
+
+from __future__ import annotations
+
+from penstock_faults.planting import Fault
+
+API = "broker/tests/api/"
+MOVING = "broker/tests/control/controller/test_moving.py::"
+JOBS = "spark_jobs/tests/jobs/"
+DLQ = JOBS + "test_dlq_replay.py::"
+
+REPORTED = (
+    Fault(
+        name="loading-ends-heartbeats",
+        says="heartbeats are answered with an error that consumers do not expect while a coordinator loads",
+        file="group/coordinator.py",
+        old="            return ErrorCode.NONE if is_group_id(group_id) else ErrorCode.INVALID_GROUP_ID\n",
+        new="            return error\n",
+        caught_by=(
+            "broker/tests/group/test_shards.py::test_until_a_shard_is_loaded_clients_wait_and_members_stay",
+            "broker/tests/txn/test_passing_states.py"
+            "::test_passing_states_are_answered_as_clients_of_each_api_know_them",
+        ),
+    ),
+    Fault(
+        name="own-writes-hidden",
+        says="the latest offset is below what the same client's produce was acknowledged with",
+        file="api/log_queries.py",
+        old="                            unflushed.add(self.replicas.find(topic.name, asked.partition_index))\n",
+        new="                            pass\n",
+        caught_by=(API + "test_own_writes.py::test_the_latest_offset_is_behind_what_was_acknowledged",),
+    ),
+    Fault(
+        name="failure-told-as-success",
+        says="a refused UpdateFeatures has no error at the level where clients look",
+        file="api/features.py",
+        old="            return refused(e.error, e.message)\n",
+        new="            return UpdateFeaturesResponse()\n",
+        caught_by=(API + "test_features.py::test_one_bad_update_is_the_error_of_the_whole_response",),
+    ),
+    Fault(
+        name="internal-topics-created",
+        says="topics with names that belong to Kafka itself can be created",
+        file="control/naming.py",
+        old="    if name in INTERNAL_TOPICS:\n",
+        new="    if False:\n",
+        caught_by=(
+            API + "test_internal_topics.py::test_creation_is_refused",
+            API + "test_internal_topics.py::test_auto_creation_of_it_is_refused_too",
+        ),
+    ),
+    Fault(
+        name="records-unchecked",
+        says="batches whose records no consumer can read are stored",
+        file="replica/inspection.py",
+        old="        refusal = check_records(data, header, config, topic)\n",
+        new="        refusal = None\n",
+        caught_by=(
+            "broker/tests/replica/test_inspection.py::test_records_that_are_not_what_the_header_says_are_found",
+        ),
+    ),
+    Fault(
+        name="deleted-partitions-kept",
+        says="a deleted partition stays in memory until its retention time is over",
+        file="log/retention.py",
+        old="\n".join(
+            (
+                '        """Stop looking at a log that is closed or deleted."""',
+                "        self.due.discard(log)",
+                "",
+            )
+        ),
+        new='        """Stop looking at a log that is closed or deleted."""\n',
+        caught_by=("tests/soak/test_soak.py::test_after_churn_of_everything_as_many_objects_are_alive_as_before",),
+    ),
+    Fault(
+        name="brokers-away-get-nothing",
+        says="a topic cannot be created while one of its brokers restarts",
+        file="control/drains.py",
+        old="if entry.key.startswith(keys.BROKER_CONFIGS)], away)\n",
+        new="if entry.key.startswith(keys.BROKER_CONFIGS)])\n",
+        caught_by=(
+            MOVING + "test_a_topic_gets_a_replica_on_a_broker_that_restarts_where_the_others_do_not_suffice",
+            MOVING + "test_partitions_are_added_with_all_replicas_while_a_broker_restarts",
+        ),
+    ),
+    Fault(
+        name="expired-id-fenced",
+        says="a producer whose transactional id has expired is fenced",
+        file="txn/state_machine.py",
+        old='        assert new_id is not None, "a new transactional id gets a producer id"\n',
+        new="        if claimed is not None or new_id is None:\n            return Step(ErrorCode.PRODUCER_FENCED)\n",
+        caught_by=(
+            "broker/tests/txn/test_state_machine.py"
+            "::test_an_unknown_transactional_id_gets_the_new_producer_id_with_epoch_0",
+            "broker/tests/txn/test_unknown_ids.py"
+            "::test_a_producer_whose_transactional_id_has_expired_goes_on_after_it_was_initialized",
+        ),
+    ),
+    Fault(
+        name="stops-without-moving",
+        says="a broker that stops leaves its leaderships and coordinators to be taken over after it has gone",
+        file="node/clustered.py",
+        old="        await self.member.hand_over()\n        await self.member.leave()\n",
+        new="        await self.member.leave()\n",
+        caught_by=("broker/tests/node/test_restarts.py::test_a_restarting_broker_is_named_only_while_it_answers",),
+    ),
+)
