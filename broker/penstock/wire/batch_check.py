@@ -21,6 +21,9 @@ from penstock.wire.errors import ErrorCode
 
 MAGIC = 2
 OLD_MAGIC = (0, 1)
+MAGIC_AT = 16
+SMALLEST_LENGTH = 14
+"""The least that a batch's length may be in any format, in bytes."""
 new = tuple.__new__
 """What `BatchHeader._make` does, but for counting the fields."""
 KNOWN_ATTRIBUTES = CODEC_MASK | LOG_APPEND_TIME | TRANSACTIONAL | CONTROL
@@ -34,7 +37,7 @@ def validate_batch(batch: memoryview, max_message_bytes: int) -> BatchHeader | E
     """
     size = len(batch)
     if size < HEADER_SIZE:
-        return ErrorCode.INVALID_RECORD
+        return error_of_piece(batch)
     header = HEADER.unpack_from(batch)
     (
         _,
@@ -74,3 +77,13 @@ def validate_batch(batch: memoryview, max_message_bytes: int) -> BatchHeader | E
     elif producer_id < -1 or attributes & TRANSACTIONAL:
         return ErrorCode.INVALID_RECORD
     return new(BatchHeader, header)
+
+
+def error_of_piece(batch: memoryview) -> ErrorCode:
+    """The error for fewer bytes than a batch's header has, as Kafka's reader of batches finds it."""
+    if len(batch) < LENGTH_OVERHEAD:
+        return ErrorCode.INVALID_RECORD
+    if int.from_bytes(batch[8:LENGTH_OVERHEAD], "big", signed=True) < SMALLEST_LENGTH:
+        return ErrorCode.CORRUPT_MESSAGE
+    is_known = len(batch) <= MAGIC_AT or batch[MAGIC_AT] in (*OLD_MAGIC, MAGIC)
+    return ErrorCode.INVALID_RECORD if is_known else ErrorCode.CORRUPT_MESSAGE

@@ -248,7 +248,7 @@ def test_a_batch_cut_short_is_refused_wherever_it_is_cut() -> None:
     for end in range(len(GOOD)):
         assert validate_batch(memoryview(GOOD)[:end], MIB) is ErrorCode.INVALID_RECORD
     assert validate_batch(memoryview(GOOD + GOOD), MIB) is ErrorCode.INVALID_RECORD
-    old_format = b"\0" * 16 + b"\x01" + b"\0" * 20
+    old_format = b"\0" * 11 + b"\x18" + b"\0" * 4 + b"\x01" + b"\0" * 19
     assert validate_batch(memoryview(old_format), MIB) is ErrorCode.INVALID_RECORD
 
 
@@ -297,3 +297,19 @@ def test_records_that_lie_about_themselves_are_malformed(record: str, why: str) 
     builder.count = builder.next_offset_delta = 1
     with pytest.raises(MalformedMessage, match=why):
         read(builder.build())
+
+
+@pytest.mark.parametrize(
+    ("piece", "error"),
+    [
+        (b"", ErrorCode.INVALID_RECORD),
+        (b"\xff" * 11, ErrorCode.INVALID_RECORD),
+        (b"\0" * 8 + b"\xff\xff\xff\xff", ErrorCode.CORRUPT_MESSAGE),
+        (b"\0" * 11 + b"\x0d", ErrorCode.CORRUPT_MESSAGE),
+        (b"\0" * 11 + b"\x0e", ErrorCode.INVALID_RECORD),
+        (b"\0" * 11 + b"\x40" + b"\0" * 4 + b"\x03", ErrorCode.CORRUPT_MESSAGE),
+        (b"\0" * 11 + b"\x40" + b"\0" * 4 + b"\x02", ErrorCode.INVALID_RECORD),
+    ],
+)
+def test_a_piece_that_cannot_begin_a_batch_is_corrupt_and_any_other_invalid(piece: bytes, error: ErrorCode) -> None:
+    assert validate_batch(memoryview(piece), MIB) is error
