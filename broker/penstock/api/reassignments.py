@@ -92,14 +92,16 @@ class ReassignmentsApi:
     async def elect(self, request: elect.ElectLeadersRequest, context: RequestContext) -> elect.ElectLeadersResponse:
         """Of all partitions (None) only those are told that needed an election."""
         if request.election_type not in (PREFERRED, UNCLEAN):
-            return failed_election(request, ErrorCode.INVALID_REQUEST)
+            message = f"unknown election type {request.election_type}; use 0 (preferred) or 1 (unclean)"
+            return failed_election(request, ErrorCode.INVALID_REQUEST, message)
         is_unclean = request.election_type == UNCLEAN
         if request.topic_partitions is None:
             asked = self._in_need(is_unclean)
         else:
             asked = [(t.topic, index) for t in request.topic_partitions for index in t.partitions]
-            if refused(len(asked), len(set(asked))) is not None:
-                return failed_election(request, ErrorCode.INVALID_REQUEST)
+            refusal = refused(len(asked), len(set(asked)))
+            if refusal is not None:
+                return failed_election(request, refusal.error, refusal.message)
         outcomes = await self.wishes.elect(asked, is_unclean)
         results: dict[str, elect.ReplicaElectionResult] = {}
         for (topic, index), outcome in zip(asked, outcomes, strict=True):
@@ -146,11 +148,16 @@ def under_way(topic: TopicView, wanted: set[int] | None) -> list[listing.Ongoing
     ]
 
 
-def failed_election(request: elect.ElectLeadersRequest, error: int) -> elect.ElectLeadersResponse:
+def failed_election(
+    request: elect.ElectLeadersRequest, error: int, message: str | None = None
+) -> elect.ElectLeadersResponse:
     results = [
         elect.ReplicaElectionResult(
             topic=asked.topic,
-            partition_result=[elect.PartitionResult(partition_id=i, error_code=error) for i in asked.partitions],
+            partition_result=[
+                elect.PartitionResult(partition_id=i, error_code=error, error_message=message)
+                for i in asked.partitions
+            ],
         )
         for asked in request.topic_partitions or ()
     ]

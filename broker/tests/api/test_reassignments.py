@@ -150,3 +150,14 @@ async def test_a_draining_broker_tells_when_it_is_empty(cluster) -> None:
     assert await removable(cluster) == "false"
     await cluster.admin.delete(cluster.view.topics["t"])
     assert await removable(cluster) == "true"
+
+
+@pytest.mark.parametrize(("election_type", "partitions"), [(7, [0]), (0, [0, 0])])
+async def test_a_refused_election_says_why_for_each_partition(
+    cluster, election_type: int, partitions: list[int]
+) -> None:
+    asked = [elect.TopicPartitions(topic="t", partitions=partitions)]
+    response = await cluster.ask(elect.ElectLeadersRequest(election_type=election_type, topic_partitions=asked), 2)
+    results = [p for r in response.replica_election_results for p in r.partition_result]
+    assert [p.error_code for p in results] == [ErrorCode.INVALID_REQUEST] * len(partitions)
+    assert all(p.error_message for p in results)
