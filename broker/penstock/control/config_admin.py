@@ -111,7 +111,9 @@ class ConfigAdmin:
 
         topic = self.view.topics.get(name)
         if topic is None:
-            # as Kafka: a setting that no topic can have is named before the missing topic
+            # As in Kafka: operations that do not fit their setting, the name, the settings, the missing topic.
+            of_lists = [c for c in changes if c.operation in (ConfigOperation.APPEND, ConfigOperation.SUBTRACT)]
+            apply(of_lists, {}, topic_setting, self._topic_default)
             check_topic_resource(name)
             altered({})
             raise unknown_topic(name)

@@ -173,7 +173,7 @@ async def test_altering_incrementally_leaves_other_settings(broker, version: int
         change("cleanup.policy", 2, "compact"),
         change("log.retention.ms", 0, "5", BROKER, ""),
         change("num.partitions", 0, "5", BROKER, "0"),
-        change("retention.ms", 0, "x", TOPIC, "absent"),
+        change("retention.ms", 0, "5", TOPIC, "absent"),
     ]
     response = await broker.ask(incremental.IncrementalAlterConfigsRequest(resources=resources), version)
     assert [r.error_code for r in response.responses] == [

@@ -260,12 +260,15 @@ async def test_what_is_described_is_what_holds(cluster, topic) -> None:
         ("", ("retention.ms", SET, "1"), ErrorCode.INVALID_REQUEST),
         ("a b", ("retention.ms", SET, "1"), ErrorCode.INVALID_TOPIC_EXCEPTION),
         ("x" * 250, ("retention.mss", SET, "1"), ErrorCode.INVALID_TOPIC_EXCEPTION),
+        ("", ("retention.ms", APPEND, "1"), ErrorCode.INVALID_CONFIG),
+        ("a b", ("retention.ms", SUBTRACT, "1"), ErrorCode.INVALID_CONFIG),
+        ("a b", ("cleanup.policy", APPEND, "compact"), ErrorCode.INVALID_TOPIC_EXCEPTION),
         ("unknown", ("retention.ms", SET, "-2"), ErrorCode.INVALID_CONFIG),
         ("unknown", ("segment.ms", SUBTRACT, "1"), ErrorCode.INVALID_CONFIG),
         ("unknown", ("retention.ms", SET, "1"), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     ],
 )
-async def test_of_a_topic_that_is_not_there_the_name_is_checked_first_and_then_the_settings(
+async def test_of_a_topic_that_is_not_there_operations_name_and_settings_are_checked_first(
     cluster, name: str, change_of, error: ErrorCode
 ) -> None:
     assert (await change(cluster, change_of, name=name)).error is error
