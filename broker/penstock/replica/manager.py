@@ -36,8 +36,8 @@ Topic = str | UUID
 
 
 OPENING_PAUSE_S = 0.05
-EXPIRY_S = 600.0
-"""How often silent producers are looked for."""
+MIN_EXPIRY_S, MAX_EXPIRY_S = 1.0, 600.0
+"""The least and the most seconds between two searches for silent producers."""
 
 
 class Fetchers(Protocol):
@@ -288,7 +288,8 @@ class ReplicaManager:
 
     def schedule_expiry(self) -> None:
         loop = asyncio.get_running_loop()
-        self.expiry = loop.call_later(EXPIRY_S, self.expire_producers)
+        interval_s = min(max(self.config.producer_id_expiration_ms / 1000, MIN_EXPIRY_S), MAX_EXPIRY_S)
+        self.expiry = loop.call_later(interval_s, self.expire_producers)
 
     def wake_readers(self) -> None:
         """Has everybody who waits for data answered with what there is, as before an end."""
