@@ -87,7 +87,6 @@ class DeferredBatch:
                 self.answer = before.answer
             else:
                 self.answer = self.gate.ask(self.partition, self.producer)
-        verified = False
         if self.answer is not None:
             if isinstance(self.answer, asyncio.Future):
                 if not self.answer.done():
@@ -96,8 +95,7 @@ class DeferredBatch:
             refusal = self.gate.refused(self.partition, self.header, self.answer)
             if refusal is not None:
                 return refusal
-            verified = True
-        return self.partition.append(memoryview(self.batch), True, verified, self.inspection)
+        return self.partition.append(memoryview(self.batch), True, True, self.inspection)
 
     def asks_as(self, other: DeferredBatch) -> bool:
         """Whether another batch needs the same answer as this one got."""
@@ -134,7 +132,7 @@ class Gate:
         if queues.queues and queue_key(partition, header) in queues:
             return self.defer(partition, batch, header, None, inspection)
         if not self.is_unverified(partition, header):
-            return partition.append(batch, True, False, inspection)
+            return partition.append(batch, True, True, inspection)
         answer = self.ask(partition, Producer(header.producer_id, header.producer_epoch))
         if isinstance(answer, asyncio.Future):
             return self.defer(partition, batch, header, answer, inspection)

@@ -19,7 +19,10 @@ SEQUENCE_ERRORS = {
     ),
     Verdict.OLD_DUPLICATE: (ErrorCode.DUPLICATE_SEQUENCE_NUMBER, "the batch was written long ago"),
     Verdict.WRONG_STATE: (ErrorCode.INVALID_TXN_STATE, "the producer's open transaction is not that of the batch"),
-    Verdict.UNVERIFIED: (ErrorCode.INVALID_TXN_STATE, "the partition is not part of a transaction of this producer"),
+    Verdict.UNVERIFIED: (
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        "the batch is transactional and the request has no transactional id",
+    ),
 }
 """Error code and message for each refused outcome of the check of a producer's sequence."""
 

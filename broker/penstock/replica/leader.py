@@ -126,8 +126,8 @@ class Leader(Partition):
         """Checks and appends the batch that a producer sent; `batch` is written to (offsets, epoch, perhaps times).
 
         With `all_in_sync` (acks=all) nothing is taken while fewer than min.insync.replicas are there; without it the
-        caller acknowledges the batch at once. `verified` says that the coordinator of the batch's transaction knows
-        this partition to be part of it. `inspection` is what was found inside the batch, None to inspect it now.
+        caller acknowledges the batch at once. `verified` says that the batch's transaction is open here, or that
+        its coordinator knows this partition to be part of it. `inspection` is what was found inside the batch, or None.
         """
         if self.name in INTERNAL_TOPICS:
             return Appended(ErrorCode.INVALID_TOPIC_EXCEPTION, message="the topic's name belongs to Kafka itself")

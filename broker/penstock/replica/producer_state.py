@@ -118,10 +118,10 @@ class ProducerState:
     def check(self, header: BatchHeader, verified: bool = False) -> tuple[Verdict, Remembered | None]:
         """Whether a batch may be appended; for DUPLICATE also the batch that it repeats.
 
-        A producer that is unknown may start at any sequence number, as after its batches fell to retention. The first
-        batch of a transaction is only taken when the transaction's coordinator has said that the partition is part of
-        it (`verified`, KIP-890): a delayed batch of a transaction that has ended would otherwise begin one that nobody
-        ends.
+        A producer that is unknown may start at any sequence number, as after its batches fell to retention. A batch of
+        a transaction is only taken if it came with a transactional id and the transaction is open here or its
+        coordinator has said that the partition is part of it (`verified`, KIP-890): a delayed batch of a transaction
+        that has ended would otherwise begin one that nobody ends.
         """
         verdict, original = self.check_sequence(header)
         if verdict is not Verdict.APPEND:
@@ -129,10 +129,10 @@ class ProducerState:
         is_open = self.transactions.first_offset(header.producer_id) >= 0
         if not header.attributes & TRANSACTIONAL:
             return (Verdict.WRONG_STATE if is_open else Verdict.APPEND), None
-        if is_open:
-            same = self.entries[header.producer_id].epoch == header.producer_epoch
-            return (Verdict.APPEND if same else Verdict.WRONG_STATE), None
-        return (Verdict.APPEND if verified else Verdict.UNVERIFIED), None
+        if not verified:
+            return Verdict.UNVERIFIED, None
+        same = not is_open or self.entries[header.producer_id].epoch == header.producer_epoch
+        return (Verdict.APPEND if same else Verdict.WRONG_STATE), None
 
     def check_sequence(self, header: BatchHeader) -> tuple[Verdict, Remembered | None]:
         entry = self.entries.get(header.producer_id)
@@ -159,8 +159,11 @@ class ProducerState:
         return entry is not None and bool(entry.packed_batches)
 
     def needs_verification(self, producer_id: int, epoch: int) -> bool:
-        """Whether a transactional batch of this producer would be the first of its transaction, or comes from another
-        epoch than the open one: only the coordinator knows which of the two epochs is fenced."""
+        """Whether the coordinator has to confirm a transactional batch of this producer: the first of its transaction,
+        or one of a later epoch than the open one. An earlier epoch is fenced, whatever the coordinator knows."""
+        entry = self.entries.get(producer_id)
+        if entry is not None and epoch < entry.epoch:
+            return False
         return self.transactions.first_offset(producer_id) < 0 or self.entries[producer_id].epoch != epoch
 
     def check_marker(self, marker: Marker) -> ErrorCode:

@@ -21,15 +21,18 @@ def committed_fetch(wait_ms: int = 0, offset: int = 0) -> FetchRequest:
     return FetchRequest(max_wait_ms=wait_ms, min_bytes=1, max_bytes=1 << 20, isolation_level=1, topics=topics)
 
 
-@pytest.mark.parametrize("transactional_id", [None, "x"])
+@pytest.mark.parametrize(
+    ("transactional_id", "error"),
+    [(None, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED), ("x", ErrorCode.INVALID_TXN_STATE)],
+)
 async def test_a_batch_of_a_transaction_is_refused_where_there_are_none(
-    tmp_path: Path, transactional_id: str | None
+    tmp_path: Path, transactional_id: str | None, error: ErrorCode
 ) -> None:
     async with opened_wire(tmp_path) as wire:
         await wire.path.create()
         batch = batch_of(1, producer=(1, 0, 0), attributes=TRANSACTIONAL)
         answer = await wire.produced(9, {("t", 0): batch}, transactional_id=transactional_id)
-        assert answer.responses[0].partition_responses[0].error_code == ErrorCode.INVALID_TXN_STATE
+        assert answer.responses[0].partition_responses[0].error_code == error
 
 
 async def test_a_reader_of_committed_data_waits_on_while_what_came_is_undecided(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 from pathlib import Path
 from uuid import UUID, uuid4
@@ -262,6 +263,17 @@ async def test_silent_producers_are_forgotten_on_the_clock_that_never_leaps(path
     path.replicas.expire_producers()
     assert set(partition.producers.entries) == {2}
     assert accepted(partition, batch_of(producer=(1, 0, 40))).base_offset == 6
+
+
+@pytest.mark.parametrize(("expiration_ms", "interval_s"), [(1, 1), (5000, 5), (86_400_000, 600)])
+async def test_silent_producers_are_looked_for_as_often_as_they_may_expire(
+    path: DataPath, monkeypatch: pytest.MonkeyPatch, expiration_ms: int, interval_s: float
+) -> None:
+    delays: list[float] = []
+    monkeypatch.setattr(asyncio.get_running_loop(), "call_later", lambda delay, callback: delays.append(delay))
+    path.config.producer_id_expiration_ms = expiration_ms
+    path.replicas.expire_producers()
+    assert delays == [interval_s]
 
 
 async def test_looking_for_silent_producers_goes_on_until_the_end(path: DataPath) -> None:

@@ -83,10 +83,10 @@ async def test_a_batch_larger_than_the_topic_takes_is_refused(path: DataPath) ->
     accepted(partition, batch_of(1, value=bytes(300)))
 
 
-async def test_a_transactional_batch_is_refused(path: DataPath) -> None:
+async def test_a_transactional_batch_without_a_transactional_id_is_refused(path: DataPath) -> None:
     partition = await path.partition()
     done = partition.append(batch_of(producer=(5, 0, 0), attributes=TRANSACTIONAL))
-    assert done.error == ErrorCode.INVALID_TXN_STATE
+    assert done.error == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     assert partition.log.end_offset == 0
 
 

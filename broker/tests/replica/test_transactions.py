@@ -34,12 +34,31 @@ def mark(state: ProducerState, offset: int, marker: Marker) -> None:
 
 def test_the_first_batch_of_a_transaction_must_be_verified_and_the_others_need_not() -> None:
     state = ProducerState()
-    assert state.check(data(0, 1))[0] is Verdict.UNVERIFIED
+    assert state.needs_verification(1, 0)
     assert state.check(data(0, 1), verified=True)[0] is Verdict.APPEND
     state.update(data(0, 1))
-    assert state.check(data(1, 1, sequence=1))[0] is Verdict.APPEND
+    assert not state.needs_verification(1, 0)
+    assert state.check(data(1, 1, sequence=1), verified=True)[0] is Verdict.APPEND
     mark(state, 1, Marker(1, 0, True, 0))
-    assert state.check(data(2, 1, sequence=1))[0] is Verdict.UNVERIFIED
+    assert state.needs_verification(1, 0)
+
+
+def test_a_batch_of_a_transaction_without_a_transactional_id_is_refused_also_while_the_transaction_is_open() -> None:
+    state = ProducerState()
+    assert state.check(data(0, 1))[0] is Verdict.UNVERIFIED
+    state.update(data(0, 1))
+    assert state.check(data(1, 1, sequence=1))[0] is Verdict.UNVERIFIED
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_a_fenced_epoch_is_refused_without_the_coordinator(is_open: bool) -> None:
+    state = ProducerState()
+    state.update(data(0, 1, epoch=3))
+    if not is_open:
+        mark(state, 1, Marker(1, 3, True, 0))
+    assert not state.needs_verification(1, 2)
+    assert state.check(data(2, 1, epoch=2), verified=True)[0] is Verdict.FENCED
+    assert state.needs_verification(1, 4)
 
 
 def test_a_repeated_batch_of_a_transaction_that_has_ended_is_a_duplicate() -> None:
