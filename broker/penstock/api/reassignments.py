@@ -155,8 +155,7 @@ def failed_election(
         elect.ReplicaElectionResult(
             topic=asked.topic,
             partition_result=[
-                elect.PartitionResult(partition_id=i, error_code=error, error_message=message)
-                for i in asked.partitions
+                elect.PartitionResult(partition_id=i, error_code=error, error_message=message) for i in asked.partitions
             ],
         )
         for asked in request.topic_partitions or ()
