@@ -105,4 +105,20 @@ REPORTED = (
         new="        await self.member.leave()\n",
         caught_by=("broker/tests/node/test_restarts.py::test_a_restarting_broker_is_named_only_while_it_answers",),
     ),
+    Fault(
+        name="dead-coordinator-unnamed",
+        says="metadata drops a broker as soon as it dies, and librdkafka loses what waits for its coordinator",
+        file="api/brokers_seen.py",
+        old="            if broker_id not in self._view.brokers and broker_id in owners:\n",
+        new="            if False:\n",
+        caught_by=(API + "test_brokers_seen.py::test_a_dead_coordinator_stays_named_as_long_as_on_kafka",),
+    ),
+    Fault(
+        name="stopped-broker-named",
+        says="metadata names a broker that has stopped in order, and clients try to reach it",
+        file="api/brokers_seen.py",
+        old="            if broker_id not in self._view.brokers and broker_id in owners:\n",
+        new="            if broker_id not in self._view.brokers:\n",
+        caught_by=(API + "test_brokers_seen.py::test_a_broker_that_handed_its_shards_over_is_no_longer_named",),
+    ),
 )
