@@ -105,7 +105,7 @@ faults: packages ## plant each known fault in a copy of the source: the tests mu
 simulate: packages ## run SEEDS simulated worlds with faults (default 100; ARGS="SEED" replays one)
 	$(BIN)/python -m tests.simulation.run $(or $(ARGS),--seeds $(or $(SEEDS),100))
 
-roll: packages ## restart a cluster in rolls under five other clients, beside Kafka (ARGS=--no-kafka)
+roll: packages ## restart a cluster in rolls under other clients, beside Kafka (ARGS="--followers --no-kafka")
 	$(BIN)/python -m bench.roll $(ARGS)
 
 chaos: packages ## break a cluster of three brokers in each known way (ARGS=--short: some minutes; as root)

@@ -189,7 +189,10 @@ class _Node(Kafka):
 
 
 class KafkaCluster(ClusterContender):
-    """Three nodes in combined mode: three processes, where controllers of their own would make it six."""
+    """Three nodes in combined mode: three processes, where controllers of their own would make it six.
+
+    ``{id}`` in ``properties`` stands for each node's id.
+    """
 
     durable_topic: ClassVar[dict[str, str]] = {**Kafka.durable_topic, "min.insync.replicas": "2"}
     unflushed_topic: ClassVar[dict[str, str]] = {"min.insync.replicas": "2"}
@@ -205,7 +208,7 @@ class KafkaCluster(ClusterContender):
     def parts(self, cores: set[int], home: Path) -> tuple[None, list[Broker]]:
         ports, cluster_id = [free_port() for _ in range(BROKERS)], _new_cluster_id()
         nodes = [
-            _Node(self.label, number, ports, cluster_id, self._properties, self._jvm_flags)
+            _Node(self.label, number, ports, cluster_id, self._properties.replace("{id}", str(number)), self._jvm_flags)
             for number in range(1, BROKERS + 1)
         ]
         with ThreadPoolExecutor(BROKERS) as pool:

@@ -1,7 +1,8 @@
 """`python -m bench.roll`: clients of other authors through rolling restarts, on Penstock and beside it on Kafka.
 
-Three brokers are restarted cleanly one after the other, in two rounds, while five clients write and read at their
-defaults; then one broker is killed and started again. A table says what each client saw.
+Three brokers are restarted cleanly one after the other, in two rounds, while clients write and read at their defaults;
+then one broker is killed and started again. A table says what each client saw. With `--followers` consumers read from
+the replica in their rack (KIP-392). Exit code 1 if a client of Penstock did not receive a record that is stored.
 """
 
 from __future__ import annotations
@@ -23,13 +24,18 @@ from bench.admin import create_topics
 from bench.peers.broker import Broker
 from bench.peers.cluster import Cluster, ClusterContender
 from bench.peers.kafka import KafkaCluster, KafkaUnavailable, cache_dir, resolve
-from bench.peers.penstock import PenstockCluster
+from bench.peers.penstock import CLUSTER_COMMAND, PenstockCluster
 from bench.roll import report
 
 CLIENTS = Path(__file__).parent / "clients"
 KAFKAJS = "kafkajs@2.2.4"
 PYTHON = {"kafka-python": "with_kafka_python", "aiokafka": "with_aiokafka", "librdkafka": "with_confluent"}
+GO = ("franz-go", "sarama")
 ALL = [*PYTHON, "Java", "kafkajs"]
+FROM_FOLLOWERS = ["librdkafka", "Java", *GO]
+SELECTOR = "RackAwareReplicaSelector"
+WITH_RACKS = f"{CLUSTER_COMMAND} --set broker.rack=rack-{{id}} --set replica.selector.class={SELECTOR}"
+KAFKA_WITH_RACKS = f"broker.rack=rack-{{id}}\nreplica.selector.class=org.apache.kafka.common.replica.{SELECTOR}\n"
 END_LIMIT_S = 180.0
 START_LIMIT_S = 180.0
 READ_LIMIT_S = 60.0
@@ -64,6 +70,8 @@ def command(name: str) -> list[str]:
         return [sys.executable, "-m", f"bench.roll.clients.{PYTHON[name]}"]
     if name == "Java":
         return ["java", "-Xmx128m", "-cp", f"{resolve()}/*", str(CLIENTS / "Roll.java")]
+    if name in GO:
+        return [str(go_program()), name]
     home = cache_dir() / "kafkajs"
     if not (home / "node_modules" / "kafkajs").exists():
         npm = shutil.which("npm")
@@ -74,10 +82,19 @@ def command(name: str) -> list[str]:
     return ["node", str(CLIENTS / "roll.js")]
 
 
-def start(name: str, bootstrap: str, home: Path) -> Client:
+def go_program() -> Path:
+    """Build the Go clients, which takes long the first time. Raises KafkaUnavailable where there is no Go."""
+    if shutil.which("go") is None:
+        raise KafkaUnavailable("go is not on the PATH: install Go, or leave franz-go and sarama out with --clients")
+    built = cache_dir() / "roll-go"
+    subprocess.run(["go", "build", "-o", str(built), "."], cwd=CLIENTS / "go", check=True)
+    return built
+
+
+def start(name: str, bootstrap: str, home: Path, rack: str = "") -> Client:
     events = home / f"{name}.events"
     out: IO[bytes]
-    environment = {**os.environ, "NODE_PATH": str(cache_dir() / "kafkajs" / "node_modules")}
+    environment = {**os.environ, "NODE_PATH": str(cache_dir() / "kafkajs" / "node_modules"), "ROLL_RACK": rack}
     with events.open("wb") as out, (home / f"{name}.log").open("wb") as log:
         process = subprocess.Popen(
             [*command(name), bootstrap, f"roll-{name}", f"group-{name}"],
@@ -134,15 +151,18 @@ def stored(bootstrap: str, topic: str) -> frozenset[int]:
     return frozenset(found)
 
 
-def roll(contender: ClusterContender, names: list[str], home: Path, rounds: int, pause_s: float) -> str:
-    """The table of one contender."""
+def roll(
+    contender: ClusterContender, names: list[str], home: Path, rounds: int, pause_s: float, has_racks: bool
+) -> list[report.Seen]:
+    """What the clients of one contender saw."""
     cluster = contender.service(os.sched_getaffinity(0), home)
     clients: list[Client] = []
     try:
         cluster.start()
         bootstrap = ",".join(cluster.addresses)
         create_topics(bootstrap, [f"roll-{name}" for name in names], PARTITIONS, {}, replicas=3)
-        clients = [start(name, bootstrap, home) for name in names]
+        racks = [f"rack-{index % len(cluster.brokers) + 1}" if has_racks else "" for index in range(len(names))]
+        clients = [start(name, bootstrap, home, rack) for name, rack in zip(names, racks, strict=True)]
         wait_until_flowing(clients)
         time.sleep(pause_s)
         for _ in range(rounds):
@@ -156,7 +176,7 @@ def roll(contender: ClusterContender, names: list[str], home: Path, rounds: int,
         found = [client.end() for client in clients]
         for seen in found:
             seen.stored = stored(bootstrap, f"roll-{seen.client}")
-        return report.table(found)
+        return found
     finally:
         for client in clients:
             if client.process.poll() is None:
@@ -167,27 +187,37 @@ def roll(contender: ClusterContender, names: list[str], home: Path, rounds: int,
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.roll", description=__doc__)
-    parser.add_argument("--clients", default=",".join(ALL), help="Clients, comma-separated (default: all five).")
+    parser.add_argument("--clients", help=f"Clients, comma-separated (default: {','.join(ALL)}).")
+    parser.add_argument(
+        "--followers",
+        action="store_true",
+        help=f"Consumers read from the replica in their rack (default clients: {','.join(FROM_FOLLOWERS)}).",
+    )
     parser.add_argument("--rounds", type=int, default=2, help="Rounds of clean restarts of all brokers.")
     parser.add_argument("--pause", type=float, default=10.0, help="Seconds between two restarts.")
     parser.add_argument("--no-kafka", action="store_true", help="Leave Apache Kafka out.")
     parser.add_argument("--keep", type=Path, help="Directory for the clients' events and logs, which are kept.")
     asked = parser.parse_args()
-    contenders: list[ClusterContender] = [PenstockCluster()]
+    subject = PenstockCluster(WITH_RACKS) if asked.followers else PenstockCluster()
+    contenders: list[ClusterContender] = [subject]
     try:
         if not asked.no_kafka:
-            contenders.append(KafkaCluster())
+            contenders.append(KafkaCluster(properties=KAFKA_WITH_RACKS if asked.followers else ""))
     except KafkaUnavailable as e:
         print(f"Kafka is left out: {e}", file=sys.stderr)
+    names = asked.clients.split(",") if asked.clients else FROM_FOLLOWERS if asked.followers else ALL
     base = asked.keep or Path(tempfile.mkdtemp(prefix="penstock-roll-"))
+    is_whole = True
     for contender in contenders:
         home = base / contender.label
         home.mkdir(parents=True, exist_ok=True)
         print(f"{contender.version()}:\n")
-        print(roll(contender, asked.clients.split(","), home, asked.rounds, asked.pause), end="\n\n", flush=True)
+        found = roll(contender, names, home, asked.rounds, asked.pause, asked.followers)
+        print(report.table(found), end="\n\n", flush=True)
+        is_whole = is_whole and (contender is not subject or not any(seen.not_received for seen in found))
     if asked.keep is None:
         shutil.rmtree(base, ignore_errors=True)
-    return 0
+    return 0 if is_whole else 1
 
 
 sys.exit(main())

@@ -69,7 +69,8 @@ public class Roll {
         long deadline = Long.MAX_VALUE;
         try (var consumer = new KafkaConsumer<>(
                 Map.<String, Object>of("bootstrap.servers", bootstrap, "group.id", arguments[2],
-                        "auto.offset.reset", "earliest"),
+                        "auto.offset.reset", "earliest",
+                        "client.rack", System.getenv().getOrDefault("ROLL_RACK", "")),
                 new ByteArrayDeserializer(), new ByteArrayDeserializer())) {
             consumer.subscribe(List.of(topic));
             thread(() -> produce(bootstrap, topic));

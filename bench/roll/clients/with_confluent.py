@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -42,6 +43,7 @@ def main() -> None:
             "bootstrap.servers": bootstrap,
             "group.id": group,
             "auto.offset.reset": "earliest",
+            "client.rack": os.environ.get("ROLL_RACK", ""),
             "error_cb": lambda e: events.note_error(e.name()),
         }
     )
