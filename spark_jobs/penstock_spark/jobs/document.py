@@ -31,6 +31,7 @@ EQUALS_SIGN = "tag:yaml.org,2002:value"
 """YAML 1.1's tag of `=` by itself; PyYAML knows it, and no meaning for it. Helm writes the sign without quotes."""
 WHOLE_NUMBER = re.compile(r"-?[0-9]{1,19}")
 """A whole number may stand in quotes: Helm keeps large ones only there."""
+SURROGATE = re.compile("[\ud800-\udfff]")
 MAX_SHOWN = 200
 BAD = object()
 """In place of a value for which a problem was noted."""
@@ -87,7 +88,32 @@ def compose(text: str | bytes, file: str) -> Node | None:
         raise InvalidJob([Problem(at, "", f"this is no YAML: {e.problem or e.context}")]) from None
     except (yaml.YAMLError, RecursionError) as e:
         raise InvalidJob([Problem(Place(file, 1, 1), "", f"this is no YAML: {type(e).__name__}: {e}")]) from None
+    if node is not None and "\\u" in text.lower():
+        join_surrogates(node)
     return node
+
+
+def join_surrogates(root: Node) -> None:
+    """Join pairs of escapes such as "\\ud83d\\ude00" in all texts. Raises `InvalidJob` for half a pair.
+
+    JSON, which is YAML too, writes characters beyond 16 bits so; PyYAML takes each escape for a character.
+    """
+    nodes, seen = [root], set[int]()
+    while nodes:
+        node = nodes.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, MappingNode):
+            nodes.extend(part for pair in node.value for part in pair)
+        elif isinstance(node, SequenceNode):
+            nodes.extend(node.value)
+        elif SURROGATE.search(node.value):
+            try:
+                node.value = node.value.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
+            except UnicodeDecodeError:
+                message = r'an escape from "\ud800" to "\udfff" stands alone; write the character itself'
+                raise InvalidJob([Problem(place(node), "", message)]) from None
 
 
 def place(node: Node) -> Place:

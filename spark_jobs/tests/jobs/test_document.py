@@ -434,3 +434,27 @@ def test_whatever_stands_in_a_file_it_is_a_job_or_problems_with_places(text: str
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_every_kind_needs_is_told(kind: str) -> None:
     assert "1:1: name: is missing" in problems(f"kind: {kind}\n")
+
+
+def test_a_pair_of_escapes_is_one_character_as_in_json() -> None:
+    text = GOOD.replace("path: lake/flights", 'path: "lake/\\ud83d\\uDE00"').replace(
+        "name: flights", "name: &n flights"
+    )
+    assert job(text).to.path == "lake/\U0001f600"
+
+
+@pytest.mark.parametrize("escape", ["\\ud83d", "\\ude00\\ud83d", "x\\udfffy"])
+def test_half_a_pair_of_escapes_is_a_problem_at_its_place(escape: str) -> None:
+    (found,) = problems(GOOD.replace("lake/flights", f'"{escape}"'))
+    assert found == r'9:9: an escape from "\ud800" to "\udfff" stands alone; write the character itself'
+
+
+def test_half_a_pair_of_escapes_is_a_problem_in_a_key_too() -> None:
+    (found,) = problems(GOOD + 'config: {"\\udfff": 1}\n')
+    assert "stands alone" in found
+
+
+@pytest.mark.parametrize("tag", ["!!binary", "!!set", "!!omap", "!!python/object:os.system", "!mine"])
+def test_a_tag_that_means_nothing_in_a_job_is_a_problem(tag: str) -> None:
+    found = problems(GOOD.replace("name: ", f"name: {tag} "))
+    assert any("has no meaning in a job; leave the tag away" in problem for problem in found)

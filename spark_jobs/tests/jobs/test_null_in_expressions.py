@@ -11,6 +11,7 @@ from penstock_spark_kit.jobs import read_all, run_once
 from penstock_spark_kit.topics import MakeTopic, Rec, produce
 from pyspark.sql import SparkSession
 
+from penstock_spark.jobs import conditions
 from penstock_spark.jobs.audit import SCHEMA, findings, join
 from penstock_spark.jobs.examples import example
 
@@ -49,3 +50,9 @@ def test_a_row_of_an_archive_that_names_no_record_is_unknown_to_an_audit(spark: 
     found = {f.topic: f for f in findings(join(records, rows))}
     assert (found["t"].missing, found["t"].unknown, found["t"].before, found["t"].beyond) == (0, 1, 0, 0)
     assert sum(f.unknown for f in found.values()) == 2
+
+
+def test_a_condition_that_is_null_does_not_hold(spark: SparkSession) -> None:
+    rows = spark.sql("SELECT * FROM VALUES (1, 'd'), (2, 'u'), (3, NULL) AS changes(id, op)")
+    held = rows.select("id", conditions.holds("op = 'd'").alias("deletes"), conditions.holds(None).alias("never"))
+    assert {tuple(row) for row in held.collect()} == {(1, True, False), (2, False, False), (3, False, False)}

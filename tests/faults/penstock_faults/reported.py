@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock_faults.planting import Fault
+from penstock_faults.planting import SPARK, Fault
 
 API = "broker/tests/api/"
 MOVING = "broker/tests/control/controller/test_moving.py::"
@@ -120,5 +120,70 @@ REPORTED = (
         old="            if broker_id not in self._view.brokers and broker_id in owners:\n",
         new="            if broker_id not in self._view.brokers:\n",
         caught_by=(API + "test_brokers_seen.py::test_a_broker_that_handed_its_shards_over_is_no_longer_named",),
+    ),
+    Fault(
+        name="letter-to-gone-topic",
+        says="dlq-replay stops for good at a letter whose topic is gone",
+        file="jobs/dlq_replay.py",
+        old='            F.col("name").isNull() | F.col("problem").isNotNull(),\n',
+        new="            F.lit(False),\n",
+        caught_by=(DLQ + "test_letters_that_cannot_be_replayed_are_skipped_and_named_and_the_others_are_replayed",),
+        package=SPARK,
+    ),
+    Fault(
+        name="letter-without-key",
+        says="dlq-replay stops for good at a letter without a key for a compacted topic",
+        file="jobs/dlq_replay.py",
+        old='            F.col("is_compacted") & F.col("key").isNull(),\n',
+        new="            F.lit(False),\n",
+        caught_by=(DLQ + "test_letters_that_cannot_be_replayed_are_skipped_and_named_and_the_others_are_replayed",),
+        package=SPARK,
+    ),
+    Fault(
+        name="letter-too-large",
+        says="dlq-replay stops for good at a letter that is larger than its topic allows",
+        file="jobs/dlq_replay.py",
+        old='replayed_headers()) > F.col("max_bytes"),',
+        new="replayed_headers()) < F.lit(0),",
+        caught_by=(DLQ + "test_letters_that_cannot_be_replayed_are_skipped_and_named_and_the_others_are_replayed",),
+        package=SPARK,
+    ),
+    Fault(
+        name="quotes-not-doubled",
+        says="backfill reads doubled quotes in CSV files as text of another kind",
+        file="jobs/backfill.py",
+        old='    "escape": \'"\',\n',
+        new="",
+        caught_by=(JOBS + "test_backfill.py::test_csv_is_read_as_rfc_4180_has_it_in_every_folder_below",),
+        package=SPARK,
+    ),
+    Fault(
+        name="tags-taken",
+        says="a job's file may have tags of YAML that mean nothing in a job",
+        file="jobs/document.py",
+        old='TAGS = frozenset({"map",',
+        new='TAGS = frozenset({"binary", "set", "omap", "map",',
+        caught_by=(JOBS + "test_document.py::test_a_tag_that_means_nothing_in_a_job_is_a_problem",),
+        package=SPARK,
+    ),
+    Fault(
+        name="null-condition-holds-neither-way",
+        says="a condition of a job that is NULL for a row is neither true nor false, and the row is lost",
+        file="jobs/conditions.py",
+        old='F.coalesce(F.expr(sql).cast("boolean"), F.lit(False))',
+        new='F.expr(sql).cast("boolean")',
+        caught_by=(JOBS + "test_null_in_expressions.py::test_a_condition_that_is_null_does_not_hold",),
+        package=SPARK,
+    ),
+    Fault(
+        name="tombstone-brings-row-back",
+        says="the tombstone behind a deletion brings the row back with all columns NULL",
+        file="jobs/cdc_upsert.py",
+        old="    deleted = (is_tombstone | conditions.holds(job.delete_when)).alias(DELETED)\n",
+        new="    deleted = conditions.holds(job.delete_when).alias(DELETED)\n",
+        caught_by=(
+            JOBS + "test_changes_of_a_database.py::test_a_tombstone_deletes_whatever_the_condition_makes_of_it",
+        ),
+        package=SPARK,
     ),
 )

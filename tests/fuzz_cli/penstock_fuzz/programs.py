@@ -112,18 +112,24 @@ class Programs:
         return self._end(self.spark, "penstock-spark", path, arguments, tuple(path) in SPARK_STARTS)
 
     def _end(self, program: Any, name: str, path: Sequence[str], arguments: Sequence[str], parse_only: bool) -> Ended:
+        arguments = [as_passed(argument) for argument in arguments]
         call: Callable[[], object] = partial(program, args=[*path, *arguments], prog_name=name)
         if parse_only:
             command = program
             for part in path:
                 command = command.get_command(None, part)
-            call = partial(parse, command, list(arguments))
+            call = partial(parse, command, arguments)
         with streams() as (out, err):
             try:
                 run_to_the_end(call)
             except SystemExit as e:
                 code = 0 if e.code is None else int(e.code) if isinstance(e.code, int) else e.code
             return Ended(code, text_of(out), text_of(err))
+
+
+def as_passed(argument: str) -> str:
+    """An argument as a process gets it from the system: bytes, of which Python makes text."""
+    return os.fsdecode(argument.encode("utf-8", "surrogatepass"))
 
 
 def text_of(stream: io.TextIOWrapper) -> str:
