@@ -89,6 +89,8 @@ class TopicsApi:
         topic = self.view.topics_by_id.get(asked.topic_id) if by_id else self.view.topics.get(asked.name or "")
         if not by_id and asked.topic_id != ZERO_UUID:
             outcome = Outcome(ErrorCode.INVALID_REQUEST, "A topic is named by its name or by its id, not by both.")
+        elif by_id and asked.topic_id == ZERO_UUID:
+            outcome = Outcome(ErrorCode.INVALID_REQUEST, "A topic is named neither by its name nor by its id.")
         elif topic is not None:
             outcome = await self.admin.delete(topic)
         elif by_id:

@@ -203,17 +203,20 @@ class TopicAdmin:
         return assignment
 
     def _automatic(self, topic: NewTopic, drains: Drains) -> list[list[int]]:
-        count = self.config.num_partitions if topic.partition_count == -1 else topic.partition_count
-        if count < 1:
-            raise AdminError(ErrorCode.INVALID_PARTITIONS, f"The number of partitions must be positive, not {count}.")
         factor = topic.replication_factor
         if factor == -1:
             factor = min(self.config.default_replication_factor, self._room(drains))
-        if not 1 <= factor <= MAX_REPLICAS:
-            raise AdminError(
-                ErrorCode.INVALID_REPLICATION_FACTOR,
-                f"The replication factor must be from 1 to {MAX_REPLICAS}, or -1, not {factor}.",
-            )
+        no_factor = AdminError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"The replication factor must be from 1 to {MAX_REPLICAS}, or -1, not {factor}.",
+        )
+        if factor < 1:
+            raise no_factor
+        count = self.config.num_partitions if topic.partition_count == -1 else topic.partition_count
+        if count < 1:
+            raise AdminError(ErrorCode.INVALID_PARTITIONS, f"The number of partitions must be positive, not {count}.")
+        if factor > MAX_REPLICAS:
+            raise no_factor
         self._check_count(count)
         return self._placing.place(count, factor, drains.brokers, away=drains.away)
 

@@ -206,3 +206,9 @@ async def test_a_refused_topic_has_an_empty_list_of_settings(broker, version: in
     (result,) = await create(broker, new("a b"), version=version)
     assert result.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
     assert result.configs == []
+
+
+async def test_a_deletion_that_names_no_topic_is_an_invalid_request(broker) -> None:
+    request = DeleteTopicsRequest(topics=[DeleteTopicState(name=None)])
+    (result,) = (await broker.ask(request, 6)).responses
+    assert result.error_code == ErrorCode.INVALID_REQUEST

@@ -88,6 +88,8 @@ async def test_more_replicas_than_a_partition_can_have_are_refused(cluster, topi
         (NewTopic("t", -1, -1, {0: []}), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
         (NewTopic("t", -1, -1, {0: [0, 0]}), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
         (NewTopic("t", -1, -1, {0: [1]}), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (NewTopic("t", 0, 0), ErrorCode.INVALID_REPLICATION_FACTOR),
+        (NewTopic("t", 0, 33), ErrorCode.INVALID_PARTITIONS),
         (NewTopic("t", 1, 1, settings={"retention.mss": "1"}), ErrorCode.INVALID_CONFIG),
         (NewTopic("t", 1, 1, settings={"retention.ms": "soon"}), ErrorCode.INVALID_CONFIG),
         (NewTopic("t", 1, 1, settings={"retention.ms": None}), ErrorCode.INVALID_CONFIG),
