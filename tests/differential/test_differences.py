@@ -14,7 +14,7 @@ from penstock_differential.families.world import fetch_tree, produce_tree, recor
 from penstock_differential.mutate import mutated
 from penstock_differential.peers import GivenService
 from penstock_differential.sides import Answer, Side
-from penstock_differential.values import BatchSpec, Ref, resolve
+from penstock_differential.values import BatchSpec, Ref, Tree, resolve
 
 from penstock.wire.batch import checksum, read_header
 from penstock.wire.schema import MalformedMessage
@@ -78,6 +78,12 @@ def known(**more: object) -> explain.KnownDifference:
     ("entry", "covers"),
     [
         ({}, True),
+        ({"when": {"topics.partitions.partition": ">6"}}, True),
+        ({"when": {"topics.partitions.partition": ">7"}}, False),
+        ({"named_twice": True}, False),
+        ({"after": "something happened"}, False),
+        ({"beside": 7}, False),
+        ({"element": ["name=a", "name=b"]}, False),
         ({"kafka": [2, 1]}, True),
         ({"kafka": "*"}, True),
         ({"kafka": 2}, False),
@@ -140,3 +146,35 @@ def test_coverage_names_versions_without_a_pair() -> None:
     assert "Heartbeat 0" not in coverage.missing({})
     assert "Heartbeat 1" in coverage.missing({})
     assert "| Heartbeat | v0:1 | 0:1 | 25:1 |" in coverage.report({})
+
+
+@pytest.mark.parametrize(
+    ("request_tree", "is_twice"),
+    [
+        ({"topics": [{"name": "a"}, {"name": "b"}]}, False),
+        ({"topics": [{"name": "a"}, {"name": "a", "count": 2}]}, True),
+        ({"topics": [{"name": "a", "partitions": [{"partition_index": 0, "offset": 1}, {}]}]}, True),
+        ({"topics": [{"name": "a", "partitions": [{"partition_index": 1, "offset": 1}, {}]}]}, False),
+        ({"groups": ["g", "g"]}, True),
+        ({"records": [{"value": 1}, {"value": 1}]}, False),
+    ],
+)
+def test_a_request_names_something_twice_where_keys_are_equal(request_tree: Tree, is_twice: bool) -> None:
+    assert explain.names_twice(request_tree) is is_twice
+    assert known(named_twice=True).covers("Fetch", 4, request_tree, Difference("error_code", 0, 1)) is is_twice
+
+
+def test_an_explanation_may_need_an_earlier_event_and_an_error_in_the_same_element(sides: tuple[Side, Side]) -> None:
+    difference = Difference("error_code", 0, 1)
+    assert known(after="a marker").covers("Fetch", 4, {}, difference, {"a marker"})
+    ours = {"topics": [{"name": "a", "error_code": 1, "high_watermark": 5}]}
+    theirs = {"topics": [{"name": "a", "error_code": 1, "high_watermark": -1}]}
+    (found,) = differences(sides, ours, theirs)
+    entry = known(field="topics.high_watermark", penstock=5, kafka=-1, beside=[1, 3])
+    assert entry.covers("Fetch", 4, {}, found)
+    assert not known(field="topics.high_watermark", penstock=5, kafka=-1, beside=3).covers("Fetch", 4, {}, found)
+
+
+def test_readers_are_shown_neither_faults_nor_what_the_run_itself_causes() -> None:
+    entries = [known(kind=kind) for kind in explain.KINDS]
+    assert [entry.kind for entry in explain.shown(entries)] == ["deliberate", "unbuilt"]

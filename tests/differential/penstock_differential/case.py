@@ -96,12 +96,17 @@ class Record:
     ended: Counter[str] = field(default_factory=Counter)
     """Cases by family, and those that ended at a difference."""
 
+    explained: dict[int, Counter[str]] = field(default_factory=dict)
+    """By known difference, the differences that it explained."""
+
 
 class Case:
     """Sends requests to both sides. Every name that a case makes begins with `prefix`."""
 
     def __init__(self, label: str, prefix: str, rng: random.Random, sides: tuple[Side, Side], record: Record) -> None:
         self.label, self.prefix, self.rng, self.sides, self.record = label, prefix, rng, sides, record
+        self.events: set[str] = set()
+        """What has happened in the case that later answers show: `after` of known differences."""
         for side in sides:
             side.forget()
 
@@ -193,11 +198,13 @@ class Case:
             (pending.api, one.field, str(one.penstock), str(one.kafka)) not in self.record.lasting for one in found
         )
 
-    def _differences(self, pending: Pending, answers: list[Answer]) -> tuple[list[KnownDifference], list[Difference]]:
+    def _differences(
+        self, pending: Pending, answers: list[Answer]
+    ) -> tuple[list[tuple[KnownDifference, Difference]], list[Difference]]:
         found = compare(answers[0], answers[1], self.sides)
-        known = [find(self.record.known, pending.api, pending.version, pending.tree, one) for one in found]
+        known = [find(self.record.known, pending.api, pending.version, pending.tree, one, self.events) for one in found]
         causes = [one for one, why in zip(found, known, strict=True) if why and one.field.endswith("error_code")]
-        explained = [why for why in known if why is not None]
+        explained = [(why, one) for one, why in zip(found, known, strict=True) if why is not None]
         unexplained = [
             one
             for one, why in zip(found, known, strict=True)
@@ -209,12 +216,13 @@ class Case:
         codes = [set(error_codes(answer.tree)) for answer in answers]
         self.record.coverage.add(pending.api, pending.version, codes[0], codes[1])
         explained, unexplained = self._differences(pending, answers)
-        for known in explained:
+        for known, difference in explained:
             self.record.occurred[id(known)] = self.record.occurred.get(id(known), 0) + 1
+            self.record.explained.setdefault(id(known), Counter())[str(difference)] += 1
         if unexplained:
             self.record.lasting |= {signature(pending.api, one) for one in unexplained}
             self.record.findings.append(Finding(self.label, pending.api, pending.version, pending.tree, unexplained))
-        if pending.api not in READS and (unexplained or not all(known.harmless for known in explained)):
+        if pending.api not in READS and (unexplained or not all(known.harmless for known, _ in explained)):
             raise CaseEnded
 
 

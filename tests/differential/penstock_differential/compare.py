@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
@@ -42,6 +42,8 @@ class Difference:
     penstock: Any
     kafka: Any
     element: str = ""
+    beside: int | None = field(default=None, compare=False)
+    """The error code of the same element, where both answers have the same."""
 
     def follows_from(self, cause: Difference) -> bool:
         """Whether this field stands beside, or below, an error code that differs: its value depends on the error."""
@@ -138,6 +140,8 @@ BY_FIELD: Mapping[str, Normaliser | None] = {
     "log_append_time_ms": _sign,
     "transaction_start_time_ms": _sign,
     "last_timestamp": _sign,
+    "last_fetch_timestamp": _sign,
+    "last_caught_up_timestamp": _sign,
     "documentation": None,
     "error_message": _presence,
     "batch_index_error_message": _presence,
@@ -172,25 +176,29 @@ def compare(penstock: Answer, kafka: Answer, sides: tuple[Side, Side]) -> list[D
     if penstock.failure or kafka.failure:
         ours, theirs = penstock.failure or "answered", kafka.failure or "answered"
         return [] if ours == theirs else [Difference("connection", ours, theirs)]
-    return list(_compare("", "", normalised(penstock.tree, sides[0]), normalised(kafka.tree, sides[1])))
+    return list(_compare("", "", None, normalised(penstock.tree, sides[0]), normalised(kafka.tree, sides[1])))
 
 
-def _compare(path: str, element: str, ours: Any, theirs: Any) -> Iterator[Difference]:
+def _compare(path: str, element: str, beside: int | None, ours: Any, theirs: Any) -> Iterator[Difference]:
     if isinstance(ours, dict) and isinstance(theirs, dict):
+        codes = ours.get("error_code", beside), theirs.get("error_code", beside)
+        beside = codes[0] if codes[0] == codes[1] else None
         for name in ours:
-            yield from _compare(f"{path}.{name}" if path else name, element, ours[name], theirs[name])
+            yield from _compare(f"{path}.{name}" if path else name, element, beside, ours[name], theirs[name])
     elif isinstance(ours, list) and isinstance(theirs, list):
-        yield from _compare_arrays(path, element, ours, theirs)
+        yield from _compare_arrays(path, element, beside, ours, theirs)
     elif ours != theirs:
         if path.rpartition(".")[2] in ONE_SIDED and ours == PRESENT:
             return
-        yield Difference(path, ours, theirs, element)
+        yield Difference(path, ours, theirs, element, beside)
 
 
-def _compare_arrays(path: str, element: str, ours: list[Any], theirs: list[Any]) -> Iterator[Difference]:
+def _compare_arrays(
+    path: str, element: str, beside: int | None, ours: list[Any], theirs: list[Any]
+) -> Iterator[Difference]:
     if not all(isinstance(part, dict) for part in (*ours, *theirs)):
         if sorted(map(str, ours)) != sorted(map(str, theirs)):
-            yield Difference(path, ours, theirs, element)
+            yield Difference(path, ours, theirs, element, beside)
         return
     groups: tuple[dict[str, list[Any]], dict[str, list[Any]]] = ({}, {})
     for parts, grouped in zip((ours, theirs), groups, strict=True):
@@ -200,10 +208,10 @@ def _compare_arrays(path: str, element: str, ours: list[Any], theirs: list[Any])
         at = f"{element} {key}".strip()
         mine, other = (sorted(grouped.get(key, []), key=json.dumps) for grouped in groups)
         for one, another in zip(mine, other, strict=False):
-            yield from _compare(path, at, one, another)
+            yield from _compare(path, at, beside, one, another)
         if len(mine) != len(other):
             has_more = len(mine) > len(other)
-            yield Difference(f"{path}[]", PRESENT if has_more else ABSENT, ABSENT if has_more else PRESENT, at)
+            yield Difference(f"{path}[]", PRESENT if has_more else ABSENT, ABSENT if has_more else PRESENT, at, beside)
 
 
 def _key(part: Tree) -> str:

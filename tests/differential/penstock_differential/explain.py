@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,9 +19,15 @@ from penstock_differential.values import Tree, printable
 if TYPE_CHECKING:
     from penstock_differential.compare import Difference
 
+IDENTITY = frozenset(
+    {"name", "topic", "topic_id", "partition_index", "partition", "index", "group_id", "transactional_id",
+     "resource_type", "resource_name"}
+)  # fmt: skip
+"""Fields of a request that tell the elements of an array apart; one that is left out is empty or 0."""
 KNOWN = Path(__file__).resolve().parent.parent / "known.toml"
-KINDS = ("deliberate", "unbuilt", "pending")
-"""Kinds of a difference: Penstock's by decision, part of a feature that does not exist yet, or a fault being fixed."""
+KINDS = ("deliberate", "unbuilt", "setup", "pending")
+"""Kinds of a difference: Penstock's by decision, part of a feature that does not exist yet, an effect of how the run
+starts the two services, or a fault being fixed."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,21 +43,35 @@ class KnownDifference:
     versions: tuple[int, int] = (0, 1 << 15)
     when: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Fields of the request (paths without indices) and the values of which one must occur; "*" matches within text."""
-    element: str = "*"
-    """A pattern for the keys of the array elements that lead to the field."""
+    element: str | list[str] = "*"
+    """A pattern for the keys of the array elements that lead to the field, or several of which one must match."""
+
+    beside: int | list[int] | None = None
+    """The error code that both answers must have in the same element, or one of several."""
+
+    named_twice: bool = False
+    """Whether the request must name something twice, so that only then the difference is explained."""
+
+    after: str = ""
+    """What must have happened in the case before, in the words with which its family notes it."""
 
     harmless: bool = False
     """Whether the sides' states stay the same, so that the requests that follow can be compared."""
 
-    def covers(self, api: str, version: int, request: Tree, difference: Difference) -> bool:
-        """Whether this is the explanation of a difference in the answer to `request`."""
+    def covers(
+        self, api: str, version: int, request: Tree, difference: Difference, events: Collection[str] = ()
+    ) -> bool:
+        """Whether this is the explanation of a difference in the answer to `request`, after the events of the case."""
         return (
             fnmatchcase(api, self.api)
             and self.versions[0] <= version <= self.versions[1]
             and fnmatchcase(difference.field, self.field.replace("[", "[[]"))
             and _matches(self.penstock, difference.penstock)
             and _matches(self.kafka, difference.kafka)
-            and (self.element == "*" or fnmatchcase(difference.element, self.element))
+            and _matches(self.element, difference.element)
+            and (self.beside is None or _matches(self.beside, difference.beside))
+            and (not self.named_twice or names_twice(request))
+            and (not self.after or self.after in events)
             and all(
                 any(_matches(wanted, value) for value in values_at(request, path)) for path, wanted in self.when.items()
             )
@@ -68,11 +88,28 @@ class KnownDifference:
 def _matches(wanted: Any, value: Any) -> bool:
     if isinstance(wanted, str) and isinstance(value, str):
         return fnmatchcase(value, wanted)
+    if isinstance(wanted, str) and wanted.startswith(">"):
+        return isinstance(value, int) and value > int(wanted[1:])
     if wanted == "*":
         return True
     if isinstance(wanted, list):
         return any(_matches(one, value) for one in wanted) or wanted == value
     return bool(wanted == value)
+
+
+def names_twice(tree: Tree) -> bool:
+    """Whether an array of a request has an element twice: the same scalar, or elements with the same keys."""
+    if isinstance(tree, dict):
+        return any(map(names_twice, tree.values()))
+    if not isinstance(tree, list):
+        return False
+    fields = {name for part in tree if isinstance(part, dict) for name in part if name in IDENTITY}
+    names = [
+        json.dumps([part.get(name) or 0 for name in sorted(fields)] if isinstance(part, dict) else part)
+        for part in tree
+    ]
+    is_comparable = bool(fields) or not any(isinstance(part, dict) for part in tree)
+    return (is_comparable and len(set(names)) < len(names)) or any(map(names_twice, tree))
 
 
 def values_at(tree: Tree, path: str) -> Iterator[Any]:
@@ -85,6 +122,8 @@ def values_at(tree: Tree, path: str) -> Iterator[Any]:
         yield "null" if tree is None else tree
     elif name == "#":
         yield len(tree) if tree is not None else 0
+    elif tree == {}:
+        yield "[]"  # an element with all fields at their defaults names nothing
     elif isinstance(tree, dict) and name in tree:
         part = tree[name]
         if rest == "#" and isinstance(part, list):
@@ -110,16 +149,21 @@ def load(path: Path = KNOWN) -> list[KnownDifference]:
 
 
 def find(
-    known: Sequence[KnownDifference], api: str, version: int, request: Tree, difference: Difference
+    known: Sequence[KnownDifference],
+    api: str,
+    version: int,
+    request: Tree,
+    difference: Difference,
+    events: Collection[str] = (),
 ) -> KnownDifference | None:
     """The first explanation of a difference, None where there is none."""
     shown = printable(request)
-    return next((one for one in known if one.covers(api, version, shown, difference)), None)
+    return next((one for one in known if one.covers(api, version, shown, difference, events)), None)
 
 
 def shown(known: Sequence[KnownDifference]) -> list[KnownDifference]:
-    """Those that readers have to know of: no faults that are being fixed."""
-    return [one for one in known if one.kind != "pending"]
+    """Those that readers have to know of: neither faults that are being fixed nor what the run itself causes."""
+    return [one for one in known if one.kind not in ("pending", "setup")]
 
 
 def table(known: Sequence[KnownDifference]) -> str:

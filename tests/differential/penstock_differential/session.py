@@ -142,6 +142,16 @@ def summarise(record: Record, options: argparse.Namespace) -> int:
         options.report.mkdir(parents=True, exist_ok=True)
         findings = [finding.as_json() for finding in record.findings]
         (options.report / "findings.json").write_text(json.dumps(findings, indent=1))
+        explained = [
+            {
+                "api": one.api,
+                "field": one.field,
+                "reason": one.reason,
+                "differences": dict(record.explained.get(id(one), {})),
+            }
+            for one in record.known
+        ]
+        (options.report / "explained.json").write_text(json.dumps(explained, indent=1))
         (options.report / "coverage.md").write_text(record.coverage.report(MAX_VERSION))
     return 1 if record.findings or (unused and complete and options.strict) else 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from penstock_differential.case import Case
+from penstock_differential.compare import error_codes
 from penstock_differential.families import family
 from penstock_differential.families.world import (
     init_producer,
@@ -64,6 +65,13 @@ def offset_commit_tree(name: str, group: str, topic_name: str, epoch: int | Ref)
     }
 
 
+def note_marker(case: Case, has_marker: bool) -> bool:
+    """Note a marker in a case; `has_marker` says that no records were written since another one."""
+    if has_marker:
+        case.events.add("a second marker without records")
+    return True
+
+
 @family("InitProducerId", "AddPartitionsToTxn", "AddOffsetsToTxn", "EndTxn", "TxnOffsetCommit", "Produce",
         "DescribeTransactions", weight=8)  # fmt: skip
 def transactions(case: Case) -> None:
@@ -71,7 +79,7 @@ def transactions(case: Case) -> None:
     name, id_ = topic(case), f"{case.prefix}-x"
     group = f"{case.prefix}-g"
     init_producer(case, id_)
-    sequence = 0
+    sequence, has_marker = 0, False
     for _ in range(STEPS):
         kind = case.rng.choice(
             ["add", "add", "produce", "produce", "end", "offsets", "commit", "describe", "init", "describe-producers"]
@@ -89,11 +97,16 @@ def transactions(case: Case) -> None:
             answer = case.ask("Produce", tree, case.version("Produce", 3, 11))
             if answer["responses"][0]["partition_responses"][0]["error_code"] == 0:
                 sequence = sequence + 2 if epoch.plus == 0 else 2
+                has_marker = False
+            elif attributes:
+                case.events.add("a transactional batch was refused")
         elif kind == "end":
             version = case.version("EndTxn")
             tree = {"transactional_id": id_, "producer_id": Ref("p"), "producer_epoch": epoch}
             tree["committed"] = case.rng.random() < 0.6
-            case.ask("EndTxn", case.mutate("EndTxn", version, tree, odds=odds), version)
+            answer = case.ask("EndTxn", case.mutate("EndTxn", version, tree, odds=odds), version)
+            if answer["error_code"] == 0:
+                has_marker = note_marker(case, has_marker)
             if case.rng.random() < 0.3:
                 case.ask("EndTxn", tree, version)
         elif kind == "offsets":
@@ -200,6 +213,7 @@ def markers(case: Case) -> None:
     init_producer(case, id_)
     case.ask("AddPartitionsToTxn", add_partitions_tree(id_, name, 3, Ref("p-epoch"), [0]), 3)
     case.ask("Produce", batch(name, Ref("p-epoch"), 0, id_), case.version("Produce", 3, 11))
+    has_marker = False
     for _ in range(4):
         marker = {
             "producer_id": Ref("p", case.rng.choice([0, 0, 1000])),
@@ -215,7 +229,9 @@ def markers(case: Case) -> None:
         }
         version = case.version("WriteTxnMarkers")
         tree = {"markers": [marker]}
-        case.ask("WriteTxnMarkers", case.mutate("WriteTxnMarkers", version, tree, odds=0.2), version)
+        answer = case.ask("WriteTxnMarkers", case.mutate("WriteTxnMarkers", version, tree, odds=0.2), version)
+        if not all(error_codes(answer)):
+            has_marker = note_marker(case, has_marker)
         read_back(case, name)
         case.ask("DescribeProducers", {"topics": [{"name": name, "partition_indexes": [0]}]})
 
