@@ -6,10 +6,11 @@ are reduced to whether they are there. Arrays are compared without order, elemen
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
@@ -42,7 +43,7 @@ class Difference:
     penstock: Any
     kafka: Any
     element: str = ""
-    beside: int | None = field(default=None, compare=False)
+    beside: int | None = dataclasses.field(default=None, compare=False)
     """The error code of the same element, where both answers have the same."""
 
     def follows_from(self, cause: Difference) -> bool:
