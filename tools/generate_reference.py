@@ -125,8 +125,8 @@ header counts; records are looked at if it is out of bounds | no work for each r
 0x40 changes what the first timestamp means |
 | timestamp type LogAppendTime | taken if the topic has CreateTime, else INVALID_TIMESTAMP | INVALID_TIMESTAMP \
 | only a broker sets it |
-| transactional, without a transactional id in the request | TRANSACTIONAL_ID_AUTHORIZATION_FAILED | \
-INVALID_RECORD | it is no matter of rights |
+| transactional, without a producer id and without a transactional id in the request | \
+TRANSACTIONAL_ID_AUTHORIZATION_FAILED | INVALID_RECORD | the batch contradicts itself |
 | producer id below -1, or a producer id with a negative epoch | taken | INVALID_RECORD | such a producer \
 cannot be told from others |
 | compressed to more than 64 times `max.message.bytes`, or 256 MiB | taken | MESSAGE_TOO_LARGE | bounds memory \
