@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import tomllib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -24,6 +25,8 @@ IDENTITY = frozenset(
      "resource_type", "resource_name"}
 )  # fmt: skip
 """Fields of a request that tell the elements of an array apart; one that is left out is empty or 0."""
+MAX_NAMES = 8
+"""Elements that a row of the table names."""
 KNOWN = Path(__file__).resolve().parent.parent / "known.toml"
 KINDS = ("deliberate", "unbuilt", "setup", "pending")
 """Kinds of a difference: Penstock's by decision, part of a feature that does not exist yet, an effect of how the run
@@ -176,13 +179,20 @@ def table(known: Sequence[KnownDifference]) -> str:
         cells = [
             "every API" if api == "*" else api,
             _cell(one.versions_text() for one in parts),
-            _cell(f"`{one.field}`" for one in parts),
+            _cell(f"`{one.field}`{_of(one.element)}" for one in parts),
             _cell(_value(one.penstock) for one in parts),
             _cell(_value(one.kafka) for one in parts),
             reason.strip().replace("\n", " "),
         ]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
+
+
+def _of(element: str | list[str]) -> str:
+    """The names of the elements that an entry is about, unless there are many."""
+    patterns = [element] if isinstance(element, str) else element
+    names = list(dict.fromkeys(name for pattern in patterns for name in re.findall(r"name=([^* ][^ ,]*)", pattern)))
+    return f" of {', '.join(f'`{name}`' for name in names)}" if 0 < len(names) <= MAX_NAMES else ""
 
 
 def _cell(texts: Iterator[str]) -> str:
