@@ -77,11 +77,16 @@ def play(pair: peers.ServicePair, record: Record, options: argparse.Namespace, p
             one = rng.choices(families, [each.weight for each in families])[0]
             label = f"--seed {options.seed} --case {number} ({one.name}{', three brokers' if cluster else ''})"
             case = Case(label, f"d{options.seed % 10000}{'c' if cluster else 'x'}{number}", rng, sides, record)
+            found_before = len(record.findings)
             try:
                 one.run(case)
             except CaseEnded:
                 record.ended[one.name] += 1
             record.cases[one.name] += 1
+            for finding in record.findings[found_before:]:
+                print(
+                    f"unexplained: {label} {finding.api}: {'; '.join(map(str, finding.differences))[:500]}", flush=True
+                )
             pair.check()
             if time.monotonic() - shown_s > PROGRESS_S:
                 shown_s = time.monotonic()
