@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from penstock_differential.compare import Difference
 
 IDENTITY = frozenset(
-    {"name", "topic", "topic_id", "partition_index", "partition", "index", "group_id", "transactional_id",
+    {"name", "topic", "topic_name", "topic_id", "partition_index", "partition", "index", "group_id", "transactional_id",
      "resource_type", "resource_name"}
 )  # fmt: skip
 """Fields of a request that tell the elements of an array apart; one that is left out is empty or 0."""
