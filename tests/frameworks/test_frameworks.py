@@ -8,8 +8,9 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from penstock_e2e.process import Application, wait_until
 from penstock_e2e.trio import Trio
-from penstock_frameworks.process import FrameworkApplication
+from penstock_frameworks.applications import start
 
 RECORDS = 1_200
 KEYS = 6
@@ -50,9 +51,9 @@ def test_faststream_receives_each_record_while_a_broker_is_killed(brokers_to_kil
     source, target = "faststream-in", "faststream-out"
     brokers_to_kill.create_topics(source, target)
     arguments = [brokers_to_kill.bootstrap, source, target]
-    with FrameworkApplication("faststream_copy", arguments, tmp_path / "faststream.log") as application:
+    with start("faststream_copy", arguments, tmp_path / "faststream.log") as application:
         kill_a_broker_midway(brokers_to_kill, source, target, application)
-        application.wait_until("all records", lambda: values(brokers_to_kill, target) >= numbers(), LIMIT_S)
+        wait_until("all records", lambda: values(brokers_to_kill, target) >= numbers(), LIMIT_S, application)
 
 
 @pytest.mark.timeout(400)
@@ -62,11 +63,11 @@ def test_bytewax_copies_each_record_while_a_broker_is_killed_and_after_it_was_ki
     source, target = "bytewax-in", "bytewax-out"
     brokers_to_kill.create_topics(source, target)
     arguments = [brokers_to_kill.bootstrap, source, target, str(tmp_path / "recovery")]
-    with FrameworkApplication("bytewax_copy", arguments, tmp_path / "first.log") as application:
+    with start("bytewax_copy", arguments, tmp_path / "first.log") as application:
         kill_a_broker_midway(brokers_to_kill, source, target, application)
         application.kill()
-    with FrameworkApplication("bytewax_copy", arguments, tmp_path / "second.log") as application:
-        application.wait_until("all records", lambda: values(brokers_to_kill, target) >= numbers(), LIMIT_S)
+    with start("bytewax_copy", arguments, tmp_path / "second.log") as application:
+        wait_until("all records", lambda: values(brokers_to_kill, target) >= numbers(), LIMIT_S, application)
 
 
 @pytest.mark.timeout(400)
@@ -76,25 +77,25 @@ def test_quix_streams_numbers_each_record_once_while_it_and_a_broker_are_killed(
     source, target = "quix-in", "quix-out"
     brokers_to_kill.create_topics(source, target)
     bootstrap = brokers_to_kill.bootstrap
-    with FrameworkApplication(
+    with start(
         "quix_copy", [bootstrap, source, target, str(tmp_path / "first")], tmp_path / "first.log"
     ) as application:
         kill_a_broker_midway(brokers_to_kill, source, target, application)
         application.kill()
     # The state is restored from the changelog topic.
-    with FrameworkApplication(
+    with start(
         "quix_copy", [bootstrap, source, target, str(tmp_path / "second")], tmp_path / "second.log"
     ) as application:
-        application.wait_until("all records", lambda: len(brokers_to_kill.read_committed(target)) >= RECORDS, LIMIT_S)
+        wait_until("all records", lambda: len(brokers_to_kill.read_committed(target)) >= RECORDS, LIMIT_S, application)
     expected = [(key_of(number), f"{number}:{number // KEYS + 1}") for number in range(RECORDS)]
     assert Counter(brokers_to_kill.read_committed(target)) == Counter(expected)
 
 
-def kill_a_broker_midway(brokers: Trio, source: str, target: str, application: FrameworkApplication) -> None:
+def kill_a_broker_midway(brokers: Trio, source: str, target: str, application: Application) -> None:
     """Feed the source topic, and kill the target's leader when some records were copied; returns when all are in."""
     feeder = Feeder(brokers, source)
     feeder.start()
-    application.wait_until("the first records", lambda: brokers.size(target) > RECORDS // 10, LIMIT_S)
+    wait_until("the first records", lambda: brokers.size(target) > RECORDS // 10, LIMIT_S, application)
     killed = brokers.kill_leader(target)
     feeder.finish()
     brokers.brokers[killed].start()

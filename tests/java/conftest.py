@@ -28,8 +28,16 @@ BootstrapOf = Callable[[int], str]
 RunnerOf = Callable[[int, str], Runner]
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.getgroup("java").addoption(
+        "--rounds", type=int, default=1, help="how often each test of an application runs (default: 1)"
+    )
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Each test with each cluster and release of the client. What shares a cluster stays in one process."""
+    if "round_number" in metafunc.fixturenames:
+        metafunc.parametrize("round_number", range(1, metafunc.config.getoption("--rounds") + 1))
     names = [name for name in ("brokers", "client", "scenario") if name in metafunc.fixturenames]
     if "brokers" not in names:
         return

@@ -8,11 +8,10 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from penstock_e2e.process import wait_until
 from penstock_e2e.trio import Trio
-from penstock_java.applications import wait_until
 from penstock_java.connect import Worker
 
-GROUP, TOPIC = "connect", "connect-lines"
 NAMES = ("lines-in", "lines-out")
 LINES = 900
 LINES_AT_ONCE, PAUSE_S = 10, 0.1
@@ -36,17 +35,18 @@ class Writer(threading.Thread):
 @pytest.mark.timeout(600)
 @pytest.mark.xdist_group("java-applications")
 def test_each_line_of_a_file_arrives_once_while_the_worker_and_a_broker_are_killed(
-    brokers_to_kill: Trio, kafka_applications: str, tmp_path: Path
+    brokers_to_kill: Trio, kafka_applications: str, round_number: int, tmp_path: Path
 ) -> None:
-    brokers_to_kill.create_topics(TOPIC, partitions=1)
+    group, topic = f"connect-{round_number}", f"connect-lines-{round_number}"
+    brokers_to_kill.create_topics(topic, partitions=1)
     source, target = tmp_path / "source.txt", tmp_path / "target.txt"
 
     def running(worker: Worker, connector: str) -> list[str]:
         return [where for state, where in worker.states(connector) if state == "RUNNING"]
 
     bootstrap = brokers_to_kill.bootstrap
-    first = Worker(kafka_applications, bootstrap, GROUP, tmp_path / "first")
-    second = Worker(kafka_applications, bootstrap, GROUP, tmp_path / "second")
+    first = Worker(kafka_applications, bootstrap, group, tmp_path / "first")
+    second = Worker(kafka_applications, bootstrap, group, tmp_path / "second")
     with first.application, second.application:
         for worker in (first, second):
             worker.wait_until_it_answers()
@@ -60,7 +60,7 @@ def test_each_line_of_a_file_arrives_once_while_the_worker_and_a_broker_are_kill
                     "connector.class": f"{file}SourceConnector",
                     "tasks.max": "1",
                     "file": str(source),
-                    "topic": TOPIC,
+                    "topic": topic,
                     "exactly.once.support": "required",
                 },
             },
@@ -74,7 +74,7 @@ def test_each_line_of_a_file_arrives_once_while_the_worker_and_a_broker_are_kill
                     "connector.class": f"{file}SinkConnector",
                     "tasks.max": "1",
                     "file": str(target),
-                    "topics": TOPIC,
+                    "topics": topic,
                     "consumer.override.isolation.level": "read_committed",
                     "consumer.override.auto.offset.reset": "earliest",
                 },
@@ -89,18 +89,18 @@ def test_each_line_of_a_file_arrives_once_while_the_worker_and_a_broker_are_kill
         doomed, other = (first, second) if str(first.port) in str(owner) else (second, first)
         doomed.application.kill()
         wait_until("half of the lines", lambda: len(lines_of(target)) > LINES // 2, LIMIT_S, other.application)
-        killed = brokers_to_kill.kill_leader(TOPIC)
+        killed = brokers_to_kill.kill_leader(topic)
         brokers_to_kill.brokers[killed].start()
         writer.join()
         wait_until(
             "all lines in the topic",
-            lambda: len(brokers_to_kill.read_committed(TOPIC)) >= LINES,
+            lambda: len(brokers_to_kill.read_committed(topic)) >= LINES,
             LIMIT_S,
             other.application,
         )
         wait_until("all lines in the file", lambda: set(lines_of(target)) >= wanted(), LIMIT_S, other.application)
         other.application.stop()
-    assert Counter(value for _, value in brokers_to_kill.read_committed(TOPIC)) == Counter(wanted())
+    assert Counter(value for _, value in brokers_to_kill.read_committed(topic)) == Counter(wanted())
 
 
 def wanted() -> set[str]:

@@ -6,8 +6,9 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from penstock_e2e.process import Application, wait_until
 from penstock_e2e.trio import Trio
-from penstock_java.applications import FLINK_FLAGS, Application, wait_until
+from penstock_java import applications
 
 RECORDS = 4_000
 PROGRESS_LIMIT_S = 120.0
@@ -20,19 +21,23 @@ def newest_checkpoint(folder: Path) -> Path | None:
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("victim", ["leader", "coordinator"])
 @pytest.mark.parametrize("naming", ["INCREMENTING", "POOLING"])
 @pytest.mark.xdist_group("java-applications")
-def test_a_job_that_is_killed_and_restored_copies_each_record_once(
-    brokers_to_kill: Trio, flink: str, naming: str, tmp_path: Path
+def test_a_job_that_is_killed_and_restored_copies_each_record_once_while_a_broker_is_killed(
+    brokers_to_kill: Trio, flink: str, naming: str, victim: str, round_number: int, tmp_path: Path
 ) -> None:
-    source, target = f"flink-in-{naming.lower()}", f"flink-out-{naming.lower()}"
+    run = f"{naming.lower()}-{victim}-{round_number}"
+    source, target = f"flink-in-{run}", f"flink-out-{run}"
     brokers_to_kill.create_topics(source, target)
     brokers_to_kill.produce(source, [(None, str(number), 0) for number in range(RECORDS)])
     checkpoints = tmp_path / "checkpoints"
     arguments = [brokers_to_kill.bootstrap, source, target, str(checkpoints), naming]
 
     def start(*more: str) -> Application:
-        return Application(flink, "CopyJob", [*arguments, *more], tmp_path / "flink.log", FLINK_FLAGS)
+        return applications.start(
+            flink, "CopyJob", [*arguments, *more], tmp_path / "flink.log", applications.FLINK_FLAGS
+        )
 
     with start() as job:
         wait_until(
@@ -49,7 +54,10 @@ def test_a_job_that_is_killed_and_restored_copies_each_record_once(
         wait_until(
             "the restored job to go on", lambda: brokers_to_kill.size(target) > copied + 200, PROGRESS_LIMIT_S, job
         )
-        killed = brokers_to_kill.kill_leader(target)
+        if victim == "leader":
+            killed = brokers_to_kill.kill_leader(target)
+        else:
+            killed = brokers_to_kill.kill_transaction_coordinator(f"copy-{target}")
         brokers_to_kill.brokers[killed].start()
         wait_until(
             "every record to be committed",

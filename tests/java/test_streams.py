@@ -6,10 +6,10 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from penstock_e2e.process import Application, wait_until
 from penstock_e2e.trio import Trio
-from penstock_java.applications import Application, wait_until
+from penstock_java import applications
 
-PREFIX = "streams"
 USERS = {f"user-{number}": ("de", "fr", "jp")[number % 3] for number in range(12)}
 VISITS = 1_500
 MINUTES = 3
@@ -28,9 +28,10 @@ def visits(first: int, last: int) -> list[tuple[str, str, int]]:
 @pytest.mark.timeout(600)
 @pytest.mark.xdist_group("java-applications")
 def test_each_visit_is_joined_and_counted_once_while_an_instance_and_a_broker_are_killed(
-    brokers_to_kill: Trio, kafka_applications: str, tmp_path: Path
+    brokers_to_kill: Trio, kafka_applications: str, round_number: int, tmp_path: Path
 ) -> None:
-    names = [f"{PREFIX}-{name}" for name in ("visits", "orders", "users", "by-country", "counts", "pairs")]
+    prefix = f"streams-{round_number}"
+    names = [f"{prefix}-{name}" for name in ("visits", "orders", "users", "by-country", "counts", "pairs")]
     source, orders, users, by_country, counts, pairs = names
     brokers_to_kill.create_topics(*names)
     brokers_to_kill.produce(users, [(user, country, BASE_MS) for user, country in USERS.items()])
@@ -38,8 +39,8 @@ def test_each_visit_is_joined_and_counted_once_while_an_instance_and_a_broker_ar
     def start(instance: str) -> Application:
         state = tmp_path / instance
         state.mkdir()
-        arguments = [brokers_to_kill.bootstrap, PREFIX, str(state)]
-        return Application(kafka_applications, "VisitsApp", arguments, tmp_path / f"{instance}.log")
+        arguments = [brokers_to_kill.bootstrap, prefix, str(state)]
+        return applications.start(kafka_applications, "VisitsApp", arguments, tmp_path / f"{instance}.log")
 
     def produce(first: int, last: int) -> None:
         brokers_to_kill.produce(source, visits(first, last))

@@ -11,6 +11,7 @@ from pathlib import Path
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from etcd_process import EtcdCluster
+from kafka import KafkaAdminClient
 from penstock_chaos.broker import ClusterBroker
 from penstock_chaos.places import Loopback
 
@@ -104,6 +105,24 @@ class Trio:
         leader = self.admin.list_topics(topic, timeout=30).topics[topic].partitions[0].leader
         self.brokers[leader].kill()
         return leader
+
+    def kill_transaction_coordinator(self, prefix: str) -> int:
+        """Kill the coordinator of an open transaction whose id begins with `prefix`, and return its number."""
+        admin = KafkaAdminClient(bootstrap_servers=self.bootstrap)
+        coordinators: list[int] = []
+
+        def find() -> bool:
+            for broker, transactions in admin.list_transactions(state_filters=["Ongoing"]).items():
+                if any(transaction.transactional_id.startswith(prefix) for transaction in transactions):
+                    coordinators.append(broker)
+            return bool(coordinators)
+
+        try:
+            eventually(f"an open transaction of {prefix}", find)
+        finally:
+            admin.close()
+        self.brokers[coordinators[0]].kill()
+        return coordinators[0]
 
 
 @contextlib.contextmanager

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from penstock_crash.broker import free_port
+from penstock_e2e.process import wait_until
 
-from penstock_java.applications import Application, wait_until
+from penstock_java.applications import start
 
 MAIN = "org.apache.kafka.connect.cli.ConnectDistributed"
 START_LIMIT_S = 120.0
@@ -42,7 +43,7 @@ class Worker:
         self.port = free_port()
         properties = home / "worker.properties"
         properties.write_text(_WORKER.format(bootstrap=bootstrap, group=group, port=self.port))
-        self.application = Application(class_path, MAIN, [str(properties)], home / "worker.log")
+        self.application = start(class_path, MAIN, [str(properties)], home / "worker.log")
 
     def request(self, method: str, path: str, body: object = None) -> Any:
         """The JSON answer of the REST interface. Raises `urllib.error.URLError`."""
