@@ -43,7 +43,7 @@ endif
 # The tests start hundreds of processes: compiling the package in each of them would be half of their work.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup packages kcat demo test java differential frameworks equivalence lint format bench fuzz fuzz-cli crash \
+.PHONY: help setup packages kcat demo test java differential frameworks suites equivalence lint format bench fuzz fuzz-cli crash \
   faults simulate chaos lock clean images chart e2e e2e-full kind-up jre roll soak
 
 help: ## list the targets (this text)
@@ -66,6 +66,9 @@ differential: packages ## compare answers with Apache Kafka's, field by field (n
 
 frameworks: $(VENV)/.frameworks ## run FastStream, Quix Streams and Bytewax on a cluster whose brokers are killed
 	$(BIN)/pytest tests/frameworks $(ARGS)
+
+suites: packages ## run the suites of client authors on Penstock (ARGS="sarama --kafka"; needs Go, npm, a C compiler)
+	$(BIN)/python -m tests.suites.run $(ARGS)
 
 equivalence: packages jre ## compare rows with Spark's own Kafka connector (needs a JDK and Maven)
 	$(BIN)/pytest tests/spark_equivalence/equivalence.py $(ARGS)

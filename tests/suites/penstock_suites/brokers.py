@@ -1,0 +1,182 @@
+"""Clusters of Penstock or of Apache Kafka with the ids, advertised addresses and settings that a suite expects."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+from penstock_e2e.model import eventually
+
+from bench.peers.broker import Broker, Peer, free_port
+from bench.peers.etcd import Etcd
+from bench.peers.kafka import Kafka
+
+KAFKA_HEAP = ("-Xms256m", "-Xmx512m")
+CLUSTER_ID = "suiteOfClientsTestsAAA"
+INTERNAL_TOPICS = ("offsets.topic", "transaction.state.log", "share.coordinator.state.topic")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The cluster that a suite expects."""
+
+    brokers: int = 1
+    first_id: int = 1
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Broker settings by Kafka's names, for Penstock and for Apache Kafka."""
+    only_kafka: Mapping[str, str] = field(default_factory=dict)
+    """Broker settings that Penstock does not have."""
+    advertised: Mapping[int, str] = field(default_factory=dict)
+    """`host:port` that clients are told, by broker id; the address that the broker listens on, if missing."""
+    ports: Mapping[int, int] = field(default_factory=dict)
+    """Fixed ports by broker id; a free one, if missing."""
+    racks: bool = False
+    """Whether each broker is in a rack of its own, named after its id."""
+
+    @property
+    def ids(self) -> range:
+        """The brokers' ids, rising."""
+        return range(self.first_id, self.first_id + self.brokers)
+
+    def settings_of(self, broker_id: int) -> dict[str, str]:
+        """The settings that both kinds of broker take."""
+        return {**self.settings, **({"broker.rack": str(broker_id)} if self.racks else {})}
+
+
+class _PenstockNode(Peer):
+    """One Penstock broker; without an etcd it runs alone."""
+
+    durable_topic: ClassVar[dict[str, str]] = {}
+    unflushed_topic: ClassVar[dict[str, str]] = {}
+
+    def __init__(self, layout: Layout, broker_id: int, etcd: Broker | None) -> None:
+        self.label = f"penstock-{broker_id}"
+        self._layout, self._id, self._etcd = layout, broker_id, etcd
+        self._brokers_port = free_port()
+
+    def version(self) -> str:
+        return "Penstock"
+
+    def chosen_port(self, data_dir: Path) -> int | None:
+        del data_dir
+        return self._layout.ports.get(self._id)
+
+    def command(self, data_dir: Path, port: int) -> list[str]:
+        port = self._layout.ports.get(self._id, port)
+        advertised = self._layout.advertised.get(self._id, f"127.0.0.1:{port}")
+        command = [str(Path(sys.executable).with_name("penstock")), "up", "--data", str(data_dir)]
+        if self._etcd is not None:
+            command += ["--http-port", "-1", "--etcd", f"http://{self._etcd.address}", "--id", str(self._id)]
+            # The first listener is the one that brokers reach each other by: never through a suite's proxy.
+            command += ["--listener", f"BROKERS://127.0.0.1:{self._brokers_port}"]
+        else:
+            command += ["--http-port", "0", f"--set=node.id={self._id}"]
+        command += ["--listener", f"CLIENTS://127.0.0.1:{port}", "--advertise", f"CLIENTS://{advertised}"]
+        return command + [f"--set={name}={value}" for name, value in self._layout.settings_of(self._id).items()]
+
+
+class _KafkaNode(Kafka):
+    """One Apache Kafka broker, which is a controller too."""
+
+    def __init__(self, layout: Layout, broker_id: int, controller_ports: list[int]) -> None:
+        super().__init__(f"kafka-{broker_id}", jvm_flags=KAFKA_HEAP)
+        self._layout, self._id, self._controller_ports = layout, broker_id, controller_ports
+        self._brokers_port = free_port()
+
+    def chosen_port(self, data_dir: Path) -> int | None:
+        del data_dir
+        return self._layout.ports.get(self._id)
+
+    def prepare(self, data_dir: Path, port: int) -> None:
+        port = self._layout.ports.get(self._id, port)
+        advertised = self._layout.advertised.get(self._id, f"127.0.0.1:{port}")
+        index = self._layout.ids.index(self._id)
+        controller = f"CONTROLLER://127.0.0.1:{self._controller_ports[index]}"
+        voters = zip(self._layout.ids, self._controller_ports, strict=True)
+        own = f"BROKERS://127.0.0.1:{self._brokers_port}"
+        names = ("BROKERS", "CLIENTS", "CONTROLLER")
+        replicas = min(3, self._layout.brokers)
+        internal = {f"{topic}.replication.factor": str(replicas) for topic in INTERNAL_TOPICS}
+        internal |= {f"{topic}.min.isr": "1" for topic in INTERNAL_TOPICS if topic != "offsets.topic"}
+        properties = {
+            "node.id": str(self._id),
+            "controller.quorum.voters": ",".join(f"{number}@127.0.0.1:{its}" for number, its in voters),
+            "listeners": f"{own},CLIENTS://127.0.0.1:{port},{controller}",
+            "advertised.listeners": f"{own},CLIENTS://{advertised}",
+            "listener.security.protocol.map": ",".join(f"{name}:PLAINTEXT" for name in names),
+            "inter.broker.listener.name": "BROKERS",
+            **internal,
+            **self._layout.settings_of(self._id),
+            **self._layout.only_kafka,
+        }
+        lines = "".join(f"{name}={value}\n" for name, value in properties.items())
+        self._format(data_dir, port, index + 1, self._controller_ports, CLUSTER_ID, lines)
+
+
+class Cluster:
+    """The brokers by their ids. A suite may stop one and start it again."""
+
+    def __init__(self, etcd: Broker | None, brokers: Mapping[int, Broker]) -> None:
+        self.etcd, self.brokers = etcd, brokers
+
+    @property
+    def bootstrap(self) -> str:
+        """The brokers' own addresses, comma-separated."""
+        return ",".join(broker.address for broker in self.brokers.values())
+
+    def start(self) -> None:
+        """Start the etcd and the brokers; returns when each broker names all of them."""
+        if self.etcd is not None:
+            self.etcd.start()
+        for broker in self.brokers.values():
+            broker.spawn()
+        for broker in self.brokers.values():
+            broker.wait_until_answering()
+        for broker in self.brokers.values():
+            address = broker.address
+            eventually(f"{address} to name every broker", lambda a=address: _named(a) == len(self.brokers))
+
+    def remove(self) -> None:
+        """End all processes and delete their data."""
+        for process in [*self.brokers.values(), *([self.etcd] if self.etcd else [])]:
+            process.remove()
+
+
+def _named(address: str) -> int:
+    try:
+        return len(AdminClient({"bootstrap.servers": address}).list_topics(timeout=5).brokers)
+    except KafkaException:
+        return 0
+
+
+@contextmanager
+def running(layout: Layout, work: Path, *, kafka: bool) -> Iterator[Cluster]:
+    """A cluster with that layout, of Apache Kafka or of Penstock."""
+    cores, ids = os.sched_getaffinity(0), layout.ids
+    home = Path(tempfile.mkdtemp(prefix="brokers-", dir=work))
+    etcd: Broker | None = None
+    if kafka:
+        controller_ports = [free_port() for _ in ids]
+        peers: list[Peer] = [_KafkaNode(layout, number, controller_ports) for number in ids]
+    else:
+        etcd = Broker(Etcd(), cores, home) if layout.brokers > 1 else None
+        peers = [_PenstockNode(layout, number, etcd) for number in ids]
+    with ThreadPoolExecutor(len(peers)) as pool:
+        made = list(pool.map(lambda peer: Broker(peer, cores, home), peers))
+    cluster = Cluster(etcd, dict(zip(ids, made, strict=True)))
+    try:
+        cluster.start()
+        yield cluster
+        for broker in made:
+            broker.check()
+    finally:
+        cluster.remove()

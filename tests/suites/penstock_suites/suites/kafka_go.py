@@ -1,0 +1,34 @@
+"""segmentio/kafka-go's suite: one broker, which must be localhost:9092 and have another id than 0."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from penstock_suites import gotests
+from penstock_suites.brokers import Layout
+from penstock_suites.lists import Outcome
+from penstock_suites.sources import GoModule
+from penstock_suites.suite import Run, nothing_else
+
+LIMIT_S = 900
+
+
+class KafkaGo:
+    """See the module."""
+
+    name = "kafka-go"
+    source = GoModule("github.com/segmentio/kafka-go", "v0.4.51", "h1:JgDPPG75tC1rWIS2Me6MwcvXJ6f49UQ4HjAOef71Hno=")
+    around = staticmethod(nothing_else)
+
+    def layout(self, brokers: int | None) -> Layout:
+        del brokers
+        settings = {"auto.create.topics.enable": "true", "message.max.bytes": "200000000"}
+        return Layout(settings=settings, advertised={1: "localhost:9092"}, ports={1: 9092})
+
+    def build(self) -> Path:
+        return self.source.fetch()
+
+    def run(self, run: Run) -> Mapping[str, Outcome]:
+        # The version is the one that the suite's own instructions give for every newer broker.
+        return gotests.run(run, ".", [], LIMIT_S, KAFKA_SKIP_NETTEST="1", KAFKA_VERSION="2.3.1", GOFLAGS="-mod=mod")

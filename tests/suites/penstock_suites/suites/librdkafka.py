@@ -1,0 +1,89 @@
+"""librdkafka's own suite in its quick mode, on three brokers. The sources are those that an npm package bundles."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from penstock_suites.brokers import Layout
+from penstock_suites.lists import FAILED, PASSED, SKIPPED, Outcome
+from penstock_suites.sources import BUILD_LIMIT_S, NpmTarball, call, prepared
+from penstock_suites.suite import Run, logged, nothing_else
+
+LIMIT_S = 2400
+VERSION = "2.14.2"
+# `configure` requires its module "log", which may be empty; npm leaves files out whose names end in .log.
+MISSING_MODULE = Path("mklove") / "modules" / "configure.log"
+WITHOUT = ("sasl", "gssapi", "curl", "zstd")
+"""Parts of librdkafka that need libraries which the tests of this list do without."""
+LOCAL = "-L"
+"""Leaves out the tests that need no broker."""
+QUICK, WITHOUT_SLOW_SOCKETS = "-Q", "-E"
+STATES = {"PASSED": PASSED, "SKIPPED": SKIPPED, "NOT STARTED": SKIPPED}
+SHOWN_LINES = 60
+KAFKA_TOPICS = Path(__file__).parents[1] / "kafka_topics.py"
+
+
+class Librdkafka:
+    """See the module."""
+
+    name = "librdkafka"
+    source = NpmTarball(
+        "@confluentinc/kafka-javascript", "1.9.1", "c7d484bb4424a2a5682a02702bf2882db659f91c28cb29008a400eb96b192586"
+    )
+    around = staticmethod(nothing_else)
+
+    def layout(self, brokers: int | None) -> Layout:
+        settings = {"auto.create.topics.enable": "true", "num.partitions": "4", "default.replication.factor": "3"}
+        return Layout(brokers or 3, settings=settings)
+
+    def build(self) -> Path:
+        bundled = self.source.fetch() / "deps" / "librdkafka"
+        with prepared(f"librdkafka-{VERSION}") as (home, complete):
+            sources = home / "sources"
+            if not complete:
+                shutil.rmtree(sources, ignore_errors=True)
+                shutil.copytree(bundled, sources)
+                (sources / MISSING_MODULE).touch()
+                call(["./configure", *(f"--disable-{part}" for part in WITHOUT)], cwd=sources, limit_s=BUILD_LIMIT_S)
+                jobs = f"-j{os.cpu_count() or 1}"
+                call(["make", jobs, "libs"], cwd=sources, limit_s=BUILD_LIMIT_S)
+                call(["make", jobs, "-C", "tests", "test-runner"], cwd=sources, limit_s=BUILD_LIMIT_S)
+        return sources
+
+    def run(self, run: Run) -> Mapping[str, Outcome]:
+        tests, report, settings = run.sources / "tests", run.work / "report.json", run.work / "test.conf"
+        report.unlink(missing_ok=True)
+        settings.write_text(f"bootstrap.servers={run.cluster.bootstrap}\ntest.topic.random=true\n")
+        topics = run.work / "kafka" / "bin" / "kafka-topics.sh"
+        topics.parent.mkdir(parents=True, exist_ok=True)
+        topics.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{KAFKA_TOPICS}" "$@"\n')
+        topics.chmod(0o755)
+        variables = {
+            "KAFKA_PATH": str(run.work / "kafka"),
+            "BROKERS": run.cluster.bootstrap,
+            "TEST_REPORT": str(report),
+            "RDKAFKA_TEST_CONF": str(settings),
+            "TEST_KAFKA_VERSION": "4.3.1",
+            "LD_LIBRARY_PATH": f"{run.sources / 'src'}:{run.sources / 'src-cpp'}",
+            "TESTS": ",".join(run.only),
+            "TESTS_SKIP": ",".join(run.left_out),
+        }
+        command = ["./test-runner", "-p2", QUICK, WITHOUT_SLOW_SOCKETS, LOCAL]
+        printed = logged(command, run, LIMIT_S, tests, **{name: value for name, value in variables.items() if value})
+        return outcomes(json.loads(report.read_text()), printed) if report.exists() else {}
+
+
+def outcomes(report: dict[str, dict[str, dict[str, str]]], printed: str) -> dict[str, Outcome]:
+    """Outcomes by test, from the runner's report; the details are the lines that name the test."""
+    lines, found = printed.splitlines(), {}
+    for test, entry in report["tests"].items():
+        if test != "<MAIN>":
+            result = STATES.get(entry["state"], FAILED)
+            named = [line for line in lines if f"[{test}" in line] if result == FAILED else []
+            found[test] = Outcome(result, "\n".join(named[-SHOWN_LINES:]))
+    return found

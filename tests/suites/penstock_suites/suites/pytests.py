@@ -1,0 +1,126 @@
+"""Suites of Python clients, run by pytest in an environment of their own: aiokafka and confluent-kafka-python."""
+
+from __future__ import annotations
+
+import shutil
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from penstock_suites.brokers import Cluster, Layout
+from penstock_suites.lists import FAILED, PASSED, SKIPPED, Outcome
+from penstock_suites.sources import Checkout, python_environment
+from penstock_suites.suite import Run, logged, nothing_else
+
+LIMIT_S = 2400
+TEST_LIMIT_S = 180
+SHOWN_CHARACTERS = 3000
+COMMON_REQUIREMENTS = ("pytest==9.0.2", "pytest-asyncio==1.3.0", "pytest-mock==3.15.1", "pytest-timeout==2.4.0")
+AIOKAFKA_CONFTEST = Path(__file__).parent / "aiokafka_conftest.txt"
+
+
+def outcomes(report: Path) -> dict[str, Outcome]:
+    """Outcomes by `module::Class::test`, from pytest's JUnit report; the worst of a test's phases counts."""
+    found: dict[str, Outcome] = {}
+    for case in ElementTree.parse(report).getroot().iter("testcase"):
+        test = f"{case.get('classname', '').removeprefix('tests.')}::{case.get('name')}"
+        failures = [*case.iter("failure"), *case.iter("error")]
+        result = FAILED if failures else SKIPPED if case.find("skipped") is not None else PASSED
+        detail = "".join(f"{failure.get('message')}\n{failure.text}" for failure in failures)
+        if test not in found or result == FAILED:
+            found[test] = Outcome(result, detail[-SHOWN_CHARACTERS:])
+    return found
+
+
+def run_pytest(run: Run, python: Path, arguments: Sequence[str], **variables: str) -> dict[str, Outcome]:
+    """Run tests of `run.work / "suite"` and read the report."""
+    home, report = run.work / "suite", run.work / "report.xml"
+    report.unlink(missing_ok=True)
+    command = [str(python), "-m", "pytest", *arguments, "-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
+    command += [f"--timeout={TEST_LIMIT_S}"]
+    if run.only:
+        names = {test.rpartition("::")[2].partition("[")[0] for test in run.only}
+        command += ["-k", " or ".join(sorted(names))]
+    logged(command, run, LIMIT_S, home, PYTHONPATH=str(home), **variables)
+    return outcomes(report) if report.exists() else {}
+
+
+def copy_tests(run: Run, folders: Sequence[str]) -> None:
+    """Copy the tests to `run.work / "suite"`, away from the client's own sources: the released client is tested."""
+    home = run.work / "suite"
+    if home.exists():
+        return
+    home.mkdir()
+    for folder in folders:
+        shutil.copytree(run.sources / folder, home / folder)
+    (home / "pytest.ini").write_text("[pytest]\nasyncio_mode = auto\n")
+
+
+class Aiokafka:
+    """aiokafka's tests that need a broker; its fixtures for a broker in Docker are replaced."""
+
+    name = "aiokafka"
+
+    def __init__(self, given: Path | None = None) -> None:
+        repository = "https://github.com/aio-libs/aiokafka"
+        self.source = Checkout("aiokafka", "0.14.0", repository, given, "tests/_testutil.py")
+
+    def around(self, cluster: Cluster, work: Path) -> AbstractContextManager[object]:
+        return nothing_else(cluster, work)
+
+    def layout(self, brokers: int | None) -> Layout:
+        settings = {"num.partitions": "2", "auto.create.topics.enable": "true"}
+        return Layout(brokers or 1, first_id=0, settings=settings | {"group.initial.rebalance.delay.ms": "0"})
+
+    def build(self) -> Path:
+        self._python = python_environment(
+            "aiokafka",
+            [*COMMON_REQUIREMENTS, "aiokafka[snappy,lz4,zstd]==0.14.0", "docker==7.1.0", "async-timeout==5.0.1"],
+        )
+        return self.source.fetch()
+
+    def run(self, run: Run) -> Mapping[str, Outcome]:
+        copy_tests(run, ["tests"])
+        conftest = run.sources / "tests" / "conftest.py"
+        target = run.work / "suite" / "tests" / "conftest.py"
+        target.write_text(conftest.read_text() + "\n\n" + AIOKAFKA_CONFTEST.read_text())
+        image = "--docker-image=none:2.13_4.3.1"
+        files = sorted(f.relative_to(run.sources) for f in (run.sources / "tests").glob("test_*.py") if _uses_broker(f))
+        address = run.cluster.bootstrap.partition(",")[0]
+        return run_pytest(run, self._python, [*map(str, files), image], SUITE_BROKER=address)
+
+
+def _uses_broker(test: Path) -> bool:
+    return "KafkaIntegrationTestCase" in test.read_text()
+
+
+class ConfluentKafka:
+    """confluent-kafka-python's integration tests of the classic group protocol, without a schema registry."""
+
+    name = "confluent"
+
+    def __init__(self, given: Path | None = None) -> None:
+        repository = "https://github.com/confluentinc/confluent-kafka-python"
+        self.source = Checkout("confluent-kafka", "2.15.0", repository, given, "tests/integration/cluster_fixture.py")
+
+    def around(self, cluster: Cluster, work: Path) -> AbstractContextManager[object]:
+        return nothing_else(cluster, work)
+
+    def layout(self, brokers: int | None) -> Layout:
+        return Layout(brokers or 1, settings={"auto.create.topics.enable": "true"})
+
+    def build(self) -> Path:
+        needed = [
+            "confluent-kafka[avro,json,protobuf,schemaregistry]==2.15.0",
+            "trivup==0.14.0",
+            "fastavro",
+            "requests",
+        ]
+        self._python = python_environment("confluent", [*COMMON_REQUIREMENTS, *needed])
+        return self.source.fetch()
+
+    def run(self, run: Run) -> Mapping[str, Outcome]:
+        copy_tests(run, ["tests"])
+        folders = [f"tests/integration/{folder}" for folder in ("admin", "consumer", "producer")]
+        return run_pytest(run, self._python, folders, BROKERS=run.cluster.bootstrap)

@@ -1,0 +1,118 @@
+"""Runs a client author's own suite against Penstock: `python -m tests.suites.run sarama`.
+
+With --kafka it runs against Apache Kafka instead. The exit code is 0 only if no test failed that the suite's list in
+`lists/` does not name, and no test passed that the list names as failing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(1, str(Path(__file__).parents[1] / "e2e"))
+sys.path.insert(2, str(Path(__file__).parents[2] / "broker" / "tests" / "state"))
+
+from penstock_suites.brokers import running
+from penstock_suites.lists import FAILED, PASSED, Exceptions, Outcome, counted, problems, read
+from penstock_suites.sources import SourceError
+from penstock_suites.suite import Run, Suite
+from penstock_suites.suites.kafka_go import KafkaGo
+from penstock_suites.suites.librdkafka import Librdkafka
+from penstock_suites.suites.pytests import Aiokafka, ConfluentKafka
+from penstock_suites.suites.sarama import Sarama
+
+HERE = Path(__file__).parent
+SUITES: Mapping[str, Callable[[Path | None], Suite]] = {
+    "aiokafka": Aiokafka,
+    "sarama": lambda _: Sarama(),
+    "librdkafka": lambda _: Librdkafka(),
+    "kafka-go": lambda _: KafkaGo(),
+    "confluent": ConfluentKafka,
+}
+FROM_REGISTRIES = ("sarama", "librdkafka", "kafka-go")
+MOST_AGAIN = 6
+"""Tests that failed are run a second time if they are at most this many: more have a cause in common."""
+
+
+def exceptions_of(name: str, kafka: bool) -> Exceptions:
+    """The list of the suite; on Apache Kafka it has lines of its own in `lists/NAME.kafka.txt`, if there are any."""
+    listed = HERE / "lists" / (f"{name}.kafka.txt" if kafka else f"{name}.txt")
+    return read(listed.read_text()) if listed.exists() else Exceptions()
+
+
+def play(suite: Suite, brokers: int | None, kafka: bool, only: Sequence[str], work: Path) -> dict[str, Outcome]:
+    """Build the suite, start its cluster, run it; what failed runs once more, and then counts."""
+    sources = suite.build()
+    exceptions = exceptions_of(suite.name, kafka)
+    with running(suite.layout(brokers), work, kafka=kafka) as cluster, suite.around(cluster, work):
+        run = Run(sources, cluster, work, list(exceptions.left_out), only)
+        outcomes = dict(suite.run(run))
+        expected = {**exceptions.fails, **exceptions.unsteady}
+        failed = [t for t, o in counted(outcomes, exceptions).items() if o.result == FAILED and t not in expected]
+        if failed and not only and len(failed) <= MOST_AGAIN:
+            print(f"running again: {', '.join(failed)}", flush=True)
+            again = suite.run(dataclasses.replace(run, only=failed))
+            outcomes.update({test: outcome for test, outcome in again.items() if test in failed})
+    return outcomes
+
+
+def report(suite: Suite, outcomes: Mapping[str, Outcome], exceptions: Exceptions, kafka: bool) -> list[str]:
+    """Print the score and what differs from the list; returns the latter."""
+    found = problems(outcomes, exceptions)
+    for problem in found:
+        print(problem)
+    scored = counted(outcomes, exceptions)
+    passed = sum(outcome.result == PASSED for outcome in scored.values())
+    peer = "Apache Kafka" if kafka else "Penstock"
+    print(
+        f"{suite.source.label} on {peer}: {passed} of {len(scored)} passed; {len(exceptions.left_out)} left out,"
+        f" {len(exceptions.fails)} listed as failing, {len(found)} problems",
+        flush=True,
+    )
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"default: {' '.join(FROM_REGISTRIES)}")
+    parser.add_argument("--kafka", action="store_true", help="run against Apache Kafka instead")
+    parser.add_argument("--brokers", type=int, help="how many brokers, for suites that take any number")
+    parser.add_argument("--source", type=Path, help="checkout that has the tests, for suites that no registry serves")
+    parser.add_argument("--only", action="append", default=[], metavar="TEST", help="run this test; may be repeated")
+    parser.add_argument("--verbose", action="store_true", help="list every test with its outcome")
+    parser.add_argument("--keep", action="store_true", help="keep the logs although the run went well")
+    chosen = parser.parse_args(arguments)
+    for name in chosen.suites:
+        if name not in SUITES:
+            parser.error(f"suite {name!r} does not exist; choose from {', '.join(SUITES)}")
+    failed = False
+    for name in chosen.suites or FROM_REGISTRIES:
+        suite, work = SUITES[name](chosen.source), Path(tempfile.mkdtemp(prefix=f"suite-{name}-"))
+        began_s = time.monotonic()
+        try:
+            outcomes = play(suite, chosen.brokers, chosen.kafka, chosen.only, work)
+        except SourceError as error:
+            parser.exit(2, f"{name}: {error}\n")
+        for test, outcome in sorted(outcomes.items()) if chosen.verbose else ():
+            print(f"{outcome.result:8} {test}")
+        exceptions = exceptions_of(name, chosen.kafka)
+        if chosen.only:
+            exceptions = Exceptions(exceptions.left_out)
+        found = report(suite, outcomes, exceptions, chosen.kafka)
+        failed = failed or bool(found)
+        if found or chosen.keep:
+            print(f"took {time.monotonic() - began_s:.0f} s; logs are in {work}", flush=True)
+        else:
+            shutil.rmtree(work, ignore_errors=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
