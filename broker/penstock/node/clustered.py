@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Container, Sequence
 from functools import partial
+from typing import Protocol
 from uuid import UUID
 
 from penstock.config.broker import BrokerConfig
@@ -105,22 +106,7 @@ class Clustered:
         to other brokers, the registration ends, and no other broker names this one to clients any longer."""
         await self.member.hand_over()
         await self.member.leave()
-        try:
-            async with asyncio.timeout(UNNAMED_S):
-                await asyncio.gather(*map(self._unnamed_by, list(self.view.brokers)))
-        except TimeoutError:
-            log.warning("other brokers may still name this broker to clients", seconds=UNNAMED_S)
-
-    async def _unnamed_by(self, broker_id: int) -> None:
-        """Returns when the Metadata of another broker lacks this one, or that broker does not answer."""
-        while broker_id != self.config.node_id:
-            try:
-                named = await self.peers.brokers_named_by(broker_id)
-            except OSError:
-                return
-            if self.config.node_id not in named:
-                return
-            await asyncio.sleep(LOOK_S)
+        await wait_until_unnamed(self.peers, self.config.node_id, list(self.view.brokers))
 
     def ends_elsewhere(self) -> Elsewhere:
         """What asks other brokers where their partitions end."""
@@ -131,3 +117,28 @@ class Clustered:
         if not self.member.may_serve():
             return "the lease of this broker may have ended: its etcd does not answer, or has ended its membership"
         return None
+
+
+class BrokerLists(Protocol):
+    """Asks other brokers which brokers their Metadata names."""
+
+    async def brokers_named_by(self, broker_id: int) -> Container[int]:
+        """Raises OSError if the broker does not answer."""
+
+
+async def wait_until_unnamed(peers: BrokerLists, own_id: int, broker_ids: Sequence[int]) -> None:
+    """Return when no other broker that answers names broker `own_id`, or after `UNNAMED_S` with a warning."""
+
+    async def unnamed_by(broker_id: int) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                named = await peers.brokers_named_by(broker_id)
+                if own_id not in named:
+                    return
+                await asyncio.sleep(LOOK_S)
+
+    try:
+        async with asyncio.timeout(UNNAMED_S):
+            await asyncio.gather(*(unnamed_by(broker_id) for broker_id in broker_ids if broker_id != own_id))
+    except TimeoutError:
+        log.warning("other brokers may still name this broker to clients", seconds=UNNAMED_S)

@@ -106,6 +106,16 @@ REPORTED = (
         caught_by=("broker/tests/node/test_restarts.py::test_a_restarting_broker_is_named_only_while_it_answers",),
     ),
     Fault(
+        name="named-until-closed",
+        says="a broker that stops closes its port while other brokers still name it",
+        file="node/clustered.py",
+        old="                if own_id not in named:\n",
+        new="                if True:\n",
+        caught_by=(
+            "broker/tests/node/test_departing.py::test_the_wait_lasts_until_every_other_broker_has_dropped_the_name",
+        ),
+    ),
+    Fault(
         name="dead-coordinator-unnamed",
         says="metadata drops a broker as soon as it dies, and librdkafka loses what waits for its coordinator",
         file="api/brokers_seen.py",
