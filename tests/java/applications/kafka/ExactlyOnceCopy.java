@@ -26,7 +26,7 @@ import org.apache.kafka.common.serialization.StringSerializer;
  */
 public final class ExactlyOnceCopy {
     private static final Duration POLL = Duration.ofMillis(200);
-    private static final long PAUSE_MS = 20;
+    private static final long PAUSE_MS = 40;
 
     private final KafkaConsumer<String, String> consumer;
     private final KafkaProducer<String, String> producer;
@@ -76,7 +76,6 @@ public final class ExactlyOnceCopy {
                 ConsumerRecords<String, String> records = consumer.poll(POLL);
                 if (!records.isEmpty()) {
                     copy(records);
-                    Thread.sleep(PAUSE_MS);
                 }
             }
         } catch (WakeupException e) {
@@ -84,13 +83,15 @@ public final class ExactlyOnceCopy {
         }
     }
 
-    private void copy(ConsumerRecords<String, String> records) {
+    private void copy(ConsumerRecords<String, String> records) throws InterruptedException {
         try {
             producer.beginTransaction();
             for (ConsumerRecord<String, String> record : records) {
                 producer.send(new ProducerRecord<>(target, record.key(), "copy of " + record.value()));
             }
             producer.sendOffsetsToTransaction(records.nextOffsets(), consumer.groupMetadata());
+            // An instance that is killed most likely leaves a transaction with records and offsets open.
+            Thread.sleep(PAUSE_MS);
             producer.commitTransaction();
         } catch (ApplicationRecoverableException e) {
             throw e;
