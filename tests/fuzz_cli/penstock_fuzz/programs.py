@@ -129,7 +129,10 @@ class Programs:
 
 def as_passed(argument: str) -> str:
     """An argument as a process gets it from the system: bytes, of which Python makes text."""
-    return os.fsdecode(argument.encode("utf-8", "surrogatepass"))
+    try:
+        return os.fsdecode(os.fsencode(argument))
+    except UnicodeEncodeError:
+        return os.fsdecode(argument.encode("utf-8", "surrogatepass"))
 
 
 def text_of(stream: io.TextIOWrapper) -> str:
