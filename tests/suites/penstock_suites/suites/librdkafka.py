@@ -33,7 +33,10 @@ class Librdkafka:
 
     name = "librdkafka"
     source = NpmTarball(
-        "@confluentinc/kafka-javascript", "1.9.1", "c7d484bb4424a2a5682a02702bf2882db659f91c28cb29008a400eb96b192586"
+        "@confluentinc/kafka-javascript",
+        "1.9.1",
+        "c7d484bb4424a2a5682a02702bf2882db659f91c28cb29008a400eb96b192586",
+        f"librdkafka {VERSION}",
     )
     around = staticmethod(nothing_else)
 
