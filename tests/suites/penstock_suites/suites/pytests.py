@@ -112,8 +112,9 @@ class ConfluentKafka:
 
     def build(self) -> Path:
         needed = [
-            "confluent-kafka[avro,json,protobuf,schemaregistry]==2.15.0",
-            "trivup==0.14.0",
+            "confluent-kafka[avro,json,protobuf,rules,schemaregistry]==2.15.0",
+            "trivup==0.12.2",
+            "setuptools<81",
             "fastavro",
             "requests",
         ]
@@ -122,5 +123,5 @@ class ConfluentKafka:
 
     def run(self, run: Run) -> Mapping[str, Outcome]:
         copy_tests(run, ["tests"])
-        folders = [f"tests/integration/{folder}" for folder in ("admin", "consumer", "producer")]
+        folders = [f"tests/integration/{folder}" for folder in ("admin", "consumer", "producer", "serialization")]
         return run_pytest(run, self._python, folders, BROKERS=run.cluster.bootstrap)
