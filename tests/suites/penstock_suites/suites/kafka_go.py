@@ -24,6 +24,8 @@ class KafkaGo:
     def layout(self, brokers: int | None) -> Layout:
         del brokers
         settings = {"auto.create.topics.enable": "true", "message.max.bytes": "200000000"}
+        # Without this time a group's first member has read what the tests expect the second to read.
+        settings["group.initial.rebalance.delay.ms"] = "3000"
         return Layout(settings=settings, advertised={1: "localhost:9092"}, ports={1: 9092})
 
     def build(self) -> Path:
