@@ -80,6 +80,7 @@ def transactions(case: Case) -> None:
     group = f"{case.prefix}-g"
     init_producer(case, id_)
     sequence, has_marker = 0, False
+    groups: set[str] = set()
     for _ in range(STEPS):
         kind = case.rng.choice(
             ["add", "add", "produce", "produce", "end", "offsets", "commit", "describe", "init", "describe-producers"]
@@ -112,11 +113,17 @@ def transactions(case: Case) -> None:
         elif kind == "offsets":
             version = case.version("AddOffsetsToTxn")
             tree = {"transactional_id": id_, "producer_id": Ref("p"), "producer_epoch": epoch, "group_id": group}
-            case.ask("AddOffsetsToTxn", case.mutate("AddOffsetsToTxn", version, tree, odds=odds), version)
+            tree = case.mutate("AddOffsetsToTxn", version, tree, odds=odds)
+            if case.ask("AddOffsetsToTxn", tree, version)["error_code"] == 0:
+                groups.add(tree["group_id"])
         elif kind == "commit":
             version = case.version("TxnOffsetCommit")
             tree = offset_commit_tree(id_, group, name, epoch)
-            case.ask("TxnOffsetCommit", case.mutate("TxnOffsetCommit", version, tree, odds=odds), version)
+            tree = case.mutate("TxnOffsetCommit", version, tree, odds=odds)
+            if groups and tree["group_id"] not in groups:
+                case.events.add("another group was added to a transaction")
+            case.ask("TxnOffsetCommit", tree, version)
+            case.events.discard("another group was added to a transaction")
         elif kind == "describe":
             tree = {"transactional_ids": case.rng.choice([[id_], [id_, "unknown"], ["", id_]])}
             case.ask("DescribeTransactions", tree)
