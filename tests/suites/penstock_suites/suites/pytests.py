@@ -123,5 +123,5 @@ class ConfluentKafka:
 
     def run(self, run: Run) -> Mapping[str, Outcome]:
         copy_tests(run, ["tests"])
-        folders = [f"tests/integration/{folder}" for folder in ("admin", "consumer", "producer", "serialization")]
+        folders = [f"tests/integration/{folder}" for folder in ("admin", "consumer", "producer")]
         return run_pytest(run, self._python, folders, BROKERS=run.cluster.bootstrap)
