@@ -354,15 +354,19 @@ class ProduceApi:
         """
         loop = asyncio.get_running_loop()
         now = loop.time()
-        for wait in [w for w in self.waiting if w.deadline <= now or w.exchange.gone]:
-            wait.finish()
-        if not self.replicas.may_serve():
-            boot_ms = self.replicas.clock.boot_ms()
-            for wait in list(self.waiting):
-                waited_ms = (now - wait.started) * 1000
-                if waited_ms >= DOUBT_MS:
-                    wait.give_up_abandoned(boot_ms - waited_ms)
-        self.sweep = loop.call_later(SWEEP_S, self.expire) if self.waiting else None
+        self.sweep = None
+        try:
+            for wait in [w for w in self.waiting if w.deadline <= now or w.exchange.gone]:
+                wait.finish()
+            if not self.replicas.may_serve():
+                boot_ms = self.replicas.clock.boot_ms()
+                for wait in list(self.waiting):
+                    waited_ms = (now - wait.started) * 1000
+                    if waited_ms >= DOUBT_MS:
+                        wait.give_up_abandoned(boot_ms - waited_ms)
+        finally:  # an answer that fails must not keep the others from timing out
+            if self.waiting and self.sweep is None:
+                self.sweep = loop.call_later(SWEEP_S, self.expire)
 
 
 class Unsettled(NamedTuple):

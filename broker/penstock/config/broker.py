@@ -345,6 +345,7 @@ class BrokerConfig:
         for synonym in known.synonyms:
             text = self.text(synonym.name)
             if text is not None:
+                broker_setting(synonym.name).parse(text)
                 return scaled(topic_name, text, synonym.factor)
         assert known.setting.default is not None, f"{topic_name} has a default"
         return known.setting.parse(known.setting.default)

@@ -401,6 +401,23 @@ async def test_no_sweep_runs_while_nobody_waits(wire: Wire, monkeypatch: pytest.
     await until(lambda: wire.produce.sweep is None)
 
 
+async def test_an_answer_that_fails_does_not_keep_others_from_timing_out(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(produce, "SWEEP_S", 0.001)
+    await wire.path.create()
+    failing, other = await held(wire, timeout_ms=0), await held(wire, timeout_ms=0)
+    failures: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context["exception"]))
+
+    def fail(parts: object) -> None:
+        raise RuntimeError("no answer")
+
+    monkeypatch.setattr(failing, "reply", fail)
+    await until(lambda: other.completed)
+    assert [str(failure) for failure in failures] == ["no answer"]
+
+
 async def test_a_failed_sync_is_answered_as_a_storage_error(wire: Wire) -> None:
     await wire.path.create()
     wire.path.files.fail("sync", errno.EIO)

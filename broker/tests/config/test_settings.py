@@ -227,6 +227,17 @@ def test_a_setting_in_the_store_that_makes_no_sense_is_left_out_and_named() -> N
     assert config.topic_defaults.retention_ms == 14 * DAY_MS
 
 
+@pytest.mark.parametrize("name", [name for name, (_, factor) in TOPIC_SETTING_OF.items() if factor != 1])
+@pytest.mark.parametrize("text", ["abc", "1.5", "", "9" * 30, "-2", "0x10", "\udcff"])
+def test_a_topic_default_in_another_unit_that_makes_no_sense_is_left_out_and_named(name: str, text: str) -> None:
+    config = BrokerConfig()
+    problems = config.change({name: text, "max.partitions": "5"}, {})
+    assert len(problems) == 1
+    assert name in problems[0]
+    assert config.max_partitions == 5
+    assert config.topic_defaults == BrokerConfig().topic_defaults
+
+
 def test_a_fixed_setting_in_the_store_changes_nothing() -> None:
     config = BrokerConfig()
     config.change({"num.partitions": "9"}, {"node.id": "4"})
