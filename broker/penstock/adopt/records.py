@@ -23,7 +23,7 @@ from penstock.adopt.source import CannotAdopt
 from penstock.control.controller.leaders import NO_LEADER
 from penstock.control.members import GONE, LEAVING, PASTS, PastRecord
 from penstock.state import keys
-from penstock.state.records import PartitionRecord, TopicRecord, decode, encode
+from penstock.state.records import PartitionRecord, decode, encode
 from penstock.state.store import Entry
 
 SAME = (
@@ -116,9 +116,3 @@ def in_cluster(entry: Entry, broker_id: int, epoch: int) -> bytes:
             last_isr=[broker_id],
         )
     )
-
-
-def names_of(entries: Iterable[Entry]) -> list[str]:
-    """The names of the topics that are not being deleted, sorted."""
-    topics = [decode(TopicRecord, e.key, e.value) for e in entries if e.key.startswith(keys.TOPICS)]
-    return sorted(topic.name for topic in topics if not topic.deleting)

@@ -36,7 +36,6 @@ TOPIC_IDS = 10
 TELLS_MISSING_GROUP = 9
 """From this version of OffsetCommit on, members of a group that does not exist are told so (KIP-848)."""
 FETCH_BATCH = 8
-FETCH_GROUP_ERROR = 2
 NO_OFFSET = -1
 
 KnownPartition = tuple[UUID, OffsetCommitRequestPartition, OffsetCommitResponsePartition]

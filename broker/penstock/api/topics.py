@@ -34,7 +34,6 @@ from penstock.wire.primitives import ZERO_UUID
 
 DELETION_DISABLED_FROM = 3
 """The version of DeleteTopics from which there is a code for it."""
-BY_ID_FROM = 6
 CONFIGS_FROM = 5
 
 

@@ -8,8 +8,6 @@ from typing import TextIO
 
 from penstock_spark.jobs.figures import BatchDone, Figures
 
-REDRAW_S = 0.5
-
 
 def describe(done: BatchDone, figures: Figures) -> str:
     """A batch in a line."""

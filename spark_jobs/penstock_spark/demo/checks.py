@@ -42,10 +42,6 @@ class Result:
     def lag(self, group: str) -> int:
         return sum(self.ends) - sum(self.committed[group])
 
-    def lag_check(self, group: str) -> Check:
-        lag = self.lag(group)
-        return Check(f"the lag of group {group} is 0", lag == 0, f"{lag:,}")
-
     def checks(self) -> list[Check]:
         return [
             *archive_checks(self.archive, self.data_set, self.ends),

@@ -22,7 +22,6 @@ WIDTHS = np.array([1, *((bits + 6) // 7 for bits in range(1, 65))], np.int64)
 """By the bits that a zigzag number has, the bytes of its varint."""
 BELOW_TOP = np.array([0x8080808080808080 & ((1 << 8 * (width - 1)) - 1) for width in range(1, WORD + 1)], np.uint64)
 """By width less one, the bits that say that another byte follows."""
-SMEARS = tuple(np.uint64(1 << n) for n in range(6))
 SPLIT_28 = np.uint64(0x000000000FFFFFFF), np.uint64(0x00FFFFFFF0000000)
 SPLIT_14 = np.uint64(0x00003FFF00003FFF), np.uint64(0x0FFFC0000FFFC000)
 SPLIT_7 = np.uint64(0x007F007F007F007F), np.uint64(0x3F803F803F803F80)
