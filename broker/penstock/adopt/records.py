@@ -62,7 +62,7 @@ KINDS = {
     keys.TXN_OFFSETS: "offsets in open transactions",
     keys.BROKER_CONFIGS: "brokers' settings",
 }
-"""What people are told of, by prefix, in this order."""
+"""Names of the kinds of records in messages, by prefix, in the order of the output."""
 
 
 @dataclass(slots=True)
@@ -100,7 +100,7 @@ def carry(entries: Iterable[Entry], broker_id: int, epoch: int) -> Wanted:
 
 
 def in_cluster(entry: Entry, broker_id: int, epoch: int) -> bytes:
-    """A partition as of when its only broker is away: in sync where it was, led by nobody, in a new leader epoch."""
+    """The record of a partition whose only broker is offline: the ISR unchanged, no leader, a new leader epoch."""
     record = decode(PartitionRecord, entry.key, entry.value)
     if record.replicas != [broker_id] or record.isr != [broker_id]:
         raise CannotAdopt(

@@ -34,7 +34,7 @@ from penstock.wire.messages.offset_fetch import (
 TOPIC_IDS = 10
 """From this version on, of either API, topics are named by id."""
 TELLS_MISSING_GROUP = 9
-"""From this version of OffsetCommit on, members of a group that does not exist are told so (KIP-848)."""
+"""The first version of OffsetCommit whose clients know GROUP_ID_NOT_FOUND (KIP-848)."""
 FETCH_BATCH = 8
 NO_OFFSET = -1
 

@@ -233,7 +233,7 @@ class ProduceApi:
             for place in places:
                 at, partition = (0, None) if refusal else next(found)
                 if partition is None:
-                    results.append(refusal_for(place, refusal) if refusal else self.nobody(topic, place, frame))
+                    results.append(refusal_for(place, refusal) if refusal else self.absent(topic, place, frame))
                     failed = True
                     continue
                 if asked.version < ZSTD_FROM and is_zstd(frame, place):
@@ -298,16 +298,19 @@ class ProduceApi:
             exchange.reply([encode_produce_response(correlation_id, version, answer)])
         return True
 
-    def nobody(self, topic: Topic, place: BatchPlace, frame: memoryview) -> PartitionResult:
-        """Why a partition is not here."""
+    def absent(self, topic: Topic, place: BatchPlace, frame: memoryview) -> PartitionResult:
+        """Return the error for a partition that this broker does not lead."""
         batch = frame[place.start : place.start + max(place.size, 0)]
         error, leader = self.replicas.turn_away(topic, place.partition, batch)
         batch.release()
         return PartitionResult(place.partition, error, leader=leader)
 
     def doubted(self, partition: Leader, done: Appended) -> Doubted | None:
-        """A gap before a batch may have been filled at a successor that this broker does not know of; a producer that
-        is told of a gap gives up, so only who surely leads says so."""
+        """Return a wait for the confirmation of this leader if the batch is out of order, else None.
+
+        A successor that this broker does not know of may have the missing batches. OUT_OF_ORDER_SEQUENCE_NUMBER ends a
+        producer, so only a confirmed leader may answer it.
+        """
         if self.leaderships is None or done.error != ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
             return None
         return Doubted(self.leaderships, partition, done)

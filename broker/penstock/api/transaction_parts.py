@@ -116,7 +116,8 @@ class TransactionPartsApi:
 
         What is verified is written by the writer of before the verification, or not at all: see `TxnOffsets`.
         """
-        if not any(self.is_known(topic.name, p.partition_index) for topic in request.topics for p in topic.partitions):
+        view = self.view
+        if all(view.topic_partition(t.name, p.partition_index) is None for t in request.topics for p in t.partitions):
             return commit_failed(request, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         producer = Producer(request.producer_id, request.producer_epoch)
         writer = self.offsets.writer(request.group_id)
@@ -173,16 +174,12 @@ class TransactionPartsApi:
             return ErrorCode.INVALID_GROUP_ID
         return error
 
-    def is_known(self, topic: str, index: int) -> bool:
-        found = self.view.topics.get(topic)
-        return found is not None and 0 <= index < len(found.partitions)
-
     def commit_refused(self, request: TxnOffsetCommitRequest, error: ErrorCode) -> TxnOffsetCommitResponse:
         """The same error for each partition that exists."""
         answer = commit_failed(request, error)
         for topic in answer.topics:
             for partition in topic.partitions:
-                if not self.is_known(topic.name, partition.partition_index):
+                if self.view.topic_partition(topic.name, partition.partition_index) is None:
                     partition.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return answer
 

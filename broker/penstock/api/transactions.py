@@ -152,8 +152,7 @@ class TransactionsApi:
         """Whether a partition that is named without a topic id does not exist. Penstock's brokers name topics by id."""
         if topic.topic_id != ZERO_UUID or topic.name == OFFSETS_TOPIC:
             return False
-        found = self.view.topics.get(topic.name)
-        return found is None or not 0 <= index < len(found.partitions)
+        return self.view.topic_partition(topic.name, index) is None
 
     def verify_one(
         self, transactional_id: str, producer: Producer, topic: AddPartitionsToTxnTopic, index: int

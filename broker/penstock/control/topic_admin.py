@@ -206,17 +206,13 @@ class TopicAdmin:
         factor = topic.replication_factor
         if factor == -1:
             factor = min(self.config.default_replication_factor, self._room(drains))
-        no_factor = AdminError(
-            ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"The replication factor must be from 1 to {MAX_REPLICAS}, or -1, not {factor}.",
-        )
         if factor < 1:
-            raise no_factor
+            raise invalid_factor(factor)
         count = self.config.num_partitions if topic.partition_count == -1 else topic.partition_count
         if count < 1:
             raise AdminError(ErrorCode.INVALID_PARTITIONS, f"The number of partitions must be positive, not {count}.")
         if factor > MAX_REPLICAS:
-            raise no_factor
+            raise invalid_factor(factor)
         self._check_count(count)
         return self._placing.place(count, factor, drains.brokers, away=drains.away)
 
@@ -479,3 +475,10 @@ class TopicAdmin:
         """Returns when nothing goes on in the background."""
         while self._tasks:
             await asyncio.wait(self._tasks)
+
+
+def invalid_factor(factor: int) -> AdminError:
+    return AdminError(
+        ErrorCode.INVALID_REPLICATION_FACTOR,
+        f"The replication factor must be from 1 to {MAX_REPLICAS}, or -1, not {factor}.",
+    )

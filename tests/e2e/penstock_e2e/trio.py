@@ -54,7 +54,7 @@ class Trio:
         return len(found) == partitions and all(partition.leader >= 0 for partition in found.values())
 
     def produce(self, topic: str, records: Sequence[tuple[str | None, str, int]]) -> None:
-        """Produce (key, value, timestamp in ms; 0 for now) with acks=all; raises if one is refused."""
+        """Produce (key, value, timestamp in ms) with acks=all; raises if one is refused. Timestamp 0: current time."""
         refused: list[KafkaError] = []
         producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 5, "enable.idempotence": True})
         for key, value, timestamp_ms in records:
