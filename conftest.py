@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import operator
+import random
 import signal
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+FIXED_SEED = "0"
 
 # In its mode "importlib" pytest names a test by its path, `operator.tests.topics.test_x`, and puts a package in place
 # of the parent module where that has no `__path__`: the standard library's `operator` would be lost for everybody else.
@@ -19,6 +23,30 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update", action="store_true", help="write golden files anew: look at what git says then")
+    parser.addoption("--seed", default=FIXED_SEED, help="seed of randomised tests: a number, or 'fresh' (default: 0)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose the seed. A default run draws the same inputs each time, so that it fails only where the code changed."""
+    if config.option.seed == "fresh":
+        config.option.seed = str(random.SystemRandom().randrange(1 << 32))  # xdist hands it to its workers
+    settings.register_profile(
+        "penstock",
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+        derandomize=config.option.seed == FIXED_SEED,
+    )
+    settings.load_profile("penstock")
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"seed: {config.option.seed}"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Seed `random` for the test, whatever ran before it in this process."""
+    random.seed(f"{item.config.option.seed} {item.nodeid.partition('@')[0]}")
 
 
 @pytest.hookimpl(trylast=True)

@@ -54,7 +54,7 @@ def few_kills(kills: int) -> int:
 def rng(request: pytest.FixtureRequest) -> random.Random:
     """Random choices; the seed is printed, and shown with a failure."""
     chosen = given(request.config, "--crash-seed", "PENSTOCK_CRASH_SEED")
-    seed = chosen if chosen is not None else random.SystemRandom().randrange(1 << 32)
+    seed = chosen if chosen is not None else random.randrange(1 << 32)
     print(f"seed {seed}")
     return random.Random(seed)
 

@@ -98,7 +98,7 @@ def command(seed: int, arguments: argparse.Namespace) -> str:
 
 def simulate(arguments: argparse.Namespace) -> int:
     first = random.SystemRandom().randrange(1 << 48) if arguments.first is None else arguments.first
-    kept = kept_seeds(arguments.world) if arguments.first is None else []
+    kept = kept_seeds(arguments.world)
     seeds = [*kept, *range(first, first + arguments.seeds)]
     print(f"{len(seeds)} seeds, the fresh ones from {first} on", flush=True)
     began = time.monotonic()
@@ -160,7 +160,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.run", description=__doc__)
     parser.add_argument("seed", nargs="*", type=int, help="replay these, each twice")
     parser.add_argument("--seeds", type=int, default=100, help="how many fresh ones (default 100)")
-    parser.add_argument("--first", type=int, help="the first one, instead of a random one after the kept ones")
+    parser.add_argument("--first", type=int, help="the first seed behind the kept ones (default: a random one)")
     parser.add_argument("--world", choices=[CLUSTER, BROKER], default=CLUSTER, help="what is simulated")
     parser.add_argument(
         "--features", metavar="NAME,...", help=f"the workloads beside the plain one: of {', '.join(FEATURES)}"

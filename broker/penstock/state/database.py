@@ -19,6 +19,8 @@ from penstock.state.store import Entry, StoreError
 
 T = TypeVar("T")
 
+SQLITE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
+"""What a damaged file raises. SQLite quotes a damaged schema in its message, which then may not be UTF-8."""
 SCHEMA_VERSION = 1
 APPLICATION_ID = 0x50454E53
 """Marks the file as ours in SQLite's header ("PENS")."""
@@ -55,11 +57,11 @@ class Database:
             self._connection = sqlite3.connect(
                 path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=2 * ROWS_PER_STATEMENT
             )
-        except (OSError, sqlite3.Error) as e:
+        except (OSError, *SQLITE_ERRORS) as e:
             raise StoreError(f"cannot open the state database {path}: {e}") from e
         try:
             self._prepare(new)
-        except sqlite3.Error as e:
+        except SQLITE_ERRORS as e:
             self._connection.close()
             raise refusal(path, e) from e
         except StoreError:
@@ -116,7 +118,7 @@ class Database:
                 raise damaged(self.path, str(found))
             revision = self._load_revision()
             rows = self._connection.execute("SELECT * FROM entries ORDER BY key").fetchall()
-        except (sqlite3.Error, struct.error) as e:
+        except (*SQLITE_ERRORS, struct.error) as e:
             raise refusal(self.path, e) from e
         entries = [entry_of(row, self.path) for row in rows]
         leased = [entry.key.encode() for entry in entries if entry.lease]
@@ -147,15 +149,15 @@ class Database:
                 execute(f"INSERT OR REPLACE INTO entries VALUES {values}", [v for e in entries for v in row_of(e)])  # noqa: S608
             execute("UPDATE state SET revision = ?, checksum = ?", (revision, revision_checksum(revision)))
             execute("COMMIT")
-        except sqlite3.Error as e:
+        except SQLITE_ERRORS as e:
             raise self._failure(e) from e
 
-    def _failure(self, error: sqlite3.Error) -> StoreError:
+    def _failure(self, error: Exception) -> StoreError:
         if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL:
             try:
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
-            except sqlite3.Error as e:
+            except SQLITE_ERRORS as e:
                 return StoreError(f"the state database {self.path} could not roll back: {e}")
             return DiskFull(f"no space to write the state database {self.path}: free some")
         return StoreError(f"the state database {self.path} failed: {error}; it is not used until the broker restarts")

@@ -327,6 +327,27 @@ async def test_no_flipped_bit_changes_what_is_read(path: str) -> None:
     assert refused > 20
 
 
+async def test_a_flipped_bit_in_any_byte_of_the_schema_is_refused_or_harmless(path: str) -> None:
+    """SQLite quotes the schema it cannot parse; the quotation need not be UTF-8."""
+    await filled(path)
+    content = Path(path).read_bytes()
+    page = content[:4096]
+    first = page.index(b"tablestate")
+    last = page.index(b"version INTEGER NOT NULL")
+    refused = 0
+    for position in range(first, last):
+        Path(path).write_bytes(content[:position] + bytes([content[position] ^ 0x80]) + content[position + 1 :])
+        try:
+            store = EmbeddedStore(path)
+        except StoreError:
+            refused += 1
+        else:
+            await store.close()
+        for extra in ("-wal", "-shm"):
+            Path(path + extra).unlink(missing_ok=True)
+    assert refused > 50
+
+
 KILLED = """
 import asyncio, os, sys
 from penstock.state.embedded import EmbeddedStore
