@@ -38,7 +38,7 @@ from penstock.server.listener import Server
 from penstock.state import keys, records
 from penstock.state.etcd.options import EtcdOptions
 from penstock.state.etcd.store import EtcdStore
-from penstock.state.store import Put
+from penstock.state.store import PutOp
 from penstock.state.view import ClusterView
 from penstock.state.watcher import Watcher
 
@@ -62,12 +62,12 @@ async def register(store: EtcdStore) -> Member:
     topic_id = uuid4()
     count = commits.PARTITIONS
     broker = records.BrokerRecord(broker_id=0, incarnation=uuid4(), endpoints=[])
-    result = await store.txn((), [Put(keys.broker(0), records.encode(broker))])
+    result = await store.txn((), [PutOp(keys.broker(0), records.encode(broker))])
     topic = records.TopicRecord(name=TOPIC, topic_id=topic_id, partition_count=count)
     part = records.encode(records.PartitionRecord(replicas=[0], leader=0, isr=[0]))
-    puts = [Put(keys.partition(topic_id, i), part) for i in range(count)]
-    puts.append(Put(keys.topic(topic_id), records.encode(topic)))
-    puts.append(Put(keys.topic_name(TOPIC), records.encode(records.TopicNameRecord(topic_id=topic_id))))
+    puts = [PutOp(keys.partition(topic_id, i), part) for i in range(count)]
+    puts.append(PutOp(keys.topic(topic_id), records.encode(topic)))
+    puts.append(PutOp(keys.topic_name(TOPIC), records.encode(records.TopicNameRecord(topic_id=topic_id))))
     await store.txn((), puts)
     return Member(result.revision)
 

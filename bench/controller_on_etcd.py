@@ -26,14 +26,14 @@ from bench import procfs
 from bench.peers.broker import Broker
 from bench.peers.etcd import Etcd
 from penstock.config.broker import BrokerConfig
-from penstock.control.controller.controller import Controller, Surroundings
+from penstock.control.controller.controller import ControllerContext, ControllerTask
 from penstock.control.membership import Registration, ensure_cluster
 from penstock.runtime import logging
 from penstock.runtime.clock import SystemClock
 from penstock.state import keys, records
 from penstock.state.etcd.options import EtcdOptions
 from penstock.state.etcd.store import EtcdStore
-from penstock.state.store import MAX_TXN_OPERATIONS, Operation, Put
+from penstock.state.store import MAX_TXN_OPERATIONS, Operation, PutOp
 from penstock.state.view import BrokerView, ClusterView
 from penstock.state.watcher import Watcher
 
@@ -93,7 +93,7 @@ class Member:
         self.view = ClusterView()
         self.watcher = Watcher(self.store, self.view, self.config)
         self.tasks: list[asyncio.Task[None]] = []
-        self.controller: Controller | None = None
+        self.controller: ControllerTask | None = None
 
     async def register(self) -> None:
         await ensure_cluster(self.store)
@@ -107,10 +107,10 @@ class Member:
         return time.perf_counter() - started
 
     def stand(self, links: Links) -> None:
-        given = Surroundings(
+        given = ControllerContext(
             self.store, self.view, self.watcher, self.config, SystemClock(), self.registration, links, NoLogs()
         )
-        self.controller = Controller(given)
+        self.controller = ControllerTask(given)
         self.tasks.append(asyncio.ensure_future(self.controller.run()))
 
     @property
@@ -158,13 +158,13 @@ async def write(store: EtcdStore, epochs: list[int], partitions: int) -> None:
     for number in range(partitions // PER_TOPIC):
         topic_id, name = uuid4(), f"topic-{number:04d}"
         topic = records.TopicRecord(name=name, topic_id=topic_id, partition_count=PER_TOPIC)
-        puts.append(Put(keys.topic(topic_id), records.encode(topic)))
-        puts.append(Put(keys.topic_name(name), records.encode(records.TopicNameRecord(topic_id=topic_id))))
+        puts.append(PutOp(keys.topic(topic_id), records.encode(topic)))
+        puts.append(PutOp(keys.topic_name(name), records.encode(records.TopicNameRecord(topic_id=topic_id))))
         for index in range(PER_TOPIC):
             turned = [IDS[(index + step) % len(IDS)] for step in range(len(IDS))]
             known = [epochs[broker_id - 1] for broker_id in turned]
             record = records.PartitionRecord(replicas=turned, leader=turned[0], isr=turned, isr_epochs=known)
-            puts.append(Put(keys.partition(topic_id, index), records.encode(record)))
+            puts.append(PutOp(keys.partition(topic_id, index), records.encode(record)))
     chunks = [puts[start : start + MAX_TXN_OPERATIONS] for start in range(0, len(puts), MAX_TXN_OPERATIONS)]
     await asyncio.gather(*[put(chunk) for chunk in chunks])
 

@@ -22,11 +22,11 @@ import uvloop
 from bench.commits_on_etcd import TOPIC, register
 from bench.suites.commits import GROUPS, PARTITIONS
 from penstock.config.broker import BrokerConfig
-from penstock.control.controller.compaction import EtcdCare, Policy, maintenance_of
+from penstock.control.controller.compaction import CompactionPolicy, EtcdUpkeep, maintenance_of
 from penstock.control.controller.leadership import Leadership
 from penstock.control.shard_plan import assign
 from penstock.group.coordinator import GroupCoordinator
-from penstock.group.offsets import Commit
+from penstock.group.offsets import OffsetCommit
 from penstock.runtime import logging
 from penstock.runtime.clock import SystemClock
 from penstock.state.etcd.options import EtcdOptions
@@ -44,7 +44,7 @@ ROUND = 1000
 async def commit(groups: GroupCoordinator, topic_id: UUID, number: int) -> None:
     """One commit, of one partition. Raises RuntimeError where it is not made durable."""
     group, partition = f"group-{number % GROUPS}", number // GROUPS % PARTITIONS
-    if await groups.commit(group, [Commit(topic_id, partition, number, -1, "")]):
+    if await groups.commit(group, [OffsetCommit(topic_id, partition, number, -1, "")]):
         raise RuntimeError(f"a commit of {group} was not made durable")
 
 
@@ -69,8 +69,8 @@ async def measure(
         await asyncio.sleep(0.01)
     etcd = maintenance_of(store)
     assert etcd is not None, "etcd can be looked after"
-    policy = Policy(sample_s=keep_s / 10, keep_ms=int(keep_s * 1000), least_revisions=10)
-    care = EtcdCare(store, etcd, Leadership(1, 1), clock, is_managed, policy)
+    policy = CompactionPolicy(sample_s=keep_s / 10, keep_ms=int(keep_s * 1000), least_revisions=10)
+    care = EtcdUpkeep(store, etcd, Leadership(1, 1), clock, is_managed, policy)
     caring = asyncio.ensure_future(care.run())
     began_s = time.monotonic()
     topic_id = view.topics[TOPIC].topic_id

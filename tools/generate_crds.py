@@ -19,7 +19,7 @@ from msgspec import inspect
 from penstock_operator import __version__
 from penstock_operator.model.cluster import Cluster
 from penstock_operator.model.common import GROUP, VERSION, Model
-from penstock_operator.model.fields import Column, Rule, unwrapped
+from penstock_operator.model.fields import PrinterColumn, Rule, unwrapped
 from penstock_operator.model.group import ConsumerGroup
 from penstock_operator.model.parse import Resource, as_json
 from penstock_operator.model.topic import Topic
@@ -74,7 +74,7 @@ def definition(kind: type[Resource]) -> Schema:
     }
 
 
-def printed(column: Column) -> Schema:
+def printed(column: PrinterColumn) -> Schema:
     shown: Schema = {"name": column.name, "type": column.type, "jsonPath": column.path}
     return shown | ({"priority": column.priority} if column.priority else {})
 
@@ -287,7 +287,7 @@ def messages(schema: Schema, path: str) -> Iterator[tuple[str, str]]:
         yield from messages(schema["items"], f"{path}[]")
 
 
-def columns(shown: Iterable[Column]) -> str:
+def columns(shown: Iterable[PrinterColumn]) -> str:
     rows = (f"| {c.name.upper()} | `{c.path}` | {'with `-o wide`' if c.priority else ''} |" for c in shown)
     return "| column | path | |\n|---|---|---|\n" + "\n".join(rows)
 

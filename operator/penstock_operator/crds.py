@@ -16,9 +16,9 @@ from typing import Protocol
 
 import msgspec
 
-from penstock_operator.ports.kube import KubeError, Object, Resource
+from penstock_operator.ports.kube import KubeError, KubeResource, Object
 
-DEFINITIONS = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", is_namespaced=False)
+DEFINITIONS = KubeResource("apiextensions.k8s.io", "v1", "customresourcedefinitions", is_namespaced=False)
 VERSION_ANNOTATION = "penstock.io/crd-version"
 """The release that a CRD belongs to, such as 1.10.0."""
 PATIENCE_S = 60.0
@@ -27,9 +27,9 @@ PATIENCE_S = 60.0
 class Definitions(Protocol):
     """What of `ports.kube.Kube` is needed."""
 
-    async def get(self, resource: Resource, namespace: str, name: str) -> Object | None: ...
+    async def get(self, resource: KubeResource, namespace: str, name: str) -> Object | None: ...
 
-    async def apply(self, resource: Resource, namespace: str, body: Object) -> Object: ...
+    async def apply(self, resource: KubeResource, namespace: str, body: Object) -> Object: ...
 
 
 class BadDefinition(Exception):

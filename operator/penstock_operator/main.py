@@ -19,9 +19,9 @@ from kubernetes.config import ConfigException
 from penstock.runtime.clock import Clock, SystemClock
 from penstock.runtime.logging import LEVELS, configure, get_logger
 from penstock_operator import __version__
-from penstock_operator.brokers.connections import OVERRIDE, Connections, parse_override
+from penstock_operator.brokers.connections import OVERRIDE, BrokerConnections, parse_override
 from penstock_operator.clusters.controller import ClusterController
-from penstock_operator.engine.assembly import Crew, Hull, Who, assembled, hull
+from penstock_operator.engine.assembly import ControllerSet, OperatorIdentity, OperatorRuntime, assembled, hull
 from penstock_operator.engine.freshness import Freshness
 from penstock_operator.engine.lease import ATTEMPT_TIMEOUT_S
 from penstock_operator.engine.reach import until_one_is_back, within_reach
@@ -29,7 +29,7 @@ from penstock_operator.engine.watching import quiet_kopf
 from penstock_operator.groups.controller import GroupController
 from penstock_operator.groups.discovery import MAX_DISCOVERED, Discovery
 from penstock_operator.groups.pacing import Pacing
-from penstock_operator.groups.views import Views
+from penstock_operator.groups.views import GroupViews
 from penstock_operator.kube.client import KubeClient
 from penstock_operator.kube.events import Events
 from penstock_operator.kube.http import Requests, configuration
@@ -103,13 +103,13 @@ def run(
         raise typer.BadParameter(str(e), param_hint=OVERRIDE) from None
     configure(log_level.lower(), "json")
     quiet_kopf()
-    who = Who(
+    who = OperatorIdentity(
         namespaces=tuple(sorted({name.strip() for name in namespaces.split(",") if name.strip()})),
         identity=f"{pod_name or socket.gethostname()}_{secrets.token_hex(4)}",
         lease_namespace=pod_namespace,
         lease_name=lease_name,
     )
-    wishes = Wishes(image=image, max_discovered_groups=max_discovered_groups, host=host, port=port)
+    wishes = OperatorOptions(image=image, max_discovered_groups=max_discovered_groups, host=host, port=port)
     try:
         sys.exit(asyncio.run(operate(who, wishes)))
     except ConfigException as error:
@@ -118,7 +118,7 @@ def run(
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class OperatorOptions:
     """What a process is started with, beside who it is."""
 
     image: str
@@ -127,7 +127,7 @@ class Wishes:
     port: int
 
 
-async def operate(who: Who, wishes: Wishes) -> int:
+async def operate(who: OperatorIdentity, wishes: OperatorOptions) -> int:
     """Until a signal. Returns the exit code."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -136,7 +136,7 @@ async def operate(who: Who, wishes: Wishes) -> int:
     clock = SystemClock()
     ends: list[Requests] = []
     made = hull(clock, lambda freshness: _connect(clock, who.identity, freshness, ends))
-    connections = Connections(
+    connections = BrokerConnections(
         partial(made.copies.get, CLUSTERS),
         partial(made.copies.get, SERVICES),
         override=os.environ.get(OVERRIDE, ""),
@@ -167,16 +167,16 @@ async def _stop_when_back(kube: Kube, left_out: list[str], stop: asyncio.Event) 
     stop.set()
 
 
-def crew(made: Hull, connections: Connections, wishes: Wishes) -> Crew:
+def crew(made: OperatorRuntime, connections: BrokerConnections, wishes: OperatorOptions) -> ControllerSet:
     """The controllers of all kinds."""
     kube, copies, queue, clock = made.kube, made.copies, made.queue, made.clock
-    views = Views(copies)
+    views = GroupViews(copies)
     pacing = Pacing(clock, random.random)
     topics = TopicController(kube, copies, connections, queue)
     clusters = ClusterController(kube, copies, connections, queue, image=wishes.image)
     groups = GroupController(kube, copies, connections, clock, views, pacing)
     discovery = Discovery(kube, copies, connections, queue, clock, views, wishes.max_discovered_groups)
-    return Crew(
+    return ControllerSet(
         controllers={"Cluster": clusters, "Topic": topics, "ConsumerGroup": groups},
         background={"topics' health": topics.watch, "groups": discovery.run},
     )

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from penstock_faults.kit import as_killed, batch, place, segment
 
-from penstock.api.exchange import Part, Peer
+from penstock.api.exchange import Part, PeerInfo
 from penstock.api.produce import ProduceApi
 from penstock.config.values import FOREVER, TopicConfig
-from penstock.log.log_dir import LogDir
+from penstock.log.log_dir import LogDirectory
 from penstock.log.opening import DirectoryInUse
 from penstock.log.retention import droppable
 from penstock.replica.leader import Leader
@@ -27,7 +27,7 @@ from penstock.wire.errors import ErrorCode
 from penstock.wire.frame import parse_request_header, request_head
 from penstock.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from penstock.wire.primitives import Buffer
-from penstock.wire.produce_alike import Likeness
+from penstock.wire.produce_alike import ProduceTemplate
 
 OFTEN_INDEXED = TopicConfig(index_interval_bytes=1)
 
@@ -106,12 +106,12 @@ class Manager:
 class Asked:
     """A connection with one request, and what became of it."""
 
-    peer = Peer(1, "PLAINTEXT", "127.0.0.1", 1)
+    peer = PeerInfo(1, "PLAINTEXT", "127.0.0.1", 1)
     gone = False
 
     def __init__(self) -> None:
         self.answered = asyncio.Event()
-        self.likeness: Likeness | None = None
+        self.likeness: ProduceTemplate | None = None
 
     def open_exchange(self) -> Asked:
         return self
@@ -272,6 +272,6 @@ async def test_retention_never_drops_what_is_not_below_the_high_watermark(tmp_pa
 async def test_a_directory_that_is_open_cannot_be_opened_again(tmp_path: Path) -> None:
     async with place(tmp_path / "data"):
         with pytest.raises(DirectoryInUse, match="in use by another process"):
-            LogDir(OsFiles(), str(tmp_path / "data"), SystemClock(), 0, 64)
+            LogDirectory(OsFiles(), str(tmp_path / "data"), SystemClock(), 0, 64)
     async with place(tmp_path / "data") as it:
         assert it.append(batch()).error == 0

@@ -22,10 +22,10 @@ from penstock.client import (
     TlsFailed,
     TopicPartition,
 )
-from penstock.client.cluster import Cluster
+from penstock.client.cluster import ClusterConnections
 from penstock.wire.messages.metadata import MetadataRequest, MetadataResponse
 from penstock_spark.link import Link
-from penstock_spark.model.connection import Connection
+from penstock_spark.model.connection import ConnectionOptions
 from penstock_spark.model.errors import Refused
 from penstock_spark.model.ranges import LATEST, READ_COMMITTED, OffsetRange
 
@@ -53,8 +53,8 @@ def security(kafka: SecureKafka, way: str, password: str = PASSWORD) -> Security
     return Security(tls, Sasl(mechanism, USER, password) if mechanism else None)
 
 
-def for_spark(given: Security, bootstrap: str) -> Connection:
-    return Connection(bootstrap, given.tls, given.sasl, give_up_ms=60_000)
+def for_spark(given: Security, bootstrap: str) -> ConnectionOptions:
+    return ConnectionOptions(bootstrap, given.tls, given.sasl, give_up_ms=60_000)
 
 
 async def reason(address: str, given: Security | None, kind: type[ClientError], timeout_ms: float = 10_000) -> str:
@@ -163,7 +163,7 @@ async def test_silence_about_who_one_is_is_told_so(kafka: SecureKafka) -> None:
 
 async def test_a_connection_is_replaced_before_its_session_ends(kafka: SecureKafka) -> None:
     """No request is ever sent into a session that is over: there the broker would close the connection."""
-    cluster = Cluster(kafka.address("SASL"), security=security(kafka, "scram-256"))
+    cluster = ClusterConnections(kafka.address("SASL"), security=security(kafka, "scram-256"))
     await cluster.start()
     loop = asyncio.get_running_loop()
     until = loop.time() + 2.5 * SESSION_MS / 1000

@@ -16,7 +16,7 @@ from penstock_simulation.store import StoreCore
 from penstock_simulation.store_client import SimStore
 from penstock_simulation.world import World
 
-from penstock.state.store import Compacted, Compare, Put, Store, StoreUnavailable
+from penstock.state.store import Compacted, Compare, PutOp, Store, StoreUnavailable
 
 CONTRACT = Path(__file__).parents[2] / "broker" / "tests" / "state" / "test_store_contract.py"
 
@@ -88,7 +88,7 @@ def outcome_of_a_write(seed: int, fault: Callable[[Place], None]) -> tuple[bool,
     async def body(store: Store) -> bool:
         fault(place)
         try:
-            await store.txn([Compare.absent("/k")], [Put("/k", b"v")])
+            await store.txn([Compare.absent("/k")], [PutOp("/k", b"v")])
         except StoreUnavailable:
             return False
         finally:
@@ -130,9 +130,9 @@ def test_a_late_call_comes_before_later_ones_of_its_client_unless_late_calls_are
         async def body(store: Store, place: Place = place) -> None:
             go_away_for_a_while(place)
             with pytest.raises(StoreUnavailable):
-                await store.txn([], [Put("/k", b"late")])
+                await store.txn([], [PutOp("/k", b"late")])
             await asyncio.sleep(5)
-            await store.txn([], [Put("/k", b"newer")])
+            await store.txn([], [PutOp("/k", b"newer")])
             await asyncio.sleep(10)
 
         place.run(body)
@@ -152,12 +152,12 @@ def test_a_watch_lags_behind_and_misses_nothing_when_it_was_cut_off() -> None:
                 seen.extend(event.entry.value for event in changes.events if event.entry is not None)
 
         following = asyncio.ensure_future(follow())
-        await store.txn([], [Put("/a", b"1")])
+        await store.txn([], [PutOp("/a", b"1")])
         await asyncio.sleep(5)
         assert seen == [b"1"]
         place.network.cut("store", "b0")
-        place.core.txn([], [Put("/a", b"2")], [])
-        place.core.txn([], [Put("/b", b"3")], [])
+        place.core.txn([], [PutOp("/a", b"2")], [])
+        place.core.txn([], [PutOp("/b", b"3")], [])
         await asyncio.sleep(5)
         assert seen == [b"1"]
         place.network.heal("store", "b0")
@@ -173,7 +173,7 @@ def test_a_lease_is_kept_while_the_store_is_away_and_has_all_its_time_afterwards
 
     async def body(store: Store) -> tuple[bool, bool, bool]:
         lease = await store.grant_lease(4)
-        await store.txn([], [Put("/leased", b"", lease)])
+        await store.txn([], [PutOp("/leased", b"", lease)])
         place.core.go_away()
         await asyncio.sleep(20)
         during = "/leased" in place.core.contents.committed
@@ -210,7 +210,7 @@ def test_a_watch_of_one_machine_may_lag_more_than_others() -> None:
                 seen.extend([changes.revision])
 
         following = asyncio.ensure_future(follow())
-        await store.txn([], [Put("/a", b"1")])
+        await store.txn([], [PutOp("/a", b"1")])
         await asyncio.sleep(1)
         before = len(seen)
         await asyncio.sleep(1000)
@@ -226,11 +226,11 @@ def test_a_watch_that_was_cut_off_while_the_store_compacted_has_to_begin_anew() 
 
     async def body(store: Store) -> None:
         stream = store.watch("/", 1).__aiter__()
-        await store.txn([], [Put("/a", b"1")])
+        await store.txn([], [PutOp("/a", b"1")])
         assert (await anext(stream)).events
         place.network.cut("store", "b0")
         for number in range(5):
-            place.core.txn([], [Put("/a", b"%d" % number)], [])
+            place.core.txn([], [PutOp("/a", b"%d" % number)], [])
         place.core.compact(place.core.history.last)
         place.network.heal("store", "b0")
         with pytest.raises(Compacted):

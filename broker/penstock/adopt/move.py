@@ -12,26 +12,26 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from penstock.adopt.files import STATE_FILE
-from penstock.adopt.records import Wanted, carry, past_of
-from penstock.adopt.source import CannotAdopt, Contents, Source
+from penstock.adopt.records import AdoptedRecords, carry, past_of
+from penstock.adopt.source import AdoptedState, AdoptionSource, CannotAdopt
 from penstock.control.members import past_key
 from penstock.state import keys
-from penstock.state.records import ClusterRecord, Record, decode, encode
+from penstock.state.records import ClusterRecord, StoredRecord, decode, encode
 from penstock.state.store import (
     MAX_TXN_OPERATIONS,
     Compare,
-    Delete,
-    Entry,
+    DeleteOp,
     Operation,
-    Put,
+    PutOp,
     Store,
+    StoreEntry,
 )
 
 TXN_BYTES = 1 << 20
 CURE_FOREIGN = f"give an etcd without them, or delete them: etcdctl del --prefix {keys.ROOT}"
 
 
-class AdoptionRecord(Record, frozen=True, kw_only=True):
+class AdoptionRecord(StoredRecord, frozen=True, kw_only=True):
     """A move that is under way: of which directory."""
 
     cluster_id: str
@@ -40,33 +40,33 @@ class AdoptionRecord(Record, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class AdoptionPlan:
     """What would be moved, and what an earlier attempt has left to do."""
 
-    contents: Contents
-    wanted: Wanted
+    contents: AdoptedState
+    wanted: AdoptedRecords
     is_done: bool = False
     """The etcd has the cluster already: nothing is left to do."""
     is_resumed: bool = False
 
 
-class Mover:
+class Adoption:
     """One move. `plan` looks and writes nothing, `run` does it; both raise CannotAdopt and StoreError."""
 
-    def __init__(self, source: Source, store: Store) -> None:
+    def __init__(self, source: AdoptionSource, store: Store) -> None:
         self.source, self.store = source, store
 
-    async def plan(self) -> Plan:
+    async def plan(self) -> AdoptionPlan:
         contents = await self.source.read()
         wanted = carry(contents.entries, contents.broker_id, epoch=0)
         present = (await self.store.range(keys.ROOT)).entries
         by_key = {entry.key: entry for entry in present}
         if keys.CLUSTER in by_key:
             self._check_same(by_key[keys.CLUSTER], contents)
-            return Plan(contents, wanted, is_done=True)
+            return AdoptionPlan(contents, wanted, is_done=True)
         if keys.ADOPTION in by_key:
             self._check_mine(by_key[keys.ADOPTION], contents)
-            return Plan(contents, wanted, is_resumed=True)
+            return AdoptionPlan(contents, wanted, is_resumed=True)
         if self.source.is_retired:
             raise CannotAdopt(
                 f"{self.source.path} was moved into a cluster, which this etcd does not hold: give that one's. Only if"
@@ -77,9 +77,9 @@ class Mover:
                 f"this etcd holds no cluster, but {len(present):,} keys under {keys.ROOT}, such as {present[0].key}:"
                 f" {CURE_FOREIGN}"
             )
-        return Plan(contents, wanted)
+        return AdoptionPlan(contents, wanted)
 
-    def _check_same(self, entry: Entry, contents: Contents) -> None:
+    def _check_same(self, entry: StoreEntry, contents: AdoptedState) -> None:
         found = decode(ClusterRecord, entry.key, entry.value).cluster_id
         mine = contents.cluster.cluster_id
         if found != mine:
@@ -94,7 +94,7 @@ class Mover:
                 f" the cluster (etcdctl del --prefix {keys.ROOT}), then run this again"
             )
 
-    def _check_mine(self, entry: Entry, contents: Contents) -> None:
+    def _check_mine(self, entry: StoreEntry, contents: AdoptedState) -> None:
         found = decode(AdoptionRecord, entry.key, entry.value)
         if found.directory_id != contents.directory_id:
             raise CannotAdopt(
@@ -102,7 +102,7 @@ class Mover:
                 f" {found.cluster_id}) and not finished: finish that, or delete it: etcdctl del --prefix {keys.ROOT}"
             )
 
-    async def run(self, plan: Plan, on_written: Callable[[int], None] = lambda count: None) -> None:
+    async def run(self, plan: AdoptionPlan, on_written: Callable[[int], None] = lambda count: None) -> None:
         """Returns when the etcd has the cluster. `on_written` is told how many keys are there.
 
         Raises StoreUnavailable where that is not known; the same move may be run again then.
@@ -116,12 +116,12 @@ class Mover:
         # From here on the directory is the cluster's or nobody's: never a broker's that is alone, and the cluster's.
         self.source.retire()
         try:
-            await self._txn(claim, [Put(keys.CLUSTER, encode(contents.cluster)), Delete(keys.ADOPTION)])
+            await self._txn(claim, [PutOp(keys.CLUSTER, encode(contents.cluster)), DeleteOp(keys.ADOPTION)])
         except CannotAdopt:
             self.source.reinstate()
             raise
 
-    async def _claim(self, contents: Contents) -> tuple[Entry, int]:
+    async def _claim(self, contents: AdoptedState) -> tuple[StoreEntry, int]:
         """Writes that this move is under way, and the broker's past; returns the former and the epoch of the latter."""
         entry = await self.store.get(keys.ADOPTION)
         record = AdoptionRecord(
@@ -131,8 +131,8 @@ class Mover:
         await self.store.txn(
             [Compare.absent(keys.CLUSTER), unchanged],
             [
-                Put(keys.ADOPTION, encode(record)),
-                Put(past_key(contents.broker_id), past_of(contents.directory_id)),
+                PutOp(keys.ADOPTION, encode(record)),
+                PutOp(past_key(contents.broker_id), past_of(contents.directory_id)),
             ],
         )
         claim, past = await self.store.get(keys.ADOPTION), await self.store.get(past_key(contents.broker_id))
@@ -141,18 +141,18 @@ class Mover:
         self._check_mine(claim, contents)
         return claim, past.mod_revision
 
-    async def _write(self, claim: Entry, wanted: dict[str, bytes], on_written: Callable[[int], None]) -> None:
+    async def _write(self, claim: StoreEntry, wanted: dict[str, bytes], on_written: Callable[[int], None]) -> None:
         kept = {claim.key, past_key(decode(AdoptionRecord, claim.key, claim.value).broker_id)}
         present = {e.key: e.value for e in (await self.store.range(keys.ROOT)).entries if e.key not in kept}
-        operations: list[Operation] = [Delete(key) for key in present if key not in wanted]
-        operations += [Put(key, value) for key, value in wanted.items() if present.get(key) != value]
-        written = len(wanted) - sum(isinstance(operation, Put) for operation in operations)
+        operations: list[Operation] = [DeleteOp(key) for key in present if key not in wanted]
+        operations += [PutOp(key, value) for key, value in wanted.items() if present.get(key) != value]
+        written = len(wanted) - sum(isinstance(operation, PutOp) for operation in operations)
         for batch in batches(operations):
             await self._txn(claim, batch)
-            written += sum(isinstance(operation, Put) for operation in batch)
+            written += sum(isinstance(operation, PutOp) for operation in batch)
             on_written(written)
 
-    async def _txn(self, claim: Entry, operations: list[Operation]) -> None:
+    async def _txn(self, claim: StoreEntry, operations: list[Operation]) -> None:
         conditions = [Compare.absent(keys.CLUSTER), Compare.unchanged(claim)]
         if not (await self.store.txn(conditions, operations)).succeeded:
             raise CannotAdopt(
@@ -165,7 +165,7 @@ def batches(operations: list[Operation]) -> Iterator[list[Operation]]:
     batch: list[Operation] = []
     size_bytes = 0
     for operation in operations:
-        size = len(operation.key.encode()) + (len(operation.value) if isinstance(operation, Put) else 0)
+        size = len(operation.key.encode()) + (len(operation.value) if isinstance(operation, PutOp) else 0)
         if batch and (len(batch) == MAX_TXN_OPERATIONS or size_bytes + size > TXN_BYTES):
             yield batch
             batch, size_bytes = [], 0

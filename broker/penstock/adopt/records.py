@@ -24,7 +24,7 @@ from penstock.control.controller.leaders import NO_LEADER
 from penstock.control.members import GONE, LEAVING, PASTS, PastRecord
 from penstock.state import keys
 from penstock.state.records import PartitionRecord, decode, encode
-from penstock.state.store import Entry
+from penstock.state.store import StoreEntry
 
 SAME = (
     keys.BROKER_CONFIGS,
@@ -66,7 +66,7 @@ KINDS = {
 
 
 @dataclass(slots=True)
-class Wanted:
+class AdoptedRecords:
     """The values that the etcd is to have, by key, without the cluster's own record; and counts for people."""
 
     values: dict[str, bytes] = field(default_factory=dict)
@@ -78,9 +78,9 @@ def past_of(directory_id: UUID) -> bytes:
     return encode(PastRecord(directory_id=directory_id))
 
 
-def carry(entries: Iterable[Entry], broker_id: int, epoch: int) -> Wanted:
+def carry(entries: Iterable[StoreEntry], broker_id: int, epoch: int) -> AdoptedRecords:
     """All that is to be written; `epoch` is the broker's, of its time alone. Raises CannotAdopt, BadRecord."""
-    wanted = Wanted(counts=dict.fromkeys(KINDS.values(), 0))
+    wanted = AdoptedRecords(counts=dict.fromkeys(KINDS.values(), 0))
     for entry in entries:
         key = entry.key
         if key == keys.CLUSTER or key.startswith(LEFT):
@@ -99,7 +99,7 @@ def carry(entries: Iterable[Entry], broker_id: int, epoch: int) -> Wanted:
     return wanted
 
 
-def in_cluster(entry: Entry, broker_id: int, epoch: int) -> bytes:
+def in_cluster(entry: StoreEntry, broker_id: int, epoch: int) -> bytes:
     """The record of a partition whose only broker is offline: the ISR unchanged, no leader, a new leader epoch."""
     record = decode(PartitionRecord, entry.key, entry.value)
     if record.replicas != [broker_id] or record.isr != [broker_id]:

@@ -5,35 +5,35 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from penstock.adopt.move import Mover
-from penstock.adopt.source import CannotAdopt, Source
+from penstock.adopt.move import Adoption
+from penstock.adopt.source import AdoptionSource, CannotAdopt
 from penstock.config.options import UpOptions
 from penstock.node.settings import StartError, etcd_of
 from penstock.runtime.disk import OsFiles
 from penstock.state.etcd.store import EtcdStore
 from penstock.state.store import StoreError, StoreUnavailable
 
-__all__ = ["CannotAdopt", "EtcdAway", "opened"]
+__all__ = ["CannotAdopt", "EtcdUnreachable", "opened"]
 
 
-class EtcdAway(Exception):
+class EtcdUnreachable(Exception):
     """etcd does not answer; how far the move came is then not known, and the same move finishes it."""
 
 
 @asynccontextmanager
-async def opened(options: UpOptions) -> AsyncIterator[Mover]:
+async def opened(options: UpOptions) -> AsyncIterator[Adoption]:
     """The move of `options.data_dir` into `options.etcd`. Raises CannotAdopt and EtcdAway, also from its block."""
     try:
         etcd = etcd_of(options)
     except StartError as e:
         raise CannotAdopt(str(e)) from e
     assert etcd is not None, "the command line asks for an etcd"
-    source = Source(OsFiles(), options.data_dir)
+    source = AdoptionSource(OsFiles(), options.data_dir)
     store = EtcdStore(etcd)
     try:
-        yield Mover(source, store)
+        yield Adoption(source, store)
     except StoreUnavailable as e:
-        raise EtcdAway(f"{e}. Once etcd is there, run the same command again: it finishes what was begun") from e
+        raise EtcdUnreachable(f"{e}. Once etcd is there, run the same command again: it finishes what was begun") from e
     except StoreError as e:
         raise CannotAdopt(str(e)) from e
     finally:

@@ -22,7 +22,7 @@ from penstock.runtime.files import Files
 from penstock.state import keys
 from penstock.state.embedded import EmbeddedStore
 from penstock.state.records import ClusterRecord, decode
-from penstock.state.store import Entry, StoreError
+from penstock.state.store import StoreEntry, StoreError
 
 SEGMENT = re.compile(r"\d{20}\.log")
 
@@ -32,19 +32,19 @@ class CannotAdopt(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Contents:
+class AdoptedState:
     """A broker that is alone: who it is, all records that it has, and how much data."""
 
     cluster: ClusterRecord
     broker_id: int
     directory_id: UUID
-    entries: list[Entry]
+    entries: list[StoreEntry]
     was_unclean: bool
     partitions_with_data: int
     log_bytes: int
 
 
-class Source:
+class AdoptionSource:
     """The data directory at `path`, an absolute one. Making one takes its lock; raises CannotAdopt."""
 
     def __init__(self, files: Files, path: str, open_store: Callable[[str], EmbeddedStore] = EmbeddedStore) -> None:
@@ -68,7 +68,7 @@ class Source:
         # Whoever started it alone after its store was put aside was refused, but left an empty one.
         return f"{self.path}/{ADOPTED_FILE if self.is_retired else STATE_FILE}"
 
-    async def read(self) -> Contents:
+    async def read(self) -> AdoptedState:
         """Raises CannotAdopt."""
         if not self.files.exists(self.store_path):
             raise CannotAdopt(f"{self.path} has no {STATE_FILE}: its broker is one of a cluster already")
@@ -84,7 +84,7 @@ class Source:
         except OSError as e:
             raise CannotAdopt(f"{self.path} cannot be read: {e}") from e
 
-    def _contents(self, entries: list[Entry]) -> Contents:
+    def _contents(self, entries: list[StoreEntry]) -> AdoptedState:
         entry = next((e for e in entries if e.key == keys.CLUSTER), None)
         if entry is None:
             raise CannotAdopt(f"{self.store_path} has no cluster id: its broker never ran. There is nothing to move")
@@ -98,7 +98,9 @@ class Source:
         assert meta is not None, "its file was there when the directory was locked"
         opened = look(self.files, self.path, cluster.cluster_id, meta.broker_id)
         partitions, log_bytes = self._measure()
-        return Contents(cluster, meta.broker_id, meta.directory_id, entries, opened.was_unclean, partitions, log_bytes)
+        return AdoptedState(
+            cluster, meta.broker_id, meta.directory_id, entries, opened.was_unclean, partitions, log_bytes
+        )
 
     def _measure(self) -> tuple[int, int]:
         """(partitions with data, bytes in segments)."""

@@ -13,11 +13,11 @@ from typing import TypeVar
 from penstock import __version__
 from penstock.api.routes import RequestContext, Route
 from penstock.config.broker import BrokerConfig
-from penstock.config.definition import Kind, Setting, Source
-from penstock.control.config_admin import ConfigAdmin
+from penstock.config.definition import Setting, SettingSource, SettingType
+from penstock.control.config_admin import ConfigService
 from penstock.control.config_describe import (
-    Described,
-    Synonym,
+    ConfigDescription,
+    ConfigSynonym,
     describe_all_brokers,
     describe_broker,
     describe_client_metrics,
@@ -31,8 +31,8 @@ from penstock.control.results import (
     ALL_BROKERS,
     AdminError,
     ConfigChange,
-    Outcome,
-    Resource,
+    ConfigOutcome,
+    ConfigResource,
     store_error,
     unknown_topic,
 )
@@ -54,19 +54,19 @@ A = TypeVar("A")
 
 REMOVABLE = Setting(
     "broker.removable",
-    Kind.BOOLEAN,
+    SettingType.BOOLEAN,
     None,
     "Whether no partition has a replica on this draining broker any more, so that it can be stopped for good.",
 )
 """Not a setting: what comes of `broker.draining`, read where that is set."""
-RELEASE = Setting("penstock.release", Kind.STRING, __version__, "The release that this broker runs.")
+RELEASE = Setting("penstock.release", SettingType.STRING, __version__, "The release that this broker runs.")
 """Not a setting either: a cluster's brokers may differ in it while it is rolled to another."""
 
 
 class ConfigsApi:
     """What is set, and setting it."""
 
-    def __init__(self, view: ClusterView, admin: ConfigAdmin, config: BrokerConfig) -> None:
+    def __init__(self, view: ClusterView, admin: ConfigService, config: BrokerConfig) -> None:
         self.view, self.admin, self.config = view, admin, config
 
     def routes(self) -> list[Route]:
@@ -94,7 +94,7 @@ class ConfigsApi:
     async def describe(
         self, request: wire.DescribeConfigsRequest, context: RequestContext
     ) -> wire.DescribeConfigsResponse:
-        named = [r.resource_name for r in request.resources if r.resource_type == Resource.GROUP]
+        named = [r.resource_name for r in request.resources if r.resource_type == ConfigResource.GROUP]
         groups = await self.admin.groups.describe(named) if named else {}
         results = []
         for number, resource in enumerate(request.resources):
@@ -109,12 +109,12 @@ class ConfigsApi:
         self,
         resource: wire.DescribeConfigsResource,
         request: wire.DescribeConfigsRequest,
-        groups: dict[str, list[Described] | AdminError],
+        groups: dict[str, list[ConfigDescription] | AdminError],
     ) -> wire.DescribeConfigsResult:
         kind, name = resource.resource_type, resource.resource_name
         result = wire.DescribeConfigsResult(resource_type=kind, resource_name=name)
         try:
-            found = group_found(groups[name]) if kind == Resource.GROUP else self._settings(kind, name, request)
+            found = group_found(groups[name]) if kind == ConfigResource.GROUP else self._settings(kind, name, request)
         except AdminError as e:
             result.error_code, result.error_message = e.error, e.message
             return result
@@ -127,8 +127,8 @@ class ConfigsApi:
         ]
         return result
 
-    def _settings(self, kind: int, name: str, request: wire.DescribeConfigsRequest) -> list[Described]:
-        if kind == Resource.TOPIC:
+    def _settings(self, kind: int, name: str, request: wire.DescribeConfigsRequest) -> list[ConfigDescription]:
+        if kind == ConfigResource.TOPIC:
             topic = self.view.topics.get(name)
             if topic is None:
                 check_name(name)
@@ -136,29 +136,29 @@ class ConfigsApi:
             return (
                 describe_own(topic.overrides, self.config) if request.only_own else describe_topic(topic, self.config)
             )
-        if kind == Resource.CLIENT_METRICS:
+        if kind == ConfigResource.CLIENT_METRICS:
             if not name:
                 raise AdminError(ErrorCode.INVALID_REQUEST, "Client metrics subscription name must not be empty")
             return describe_client_metrics()
-        if kind == Resource.BROKER_LOGGER:
+        if kind == ConfigResource.BROKER_LOGGER:
             self.admin.check_broker_is_this(name)
             return describe_loggers()
-        if kind != Resource.BROKER:
+        if kind != ConfigResource.BROKER:
             raise AdminError(ErrorCode.INVALID_REQUEST, f"Resources of type {kind} have no settings here.")
         if name == ALL_BROKERS:
             return describe_all_brokers(self.config)
         self.admin.check_broker_is_this(name)
-        synonym = Synonym(RELEASE.name, __version__, Source.DEFAULT)
-        release = Described(RELEASE, __version__, Source.DEFAULT, [synonym], is_read_only=True)
+        synonym = ConfigSynonym(RELEASE.name, __version__, SettingSource.DEFAULT)
+        release = ConfigDescription(RELEASE, __version__, SettingSource.DEFAULT, [synonym], is_read_only=True)
         return [*describe_broker(self.config), release, *self._removable()]
 
-    def _removable(self) -> list[Described]:
+    def _removable(self) -> list[ConfigDescription]:
         """Whether this broker, which drains, has been emptied: told while it drains alone."""
         if not self.config.broker_draining:
             return []
         text = str(is_removable(self.view, self.config.node_id)).lower()
-        synonym = Synonym(REMOVABLE.name, text, Source.DEFAULT)
-        return [Described(REMOVABLE, text, Source.DEFAULT, [synonym], is_read_only=True)]
+        synonym = ConfigSynonym(REMOVABLE.name, text, SettingSource.DEFAULT)
+        return [ConfigDescription(REMOVABLE, text, SettingSource.DEFAULT, [synonym], is_read_only=True)]
 
     async def alter(self, request: alter.AlterConfigsRequest, context: RequestContext) -> alter.AlterConfigsResponse:
         async def change(r: alter.AlterConfigsResource) -> alter.AlterConfigsResourceResponse:
@@ -198,18 +198,18 @@ class ConfigsApi:
         """What has settings, of the types asked for or of all; before version 1 client metrics alone (KIP-1142)."""
         if context.version == 0:
             return listing.ListConfigResourcesResponse()
-        wanted = set(request.resource_types) or set(Resource)
-        if not wanted <= set(Resource):
+        wanted = set(request.resource_types) or set(ConfigResource)
+        if not wanted <= set(ConfigResource):
             return listing.ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
         brokers = [str(broker_id) for broker_id in sorted(self.view.brokers)]
         names = {
-            Resource.TOPIC: sorted(self.view.topics),
-            Resource.BROKER: brokers,
-            Resource.BROKER_LOGGER: brokers,
+            ConfigResource.TOPIC: sorted(self.view.topics),
+            ConfigResource.BROKER: brokers,
+            ConfigResource.BROKER_LOGGER: brokers,
         }
-        if Resource.GROUP in wanted:
+        if ConfigResource.GROUP in wanted:
             try:
-                names[Resource.GROUP] = await self.admin.groups.group_ids()
+                names[ConfigResource.GROUP] = await self.admin.groups.group_ids()
             except StoreError as e:
                 return listing.ListConfigResourcesResponse(error_code=store_error(e))
         return listing.ListConfigResourcesResponse(
@@ -222,18 +222,18 @@ class ConfigsApi:
         )
 
 
-OWN = frozenset({Source.TOPIC, Source.BROKER, Source.ALL_BROKERS, Source.GROUP})
+OWN = frozenset({SettingSource.TOPIC, SettingSource.BROKER, SettingSource.ALL_BROKERS, SettingSource.GROUP})
 """What is set at run time, as against what was given at the start and what holds where nothing is."""
-NAMED_TWICE = Outcome(ErrorCode.INVALID_REQUEST, "The resource is named twice in the request.")
+NAMED_TWICE = ConfigOutcome(ErrorCode.INVALID_REQUEST, "The resource is named twice in the request.")
 
 
-def is_set(described: Described, config: BrokerConfig) -> bool:
+def is_set(described: ConfigDescription, config: BrokerConfig) -> bool:
     """Whether a value that is described as set for all brokers really was."""
     name = described.setting.name
-    return described.source is not Source.ALL_BROKERS or name in config.given.get(Source.ALL_BROKERS, {})
+    return described.source is not SettingSource.ALL_BROKERS or name in config.given.get(SettingSource.ALL_BROKERS, {})
 
 
-def group_found(found: list[Described] | AdminError) -> list[Described]:
+def group_found(found: list[ConfigDescription] | AdminError) -> list[ConfigDescription]:
     if isinstance(found, AdminError):
         raise found
     return found
@@ -251,7 +251,9 @@ def named_twice(resources: Iterable[tuple[int, str]]) -> set[tuple[int, str]]:
     return {resource for resource, count in Counter(resources).items() if count > 1}
 
 
-def shown(described: Described, kind: int, request: wire.DescribeConfigsRequest) -> wire.DescribeConfigsResourceResult:
+def shown(
+    described: ConfigDescription, kind: int, request: wire.DescribeConfigsRequest
+) -> wire.DescribeConfigsResourceResult:
     setting = described.setting
     synonyms = described.synonyms if request.include_synonyms else []
     return wire.DescribeConfigsResourceResult(
@@ -261,7 +263,7 @@ def shown(described: Described, kind: int, request: wire.DescribeConfigsRequest)
         config_source=described.source,
         is_sensitive=setting.is_sensitive,
         synonyms=[wire.DescribeConfigsSynonym(name=s.name, value=s.value, source=s.source) for s in synonyms],
-        config_type=0 if kind == Resource.BROKER_LOGGER else setting.kind,
+        config_type=0 if kind == ConfigResource.BROKER_LOGGER else setting.kind,
         documentation=setting.documentation if request.include_documentation else None,
     )
 

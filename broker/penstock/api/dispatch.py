@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Iterable
 from typing import TypeVar
 
-from penstock.api.exchange import Connection, Exchange, ProtocolViolation
+from penstock.api.exchange import PeerConnection, ProtocolViolation, RequestExchange
 from penstock.api.fetch import FetchApi
 from penstock.api.produce import ProduceApi
 from penstock.api.routes import RequestContext, Route
@@ -47,7 +47,7 @@ class Dispatcher:
         self.routes = {route.request.KEY: route for route in routes}
         self.tasks: set[asyncio.Task[None]] = set()
 
-    def __call__(self, connection: Connection, frame: memoryview) -> None:
+    def __call__(self, connection: PeerConnection, frame: memoryview) -> None:
         try:
             if connection.likeness is not None and self.produce.handle_alike(connection, frame, connection.likeness):
                 return
@@ -64,18 +64,18 @@ class Dispatcher:
         except MalformedMessage as e:
             raise ProtocolViolation(str(e)) from e
 
-    def on_fetch(self, connection: Connection, frame: memoryview, header: RequestHeader) -> None:
+    def on_fetch(self, connection: PeerConnection, frame: memoryview, header: RequestHeader) -> None:
         check_version(header, *FetchRequest.VERSIONS)
         request = codec.decode(FetchRequest, header.version, frame, header.body_offset, MAX_FETCH_ELEMENTS)
         exchange = connection.open_exchange()
         self.fetch.handle(request, header.version, header.correlation_id, exchange, connection.peer.host)
 
-    def on_api_versions(self, connection: Connection, frame: memoryview, header: RequestHeader) -> None:
+    def on_api_versions(self, connection: PeerConnection, frame: memoryview, header: RequestHeader) -> None:
         """Asked before the client knows any version, so one that is not served gets an answer too (KIP-511)."""
         response, version = self.versions.answer(frame, header)
         connection.open_exchange().reply([encode(response, version, header)])
 
-    def on_other(self, connection: Connection, frame: memoryview, header: RequestHeader) -> None:
+    def on_other(self, connection: PeerConnection, frame: memoryview, header: RequestHeader) -> None:
         route = self.routes.get(header.api_key)
         if route is None:
             raise ProtocolViolation(f"API {name_of(header.api_key)} is not served")
@@ -114,13 +114,13 @@ class Dispatcher:
         except Exception as e:
             self.failed(e, route, request, context.exchange, header)
 
-    def reply(self, response: Payload, header: RequestHeader, exchange: Exchange, started: float) -> None:
+    def reply(self, response: Payload, header: RequestHeader, exchange: RequestExchange, started: float) -> None:
         self.stats.observe(header.api_key, self.stats.now_s() - started)
         if not exchange.gone:
             exchange.reply([encode(response, header.version, header)])
 
     def failed(
-        self, error: Exception, route: Route, request: Payload, exchange: Exchange, header: RequestHeader
+        self, error: Exception, route: Route, request: Payload, exchange: RequestExchange, header: RequestHeader
     ) -> None:
         """A handler let an exception escape: our bug, or a room below that failed."""
         log.error("request failed", api=name_of(header.api_key), version=header.version, exc_info=error)

@@ -1,7 +1,7 @@
 """What a handler sees of a connection. `server` implements it; handlers are given it and import nothing above.
 
-A request's place among its connection's answers is an `Exchange`: answers leave in the order in which the exchanges
-were opened, whenever each is completed.
+A request's place among its connection's answers is a `RequestExchange`: answers leave in the order in which the
+exchanges were opened, whenever each is completed.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Protocol
 from penstock.config.addresses import join_host_port
 from penstock.log.types import LogSlice
 from penstock.wire.primitives import Buffer
-from penstock.wire.produce_alike import Likeness
+from penstock.wire.produce_alike import ProduceTemplate
 
 Part = Buffer | LogSlice
 
 
-class Exchange(Protocol):
+class RequestExchange(Protocol):
     """One request that awaits its answer."""
 
     def reply(self, parts: Sequence[Part]) -> None:
@@ -47,7 +47,7 @@ class Callback(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Peer:
+class PeerInfo:
     """Who is at the other end: the same object for all requests of a connection."""
 
     connection_id: int
@@ -62,14 +62,14 @@ class Peer:
         return join_host_port(self.host, self.port)
 
 
-class Connection(Protocol):
+class PeerConnection(Protocol):
     """A connection, for the dispatcher."""
 
-    peer: Peer
-    likeness: Likeness | None
+    peer: PeerInfo
+    likeness: ProduceTemplate | None
     """What its Produce requests have in common, for `produce` to remember."""
 
-    def open_exchange(self) -> Exchange:
+    def open_exchange(self) -> RequestExchange:
         """A place for the answer to the request being dispatched."""
 
     def answer(self, frame: Buffer) -> None:
@@ -79,7 +79,7 @@ class Connection(Protocol):
 class FrameHandler(Protocol):
     """The dispatcher, for the server."""
 
-    def __call__(self, connection: Connection, frame: memoryview) -> None:
+    def __call__(self, connection: PeerConnection, frame: memoryview) -> None:
         """Takes one request frame, without its size field. `frame` is valid, and may be written to, only meanwhile.
 
         Raises `ProtocolViolation` where the bytes are no request: the connection is then closed.

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from penstock.api.acknowledged_reads import FlushWait
-from penstock.api.exchange import Exchange
-from penstock.api.fetch_sessions import FetchSessions, Selection, Target, Topic
+from penstock.api.exchange import RequestExchange
+from penstock.api.fetch_sessions import FetchSelection, FetchSessions, FetchTarget, Topic
 from penstock.api.leaderships import Leaderships, Tenure, tenure
 from penstock.api.replica_fetch import ReplicaFetchApi
 from penstock.log.types import LogError, LogSlice, OffsetOutOfRange
@@ -60,7 +60,9 @@ class FetchApi:
         self.replicas, self.sessions, self.limits = replicas, sessions, limits
         self.stats, self.followers, self.leaderships = stats, followers, leaderships
 
-    def handle(self, request: FetchRequest, version: int, correlation_id: int, exchange: Exchange, owner: str) -> None:
+    def handle(
+        self, request: FetchRequest, version: int, correlation_id: int, exchange: RequestExchange, owner: str
+    ) -> None:
         """Answers now, or later when there is something to send."""
         if version >= FOLLOWERS_FROM and request.replica_state.replica_id >= 0 and self.followers is not None:
             self.followers.handle(request, version, correlation_id, exchange)
@@ -68,7 +70,7 @@ class FetchApi:
         selection = self.sessions.select(request, version, owner)
         fetch = PendingFetch(self, request, version, correlation_id, exchange, selection)
         if selection.error:
-            fetch.reply(Gathered())
+            fetch.reply(FetchedPartitions())
         else:
             fetch.start()
 
@@ -76,18 +78,18 @@ class FetchApi:
 class Unflushed(NamedTuple):
     """A partition of a request whose leader had acknowledged more than was visible when the request came."""
 
-    target: Target
+    target: FetchTarget
     leader: Leader
     end_offset: int
 
 
-class Gathered:
+class FetchedPartitions:
     """What one look at the partitions found."""
 
     __slots__ = ("bytes", "found", "urgent")
 
     def __init__(self) -> None:
-        self.found: list[tuple[Target, FetchedPartition]] = []
+        self.found: list[tuple[FetchTarget, FetchedPartition]] = []
         self.bytes = 0
         self.urgent = False
         """Whether the answer should not wait: an error, or a log that parted from the reader's."""
@@ -128,8 +130,8 @@ class PendingFetch:
         request: FetchRequest,
         version: int,
         correlation_id: int,
-        exchange: Exchange,
-        selection: Selection,
+        exchange: RequestExchange,
+        selection: FetchSelection,
     ) -> None:
         self.api, self.request, self.version = api, request, version
         self.correlation_id, self.exchange, self.selection = correlation_id, exchange, selection
@@ -167,7 +169,7 @@ class PendingFetch:
         self.timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self.finish)
         self.exchange.on_gone(self.cancel)
 
-    def find(self, target: Target) -> Partition | None:
+    def find(self, target: FetchTarget) -> Partition | None:
         """The leader's role; a follower's only where consumers may be sent to one."""
         replicas = self.api.replicas
         found = replicas.find(target.topic, target.partition)
@@ -200,7 +202,7 @@ class PendingFetch:
         self.cancel()
         self.answer(gathered)
 
-    def answer(self, gathered: Gathered) -> None:
+    def answer(self, gathered: FetchedPartitions) -> None:
         """Replies, or first waits for flushes, or makes sure of what is doubted."""
         if self.unflushed:
             wait = self.flush_wait(gathered)
@@ -232,7 +234,7 @@ class PendingFetch:
                     found.append(Unflushed(target, partition, partition.acknowledged_offset))
         return found
 
-    def flush_wait(self, gathered: Gathered) -> FlushWait | None:
+    def flush_wait(self, gathered: FetchedPartitions) -> FlushWait | None:
         """What to wait for, so that an answer which reaches the end of a partition holds what was acknowledged."""
         answers, wait = dict(gathered.found), FlushWait()
         for target, leader, end_offset in self.unflushed:
@@ -267,9 +269,9 @@ class PendingFetch:
             session.pending = None
         self.selection.let_go()
 
-    def gather(self) -> Gathered:
+    def gather(self) -> FetchedPartitions:
         """Reads what there is, within the bounds; the first partition with data gets a whole batch, however large."""
-        gathered = Gathered()
+        gathered = FetchedPartitions()
         left, session = self.max_bytes, self.selection.session
         found = gathered.found
         for target in self.selection.targets:
@@ -292,13 +294,13 @@ class PendingFetch:
                 session.rest(target, partition)
         return gathered
 
-    def has_all(self, target: Target, partition: Partition, fetched: FetchedPartition) -> bool:
+    def has_all(self, target: FetchTarget, partition: Partition, fetched: FetchedPartition) -> bool:
         """Whether a reader is at the end of what it may see, and was told all that there is to tell of it: what was
         gathered here may be thrown away for a later look."""
         limit = partition.last_stable_offset if self.committed_only else partition.high_watermark
         return target.fetch_offset >= limit and target.told == state_of(fetched)
 
-    def fetch_one(self, partition: Partition, target: Target, left: int, at_least_one: bool) -> FetchedPartition:
+    def fetch_one(self, partition: Partition, target: FetchTarget, left: int, at_least_one: bool) -> FetchedPartition:
         epoch = target.current_leader_epoch
         if self.poses or (epoch != partition.leader_epoch and epoch >= 0):
             error = ErrorCode.NOT_LEADER_OR_FOLLOWER if self.poses else epoch_error(epoch, partition.leader_epoch)
@@ -361,18 +363,18 @@ class PendingFetch:
             return -1
         return nearest_replica(leader, replicas.view.brokers, self.request.rack_id, fetch_offset)
 
-    def divergence(self, partition: Partition, target: Target) -> tuple[int, int] | None:
+    def divergence(self, partition: Partition, target: FetchTarget) -> tuple[int, int] | None:
         """Where the reader's log parted from ours (KIP-595), if its last fetched epoch tells so."""
         epoch, end_offset = partition.end_of_epoch(target.last_fetched_epoch)
         if epoch == target.last_fetched_epoch and end_offset >= target.fetch_offset:
             return None
         return epoch, end_offset
 
-    def nobody(self, target: Target) -> FetchedPartition:
+    def nobody(self, target: FetchTarget) -> FetchedPartition:
         error, leader = self.api.replicas.absence(target.topic, target.partition)
         return FetchedPartition(target.partition, error, leader=leader)
 
-    def reply(self, gathered: Gathered) -> None:
+    def reply(self, gathered: FetchedPartitions) -> None:
         self.done = True
         self.api.stats.observe(ApiKey.FETCH, self.api.stats.now_s() - self.started)
         self.api.stats.fetched_bytes += gathered.bytes
@@ -389,7 +391,7 @@ class PendingFetch:
         )
         self.exchange.reply(parts)  # type: ignore[arg-type]  # the Sized parts are the LogSlices given above
 
-    def changed(self, found: list[tuple[Target, FetchedPartition]]) -> list[tuple[Target, FetchedPartition]]:
+    def changed(self, found: list[tuple[FetchTarget, FetchedPartition]]) -> list[tuple[FetchTarget, FetchedPartition]]:
         """What an incremental answer has to tell; partitions that had data go to the back of the queue."""
         news = [(t, f) for t, f in found if f.records is not None or is_pointer(f) or t.told != state_of(f)]
         remember(news)
@@ -399,7 +401,7 @@ class PendingFetch:
         return news
 
 
-def by_topic(found: list[tuple[Target, FetchedPartition]]) -> list[tuple[Topic, list[FetchedPartition]]]:
+def by_topic(found: list[tuple[FetchTarget, FetchedPartition]]) -> list[tuple[Topic, list[FetchedPartition]]]:
     """What was found, each topic once. Neighbours mostly share their topic, and its very object."""
     topics: dict[Topic, list[FetchedPartition]] = {}
     last: Topic | None = None
@@ -421,7 +423,7 @@ def state_of(fetched: FetchedPartition) -> tuple[int, int, int]:
     return fetched.error, fetched.high_watermark, fetched.log_start_offset
 
 
-def remember(found: list[tuple[Target, FetchedPartition]]) -> None:
+def remember(found: list[tuple[FetchTarget, FetchedPartition]]) -> None:
     for target, fetched in found:
         target.told = state_of(fetched) if not fetched.error else None
 

@@ -28,7 +28,7 @@ MAX_SESSION_PARTITIONS = 200_000
 """Partitions that all sessions of a broker may remember together."""
 
 
-class Waiting(Protocol):
+class WaitingFetch(Protocol):
     """A request of a session that waits for news."""
 
     def on_data(self, grown_bytes: int) -> None: ...
@@ -38,7 +38,7 @@ class Waiting(Protocol):
     def finish(self) -> None: ...
 
 
-class Target:
+class FetchTarget:
     """A partition that a reader asks for, and what it was last told of it. Implements `replica.partition.Reader`."""
 
     __slots__ = (
@@ -53,7 +53,7 @@ class Target:
         "topic",
     )
 
-    def __init__(self, session: Session, topic: Topic, asked: FetchPartition) -> None:
+    def __init__(self, session: FetchSession, topic: Topic, asked: FetchPartition) -> None:
         self.session, self.topic, self.partition = session, topic, asked.partition
         self.told: tuple[int, int, int] | None = None
         """(error, high watermark, log start offset) of the last answer; None before the first."""
@@ -90,7 +90,7 @@ class Target:
         if pending is not None:
             pending.on_end()
 
-    def wake(self) -> Waiting | None:
+    def wake(self) -> WaitingFetch | None:
         """Notes that there is news; returns the request that waits for it. Where none does, the first news is enough: a
         reader that never comes back costs a partition nothing from then on."""
         session = self.session
@@ -101,7 +101,7 @@ class Target:
 
 
 @dataclass(slots=True, eq=False)
-class Session:
+class FetchSession:
     """What a reader asked for so far; `epoch` is the one that its next request must carry. Id 0: of one request, which
     has its targets itself."""
 
@@ -111,15 +111,15 @@ class Session:
     epoch: int = 1
     last_used_s: float = 0.0
     isolation_level: int = 0
-    targets: dict[tuple[Topic, int], Target] = field(default_factory=dict)
-    ready: dict[Target, None] = field(default_factory=dict)
+    targets: dict[tuple[Topic, int], FetchTarget] = field(default_factory=dict)
+    ready: dict[FetchTarget, None] = field(default_factory=dict)
     """Those to look at, in the order of their turns; the others rest."""
-    pending: Waiting | None = None
+    pending: WaitingFetch | None = None
 
-    def once(self, request: FetchRequest) -> list[Target]:
+    def once(self, request: FetchRequest) -> list[FetchTarget]:
         """What a request names that no other will come back to."""
         return [
-            Target(self, topic.topic_id if self.by_id else topic.topic, asked)
+            FetchTarget(self, topic.topic_id if self.by_id else topic.topic, asked)
             for topic in request.topics
             for asked in topic.partitions
         ]
@@ -135,7 +135,7 @@ class Session:
             for asked in topic.partitions:
                 target = self.targets.get((name, asked.partition))
                 if target is None:
-                    target = self.targets[name, asked.partition] = Target(self, name, asked)
+                    target = self.targets[name, asked.partition] = FetchTarget(self, name, asked)
                 else:
                     target.ask(asked)
                 self.ready[target] = None
@@ -147,12 +147,12 @@ class Session:
                     gone.hang_on(None)
                     self.ready.pop(gone, None)
 
-    def rest(self, target: Target, partition: Partition) -> None:
+    def rest(self, target: FetchTarget, partition: Partition) -> None:
         """There is nothing more to tell of a partition until it says so."""
         self.ready.pop(target, None)
         target.hang_on(partition)
 
-    def to_the_back(self, target: Target) -> None:
+    def to_the_back(self, target: FetchTarget) -> None:
         """A partition has had its turn."""
         if target in self.ready:
             del self.ready[target]
@@ -170,11 +170,11 @@ class Session:
 
 
 @dataclass(slots=True)
-class Selection:
+class FetchSelection:
     """What to read for a request. Unless `incremental`, the answer tells of all that was `asked` for."""
 
-    session: Session
-    asked: Sequence[Target] = ()
+    session: FetchSession
+    asked: Sequence[FetchTarget] = ()
     incremental: bool = False
     error: ErrorCode = ErrorCode.NONE
 
@@ -183,12 +183,12 @@ class Selection:
         return self.session.session_id
 
     @property
-    def targets(self) -> Sequence[Target]:
+    def targets(self) -> Sequence[FetchTarget]:
         """Those to look at now, in order."""
         return list(self.session.ready) if self.incremental else self.asked
 
     @property
-    def restless(self) -> Iterable[Target]:
+    def restless(self) -> Iterable[FetchTarget]:
         """Those that do not hang on their partitions anyway. Without a session to come back to, none rests."""
         return self.session.ready if self.session.session_id else self.asked
 
@@ -199,8 +199,8 @@ class Selection:
                 target.hang_on(None)
 
 
-def refused(error: ErrorCode) -> Selection:
-    return Selection(Session(0, False, ""), error=error)
+def refused(error: ErrorCode) -> FetchSelection:
+    return FetchSelection(FetchSession(0, False, ""), error=error)
 
 
 class FetchSessions:
@@ -209,26 +209,26 @@ class FetchSessions:
     def __init__(self, slots: int, now_s: Callable[[], float], seed: int | None = None) -> None:
         self.slots, self.now_s = slots, now_s
         self.random = random.Random(seed)  # noqa: S311
-        self.sessions: dict[int, Session] = {}
+        self.sessions: dict[int, FetchSession] = {}
         self.remembered = 0
 
-    def select(self, request: FetchRequest, version: int, owner: str) -> Selection:
+    def select(self, request: FetchRequest, version: int, owner: str) -> FetchSelection:
         """Finds, makes, changes or ends the session that a request speaks of. `owner` is the host
         that asks, so that nobody takes over a stranger's session."""
         by_id = version >= 13
         if version < 7 or request.session_epoch == FINAL_EPOCH:
             self.end(request.session_id, owner)
-            session = Session(0, by_id, owner)
-            return Selection(session, session.once(request))
+            session = FetchSession(0, by_id, owner)
+            return FetchSelection(session, session.once(request))
         if request.session_epoch == INITIAL_EPOCH:
             self.end(request.session_id, owner)
-            session = Session(0, by_id, owner)
+            session = FetchSession(0, by_id, owner)
             session.take(request)
             self.keep(session)
             asked = list(session.targets.values())
             if not session.session_id:
                 session.clear()
-            return Selection(session, asked)
+            return FetchSelection(session, asked)
         found = self.sessions.get(request.session_id)
         if found is None or found.owner != owner:
             return refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
@@ -241,9 +241,9 @@ class FetchSessions:
         if not self.update(found, request):
             self.close(found.session_id)
             return refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
-        return Selection(found, incremental=True)
+        return FetchSelection(found, incremental=True)
 
-    def keep(self, session: Session) -> None:
+    def keep(self, session: FetchSession) -> None:
         """Gives a session an id, if there is room for one more."""
         while len(self.sessions) >= self.slots or self.remembered + len(session.targets) > MAX_SESSION_PARTITIONS:
             oldest = min(self.sessions.values(), key=lambda s: s.last_used_s, default=None)
@@ -256,7 +256,7 @@ class FetchSessions:
         self.remembered += len(session.targets)
         self.sessions[session.session_id] = session
 
-    def update(self, session: Session, request: FetchRequest) -> bool:
+    def update(self, session: FetchSession, request: FetchRequest) -> bool:
         """Takes in what a request changes; False where the session has grown past what there is room for."""
         session.epoch = 1 if session.epoch == MAX_EPOCH else session.epoch + 1
         session.last_used_s = self.now_s()

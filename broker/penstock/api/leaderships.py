@@ -57,7 +57,7 @@ class Leaderships:
         return record.leader == self.replicas.broker_id and record.leader_epoch == leader_epoch
 
 
-class Doubted:
+class UnconfirmedLeadership:
     """A refusal that is the leader's to give: told once the store says that this broker is it. As
     `transactional_produce.DeferredBatch`, one waits for what came of the batch."""
 

@@ -17,7 +17,7 @@ from penstock.api.acknowledged_reads import FlushWait
 from penstock.api.fetch import READ_COMMITTED, epoch_error
 from penstock.api.record_deletion import RecordDeletion
 from penstock.api.routes import RequestContext, Route
-from penstock.api.unread import Unread
+from penstock.api.unread import UnreadAgeQuery
 from penstock.log.types import LogError
 from penstock.replica.leader import Leader
 from penstock.replica.manager import ReplicaManager
@@ -81,7 +81,7 @@ class ClientGone(Exception):
     """Nobody waits for the answer any more."""
 
 
-class Turns:
+class LoopYield:
     """Lets others have their turn while a long request is worked off."""
 
     __slots__ = ("context", "done")
@@ -120,7 +120,7 @@ class LogQueriesApi:
         return self.replicas.absence(topic, index)[0]
 
     async def list_offsets(self, request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse:
-        turns, topics, unread = Turns(context), [], Unread(self.replicas.clock.wall_ms)
+        turns, topics, unread = LoopYield(context), [], UnreadAgeQuery(self.replicas.clock.wall_ms)
         unflushed = FlushWait()
         try:
             if self.replicas.unflushed:
@@ -152,7 +152,7 @@ class LogQueriesApi:
         return ListOffsetsResponse(topics=topics)
 
     def begin_unread(
-        self, topic: str, asked: ListOffsetsPartition, answer: ListOffsetsPartitionResponse, unread: Unread
+        self, topic: str, asked: ListOffsetsPartition, answer: ListOffsetsPartitionResponse, unread: UnreadAgeQuery
     ) -> None:
         """Where the log begins, and the ages of what was not read, where a field of our own asks for them."""
         partition = self.replicas.find(topic, asked.partition_index) if asked.committed_offsets else None
@@ -160,7 +160,7 @@ class LogQueriesApi:
             answer.start_offset = partition.log.start_offset
             answer.unread_ages_ms = unread.take(partition, asked.committed_offsets)
 
-    async def read_unread(self, unread: Unread, context: RequestContext) -> None:
+    async def read_unread(self, unread: UnreadAgeQuery, context: RequestContext) -> None:
         async with self.searches:
             if context.exchange.gone:
                 raise ClientGone
@@ -218,7 +218,7 @@ class LogQueriesApi:
     async def offset_for_leader_epoch(
         self, request: OffsetForLeaderEpochRequest, context: RequestContext
     ) -> OffsetForLeaderEpochResponse:
-        turns, topics = Turns(context), []
+        turns, topics = LoopYield(context), []
         try:
             for topic in request.topics:
                 answers = []
@@ -252,7 +252,7 @@ class LogQueriesApi:
         return EpochEndOffset(partition=asked.partition, leader_epoch=epoch, end_offset=end)
 
     async def delete_records(self, request: DeleteRecordsRequest, context: RequestContext) -> DeleteRecordsResponse:
-        turns, topics, unflushed = Turns(context), [], FlushWait()
+        turns, topics, unflushed = LoopYield(context), [], FlushWait()
         deletion = RecordDeletion(context.exchange, request.timeout_ms)
         try:
             if self.replicas.unflushed:
@@ -293,7 +293,7 @@ class LogQueriesApi:
     async def describe_producers(
         self, request: DescribeProducersRequest, context: RequestContext
     ) -> DescribeProducersResponse:
-        turns, topics, told = Turns(context), [], 0
+        turns, topics, told = LoopYield(context), [], 0
         try:
             for topic in request.topics:
                 answers: list[PartitionResponse] = []

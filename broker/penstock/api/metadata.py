@@ -16,7 +16,7 @@ from penstock.config.broker import BrokerConfig
 from penstock.config.internal_topics import INTERNAL_TOPICS
 from penstock.control.naming import check_name
 from penstock.control.results import AdminError
-from penstock.control.topic_admin import MAX_REQUEST_PARTITIONS, TopicAdmin
+from penstock.control.topic_admin import MAX_REQUEST_PARTITIONS, TopicService
 from penstock.state.view import BrokerView, ClusterView, PartitionView, TopicChange, TopicView
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.metadata import (
@@ -39,7 +39,7 @@ IDS_FROM_VERSION = 12
 class MetadataApi:
     """Metadata."""
 
-    def __init__(self, view: ClusterView, admin: TopicAdmin, config: BrokerConfig) -> None:
+    def __init__(self, view: ClusterView, admin: TopicService, config: BrokerConfig) -> None:
         self.view, self.admin, self.config = view, admin, config
         self._parts: dict[UUID, MetadataResponseTopic] = {}
         self._all: list[MetadataResponseTopic] | None = None

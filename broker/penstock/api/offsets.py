@@ -8,7 +8,7 @@ from uuid import UUID
 from penstock.api.routes import RequestContext, Route
 from penstock.group.coordinator import GroupCoordinator
 from penstock.group.offset_table import OffsetKey
-from penstock.group.offsets import Commit
+from penstock.group.offsets import OffsetCommit
 from penstock.state.records import OffsetRecord
 from penstock.state.view import ClusterView
 from penstock.wire.errors import ErrorCode
@@ -87,7 +87,7 @@ class OffsetsApi:
             for _, _, answer in known:
                 answer.error_code = error
             return
-        commits: list[Commit] = []
+        commits: list[OffsetCommit] = []
         answers: list[OffsetCommitResponsePartition] = []
         for topic_id, asked, answer in known:
             answer.error_code = self.commit_error(asked)
@@ -202,8 +202,8 @@ class OffsetsApi:
         return topics
 
 
-def commit_of(topic_id: UUID, asked: OffsetCommitRequestPartition) -> Commit:
-    return Commit(
+def commit_of(topic_id: UUID, asked: OffsetCommitRequestPartition) -> OffsetCommit:
+    return OffsetCommit(
         topic_id,
         asked.partition_index,
         asked.committed_offset,

@@ -15,10 +15,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from penstock.api.exchange import Connection, Exchange
+from penstock.api.exchange import PeerConnection, RequestExchange
 from penstock.api.inspections import Inspections, may_be_inline, needs_inspection
-from penstock.api.leaderships import Doubted, Leaderships
-from penstock.api.produce_backlog import Asked, Backlog, Inspected, Uninspected
+from penstock.api.leaderships import Leaderships, UnconfirmedLeadership
+from penstock.api.produce_backlog import Inspected, ProduceBacklog, ProduceRequestView, UninspectedBatch
 from penstock.api.transactional_produce import DeferredBatch, Gate, TransactionalAppends
 from penstock.replica.acceptance import Appended
 from penstock.replica.leader import Leader
@@ -29,7 +29,7 @@ from penstock.wire.apis import ApiKey
 from penstock.wire.batch import HEADER_SIZE, read_header
 from penstock.wire.compression import Codec
 from penstock.wire.errors import ErrorCode
-from penstock.wire.produce_alike import CORRELATION_AT, Likeness, learn
+from penstock.wire.produce_alike import CORRELATION_AT, ProduceTemplate, learn
 from penstock.wire.produce_frame import (
     FIRST_SERVED,
     I32,
@@ -74,7 +74,7 @@ class ProduceApi:
         self.transactional = TransactionalAppends(replicas, verifier)
         self.stats = stats
         self.inspections = Inspections()
-        self.backlog = Backlog(self.serve_late, self.inspections)
+        self.backlog = ProduceBacklog(self.serve_late, self.inspections)
         """Requests for partitions that are written to for the first time, and with batches that threads inspect."""
         self.waiting: dict[ProduceWait, None] = {}
         self.sweep: asyncio.TimerHandle | None = None
@@ -83,15 +83,19 @@ class ProduceApi:
         """Ends the threads. Called when the connections are gone."""
         self.inspections.close()
 
-    def handle(self, connection: Connection, frame: memoryview, body: int, version: int, correlation_id: int) -> None:
+    def handle(
+        self, connection: PeerConnection, frame: memoryview, body: int, version: int, correlation_id: int
+    ) -> None:
         """Serves the request whose body starts at `body`; `frame` is only valid during the call."""
         started = self.stats.now_s()
         request = parse_produce(frame, body, version)
         if request.acks in ACKS and (connection.likeness is None or connection.likeness.misses()):
             connection.likeness = learn(frame, version, request)
-        self.take(connection, frame, Asked(connection.open_exchange(), request, version, correlation_id, started))
+        self.take(
+            connection, frame, ProduceRequestView(connection.open_exchange(), request, version, correlation_id, started)
+        )
 
-    def handle_alike(self, connection: Connection, frame: memoryview, likeness: Likeness) -> bool:
+    def handle_alike(self, connection: PeerConnection, frame: memoryview, likeness: ProduceTemplate) -> bool:
         """Serves a request that begins as one before it did, one batch at the least cost; False where it does not."""
         single = likeness.single(frame)
         if single is None:
@@ -120,9 +124,9 @@ class ProduceApi:
         if error or not acks or (acks == ALL and leader.high_watermark < required_offset):
             request = ProduceFrame(None, acks, likeness.timeout_ms, [])
             results: list[PartitionResult] = []
-            waits: list[Unsettled] = []
+            waits: list[UnacknowledgedBatch] = []
             failed = self.note(leader, index, done, acks, results, waits)
-            asked = Asked(connection.open_exchange(), request, likeness.version, correlation_id, started)
+            asked = ProduceRequestView(connection.open_exchange(), request, likeness.version, correlation_id, started)
             self.conclude(asked, [(likeness.topic, results)], waits, failed)
         else:
             self.stats.observe(ApiKey.PRODUCE, self.stats.now_s() - started)
@@ -130,7 +134,7 @@ class ProduceApi:
             connection.answer(likeness.answer(correlation_id, index, base_offset, time_ms, start_offset))
         return True
 
-    def handle_several(self, connection: Connection, frame: memoryview, likeness: Likeness) -> bool:
+    def handle_several(self, connection: PeerConnection, frame: memoryview, likeness: ProduceTemplate) -> bool:
         """As above, for requests with several batches, and those that may have to wait."""
         places = likeness.places(frame)
         if places is None:
@@ -138,11 +142,11 @@ class ProduceApi:
         started = self.stats.now_s()
         (correlation_id,) = I32.unpack_from(frame, CORRELATION_AT)
         request = ProduceFrame(None, likeness.acks, likeness.timeout_ms, [(likeness.topic, places)])
-        asked = Asked(connection.open_exchange(), request, likeness.version, correlation_id, started)
+        asked = ProduceRequestView(connection.open_exchange(), request, likeness.version, correlation_id, started)
         self.take(connection, frame, asked)
         return True
 
-    def take(self, connection: Connection, frame: memoryview, asked: Asked) -> None:
+    def take(self, connection: PeerConnection, frame: memoryview, asked: ProduceRequestView) -> None:
         """Serves a request, or has it wait for files that are still to be made."""
         gate, refusal = self.examine(asked.request, asked.version)
         if refusal is not None:
@@ -151,7 +155,7 @@ class ProduceApi:
         find, new = self.replicas.find, []
         partitions: list[Leader | None] = []
         inspected: Inspected = {}
-        uninspected: list[Uninspected] = []
+        uninspected: list[UninspectedBatch] = []
         for topic, places in asked.request.topics:
             for place in places:
                 partition = find(topic, place.partition)
@@ -175,7 +179,7 @@ class ProduceApi:
         partition: Leader,
         at: int,
         inspected: Inspected,
-        uninspected: list[Uninspected],
+        uninspected: list[UninspectedBatch],
     ) -> None:
         """Inspects the request's batch number `at`, or adds it to those that a thread is to inspect."""
         if may_be_inline(partition.config, frame, place.start, place.size):
@@ -184,10 +188,10 @@ class ProduceApi:
             if found is not None:
                 inspected[at] = found
                 return
-        uninspected.append(Uninspected(at, partition, place))
+        uninspected.append(UninspectedBatch(at, partition, place))
 
-    def serve_late(self, asked: Asked, frame: memoryview, inspected: Inspected) -> bool:
-        """Serves a request that had to wait, by what holds now; see `Backlog`."""
+    def serve_late(self, asked: ProduceRequestView, frame: memoryview, inspected: Inspected) -> bool:
+        """Serves a request that had to wait, by what holds now; see `ProduceBacklog`."""
         gate, refusal = self.examine(asked.request, asked.version)
         if asked.exchange.gone and self.replicas.log_dir.closing:
             refusal = ErrorCode.NOT_LEADER_OR_FOLLOWER, "the broker stops"
@@ -210,7 +214,7 @@ class ProduceApi:
 
     def serve(
         self,
-        asked: Asked,
+        asked: ProduceRequestView,
         frame: memoryview,
         gate: Gate | None,
         refusal: Refusal | None,
@@ -224,7 +228,7 @@ class ProduceApi:
         """
         acks = asked.request.acks
         found = enumerate(partitions)
-        waits: list[Unsettled] = []
+        waits: list[UnacknowledgedBatch] = []
         answer: TopicResults = []
         failed = False
         for topic, places in asked.request.topics:
@@ -250,7 +254,7 @@ class ProduceApi:
                     done = gate.append(partition, batch, inspection)
                 if isinstance(done, DeferredBatch):
                     waiting = PartitionResult(place.partition)
-                    waits.append(Unsettled(partition, 0, results, len(results), waiting, done))
+                    waits.append(UnacknowledgedBatch(partition, 0, results, len(results), waiting, done))
                     results.append(PartitionResult(place.partition, ErrorCode.REQUEST_TIMED_OUT))
                 else:
                     failed |= self.note(partition, place.partition, done, acks, results, waits)
@@ -264,25 +268,27 @@ class ProduceApi:
         done: Appended,
         acks: int,
         results: list[PartitionResult],
-        waits: list[Unsettled],
+        waits: list[UnacknowledgedBatch],
     ) -> bool:
         """Adds what came of an append to `results`, and to `waits` where that is not known yet; whether it failed."""
         if done.error:
             result = failure(index, done)
             doubted = self.doubted(partition, done) if acks == ALL else None
             if doubted is not None:
-                waits.append(Unsettled(partition, 0, results, len(results), result, doubted))
+                waits.append(UnacknowledgedBatch(partition, 0, results, len(results), result, doubted))
                 result = PartitionResult(index, ErrorCode.REQUEST_TIMED_OUT)
         else:
             start_offset = partition.log.start_offset
             result = PartitionResult(index, 0, done.base_offset, done.log_append_time_ms, start_offset)
             if acks == ALL and partition.high_watermark < done.required_offset:
-                waits.append(Unsettled(partition, done.required_offset, results, len(results), result))
+                waits.append(UnacknowledgedBatch(partition, done.required_offset, results, len(results), result))
                 result = PartitionResult(index, ErrorCode.REQUEST_TIMED_OUT)
         results.append(result)
         return bool(done.error)
 
-    def conclude(self, asked: Asked, answer: TopicResults, waits: list[Unsettled], failed: bool) -> bool:
+    def conclude(
+        self, asked: ProduceRequestView, answer: TopicResults, waits: list[UnacknowledgedBatch], failed: bool
+    ) -> bool:
         """Answers, or begins to wait; False where the connection is closed instead of an answer."""
         exchange, request, version, correlation_id, started = asked
         if not request.acks:
@@ -305,7 +311,7 @@ class ProduceApi:
         batch.release()
         return PartitionResult(place.partition, error, leader=leader)
 
-    def doubted(self, partition: Leader, done: Appended) -> Doubted | None:
+    def doubted(self, partition: Leader, done: Appended) -> UnconfirmedLeadership | None:
         """Return a wait for the confirmation of this leader if the batch is out of order, else None.
 
         A successor that this broker does not know of may have the missing batches. OUT_OF_ORDER_SEQUENCE_NUMBER ends a
@@ -313,9 +319,9 @@ class ProduceApi:
         """
         if self.leaderships is None or done.error != ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
             return None
-        return Doubted(self.leaderships, partition, done)
+        return UnconfirmedLeadership(self.leaderships, partition, done)
 
-    def wait(self, wait: ProduceWait, waits: list[Unsettled], timeout_ms: int) -> None:
+    def wait(self, wait: ProduceWait, waits: list[UnacknowledgedBatch], timeout_ms: int) -> None:
         loop = asyncio.get_running_loop()
         wait.remaining, wait.unsettled = len(waits), waits.copy()
         wait.deadline = wait.started + min(max(timeout_ms, 0), MAX_WAIT_MS) / 1000
@@ -328,7 +334,7 @@ class ProduceApi:
             else:
                 unsettled.partition.when_committed(unsettled.required_offset, wait.settler(unsettled))
 
-    def appended(self, wait: ProduceWait, unsettled: Unsettled, done: Appended) -> None:
+    def appended(self, wait: ProduceWait, unsettled: UnacknowledgedBatch, done: Appended) -> None:
         """A deferred batch was appended or refused."""
         partition, index = unsettled.partition, unsettled.result.partition
         if done.error:
@@ -372,7 +378,7 @@ class ProduceApi:
                 self.sweep = loop.call_later(SWEEP_S, self.expire)
 
 
-class Unsettled(NamedTuple):
+class UnacknowledgedBatch(NamedTuple):
     """A batch that is written and does not count yet: what to wait for, and what `results[at]` will be then.
 
     Until then it says that time ran out, which is what the client is told if it does.
@@ -383,7 +389,7 @@ class Unsettled(NamedTuple):
     results: list[PartitionResult]
     at: int
     result: PartitionResult
-    held: DeferredBatch | Doubted | None = None
+    held: DeferredBatch | UnconfirmedLeadership | None = None
 
 
 class ProduceWait:
@@ -396,7 +402,7 @@ class ProduceWait:
     def __init__(
         self,
         api: ProduceApi,
-        exchange: Exchange,
+        exchange: RequestExchange,
         correlation_id: int,
         version: int,
         answer: TopicResults,
@@ -405,12 +411,12 @@ class ProduceWait:
         self.api, self.exchange, self.answer = api, exchange, answer
         self.correlation_id, self.version = correlation_id, version
         self.remaining = 0
-        self.unsettled: list[Unsettled] = []
+        self.unsettled: list[UnacknowledgedBatch] = []
         """Those that were so when the wait began, and once more those that were appended since."""
         self.started = started
         self.deadline = 0.0
 
-    def settler(self, unsettled: Unsettled) -> Callable[[int], None]:
+    def settler(self, unsettled: UnacknowledgedBatch) -> Callable[[int], None]:
         """What the partition calls when its batch counts, or never will."""
         settled = False
 

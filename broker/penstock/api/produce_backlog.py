@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from penstock.api.exchange import Connection, Exchange
+from penstock.api.exchange import PeerConnection, RequestExchange
 from penstock.api.inspections import Inspections
 from penstock.log.partition_log import PartitionLog
 from penstock.replica.inspection import Inspection
@@ -30,17 +30,17 @@ on the event loop."""
 logger = get_logger(__name__)
 
 
-class Asked(NamedTuple):
+class ProduceRequestView(NamedTuple):
     """One request."""
 
-    exchange: Exchange
+    exchange: RequestExchange
     request: ProduceFrame
     version: int
     correlation_id: int
     started: float
 
 
-class Uninspected(NamedTuple):
+class UninspectedBatch(NamedTuple):
     """A batch that is to be inspected in a thread: its number in the request, where it goes and where it lies."""
 
     at: int
@@ -52,33 +52,35 @@ Inspected = dict[int, Inspection]
 """What was found in a request's batches, by their number in the request."""
 
 
-class Waiting:
+class QueuedProduce:
     """A request in a queue. Places in `frame` are those of the request."""
 
     __slots__ = ("asked", "frame", "inspected", "missing")
 
-    def __init__(self, asked: Asked, frame: bytearray, inspected: Inspected, missing: int) -> None:
+    def __init__(self, asked: ProduceRequestView, frame: bytearray, inspected: Inspected, missing: int) -> None:
         self.asked, self.frame, self.inspected = asked, frame, inspected
         self.missing = missing
         """How many files that are still being made, and inspections under way, it waits for."""
 
 
-class Backlog:
+class ProduceBacklog:
     """The queues, by connection. `serve` takes a request when its turn has come, and says whether the connection lives
     on."""
 
-    def __init__(self, serve: Callable[[Asked, memoryview, Inspected], bool], inspections: Inspections) -> None:
+    def __init__(
+        self, serve: Callable[[ProduceRequestView, memoryview, Inspected], bool], inspections: Inspections
+    ) -> None:
         self.serve, self.inspections = serve, inspections
-        self.queues: dict[Connection, deque[Waiting]] = {}
+        self.queues: dict[PeerConnection, deque[QueuedProduce]] = {}
         self.held_bytes = 0
 
     def take(
         self,
-        connection: Connection,
-        asked: Asked,
+        connection: PeerConnection,
+        asked: ProduceRequestView,
         frame: memoryview,
         new_logs: Iterable[PartitionLog],
-        uninspected: Sequence[Uninspected] = (),
+        uninspected: Sequence[UninspectedBatch] = (),
         inspected: Inspected | None = None,
     ) -> bool:
         """Has the files of `new_logs` made and batches inspected, and queues the request.
@@ -91,7 +93,7 @@ class Backlog:
         if self.held_bytes + len(frame) > MAX_HELD_BYTES:
             self.serve_all(connection)
             return False
-        waiting = Waiting(asked, bytearray(frame), inspected or {}, len(making) + len(uninspected))
+        waiting = QueuedProduce(asked, bytearray(frame), inspected or {}, len(making) + len(uninspected))
         self.held_bytes += len(frame)
         self.queues.setdefault(connection, deque()).append(waiting)
 
@@ -113,19 +115,19 @@ class Backlog:
             inspecting.add_done_callback(partial(on_inspected, at))
         return True
 
-    def drain(self, connection: Connection) -> None:
+    def drain(self, connection: PeerConnection) -> None:
         """Serves the requests at the head of a queue that need not wait any more."""
         queue = self.queues.get(connection)
         while queue and not queue[0].missing:
             self.serve_first(connection, queue)
 
-    def serve_all(self, connection: Connection) -> None:
+    def serve_all(self, connection: PeerConnection) -> None:
         """Serves a connection's requests, whatever they wait for."""
         queue = self.queues.get(connection)
         while queue:
             self.serve_first(connection, queue)
 
-    def serve_first(self, connection: Connection, queue: deque[Waiting]) -> None:
+    def serve_first(self, connection: PeerConnection, queue: deque[QueuedProduce]) -> None:
         waiting = queue.popleft()
         if not queue:
             del self.queues[connection]
@@ -143,7 +145,7 @@ class Backlog:
         if not lives:
             self.give_up(connection)
 
-    def give_up(self, connection: Connection) -> None:
+    def give_up(self, connection: PeerConnection) -> None:
         """The connection is being closed: nothing that came behind the request that is the reason counts."""
         for waiting in self.queues.pop(connection, ()):
             self.held_bytes -= len(waiting.frame)

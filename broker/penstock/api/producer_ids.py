@@ -9,7 +9,7 @@ from penstock.state.records import BadRecord
 from penstock.state.store import StoreError
 from penstock.txn.coordinator import TransactionCoordinator
 from penstock.txn.producer_ids import ProducerIds
-from penstock.txn.state_machine import Producer
+from penstock.txn.state_machine import ProducerIdentity
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
@@ -60,7 +60,7 @@ class ProducerIdsApi:
     ) -> InitProducerIdResponse:
         claimed = None
         if request.producer_id != NO_ID:
-            claimed = Producer(request.producer_id, request.producer_epoch)
+            claimed = ProducerIdentity(request.producer_id, request.producer_epoch)
         error, producer = await transactions.init_producer_id(transactional_id, request.transaction_timeout_ms, claimed)
         if error is ErrorCode.PRODUCER_FENCED and version < FENCED_FROM:
             error = ErrorCode.INVALID_PRODUCER_EPOCH

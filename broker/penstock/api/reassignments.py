@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from penstock.api.routes import RequestContext, Route
 from penstock.control.controller import reassign
-from penstock.control.controller.wishes import Wish, Wishes
-from penstock.control.results import Outcome
+from penstock.control.controller.wishes import ReassignmentRequest, ReassignmentRequests
+from penstock.control.results import ConfigOutcome
 from penstock.state.view import ClusterView, TopicView
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import alter_partition_reassignments as alter
@@ -22,9 +22,9 @@ MAX_PARTITIONS = 10_000
 
 
 class ReassignmentsApi:
-    """Requests for `Wishes`, and what is under way."""
+    """Requests for `ReassignmentRequests`, and what is under way."""
 
-    def __init__(self, view: ClusterView, wishes: Wishes) -> None:
+    def __init__(self, view: ClusterView, wishes: ReassignmentRequests) -> None:
         self.view, self.wishes = view, wishes
 
     def routes(self) -> list[Route]:
@@ -56,7 +56,11 @@ class ReassignmentsApi:
             allow_replication_factor_change=request.allow_replication_factor_change, responses=[]
         )
         may_change = request.allow_replication_factor_change
-        asked = [Wish(t.name, p.partition_index, p.replicas, may_change) for t in request.topics for p in t.partitions]
+        asked = [
+            ReassignmentRequest(t.name, p.partition_index, p.replicas, may_change)
+            for t in request.topics
+            for p in t.partitions
+        ]
         if (refusal := refused(len(asked), len({(wish.topic, wish.partition) for wish in asked}))) is not None:
             response.error_code, response.error_message = refusal.error, refusal.message
             return response
@@ -123,14 +127,14 @@ class ReassignmentsApi:
         ]
 
 
-def refused(count: int, distinct: int) -> Outcome | None:
+def refused(count: int, distinct: int) -> ConfigOutcome | None:
     """Why a request is wrong as a whole."""
     if count > MAX_PARTITIONS:
-        return Outcome(
+        return ConfigOutcome(
             ErrorCode.INVALID_REQUEST, f"{count} partitions in one request: at most {MAX_PARTITIONS}; split it."
         )
     if distinct < count:
-        return Outcome(ErrorCode.INVALID_REQUEST, "A partition is named twice in the request.")
+        return ConfigOutcome(ErrorCode.INVALID_REQUEST, "A partition is named twice in the request.")
     return None
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
-from penstock.api.exchange import Exchange
+from penstock.api.exchange import RequestExchange
 from penstock.log.types import LogError, OffsetOutOfRange
 from penstock.replica.deletions import Deletion
 from penstock.replica.leader import Leader
@@ -26,7 +26,7 @@ NOTHING = -1
 class RecordDeletion:
     """One request: `delete` for each partition, `replicated` once, and `end` whatever happens."""
 
-    def __init__(self, exchange: Exchange, timeout_ms: int) -> None:
+    def __init__(self, exchange: RequestExchange, timeout_ms: int) -> None:
         self.exchange = exchange
         self.deadline_s = asyncio.get_running_loop().time() + min(max(timeout_ms, 0), MAX_WAIT_MS) / 1000
         self.waits: list[tuple[Leader, Deletion]] = []

@@ -15,7 +15,7 @@ import asyncio
 import random
 from uuid import UUID
 
-from penstock.api.exchange import Exchange
+from penstock.api.exchange import RequestExchange
 from penstock.config.broker import BrokerConfig
 from penstock.log.types import LogError, LogSlice, OffsetOutOfRange
 from penstock.replica.isr import Member
@@ -35,7 +35,7 @@ Key = tuple[UUID, int]
 Found = list[tuple[Key, FetchedPartition]]
 
 
-class Followed:
+class FollowerReplica:
     """A follower's place in one partition. Implements `leader.Tail`."""
 
     __slots__ = ("asked", "awaited", "key", "leader", "session", "told")
@@ -69,10 +69,10 @@ class FollowerSession:
         self.session_id, self.replica, self.config = session_id, replica, config
         self.epoch = 1
         """Of the next request."""
-        self.followed: dict[Key, Followed] = {}
-        self.ready: dict[Followed, None] = {}
+        self.followed: dict[Key, FollowerReplica] = {}
+        self.ready: dict[FollowerReplica, None] = {}
         """Partitions with something to tell, in the order in which it came."""
-        self.held: dict[Followed, None] = {}
+        self.held: dict[FollowerReplica, None] = {}
         """Throttled partitions with records to send, in the order in which they have waited."""
         self.hold_timer: asyncio.TimerHandle | None = None
         self.pending: PendingReplicaFetch | None = None
@@ -81,14 +81,14 @@ class FollowerSession:
         """Whether the follower is to know each high watermark at once, for the sake of consumers that read there."""
         return self.config.reads_from_followers
 
-    def note(self, followed: Followed, urgent: bool) -> None:
+    def note(self, followed: FollowerReplica, urgent: bool) -> None:
         if followed in self.held:
             return
         self.ready[followed] = None
         if urgent and self.pending is not None:
             self.pending.wake()
 
-    def hold(self, followed: Followed, wait_s: float) -> None:
+    def hold(self, followed: FollowerReplica, wait_s: float) -> None:
         self.ready.pop(followed, None)
         self.held[followed] = None
         if self.hold_timer is None:
@@ -126,7 +126,7 @@ class ReplicaFetchApi:
         """By broker id: a follower has one, and a new one ends the old."""
         self.random = random.Random(seed)  # noqa: S311
 
-    def handle(self, request: FetchRequest, version: int, correlation_id: int, exchange: Exchange) -> None:
+    def handle(self, request: FetchRequest, version: int, correlation_id: int, exchange: RequestExchange) -> None:
         """Answers now, or when there is something to tell."""
         state = request.replica_state
         session = self.session(request, (state.replica_id, state.replica_epoch))
@@ -168,7 +168,7 @@ class ReplicaFetchApi:
         """Takes in a place that a follower names, and what follows from it for the high watermark and the ISR."""
         followed = session.followed.get(key)
         if followed is None:
-            followed = session.followed[key] = Followed(session, key, asked)
+            followed = session.followed[key] = FollowerReplica(session, key, asked)
         followed.asked, followed.awaited = asked, False
         if asked.log_start_offset < followed.told[1]:
             followed.told = UNTOLD  # it has not heard where the log starts now, or could not follow: it is told again
@@ -178,7 +178,7 @@ class ReplicaFetchApi:
         else:
             session.ready[followed] = None
 
-    def record(self, session: FollowerSession, followed: Followed) -> FetchedPartition | None:
+    def record(self, session: FollowerSession, followed: FollowerReplica) -> FetchedPartition | None:
         """What to answer where a follower's place is not one that it can go on from."""
         asked = followed.asked
         leader = self.leader_of(followed)
@@ -197,7 +197,7 @@ class ReplicaFetchApi:
         error = leader.record_fetch(session.replica, asked.fetch_offset, asked.flushed_offset, asked.log_start_offset)
         return FetchedPartition(asked.partition, error) if error else None
 
-    def leader_of(self, followed: Followed) -> Leader | FetchedPartition:
+    def leader_of(self, followed: FollowerReplica) -> Leader | FetchedPartition:
         """The role to read from, in the epoch that the follower knows; else the error to answer with."""
         asked, leader = followed.asked, followed.leader
         if leader is None or leader.ended:
@@ -212,13 +212,13 @@ class ReplicaFetchApi:
             return FetchedPartition(asked.partition, error, leader=(self.replicas.broker_id, leader.leader_epoch))
         return leader
 
-    def final(self, followed: Followed, answer: FetchedPartition) -> FetchedPartition:
+    def final(self, followed: FollowerReplica, answer: FetchedPartition) -> FetchedPartition:
         """Marks a partition as answered in a way that the follower has to act on."""
         followed.awaited = True
         followed.session.ready.pop(followed, None)
         return answer
 
-    def read(self, followed: Followed, left: int, at_least_one: bool) -> FetchedPartition | None:
+    def read(self, followed: FollowerReplica, left: int, at_least_one: bool) -> FetchedPartition | None:
         """What there is to tell of a partition, up to the end of its log; None where nothing is."""
         asked = followed.asked
         leader = self.leader_of(followed)
@@ -278,7 +278,7 @@ class PendingReplicaFetch:
         request: FetchRequest,
         version: int,
         correlation_id: int,
-        exchange: Exchange,
+        exchange: RequestExchange,
         found: Found,
     ) -> None:
         self.api, self.session, self.request = api, session, request

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.api.exchange import Exchange, Peer
+from penstock.api.exchange import PeerInfo, RequestExchange
 from penstock.wire.schema import Payload
 
 
@@ -21,8 +21,8 @@ class RequestContext:
     version: int
     correlation_id: int
     client_id: str | None
-    peer: Peer
-    exchange: Exchange
+    peer: PeerInfo
+    exchange: RequestExchange
     """For handlers that wait: `exchange.gone` and `exchange.on_gone`. Only the dispatcher replies."""
 
 

@@ -1,4 +1,4 @@
-"""CreateTopics, DeleteTopics, CreatePartitions: requests for `TopicAdmin`, and its answers as responses."""
+"""CreateTopics, DeleteTopics, CreatePartitions: requests for `TopicService`, and its answers as responses."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import asyncio
 from penstock.api.routes import RequestContext, Route
 from penstock.config.broker import BrokerConfig
 from penstock.control.config_describe import describe_overrides
-from penstock.control.results import NewTopic, Outcome, TopicOutcome, unknown_topic
-from penstock.control.topic_admin import AT_A_TIME, TopicAdmin
+from penstock.control.results import ConfigOutcome, TopicOutcome, TopicRequest, unknown_topic
+from penstock.control.topic_admin import AT_A_TIME, TopicService
 from penstock.state.view import ClusterView
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.create_partitions import (
@@ -40,7 +40,7 @@ CONFIGS_FROM = 5
 class TopicsApi:
     """The life of topics."""
 
-    def __init__(self, view: ClusterView, admin: TopicAdmin, config: BrokerConfig) -> None:
+    def __init__(self, view: ClusterView, admin: TopicService, config: BrokerConfig) -> None:
         self.view, self.admin, self.config = view, admin, config
 
     def routes(self) -> list[Route]:
@@ -87,16 +87,18 @@ class TopicsApi:
         by_id = asked.name is None
         topic = self.view.topics_by_id.get(asked.topic_id) if by_id else self.view.topics.get(asked.name or "")
         if not by_id and asked.topic_id != ZERO_UUID:
-            outcome = Outcome(ErrorCode.INVALID_REQUEST, "A topic is named by its name or by its id, not by both.")
+            outcome = ConfigOutcome(
+                ErrorCode.INVALID_REQUEST, "A topic is named by its name or by its id, not by both."
+            )
         elif by_id and asked.topic_id == ZERO_UUID:
-            outcome = Outcome(ErrorCode.INVALID_REQUEST, "A topic is named neither by its name nor by its id.")
+            outcome = ConfigOutcome(ErrorCode.INVALID_REQUEST, "A topic is named neither by its name nor by its id.")
         elif topic is not None:
             outcome = await self.admin.delete(topic)
         elif by_id:
-            outcome = Outcome(ErrorCode.UNKNOWN_TOPIC_ID, f"There is no topic with the id {asked.topic_id}.")
+            outcome = ConfigOutcome(ErrorCode.UNKNOWN_TOPIC_ID, f"There is no topic with the id {asked.topic_id}.")
         else:
             refusal = unknown_topic(asked.name or "")
-            outcome = Outcome(refusal.error, refusal.message)
+            outcome = ConfigOutcome(refusal.error, refusal.message)
         error = outcome.error
         if error is ErrorCode.TOPIC_DELETION_DISABLED and version < DELETION_DISABLED_FROM:
             error = ErrorCode.INVALID_REQUEST
@@ -116,18 +118,18 @@ class TopicsApi:
         self, topic: CreatePartitionsTopic, validate_only: bool, once: bool
     ) -> CreatePartitionsTopicResult:
         if not once:
-            outcome = Outcome(ErrorCode.INVALID_REQUEST, "A topic is named twice in the request.")
+            outcome = ConfigOutcome(ErrorCode.INVALID_REQUEST, "A topic is named twice in the request.")
         else:
             given = None if topic.assignments is None else [a.broker_ids for a in topic.assignments]
             outcome = await self.admin.create_partitions(topic.name, topic.count, given, validate_only)
         return CreatePartitionsTopicResult(name=topic.name, error_code=outcome.error, error_message=outcome.message)
 
 
-def new_topic(topic: CreatableTopic) -> NewTopic:
+def new_topic(topic: CreatableTopic) -> TopicRequest:
     assignment = {a.partition_index: a.broker_ids for a in topic.assignments}
     if len(assignment) < len(topic.assignments):
         assignment[-1] = []  # a partition was named twice: refused as not numbered from 0
-    return NewTopic(
+    return TopicRequest(
         topic.name,
         topic.num_partitions,
         topic.replication_factor,

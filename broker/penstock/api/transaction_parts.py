@@ -9,12 +9,12 @@ from uuid import UUID
 from penstock.api.routes import RequestContext, Route
 from penstock.control.group_settings import MAX_GROUP_ID
 from penstock.group.coordinator import GroupCoordinator
-from penstock.group.offsets import Commit
+from penstock.group.offsets import OffsetCommit
 from penstock.state.view import ClusterView
 from penstock.txn.markers import LocalMarkers
 from penstock.txn.offsets import TxnCommit, TxnOffsets
-from penstock.txn.places import OFFSETS_TOPIC, OFFSETS_TOPIC_ID, UNNUMBERED, Ending, Target
-from penstock.txn.state_machine import Producer, Verified
+from penstock.txn.places import OFFSETS_TOPIC, OFFSETS_TOPIC_ID, UNNUMBERED, MarkerTarget, TransactionEnding
+from penstock.txn.state_machine import ProducerIdentity, VerifiedTransaction
 from penstock.txn.verification import Verifier
 from penstock.wire.control_batch import Marker
 from penstock.wire.errors import ErrorCode
@@ -87,9 +87,11 @@ class TransactionPartsApi:
         targets = [target for topic in asked.topics for target in self.targets(topic)]
         # Beside a broker that is alone there are no coordinators, whatever the request says.
         number = UNNUMBERED if self.groups.is_alone else asked.transaction_number
-        return marker_result(asked, [not_leader(e) for e in await self.markers.send(Ending(marker, number), targets)])
+        return marker_result(
+            asked, [not_leader(e) for e in await self.markers.send(TransactionEnding(marker, number), targets)]
+        )
 
-    def targets(self, asked: WritableTxnMarkerTopic) -> list[Target]:
+    def targets(self, asked: WritableTxnMarkerTopic) -> list[MarkerTarget]:
         """Coordinators say which topic they mean; people have its name."""
         topic: str | UUID = asked.name
         if asked.topic_id != ZERO_UUID:
@@ -99,7 +101,7 @@ class TransactionPartsApi:
         epochs = asked.leader_epochs
         if len(epochs) != len(asked.partition_indexes):
             epochs = [-1] * len(asked.partition_indexes)
-        return [Target(topic, index, epoch) for index, epoch in zip(asked.partition_indexes, epochs, strict=True)]
+        return [MarkerTarget(topic, index, epoch) for index, epoch in zip(asked.partition_indexes, epochs, strict=True)]
 
     async def txn_offset_commit(
         self, request: TxnOffsetCommitRequest, context: RequestContext
@@ -119,20 +121,20 @@ class TransactionPartsApi:
         view = self.view
         if all(view.topic_partition(t.name, p.partition_index) is None for t in request.topics for p in t.partitions):
             return commit_failed(request, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        producer = Producer(request.producer_id, request.producer_epoch)
+        producer = ProducerIdentity(request.producer_id, request.producer_epoch)
         writer = self.offsets.writer(request.group_id)
         error = self.group_id_error(request.group_id)
         if error:
             return self.commit_refused(request, error)
         answer = self.verifier.group(request.transactional_id, producer, request.group_id)
-        if not isinstance(answer, Verified):
+        if not isinstance(answer, VerifiedTransaction):
             answer = await answer
         error = told(self.verifier.settle(request.producer_id, answer), version)
         # This does not wait unless it finds an error: what was verified a moment ago still holds.
         error = error or await self.groups.verdicts.confirmed(request.group_id, self.group_error(request))
         if error:
             return self.commit_refused(request, error)
-        commits: list[Commit] = []
+        commits: list[OffsetCommit] = []
         waiting: list[TxnOffsetCommitResponsePartition] = []
         topics = []
         for asked in request.topics:
@@ -148,7 +150,7 @@ class TransactionPartsApi:
                     waiting.append(answered)
                     metadata = p.committed_metadata or ""
                     commits.append(
-                        Commit(
+                        OffsetCommit(
                             topic.topic_id, p.partition_index, p.committed_offset, p.committed_leader_epoch, metadata
                         )
                     )

@@ -15,7 +15,7 @@ from penstock.replica.acceptance import Appended
 from penstock.replica.inspection import Inspection
 from penstock.replica.leader import Leader
 from penstock.replica.manager import ReplicaManager
-from penstock.txn.state_machine import Producer, Verified
+from penstock.txn.state_machine import ProducerIdentity, VerifiedTransaction
 from penstock.txn.verification import Answer, Verifier
 from penstock.wire.batch import HEADER_SIZE, BatchHeader, read_header
 from penstock.wire.errors import ErrorCode
@@ -65,7 +65,7 @@ class DeferredBatch:
         inspection: Inspection | None,
     ) -> None:
         self.gate, self.partition, self.header, self.answer = gate, partition, header, answer
-        self.producer = Producer(header.producer_id, header.producer_epoch)
+        self.producer = ProducerIdentity(header.producer_id, header.producer_epoch)
         self.batch, self.inspection = bytearray(batch), inspection
         self.callback: Callable[[Appended], None] | None = None
 
@@ -77,7 +77,7 @@ class DeferredBatch:
         assert callback is not None, "a deferred batch belongs to a request that waits"
         callback(done)
 
-    def attempt(self, before: DeferredAppend | None) -> Appended | asyncio.Future[Verified]:
+    def attempt(self, before: DeferredAppend | None) -> Appended | asyncio.Future[VerifiedTransaction]:
         """Append the batch if its verification still holds. A batch behind one that was refused shares its answer."""
         if self.partition.ended:
             # The next leader may have been told of the transaction's end.
@@ -133,7 +133,7 @@ class Gate:
             return self.defer(partition, batch, header, None, inspection)
         if not self.is_unverified(partition, header):
             return partition.append(batch, True, True, inspection)
-        answer = self.ask(partition, Producer(header.producer_id, header.producer_epoch))
+        answer = self.ask(partition, ProducerIdentity(header.producer_id, header.producer_epoch))
         if isinstance(answer, asyncio.Future):
             return self.defer(partition, batch, header, answer, inspection)
         return self.refused(partition, header, answer) or partition.append(batch, True, True, inspection)
@@ -143,7 +143,7 @@ class Gate:
         partition: Leader,
         batch: memoryview,
         header: BatchHeader,
-        answer: asyncio.Future[Verified] | None,
+        answer: asyncio.Future[VerifiedTransaction] | None,
         inspection: Inspection | None,
     ) -> DeferredBatch:
         deferred = DeferredBatch(self, partition, batch, header, answer, inspection)
@@ -156,12 +156,12 @@ class Gate:
             header.producer_id, header.producer_epoch
         )
 
-    def ask(self, partition: Leader, producer: Producer) -> Answer:
+    def ask(self, partition: Leader, producer: ProducerIdentity) -> Answer:
         verifier = self.appends.verifier
         assert verifier is not None, "requests are refused where there are no transactions"
         return verifier.partition(self.transactional_id, producer, partition.name, partition.topic_id, partition.index)
 
-    def refused(self, partition: Leader, header: BatchHeader, answer: Verified) -> Appended | None:
+    def refused(self, partition: Leader, header: BatchHeader, answer: VerifiedTransaction) -> Appended | None:
         """The refusal that an answer leads to, if it does at this moment.
 
         If it passes, the batches that the producer has sent behind this one are refused alike until it comes again.

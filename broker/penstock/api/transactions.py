@@ -16,7 +16,7 @@ from penstock.state.records import TransactionRecord
 from penstock.state.view import ClusterView
 from penstock.txn.coordinator import TransactionCoordinator
 from penstock.txn.places import OFFSETS_TOPIC, OFFSETS_TOPIC_ID
-from penstock.txn.state_machine import FINAL, MAX_PARTITIONS, Producer, TxnState, Verified
+from penstock.txn.state_machine import FINAL, MAX_PARTITIONS, ProducerIdentity, TxnState, VerifiedTransaction
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from penstock.wire.messages.add_partitions_to_txn import (
@@ -68,21 +68,21 @@ class TransactionsApi:
         if context.version >= BATCHED:
             results = [await self.add_batched(one, context.version) for one in request.transactions]
             return AddPartitionsToTxnResponse(results_by_transaction=results)
-        producer = Producer(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
+        producer = ProducerIdentity(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
         topics = await self.add_topics(
             request.v3_and_below_transactional_id, producer, request.v3_and_below_topics, context.version
         )
         return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=topics)
 
     async def add_batched(self, asked: AddPartitionsToTxnTransaction, version: int) -> AddPartitionsToTxnResult:
-        producer = Producer(asked.producer_id, asked.producer_epoch)
+        producer = ProducerIdentity(asked.producer_id, asked.producer_epoch)
         if asked.verify_only:
             return await self.verified(asked, producer)
         topics = await self.add_topics(asked.transactional_id, producer, asked.topics, version)
         return AddPartitionsToTxnResult(transactional_id=asked.transactional_id, topic_results=topics)
 
     async def add_topics(
-        self, transactional_id: str, producer: Producer, topics: list[AddPartitionsToTxnTopic], version: int
+        self, transactional_id: str, producer: ProducerIdentity, topics: list[AddPartitionsToTxnTopic], version: int
     ) -> list[AddPartitionsToTxnTopicResult]:
         """All partitions are added, or none: then the ones that are sound in themselves were not attempted."""
         partitions: dict[UUID, list[int]] = {}
@@ -111,7 +111,9 @@ class TransactionsApi:
             for topic in topics
         ]
 
-    async def verified(self, asked: AddPartitionsToTxnTransaction, producer: Producer) -> AddPartitionsToTxnResult:
+    async def verified(
+        self, asked: AddPartitionsToTxnTransaction, producer: ProducerIdentity
+    ) -> AddPartitionsToTxnResult:
         """Whether partitions, or under the name of the offsets' topic groups, are part of the transaction in hand; and
         which transaction that is. Nothing is refused for good before the store says that this broker coordinates it.
         """
@@ -138,7 +140,7 @@ class TransactionsApi:
         if any(answer.error in FINAL for of_topic in answers for answer in of_topic):
             error = await self.coordinator.confirmed(asked.transactional_id)
             if error:
-                answers = [[Verified(error)] * len(of_topic) for of_topic in answers]
+                answers = [[VerifiedTransaction(error)] * len(of_topic) for of_topic in answers]
         return AddPartitionsToTxnResult(
             transactional_id=asked.transactional_id,
             topic_results=[
@@ -155,8 +157,8 @@ class TransactionsApi:
         return self.view.topic_partition(topic.name, index) is None
 
     def verify_one(
-        self, transactional_id: str, producer: Producer, topic: AddPartitionsToTxnTopic, index: int
-    ) -> Verified:
+        self, transactional_id: str, producer: ProducerIdentity, topic: AddPartitionsToTxnTopic, index: int
+    ) -> VerifiedTransaction:
         """Brokers of ours say which topic they mean."""
         topic_id: UUID | None = topic.topic_id
         if topic_id == ZERO_UUID:
@@ -164,7 +166,7 @@ class TransactionsApi:
             by_name = OFFSETS_TOPIC_ID if topic.name == OFFSETS_TOPIC else None
             topic_id = found.topic_id if found is not None else by_name
         if topic_id is None:
-            return Verified(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            return VerifiedTransaction(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         if topic_id == OFFSETS_TOPIC_ID:
             return self.coordinator.verify_group_shard(transactional_id, producer, index)
         return self.coordinator.verify(transactional_id, producer, topic_id, index)
@@ -172,12 +174,12 @@ class TransactionsApi:
     async def add_offsets(self, request: AddOffsetsToTxnRequest, context: RequestContext) -> AddOffsetsToTxnResponse:
         if len(request.group_id) > MAX_GROUP_ID:
             return offsets_failed(request, ErrorCode.INVALID_GROUP_ID)
-        producer = Producer(request.producer_id, request.producer_epoch)
+        producer = ProducerIdentity(request.producer_id, request.producer_epoch)
         error = await self.coordinator.add(request.transactional_id, producer, {}, [request.group_id])
         return AddOffsetsToTxnResponse(error_code=told(error, context.version))
 
     async def end_txn(self, request: EndTxnRequest, context: RequestContext) -> EndTxnResponse:
-        producer = Producer(request.producer_id, request.producer_epoch)
+        producer = ProducerIdentity(request.producer_id, request.producer_epoch)
         error = await self.coordinator.end(request.transactional_id, producer, request.committed)
         return EndTxnResponse(error_code=told(error, context.version))
 

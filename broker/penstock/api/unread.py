@@ -20,7 +20,7 @@ READ_TOGETHER = 256
 
 
 @dataclass(slots=True)
-class Wanted:
+class WantedAge:
     """Offsets of one log whose batches are to be looked at, and where in the answer their ages stand."""
 
     log: PartitionLog
@@ -30,12 +30,12 @@ class Wanted:
 
 
 @dataclass(slots=True)
-class Unread:
+class UnreadAgeQuery:
     """What one request asks: `take` for each partition, `read_waiting` in a thread where it `is_due` and at the end."""
 
     now_ms: Callable[[], int]
     taken: int = 0
-    waiting: list[Wanted] = field(default_factory=list)
+    waiting: list[WantedAge] = field(default_factory=list)
     waiting_offsets: int = 0
 
     def take(self, partition: Leader, offsets: Sequence[int]) -> list[int]:
@@ -45,7 +45,7 @@ class Unread:
             return ages_ms
         log, end, allowed = partition.log, partition.high_watermark, MAX_OFFSETS - self.taken
         self.taken += len(offsets)
-        wanted = Wanted(log, [], [], ages_ms)
+        wanted = WantedAge(log, [], [], ages_ms)
         for place, offset in enumerate(offsets[: max(allowed, 0)]):
             if offset < 0:
                 continue

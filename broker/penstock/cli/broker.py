@@ -17,13 +17,13 @@ from penstock.cli.picture import (
     DRAINING,
     REMOVABLE,
     SILENT_AFTER_MS,
-    Picture,
+    ClusterSnapshot,
     check_answers,
     check_room,
     plan_drain,
     read_picture,
 )
-from penstock.cli.progress import Progress
+from penstock.cli.progress import ProgressDisplay
 from penstock.cli.root import make_app
 from penstock.cli.showing import broker_document, brokers_table
 from penstock.client import Admin, AlterConfig, ErrorCode
@@ -93,7 +93,7 @@ async def do_drain(bootstrap: str, broker: int, wait: bool, yes: bool) -> None:
         await follow(admin, broker, picture.held()[broker])
 
 
-def check_known(picture: Picture, broker: int) -> None:
+def check_known(picture: ClusterSnapshot, broker: int) -> None:
     if broker in picture.brokers:
         return
     held = picture.missing().get(broker)
@@ -109,7 +109,7 @@ def check_known(picture: Picture, broker: int) -> None:
 
 async def follow(admin: Admin, broker: int, total: int) -> None:
     """Returns when the broker is empty. Ctrl-C ends the looking, not the draining."""
-    with Progress(f"emptying broker {broker}", total=total) as progress, interruptible() as stop:
+    with ProgressDisplay(f"emptying broker {broker}", total=total) as progress, interruptible() as stop:
         while not await is_removable(admin, broker):
             if stop.is_set():
                 raise CommandError(

@@ -12,10 +12,18 @@ import typer
 from penstock.cli.cluster_adopt import adopt
 from penstock.cli.cluster_recover import recover
 from penstock.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, CommandError, ExitCode, Output, Yes, confirm, run
-from penstock.cli.moving import Mover, Result, interruptible
+from penstock.cli.moving import MoveResult, PartitionMover, interruptible
 from penstock.cli.output import print_json, size_text
-from penstock.cli.picture import SILENT_AFTER_MS, Picture, Plan, check_answers, check_room, plan_rebalance, read_picture
-from penstock.cli.progress import Progress
+from penstock.cli.picture import (
+    SILENT_AFTER_MS,
+    ClusterSnapshot,
+    MovePlan,
+    check_answers,
+    check_room,
+    plan_rebalance,
+    read_picture,
+)
+from penstock.cli.progress import ProgressDisplay
 from penstock.cli.root import make_app
 from penstock.cli.showing import (
     broker_document,
@@ -87,7 +95,7 @@ async def show_status(bootstrap: str, as_json: bool) -> None:
         raise CommandError(f"{leaderless:,} partitions have no leader: the brokers that can lead them are not there")
 
 
-def controller_text(picture: Picture) -> str:
+def controller_text(picture: ClusterSnapshot) -> str:
     return str(picture.cluster.controller_id) if picture.cluster.controller_id >= 0 else "none"
 
 
@@ -175,7 +183,7 @@ async def do_rebalance(
         finish(result)
 
 
-def check_missing(picture: Picture, replace_missing: bool) -> None:
+def check_missing(picture: ClusterSnapshot, replace_missing: bool) -> None:
     missing = picture.missing()
     if missing and not replace_missing:
         named = ", ".join(f"broker {broker} ({count:,} replicas)" for broker, count in missing.items())
@@ -185,7 +193,7 @@ def check_missing(picture: Picture, replace_missing: bool) -> None:
         )
 
 
-def show_plan(picture: Picture, plan: Plan) -> None:
+def show_plan(picture: ClusterSnapshot, plan: MovePlan) -> None:
     if plan.left_out:
         named = ", ".join(plan.left_out[:5]) + (f" and {len(plan.left_out) - 5:,} more" * (len(plan.left_out) > 5))
         print(f"left out, as there are fewer brokers than they want replicas: {named}", file=sys.stderr)
@@ -204,16 +212,18 @@ def count_text(count: int) -> str:
     return f"{count:,} partition{'s' * (count != 1)}"
 
 
-async def execute(admin: Admin, picture: Picture, plan: Plan, throttle: int | None, max_moves: int) -> Result:
+async def execute(
+    admin: Admin, picture: ClusterSnapshot, plan: MovePlan, throttle: int | None, max_moves: int
+) -> MoveResult:
     """Runs the plan. After the first Ctrl-C it cancels what is under way."""
     total = size_text(plan.copied_bytes)
-    with Progress("moving", total=len(plan.moves)) as progress, interruptible() as stop:
+    with ProgressDisplay("moving", total=len(plan.moves)) as progress, interruptible() as stop:
 
         def show(ended: int, copied_bytes: int) -> None:
             progress.show(ended, f"moving, {size_text(copied_bytes)} of {total}")
 
         async with throttled(admin, throttle, plan.moves, picture.brokers):
-            mover = Mover(admin, plan.moves, picture.sizes, max_moves, show)
+            mover = PartitionMover(admin, plan.moves, picture.sizes, max_moves, show)
             try:
                 return await mover.run(stop)
             except ClientError as e:
@@ -233,7 +243,7 @@ async def elect_preferred(admin: Admin, partitions: list[TopicPartition]) -> Non
             print(f"warning: {tp} keeps its leader: {error.message or error.code.name}", file=sys.stderr)
 
 
-def finish(result: Result) -> None:
+def finish(result: MoveResult) -> None:
     """Says what became of the moves. Raises `CommandError` unless all were done."""
     if result.is_whole:
         print(f"moved {count_text(len(result.done))}", file=sys.stderr)
@@ -250,7 +260,7 @@ def finish(result: Result) -> None:
     raise CommandError("\n".join(lines), ExitCode.INTERRUPTED if interrupted else ExitCode.FAILED)
 
 
-def rebalance_document(picture: Picture, plan: Plan, result: Result | None) -> dict[str, object]:
+def rebalance_document(picture: ClusterSnapshot, plan: MovePlan, result: MoveResult | None) -> dict[str, object]:
     document: dict[str, object] = {
         "moves": [move_document(picture, move) for move in plan.moves],
         "left_out_topics": list(plan.left_out),

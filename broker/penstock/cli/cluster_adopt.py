@@ -9,11 +9,11 @@ import typer
 
 from penstock.cli.common import CommandError, ExitCode, Output, Yes, confirm, run
 from penstock.cli.output import print_json, print_table, size_text
-from penstock.cli.progress import Progress
+from penstock.cli.progress import ProgressDisplay
 from penstock.config.options import DEFAULT_DATA_DIR, UpOptions
 
 if TYPE_CHECKING:
-    from penstock.adopt.move import Plan
+    from penstock.adopt.move import AdoptionPlan
 
 
 def adopt(
@@ -66,7 +66,7 @@ def adopt(
 
 async def move(options: UpOptions, dry_run: bool, yes: bool, as_json: bool) -> None:
     # They load the store and gRPC, for which no other command waits.
-    from penstock.adopt.run import CannotAdopt, EtcdAway, opened
+    from penstock.adopt.run import CannotAdopt, EtcdUnreachable, opened
 
     try:
         async with opened(options) as mover:
@@ -78,17 +78,17 @@ async def move(options: UpOptions, dry_run: bool, yes: bool, as_json: bool) -> N
             if dry_run or plan.is_done:
                 return
             confirm(f"Move {options.data_dir} into this etcd?", yes)
-            with Progress("keys", total=len(plan.wanted.values), quiet=as_json) as progress:
+            with ProgressDisplay("keys", total=len(plan.wanted.values), quiet=as_json) as progress:
                 await mover.run(plan, progress.show)
     except CannotAdopt as e:
         raise CommandError(str(e), ExitCode.REFUSED) from e
-    except EtcdAway as e:
+    except EtcdUnreachable as e:
         raise CommandError(str(e), ExitCode.UNREACHABLE) from e
     if not as_json:
         print(f"moved. Start it with: {start_command(plan, options)}")
 
 
-def document(plan: Plan, options: UpOptions) -> dict[str, object]:
+def document(plan: AdoptionPlan, options: UpOptions) -> dict[str, object]:
     contents = plan.contents
     return {
         "cluster_id": contents.cluster.cluster_id,
@@ -103,7 +103,7 @@ def document(plan: Plan, options: UpOptions) -> dict[str, object]:
     }
 
 
-def show(plan: Plan, options: UpOptions) -> None:
+def show(plan: AdoptionPlan, options: UpOptions) -> None:
     contents = plan.contents
     if plan.is_done:
         print(f"{options.data_dir} was moved before: this etcd holds its cluster, {contents.cluster.cluster_id}.")
@@ -120,6 +120,6 @@ def show(plan: Plan, options: UpOptions) -> None:
     print(f"messages stay where they are: {size} in {count:,} partition{'s' * (count != 1)} with data")
 
 
-def start_command(plan: Plan, options: UpOptions) -> str:
+def start_command(plan: AdoptionPlan, options: UpOptions) -> str:
     urls = " ".join(f"--etcd {url}" for url in options.etcd)
     return f"penstock up {urls} --id {plan.contents.broker_id} --data {options.data_dir}"

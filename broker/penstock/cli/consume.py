@@ -26,7 +26,7 @@ OnDamagedBatch = Literal["error", "skip"]
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StartPosition:
     """Where to begin; at most one is set. None set: the beginning, or the end with `--follow`."""
 
     beginning: bool = False
@@ -35,7 +35,7 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class ConsumeOptions:
     """How much, and in what form."""
 
     partitions: list[int]
@@ -108,13 +108,15 @@ def consume(
         time_ms = None if time is None else parse_time_ms(time, SystemClock().wall_ms())
     except ValueError as e:
         raise typer.BadParameter(str(e), param_hint="--time") from None
-    options = Options(
+    options = ConsumeOptions(
         partition or [], group, count, follow, output == "json", on_damaged_batch == "skip", key_separator, details
     )
-    run(consume_all(bootstrap, topics, Start(from_beginning, offset, time_ms), options, isolation))
+    run(consume_all(bootstrap, topics, StartPosition(from_beginning, offset, time_ms), options, isolation))
 
 
-async def consume_all(bootstrap: str, topics: list[str], start: Start, options: Options, isolation: Isolation) -> None:
+async def consume_all(
+    bootstrap: str, topics: list[str], start: StartPosition, options: ConsumeOptions, isolation: Isolation
+) -> None:
     async with Consumer(
         bootstrap,
         group_id=options.group,
@@ -131,7 +133,7 @@ async def consume_all(bootstrap: str, topics: list[str], start: Start, options: 
         else:
             await begin(consumer, await chosen(consumer, topics, options.partitions), start, options.follow)
         try:
-            await Writing(consumer, options).run()
+            await ConsumeRun(consumer, options).run()
         finally:
             if consumer.skipped_batches:
                 print(f"{consumer.skipped_batches} damaged batches were left out", file=sys.stderr)
@@ -154,7 +156,7 @@ async def chosen(consumer: Consumer, topics: list[str], numbers: list[int]) -> l
     return wanted
 
 
-async def begin(consumer: Consumer, partitions: list[TopicPartition], start: Start, follow: bool) -> None:
+async def begin(consumer: Consumer, partitions: list[TopicPartition], start: StartPosition, follow: bool) -> None:
     """Assigns the partitions, and goes to where reading begins."""
     consumer.assign(partitions)
     if start.time_ms is not None:
@@ -170,10 +172,10 @@ async def begin(consumer: Consumer, partitions: list[TopicPartition], start: Sta
         await consumer.seek_to_beginning()
 
 
-class Writing:
+class ConsumeRun:
     """Reads and writes until enough was written, or everything that was there at the start."""
 
-    def __init__(self, consumer: Consumer, options: Options) -> None:
+    def __init__(self, consumer: Consumer, options: ConsumeOptions) -> None:
         self.consumer, self.options = consumer, options
         self.written = 0
         self.ends: dict[TopicPartition, int] = {}

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from penstock.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, CommandError, ExitCode, Output, Yes, confirm, run
-from penstock.cli.group_reset import Target, parse_topic, reset_offsets
+from penstock.cli.group_reset import OffsetResetTarget, parse_topic, reset_offsets
 from penstock.cli.output import print_json, print_table
 from penstock.cli.root import make_app
 from penstock.cli.times import parse_time_ms
@@ -157,7 +157,7 @@ def reset(
         time_ms = None if to_time is None else parse_time_ms(to_time, SystemClock().wall_ms())
     except ValueError as e:
         raise typer.BadParameter(str(e), param_hint="--to-time") from None
-    target = Target(to_earliest, to_latest, to_offset, time_ms, shift_by)
+    target = OffsetResetTarget(to_earliest, to_latest, to_offset, time_ms, shift_by)
     run(reset_offsets(bootstrap, group, [parse_topic(t) for t in topic or []], target, yes, output == "json"))
 
 

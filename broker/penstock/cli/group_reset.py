@@ -18,7 +18,7 @@ PARTITION = re.compile("[0-9]{1,9}")
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class OffsetResetTarget:
     """Where to; exactly one is set."""
 
     earliest: bool = False
@@ -29,7 +29,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class OffsetResetStep:
     """One partition's change; `before` None where nothing was committed."""
 
     before: int | None
@@ -55,11 +55,11 @@ def parse_topic(text: str) -> NamedPartitions:
 
 
 def plan(
-    target: Target,
+    target: OffsetResetTarget,
     committed: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, tuple[int, int]],
     at_time: Mapping[TopicPartition, int],
-) -> dict[TopicPartition, Step]:
+) -> dict[TopicPartition, OffsetResetStep]:
     """For each partition in `ends` (first offset, end offset) where it goes, kept within its ends.
 
     `at_time` has the first offset since the target's time, -1 for none. Raises `CommandError` where a shift has
@@ -81,7 +81,7 @@ def plan(
             if before is None:
                 raise CommandError(f"{tp} has no committed offset to shift: leave it out, or use --to-...")
             after = before + target.shift
-        steps[tp] = Step(before, min(max(after, start), end))
+        steps[tp] = OffsetResetStep(before, min(max(after, start), end))
     return steps
 
 
@@ -107,7 +107,7 @@ async def chosen_partitions(
 
 
 async def reset_offsets(
-    bootstrap: str, group: str, topics: list[NamedPartitions], target: Target, execute: bool, as_json: bool
+    bootstrap: str, group: str, topics: list[NamedPartitions], target: OffsetResetTarget, execute: bool, as_json: bool
 ) -> None:
     """Shows the plan, and executes it where told to."""
     async with Admin(bootstrap) as admin:

@@ -21,7 +21,7 @@ MISSES = 10
 
 
 @dataclass
-class Result:
+class MoveResult:
     """What became of each move."""
 
     done: list[TopicPartition] = field(default_factory=list)
@@ -37,7 +37,7 @@ class Result:
         return not (self.cancelled or self.not_begun or self.failed or self.still_moving)
 
 
-class Mover:
+class PartitionMover:
     """`on_progress` is called with the number of moves that have ended and the bytes that have been copied."""
 
     def __init__(
@@ -52,10 +52,10 @@ class Mover:
         self.waiting = deque(moves)
         self.moving: dict[TopicPartition, Move] = {}
         self.misses: dict[TopicPartition, int] = {}
-        self.result = Result()
+        self.result = MoveResult()
         self.copied_bytes = 0
 
-    async def run(self, stop: asyncio.Event) -> Result:
+    async def run(self, stop: asyncio.Event) -> MoveResult:
         """Returns when all has ended; where `stop` is set, what is under way is cancelled first."""
         while (self.waiting or self.moving) and not stop.is_set():
             await self.begin()

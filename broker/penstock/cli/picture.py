@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from penstock.cli.common import CommandError, ExitCode
 from penstock.cli.output import size_text
 from penstock.client import Admin, ClientError, ClusterInfo, LogDir, Node, Reassignment, TopicInfo, TopicPartition
-from penstock.placement.model import Broker, Move, NoBrokersError, PartitionKey
+from penstock.placement.model import Move, NoBrokersError, PartitionKey, PlacementBroker
 from penstock.placement.plan import plan_what_can_be
 
 DOMAIN, RACK, DRAINING, REMOVABLE = "broker.failure.domain", "broker.rack", "broker.draining", "broker.removable"
@@ -29,7 +29,7 @@ SILENT_AFTER_MS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerState:
+class BrokerSummary:
     """A broker that is registered. `domain` is the path above it, widest part first; `error` says why it is silent.
 
     `free_bytes` is -1 where it is not known.
@@ -49,11 +49,11 @@ class BrokerState:
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class ClusterSnapshot:
     """Brokers by id, topics by name, what is being reassigned, and how large each partition is."""
 
     cluster: ClusterInfo
-    brokers: Mapping[int, BrokerState]
+    brokers: Mapping[int, BrokerSummary]
     topics: Mapping[str, TopicInfo]
     under_way: Mapping[TopicPartition, Reassignment]
     sizes: Mapping[TopicPartition, int]
@@ -106,7 +106,7 @@ class Picture:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class MovePlan:
     """What should move, and topics that cannot: they want more replicas than there are brokers."""
 
     moves: Sequence[Move] = ()
@@ -119,7 +119,7 @@ class Plan:
         return sum(self.received.values())
 
 
-async def read_picture(admin: Admin) -> Picture:
+async def read_picture(admin: Admin) -> ClusterSnapshot:
     """Asks the cluster. A broker that does not answer is in the picture, with the error."""
     cluster = await admin.describe_cluster()
     topics = await admin.list_topics(internal=True)
@@ -130,19 +130,19 @@ async def read_picture(admin: Admin) -> Picture:
         for directory in directories:
             for tp, size in directory.partitions.items():
                 sizes[tp] = max(size, sizes.get(tp, 0))
-    return Picture(cluster, {state.broker_id: state for state, _ in answers}, topics, under_way, sizes)
+    return ClusterSnapshot(cluster, {state.broker_id: state for state, _ in answers}, topics, under_way, sizes)
 
 
-async def read_broker(admin: Admin, node: Node) -> tuple[BrokerState, list[LogDir]]:
+async def read_broker(admin: Admin, node: Node) -> tuple[BrokerSummary, list[LogDir]]:
     address = node.address
     try:
         settings = await admin.broker_configs(node.node_id, SETTINGS)
         directories = await admin.log_dirs(brokers=[node.node_id])
     except ClientError as e:
-        return BrokerState(node.node_id, address, domain_of(node.rack), error=str(e)), []
+        return BrokerSummary(node.node_id, address, domain_of(node.rack), error=str(e)), []
     values = {name: entry.value for name, entry in settings.items()}
     known = [d.usable_bytes for d in directories if d.usable_bytes >= 0 and not d.error]
-    state = BrokerState(
+    state = BrokerSummary(
         node.node_id,
         address,
         domain_of(values.get(DOMAIN) or values.get(RACK) or node.rack),
@@ -164,7 +164,7 @@ def domain_of(path: str | None) -> tuple[str, ...]:
 # What should move
 
 
-def plan_rebalance(picture: Picture, factors: Mapping[str, int] | None = None) -> Plan:
+def plan_rebalance(picture: ClusterSnapshot, factors: Mapping[str, int] | None = None) -> MovePlan:
     """The fewest moves after which replicas and leaders are balanced; draining brokers, and missing ones, are emptied.
 
     `factors` gives topics another replication factor than they have. Raises `CommandError` where nothing can be
@@ -186,7 +186,7 @@ def plan_rebalance(picture: Picture, factors: Mapping[str, int] | None = None) -
     return found
 
 
-def plan_drain(picture: Picture, broker_id: int) -> Plan:
+def plan_drain(picture: ClusterSnapshot, broker_id: int) -> MovePlan:
     """The moves that would empty a broker. Raises `CommandError` where its replicas have no place elsewhere."""
     found = made_plan(picture, placement_brokers(picture, [broker_id]))
     held = {key.topic for key, replicas in picture.existing().items() if broker_id in replicas}
@@ -203,25 +203,27 @@ def plan_drain(picture: Picture, broker_id: int) -> Plan:
             ExitCode.REFUSED,
         )
     moves = [move for move in found.moves if broker_id in move.removes]
-    return Plan(moves, (), received_bytes(picture, moves))
+    return MovePlan(moves, (), received_bytes(picture, moves))
 
 
-def made_plan(picture: Picture, brokers: list[Broker], wanted: Mapping[str, int] | None = None) -> Plan:
+def made_plan(
+    picture: ClusterSnapshot, brokers: list[PlacementBroker], wanted: Mapping[str, int] | None = None
+) -> MovePlan:
     try:
         moves, left_out = plan_what_can_be(brokers, picture.existing(), wanted)
     except NoBrokersError as e:
         raise CommandError(str(e), ExitCode.REFUSED) from None
-    return Plan(moves, left_out, received_bytes(picture, moves))
+    return MovePlan(moves, left_out, received_bytes(picture, moves))
 
 
-def placement_brokers(picture: Picture, excluded: Collection[int] = ()) -> list[Broker]:
+def placement_brokers(picture: ClusterSnapshot, excluded: Collection[int] = ()) -> list[PlacementBroker]:
     return [
-        Broker(state.broker_id, state.domain, state.is_draining or state.broker_id in excluded)
+        PlacementBroker(state.broker_id, state.domain, state.is_draining or state.broker_id in excluded)
         for state in picture.brokers.values()
     ]
 
 
-def received_bytes(picture: Picture, moves: Iterable[Move]) -> dict[int, int]:
+def received_bytes(picture: ClusterSnapshot, moves: Iterable[Move]) -> dict[int, int]:
     received: Counter[int] = Counter()
     for move in moves:
         for broker in move.adds:
@@ -229,7 +231,7 @@ def received_bytes(picture: Picture, moves: Iterable[Move]) -> dict[int, int]:
     return dict(received)
 
 
-def check_room(picture: Picture, plan: Plan) -> None:
+def check_room(picture: ClusterSnapshot, plan: MovePlan) -> None:
     """Raises `CommandError` where a broker would get more than its disk can take."""
     for broker, size in sorted(plan.received.items()):
         free = picture.brokers[broker].free_bytes
@@ -241,7 +243,7 @@ def check_room(picture: Picture, plan: Plan) -> None:
             )
 
 
-def check_answers(picture: Picture) -> None:
+def check_answers(picture: ClusterSnapshot) -> None:
     """Raises `CommandError` where a broker did not answer: a plan without what it holds would be wrong."""
     for broker in picture.brokers.values():
         if broker.error is not None:

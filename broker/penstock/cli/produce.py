@@ -17,7 +17,7 @@ from penstock.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, CommandError, Exit
 from penstock.cli.lines import read_lines
 from penstock.cli.output import print_json
 from penstock.cli.parameters import MAX_BATCH_BYTES, MAX_INT32, MAX_LINGER_MS
-from penstock.cli.progress import Progress
+from penstock.cli.progress import ProgressDisplay
 from penstock.cli.root import make_app
 from penstock.client import Delivery, Producer
 from penstock.client.types import Headers
@@ -41,7 +41,7 @@ MAX_TIMESTAMP_MS = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class InputMessage:
     """A message as it was read."""
 
     value: bytes | None
@@ -52,7 +52,7 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class ProduceOptions:
     """What applies to all messages of one call."""
 
     format: InputFormat
@@ -122,7 +122,7 @@ def produce(
     headers = [parse_header(text) for text in header or []]
     if partition is not None and ignore_partition:
         raise typer.BadParameter("not together with --partition", param_hint="--ignore-partition")
-    options = Options(format_, key_separator, key, partition, headers, ignore_partition)
+    options = ProduceOptions(format_, key_separator, key, partition, headers, ignore_partition)
     settings = {
         "acks": acks if acks == "all" else int(acks),
         "compression": compression,
@@ -140,7 +140,7 @@ def parse_header(text: str) -> tuple[str, bytes]:
     return name, value.encode()
 
 
-def parse_line(line: bytes, options: Options) -> Message:
+def parse_line(line: bytes, options: ProduceOptions) -> InputMessage:
     """One line as a message. Raises ValueError that says what is wrong with it."""
     if options.format == "json":
         return parse_document(line, options)
@@ -150,10 +150,10 @@ def parse_line(line: bytes, options: Options) -> Message:
         before, separator, after = line.partition(options.key_separator.encode())
         if separator:
             key, value = before, after
-    return Message(value, key, options.headers, options.partition)
+    return InputMessage(value, key, options.headers, options.partition)
 
 
-def parse_document(line: bytes, options: Options) -> Message:
+def parse_document(line: bytes, options: ProduceOptions) -> InputMessage:
     """One JSON document as a message. Raises ValueError that says what is wrong with it."""
     document = decode_object(line)
     if not {"value", "value_base64"} & document.keys():
@@ -168,7 +168,7 @@ def parse_document(line: bytes, options: Options) -> Message:
     if options.ignore_partition:
         partition = None
     chosen = options.partition if options.partition is not None else partition
-    return Message(part(document, "value"), key, [*options.headers, *named], chosen, timestamp_ms)
+    return InputMessage(part(document, "value"), key, [*options.headers, *named], chosen, timestamp_ms)
 
 
 def decode_object(line: bytes) -> Fields:
@@ -248,7 +248,7 @@ def open_source(file: str, stack: AsyncExitStack) -> BinaryIO:
     return sys.stdin.buffer if file == "-" else stack.enter_context(open(file, "rb"))
 
 
-async def send(producer: Producer, topic: str, message: Message) -> Delivery:
+async def send(producer: Producer, topic: str, message: InputMessage) -> Delivery:
     """Raises ValueError where the topic does not have the message's partition."""
     partition = message.partition
     if partition is not None and not 0 <= partition < (count := await producer.partitions(topic)):
@@ -287,14 +287,14 @@ async def read_until(source: BinaryIO, failed: asyncio.Event) -> AsyncIterator[l
 
 
 async def produce_all(
-    bootstrap: str, topic: str, file: str, options: Options, settings: dict[str, Any], as_json: bool
+    bootstrap: str, topic: str, file: str, options: ProduceOptions, settings: dict[str, Any], as_json: bool
 ) -> None:
     loop = asyncio.get_running_loop()
     async with AsyncExitStack() as stack:
         source = open_source(file, stack)
         producer = await stack.enter_async_context(Producer(bootstrap, **settings))
         await producer.partitions(topic)
-        progress = stack.enter_context(Progress("messages sent", quiet=source.isatty()))
+        progress = stack.enter_context(ProgressDisplay("messages sent", quiet=source.isatty()))
         began = loop.time()
         count = size_bytes = 0
         failed = asyncio.Event()

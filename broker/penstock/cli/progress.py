@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import rich.progress
 
 
-class Progress:
+class ProgressDisplay:
     """Shows a count on standard error while its `with` block runs, where that is a terminal and not `quiet`.
 
     `total` makes it a bar.
@@ -22,7 +22,7 @@ class Progress:
         self._task: rich.progress.TaskID | None = None
         self._quiet = quiet or not sys.stderr.isatty()
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> ProgressDisplay:
         if not self._quiet:
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from penstock.cli.output import Cell, print_table, size_text
-from penstock.cli.picture import BrokerState, Picture, Plan
+from penstock.cli.picture import BrokerSummary, ClusterSnapshot, MovePlan
 from penstock.placement.model import Move
 
 SHOWN_MOVES = 50
 """Rows of a table; --output json has all."""
 
 
-def state_of(broker: BrokerState) -> str:
+def state_of(broker: BrokerSummary) -> str:
     """What a broker is about, in a word or two."""
     if broker.error is not None:
         return "silent"
@@ -23,7 +23,7 @@ def state_of(broker: BrokerState) -> str:
     return "serving"
 
 
-def brokers_table(picture: Picture) -> None:
+def brokers_table(picture: ClusterSnapshot) -> None:
     """All brokers, with what they hold; also those that hold replicas and are not there."""
     held, led = picture.held(), picture.led()
     rows: list[Sequence[Cell]] = [
@@ -43,7 +43,7 @@ def brokers_table(picture: Picture) -> None:
     print_table(("broker", "address", "domain", "state", "leads", "replicas", "data", "free"), rows)
 
 
-def broker_document(picture: Picture, broker: BrokerState) -> dict[str, object]:
+def broker_document(picture: ClusterSnapshot, broker: BrokerSummary) -> dict[str, object]:
     return {
         "broker_id": broker.broker_id,
         "address": broker.address,
@@ -62,7 +62,7 @@ def broker_document(picture: Picture, broker: BrokerState) -> dict[str, object]:
     }
 
 
-def throttles_lines(picture: Picture) -> list[str]:
+def throttles_lines(picture: ClusterSnapshot) -> list[str]:
     """A line for each bound that is set: one that was forgotten holds up replicas that fell behind."""
     found: dict[tuple[str, str], list[int]] = {}
     for broker in picture.brokers.values():
@@ -75,7 +75,7 @@ def brokers_text(brokers: Collection[int]) -> str:
     return ",".join(map(str, brokers))
 
 
-def moves_table(picture: Picture, plan: Plan) -> None:
+def moves_table(picture: ClusterSnapshot, plan: MovePlan) -> None:
     """The moves: data first, then those of leaders alone."""
     moves = sorted(plan.moves, key=lambda move: (not move.moves_data, move.key))
     rows = [
@@ -91,7 +91,7 @@ def moves_table(picture: Picture, plan: Plan) -> None:
         print(f"and {len(moves) - SHOWN_MOVES:,} more: --output json shows all")
 
 
-def move_document(picture: Picture, move: Move) -> dict[str, object]:
+def move_document(picture: ClusterSnapshot, move: Move) -> dict[str, object]:
     return {
         "topic": move.key.topic,
         "partition": move.key.partition,
@@ -101,7 +101,7 @@ def move_document(picture: Picture, move: Move) -> dict[str, object]:
     }
 
 
-def under_way_table(picture: Picture) -> None:
+def under_way_table(picture: ClusterSnapshot) -> None:
     """What is being moved now; nothing where nothing is."""
     if not picture.under_way:
         return

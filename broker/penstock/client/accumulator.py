@@ -29,7 +29,7 @@ class BatchResult(NamedTuple):
     append_time_ms: int
 
 
-class Batch:
+class ProducerBatch:
     """The records of one partition that travel, succeed and fail together.
 
     `order` rises along a partition's batches. `sequence` is the first record's (KIP-98), -1 until the batch is first
@@ -95,7 +95,7 @@ class Delivery:
 
     __slots__ = ("_batch", "_index", "_timestamp_ms")
 
-    def __init__(self, batch: Batch, index: int, timestamp_ms: int) -> None:
+    def __init__(self, batch: ProducerBatch, index: int, timestamp_ms: int) -> None:
         self._batch, self._index, self._timestamp_ms = batch, index, timestamp_ms
 
     def done(self) -> bool:
@@ -140,9 +140,9 @@ class PartitionQueue:
 
     def __init__(self, tp: TopicPartition) -> None:
         self.tp = tp
-        self.closed: deque[Batch] = deque()
-        self.open: Batch | None = None
-        self.in_flight: list[Batch] = []
+        self.closed: deque[ProducerBatch] = deque()
+        self.open: ProducerBatch | None = None
+        self.in_flight: list[ProducerBatch] = []
         self.due = False
         self.recovering = True
         self.next_sequence = 0
@@ -166,7 +166,7 @@ class PartitionQueue:
         batch = self.closed[0] if self.closed else self.open
         return batch.builder.size_bytes if batch is not None else 0
 
-    def take(self, idempotent: bool) -> Batch:
+    def take(self, idempotent: bool) -> ProducerBatch:
         """Moves the oldest batch to those in flight, giving it a sequence where it has none."""
         assert self.ready, f"{self.tp}: nothing to take"
         if self.closed:
@@ -192,22 +192,22 @@ class PartitionQueue:
             self.linger.cancel()
             self.linger = None
 
-    def put_back(self, batch: Batch) -> None:
+    def put_back(self, batch: ProducerBatch) -> None:
         """A batch that failed waits again, in its place."""
         self.in_flight.remove(batch)
         self.recovering = True
-        later: list[Batch] = []
+        later: list[ProducerBatch] = []
         while self.closed and self.closed[0].order < batch.order:
             later.append(self.closed.popleft())
         self.closed.appendleft(batch)
         self.closed.extendleft(reversed(later))
 
-    def unresolved_before(self, batch: Batch) -> bool:
+    def unresolved_before(self, batch: ProducerBatch) -> bool:
         """Whether an earlier batch has not been answered for good."""
         return any(b.order < batch.order for b in (*self.in_flight, *self.closed))
 
 
-class Memory:
+class MemoryBudget:
     """A bound on bytes, with a queue of those who wait for room."""
 
     def __init__(self, size_bytes: int) -> None:
@@ -259,11 +259,11 @@ class Memory:
 class Accumulator:
     """The queues of all partitions."""
 
-    def __init__(self, batch_size_bytes: int, memory: Memory) -> None:
+    def __init__(self, batch_size_bytes: int, memory: MemoryBudget) -> None:
         self.batch_size_bytes = batch_size_bytes
         self.memory = memory
         self.queues: dict[TopicPartition, PartitionQueue] = {}
-        self.outstanding: dict[Batch, None] = {}
+        self.outstanding: dict[ProducerBatch, None] = {}
         self._loop = asyncio.get_running_loop()
         self._order = 0
 
@@ -287,13 +287,13 @@ class Accumulator:
         batch.reserved_bytes += size_bound
         return Delivery(batch, index, timestamp_ms), queue, opened
 
-    def _new_batch(self, tp: TopicPartition) -> Batch:
+    def _new_batch(self, tp: TopicPartition) -> ProducerBatch:
         self._order += 1
-        batch = Batch(tp, self._order, self._loop.time(), self._loop.create_future())
+        batch = ProducerBatch(tp, self._order, self._loop.time(), self._loop.create_future())
         self.outstanding[batch] = None
         return batch
 
-    def finish(self, batch: Batch, result: BatchResult | BaseException) -> None:
+    def finish(self, batch: ProducerBatch, result: BatchResult | BaseException) -> None:
         """A batch has met its fate: memory goes back, whoever awaits it is told."""
         del self.outstanding[batch]
         self.memory.give_back(batch.reserved_bytes)

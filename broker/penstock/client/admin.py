@@ -9,10 +9,10 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from types import TracebackType
 
-from penstock.client.admin_lag import LagAdmin
-from penstock.client.admin_partitions import PartitionAdmin
+from penstock.client.admin_lag import LagAdminClient
+from penstock.client.admin_partitions import PartitionAdminClient
 from penstock.client.admin_types import LogDir
-from penstock.client.cluster import Cluster
+from penstock.client.cluster import ClusterConnections
 from penstock.client.errors import check, error_code
 from penstock.client.group_protocol import by_topic
 from penstock.client.offsets import EARLIEST, LATEST, by_leader, list_offsets
@@ -24,7 +24,7 @@ from penstock.wire.messages import (
 )
 
 
-class Admin(LagAdmin, PartitionAdmin):
+class Admin(LagAdminClient, PartitionAdminClient):
     """Manages what a cluster holds.
 
     ```python
@@ -47,7 +47,7 @@ class Admin(LagAdmin, PartitionAdmin):
         connect_timeout_ms: float = 10_000,
         security: Security | None = None,
     ) -> None:
-        cluster = Cluster(
+        cluster = ClusterConnections(
             bootstrap,
             client_id=client_id,
             request_timeout_ms=request_timeout_ms,

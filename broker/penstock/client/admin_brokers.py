@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from penstock.client.admin_types import ClusterInfo
-from penstock.client.cluster import Cluster
+from penstock.client.cluster import ClusterConnections
 from penstock.client.errors import check
 from penstock.client.types import Node
 from penstock.wire.messages import describe_cluster
@@ -15,10 +15,10 @@ from penstock.wire.messages import describe_cluster
 T = TypeVar("T")
 
 
-class BrokerAdmin:
+class BrokerAdminClient:
     """Brokers; `admin.Admin` is what applications use."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: ClusterConnections) -> None:
         self._cluster = cluster
 
     async def describe_cluster(self) -> ClusterInfo:

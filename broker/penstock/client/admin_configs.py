@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from penstock.client.admin_topics import TopicAdmin
+from penstock.client.admin_topics import TopicAdminClient
 from penstock.client.admin_types import AlterConfig, BrokerVersion, ConfigEntry
 from penstock.client.connection import VERSIONS_REQUEST
 from penstock.client.errors import BrokerError, ClientError, UnknownTopic
@@ -28,7 +28,7 @@ RELEASE, FEATURE = "penstock.release", "penstock.version"
 Configs = dict[str, ConfigEntry]
 
 
-class ConfigAdmin(TopicAdmin):
+class ConfigAdminClient(TopicAdminClient):
     """Settings; `admin.Admin` is what applications use."""
 
     async def topic_configs(self, topic: str) -> Configs:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TypeVar
 
 from penstock.client import group_protocol
-from penstock.client.admin_configs import ConfigAdmin
+from penstock.client.admin_configs import ConfigAdminClient
 from penstock.client.admin_types import GroupDescription, GroupListing, GroupMember
 from penstock.client.cluster import COORDINATOR
 from penstock.client.errors import BrokerError, ClientError, check
@@ -33,7 +33,7 @@ MANY_GROUPS, MANY_GROUPS_BY_NAME = 8, 9
 """The versions of OffsetFetch that take many groups, and name topics by their names."""
 
 
-class GroupAdmin(ConfigAdmin):
+class GroupAdminClient(ConfigAdminClient):
     """Groups and offsets; `admin.Admin` is what applications use."""
 
     async def list_groups(self) -> list[GroupListing]:

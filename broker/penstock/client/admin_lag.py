@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from penstock.client.admin_groups import Committed, GroupAdmin
+from penstock.client.admin_groups import Committed, GroupAdminClient
 from penstock.client.admin_types import GroupLag, PartitionLag
 from penstock.client.errors import BrokerError, ClientError
 from penstock.client.group_protocol import by_topic
@@ -29,7 +29,7 @@ Measured = tuple[int, int, dict[int, int]]
 """(start, end, age in ms by committed offset) of a partition; ages are missing where the broker does not know them."""
 
 
-class LagAdmin(GroupAdmin):
+class LagAdminClient(GroupAdminClient):
     """Lags; `admin.Admin` is what applications use."""
 
     async def lag(self, groups: Iterable[str]) -> dict[str, GroupLag | ClientError]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 
 from penstock.client.admin_types import Reassignment
-from penstock.client.cluster import Cluster
+from penstock.client.cluster import ClusterConnections
 from penstock.client.errors import BrokerError, check
 from penstock.client.group_protocol import by_topic
 from penstock.client.types import TopicPartition
@@ -21,10 +21,10 @@ PREFERRED, UNCLEAN = 0, 1
 """Election types (KIP-460)."""
 
 
-class PartitionAdmin:
+class PartitionAdminClient:
     """Replicas and leaders; `admin.Admin` is what applications use."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: ClusterConnections) -> None:
         self._cluster = cluster
 
     async def alter_partition_reassignments(

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from uuid import UUID
 
-from penstock.client.admin_brokers import BrokerAdmin
+from penstock.client.admin_brokers import BrokerAdminClient
 from penstock.client.admin_types import CreatedTopic, NewTopic
 from penstock.client.errors import BrokerError, ClientError, UnknownTopic, UnsupportedByBroker
 from penstock.client.many import all_or_raise, ask_each, is_elsewhere
@@ -28,7 +28,7 @@ PAGE_PARTITIONS = 2_000
 """Partitions of one answer that describes topics."""
 
 
-class TopicAdmin(BrokerAdmin):
+class TopicAdminClient(BrokerAdminClient):
     """Topics; `admin.Admin` is what applications use."""
 
     async def list_topics(self, *, internal: bool = False) -> dict[str, TopicInfo]:

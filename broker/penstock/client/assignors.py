@@ -1,8 +1,8 @@
 """Who in a group reads which partitions. Pure functions of the members and the topics; the group's leader calls them.
 
-`Range` and `RoundRobin` give what the Java client's assignors of these names give. `CooperativeSticky` keeps what
-members have as far as balance allows, and moves a partition in two steps, so that nobody stops for others' sake
-(KIP-429).
+`RangeAssignor` and `RoundRobinAssignor` give what the Java client's assignors of these names give.
+`CooperativeStickyAssignor` keeps what members have as far as balance allows, and moves a partition in two steps, so
+that nobody stops for others' sake (KIP-429).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Assignment = dict[str, list[TopicPartition]]
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class AssignorMember:
     """A member as it joined: what it subscribes to, and what it owned in `generation` (-1: it does not say)."""
 
     member_id: str
@@ -39,16 +39,16 @@ class Assignor(Protocol):
     name: str
     cooperative: bool
 
-    def assign(self, partitions: Mapping[str, int], members: Sequence[Member]) -> Assignment: ...
+    def assign(self, partitions: Mapping[str, int], members: Sequence[AssignorMember]) -> Assignment: ...
 
 
-class Range:
+class RangeAssignor:
     """Neighbouring partitions of each topic go to one member, so that topics with equal keys are read side by side."""
 
     name = "range"
     cooperative = False
 
-    def assign(self, partitions: Mapping[str, int], members: Sequence[Member]) -> Assignment:
+    def assign(self, partitions: Mapping[str, int], members: Sequence[AssignorMember]) -> Assignment:
         assignment: Assignment = {member.member_id: [] for member in members}
         ranked = sorted(members, key=lambda m: m.rank)
         for topic in sorted(partitions):
@@ -64,13 +64,13 @@ class Range:
         return assignment
 
 
-class RoundRobin:
+class RoundRobinAssignor:
     """All partitions in order, dealt out one by one."""
 
     name = "roundrobin"
     cooperative = False
 
-    def assign(self, partitions: Mapping[str, int], members: Sequence[Member]) -> Assignment:
+    def assign(self, partitions: Mapping[str, int], members: Sequence[AssignorMember]) -> Assignment:
         assignment: Assignment = {member.member_id: [] for member in members}
         ranked = sorted(members, key=lambda m: m.rank)
         turn = 0
@@ -84,7 +84,7 @@ class RoundRobin:
         return assignment
 
 
-class CooperativeSticky:
+class CooperativeStickyAssignor:
     """Balanced, with as few moves as balance allows; a partition that moves is first taken from its old owner, and
     given to the new one in the rebalance that follows.
     """
@@ -92,7 +92,7 @@ class CooperativeSticky:
     name = "cooperative-sticky"
     cooperative = True
 
-    def assign(self, partitions: Mapping[str, int], members: Sequence[Member]) -> Assignment:
+    def assign(self, partitions: Mapping[str, int], members: Sequence[AssignorMember]) -> Assignment:
         owners = claims(partitions, members)
         target = balance(partitions, members, owners)
         return {
@@ -105,7 +105,7 @@ def all_partitions(partitions: Mapping[str, int]) -> list[TopicPartition]:
     return [TopicPartition(topic, p) for topic in sorted(partitions) for p in range(partitions[topic])]
 
 
-def claims(partitions: Mapping[str, int], members: Iterable[Member]) -> dict[TopicPartition, str]:
+def claims(partitions: Mapping[str, int], members: Iterable[AssignorMember]) -> dict[TopicPartition, str]:
     """Who owns what, as far as members still want it and it is still there; the newest generation is believed."""
     newest: dict[TopicPartition, tuple[int, str | None]] = {}
     for member in members:
@@ -121,7 +121,7 @@ def claims(partitions: Mapping[str, int], members: Iterable[Member]) -> dict[Top
 
 
 def balance(
-    partitions: Mapping[str, int], members: Sequence[Member], owners: Mapping[TopicPartition, str]
+    partitions: Mapping[str, int], members: Sequence[AssignorMember], owners: Mapping[TopicPartition, str]
 ) -> dict[str, set[TopicPartition]]:
     """Shares that cannot be evened out by moving one partition, starting from `owners`."""
     ranked = sorted(members, key=lambda m: m.rank)
@@ -145,7 +145,9 @@ def balance(
     return shares
 
 
-def even_out(ranked: Sequence[Member], shares: dict[str, set[TopicPartition]], takers: Mapping[str, list[str]]) -> None:
+def even_out(
+    ranked: Sequence[AssignorMember], shares: dict[str, set[TopicPartition]], takers: Mapping[str, list[str]]
+) -> None:
     """Moves one partition at a time from whoever has at least two more. Each lowers the sum of squares: it ends."""
     moved = True
     while moved:
@@ -164,7 +166,7 @@ def even_out(ranked: Sequence[Member], shares: dict[str, set[TopicPartition]], t
                     moved = True
 
 
-KNOWN: dict[str, Assignor] = {a.name: a for a in (Range(), RoundRobin(), CooperativeSticky())}
+KNOWN: dict[str, Assignor] = {a.name: a for a in (RangeAssignor(), RoundRobinAssignor(), CooperativeStickyAssignor())}
 
 
 def find(choice: str | Assignor) -> Assignor:

@@ -21,7 +21,7 @@ MAX_STEPS = 8
 """More messages than any mechanism here needs: where a broker goes on beyond, it never means to end."""
 
 
-class Caller(Protocol):
+class SaslTransport(Protocol):
     """A connection, as far as it is needed here."""
 
     @property
@@ -32,7 +32,7 @@ class Caller(Protocol):
     async def call(self, request: Payload, response: type[R]) -> R: ...
 
 
-async def authenticate(connection: Caller, sasl: Sasl) -> int:
+async def authenticate(connection: SaslTransport, sasl: Sasl) -> int:
     """Returns for how long the broker takes it, in ms; 0 where that has no end.
 
     Raises `AuthenticationFailed` with the broker's reason, and what it offers where the mechanism is not among that.
@@ -60,7 +60,7 @@ async def authenticate(connection: Caller, sasl: Sasl) -> int:
     return max(lifetime_ms, 0)
 
 
-async def _choose(connection: Caller, sasl: Sasl) -> None:
+async def _choose(connection: SaslTransport, sasl: Sasl) -> None:
     answer = await connection.call(SaslHandshakeRequest(mechanism=sasl.mechanism), SaslHandshakeResponse)
     if answer.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
         offers = ", ".join(answer.mechanisms) or "none"

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
 from penstock.client.backoff import Backoff
-from penstock.client.connection import MAX_RESPONSE_BYTES, Connection
+from penstock.client.connection import MAX_RESPONSE_BYTES, ClientConnection
 from penstock.client.errors import (
     AuthenticationFailed,
     BrokerError,
@@ -25,7 +25,7 @@ from penstock.client.errors import (
     check,
     error_code,
 )
-from penstock.client.metadata import Metadata, merge
+from penstock.client.metadata import MetadataCache, merge
 from penstock.client.security import Security
 from penstock.client.types import Node, TopicInfo
 from penstock.config.addresses import parse_bootstrap
@@ -47,7 +47,7 @@ MANY_COORDINATORS = 4
 """The version of FindCoordinator from which one request names many groups (KIP-699)."""
 
 
-class Cluster:
+class ClusterConnections:
     """Start with `start`, end with `close`; in between it may be used by many tasks.
 
     `metadata_max_age_ms` is how old metadata gets before it is asked for again: how soon new partitions are seen.
@@ -78,14 +78,14 @@ class Cluster:
         self.auto_create_topics = auto_create_topics
         self._sasl = security.sasl if security is not None else None
         self._tls = security.tls.context() if security is not None and security.tls is not None else None
-        self.metadata = Metadata()
+        self.metadata = MetadataCache()
         self.wants_all_topics = False
-        self.on_metadata: list[Callable[[Metadata], None]] = []
+        self.on_metadata: list[Callable[[MetadataCache], None]] = []
         self._topics: set[str] = set()
         self._asked: frozenset[str] = frozenset()
-        self._connections: dict[tuple[int, str], Connection] = {}
-        self._opening: dict[tuple[int, str], asyncio.Task[Connection]] = {}
-        self._bootstrap: Connection | None = None
+        self._connections: dict[tuple[int, str], ClientConnection] = {}
+        self._opening: dict[tuple[int, str], asyncio.Task[ClientConnection]] = {}
+        self._bootstrap: ClientConnection | None = None
         self._coordinators: dict[str, int] = {}
         self._refreshing: asyncio.Task[None] | None = None
         self._refresher: asyncio.Task[None] | None = None
@@ -249,15 +249,15 @@ class Cluster:
         check(answer.error_code, "metadata")
         self.metadata = merge(self.metadata, answer, asked)
 
-    async def all_metadata(self) -> Metadata:
+    async def all_metadata(self) -> MetadataCache:
         """Metadata of all topics, asked for now; what is followed stays as it was."""
         answer = await self.call_any(MetadataRequest(topics=None, allow_auto_topic_creation=False), MetadataResponse)
         check(answer.error_code, "metadata")
-        return merge(Metadata(), answer, None)
+        return merge(MetadataCache(), answer, None)
 
     # Connections
 
-    async def connection(self, node_id: int, purpose: str = DATA) -> Connection:
+    async def connection(self, node_id: int, purpose: str = DATA) -> ClientConnection:
         """The connection to a broker, made where there is none. Raises `ConnectionFailed`, `NoBrokerAvailable`."""
         if self._closed:
             raise Closed("the client is closed")
@@ -284,7 +284,7 @@ class Cluster:
             raise Closed("the client is closed")
         return task.result()
 
-    async def _open(self, key: tuple[int, str], node: Node) -> Connection:
+    async def _open(self, key: tuple[int, str], node: Node) -> ClientConnection:
         try:
             before = self._connections.get(key)
             if before is not None and not before.closed:
@@ -297,8 +297,8 @@ class Cluster:
         finally:
             del self._opening[key]
 
-    async def _connect(self, host: str, port: int) -> Connection:
-        return await Connection.open(
+    async def _connect(self, host: str, port: int) -> ClientConnection:
+        return await ClientConnection.open(
             host,
             port,
             client_id=self.client_id,
@@ -309,7 +309,7 @@ class Cluster:
             sasl=self._sasl,
         )
 
-    async def any_connection(self) -> Connection:
+    async def any_connection(self) -> ClientConnection:
         """A connection to whichever broker answers: one that is open, a known one, a bootstrap address."""
         if self._closed:
             raise Closed("the client is closed")
@@ -388,7 +388,7 @@ class Cluster:
         connection = await self.controller_connection()
         return await connection.call(request, response, timeout_ms=timeout_ms)
 
-    async def controller_connection(self) -> Connection:
+    async def controller_connection(self) -> ClientConnection:
         """The connection to the controller, or to any broker where none is known."""
         node_id = self.metadata.controller_id
         return await (self.connection(node_id) if node_id in self.metadata.brokers else self.any_connection())

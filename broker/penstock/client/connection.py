@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast
 
 from penstock.client.authentication import authenticate
 from penstock.client.errors import ConnectionFailed, RequestTimedOut, TlsFailed, UnsupportedByBroker
-from penstock.client.frames import FrameReader, request_frame, response_body
+from penstock.client.frames import ResponseReader, request_frame, response_body
 from penstock.client.security import Sasl
 from penstock.config.addresses import join_host_port
 from penstock.wire import codec
@@ -38,7 +38,7 @@ NEWEST_USED = {0: 12, 1: 12, 8: 9, 9: 7, 22: 5}
 """By API key, where newer versions name topics by id, or several groups, which most callers have no use for."""
 
 
-class Pending:
+class PendingResponse:
     """A request whose answer has not come."""
 
     __slots__ = ("correlation_id", "deadline", "flexible", "future", "key", "response", "version")
@@ -52,8 +52,8 @@ class Pending:
         self.flexible = version >= request.FLEXIBLE_FROM
 
 
-class Connection(asyncio.BufferedProtocol):
-    """A connection whose versions are negotiated; make one with `Connection.open`."""
+class ClientConnection(asyncio.BufferedProtocol):
+    """A connection whose versions are negotiated; make one with `ClientConnection.open`."""
 
     def __init__(
         self,
@@ -68,8 +68,8 @@ class Connection(asyncio.BufferedProtocol):
         self.request_timeout_ms = request_timeout_ms
         self._client_id = client_id.encode()
         self._loop = asyncio.get_running_loop()
-        self._frames = FrameReader(max_response_bytes)
-        self._pending: deque[Pending] = deque()
+        self._frames = ResponseReader(max_response_bytes)
+        self._pending: deque[PendingResponse] = deque()
         self._next_id = 0
         self._versions: dict[int, tuple[int, int]] = {}
         self._transport: asyncio.Transport | None = None
@@ -93,7 +93,7 @@ class Connection(asyncio.BufferedProtocol):
         newest_used: Mapping[int, int] = NEWEST_USED,
         tls: ssl.SSLContext | None = None,
         sasl: Sasl | None = None,
-    ) -> Connection:
+    ) -> ClientConnection:
         """Connects, by TLS where there is a context, asks for the broker's versions and says who it is.
 
         Raises `ConnectionFailed`, `TlsFailed`, `AuthenticationFailed`, naming the address. `newest_used` has, by API
@@ -298,7 +298,7 @@ class Connection(asyncio.BufferedProtocol):
             raise
 
     @staticmethod
-    def _decode(pending: Pending, body: memoryview) -> Payload:
+    def _decode(pending: PendingResponse, body: memoryview) -> Payload:
         version = pending.version
         if pending.response is ApiVersionsResponse and bytes(body[:2]) == UNSUPPORTED_VERSION:
             version = 0  # the broker answers a version it does not know in the oldest one
@@ -315,7 +315,7 @@ class Connection(asyncio.BufferedProtocol):
         self._write(frame)
         deadline = self._loop.time() + (self.request_timeout_ms if timeout_ms is None else timeout_ms) / 1000
         future: asyncio.Future[R] = self._loop.create_future()
-        self._pending.append(Pending(correlation_id, request, version, response, deadline, future))
+        self._pending.append(PendingResponse(correlation_id, request, version, response, deadline, future))
         if self._timer is not None and self._timer.when() > deadline:
             self._timer.cancel()
             self._timer = None

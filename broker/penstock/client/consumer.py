@@ -13,11 +13,11 @@ from typing import Literal
 
 from penstock.client import offsets as requests
 from penstock.client.assignors import Assignor, find
-from penstock.client.cluster import Cluster
+from penstock.client.cluster import ClusterConnections
 from penstock.client.errors import Closed, IllegalState
 from penstock.client.fetcher import FetchOptions
 from penstock.client.membership import GroupOptions
-from penstock.client.metadata import Metadata
+from penstock.client.metadata import MetadataCache
 from penstock.client.polling import Polling
 from penstock.client.rebalancing import RebalanceListener
 from penstock.client.security import Security
@@ -135,7 +135,7 @@ class Consumer:
                 heartbeat_interval_ms,
                 max_poll_interval_ms,
             )
-        self._cluster = Cluster(
+        self._cluster = ClusterConnections(
             bootstrap,
             client_id=client_id,
             request_timeout_ms=request_timeout_ms,
@@ -410,7 +410,7 @@ class Consumer:
         return {tp: at if at.offset >= 0 else None for tp, at in found.items()}
 
     @property
-    def metadata(self) -> Metadata:
+    def metadata(self) -> MetadataCache:
         """What is known of the cluster now."""
         return self._cluster.metadata
 

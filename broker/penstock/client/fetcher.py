@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from penstock.client.cluster import Cluster
+from penstock.client.cluster import ClusterConnections
 from penstock.client.errors import BrokerError, ClientError, ConnectionFailed, error_code
 from penstock.client.offsets import EARLIEST, LATEST
 from penstock.client.positions import PartitionState, Positions
@@ -40,7 +40,7 @@ class Fetcher:
     """Runs while there is something to fetch; `close` ends it."""
 
     def __init__(
-        self, cluster: Cluster, positions: Positions, options: FetchOptions, available: Callable[[], None]
+        self, cluster: ClusterConnections, positions: Positions, options: FetchOptions, available: Callable[[], None]
     ) -> None:
         self.cluster, self.positions, self.options = cluster, positions, options
         self._available = available

@@ -27,7 +27,7 @@ FOREIGN = {
 REQUEST_HEAD = struct.Struct(">ihhih")
 
 
-class FrameReader:
+class ResponseReader:
     """Collects frames: give it the bytes that were received into `buffer()`, take frames from `received()`.
 
     Small frames are copied out of one reused buffer. A frame that does not fit is received into a buffer of its own,

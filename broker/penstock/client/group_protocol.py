@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Mapping
 
-from penstock.client.assignors import Member
+from penstock.client.assignors import AssignorMember
 from penstock.client.types import TopicPartition
 from penstock.wire import codec
 from penstock.wire.messages import consumer_protocol_assignment as assignment
@@ -38,12 +38,12 @@ def write_subscription(topics: Iterable[str], owned: Iterable[TopicPartition], g
     return bytes(codec.encode(message, SUBSCRIPTION_VERSION, VERSION.pack(SUBSCRIPTION_VERSION)))
 
 
-def read_member(member_id: str, instance_id: str | None, metadata: bytes) -> Member:
+def read_member(member_id: str, instance_id: str | None, metadata: bytes) -> AssignorMember:
     """A member by what it joined with. Raises MalformedMessage."""
     version = min(read_version(metadata), subscription.ConsumerProtocolSubscription.VERSIONS[1])
     found, _ = codec.decode_from(subscription.ConsumerProtocolSubscription, version, metadata, VERSION.size)
     owned = tuple(TopicPartition(t.topic, p) for t in found.owned_partitions for p in t.partitions)
-    return Member(member_id, frozenset(found.topics), owned, found.generation_id, instance_id)
+    return AssignorMember(member_id, frozenset(found.topics), owned, found.generation_id, instance_id)
 
 
 def write_assignment(partitions: Iterable[TopicPartition]) -> bytes:
@@ -71,7 +71,7 @@ def read_version(data: bytes) -> int:
     return int(version)
 
 
-def wanted_partitions(members: Iterable[Member], counts: Mapping[str, int]) -> dict[str, int]:
+def wanted_partitions(members: Iterable[AssignorMember], counts: Mapping[str, int]) -> dict[str, int]:
     """The number of partitions of each topic that somebody subscribes to and that exists."""
     topics = {topic for member in members for topic in member.topics}
     return {topic: counts[topic] for topic in topics if counts.get(topic)}

@@ -5,14 +5,14 @@
 
 from __future__ import annotations
 
-from penstock.client.cluster import Cluster
+from penstock.client.cluster import ClusterConnections
 from penstock.client.errors import check
 from penstock.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
 NO_ID, NO_EPOCH = -1, -1
 
 
-class Identity:
+class ClientIdentity:
     """The current id; `known` is False until `renew` has returned, and after `drop`."""
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class Identity:
     def drop(self) -> None:
         self.producer_id, self.epoch = NO_ID, NO_EPOCH
 
-    async def renew(self, cluster: Cluster, timeout_ms: float | None = None) -> None:
+    async def renew(self, cluster: ClusterConnections, timeout_ms: float | None = None) -> None:
         """Gets a new id from any broker. Raises `ClientError`.
 
         Tries again where that can help, for `timeout_ms` (default: that of a request).

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
 from typing import TypeVar
 
-from penstock.client.cluster import Cluster
+from penstock.client.cluster import ClusterConnections
 from penstock.client.errors import BrokerError, ClientError
 from penstock.wire.errors import ErrorCode
 
@@ -36,7 +36,7 @@ def is_elsewhere(error: ClientError) -> bool:
 
 
 async def ask_each(
-    cluster: Cluster,
+    cluster: ClusterConnections,
     wanted: Iterable[K],
     ask: Callable[[list[K]], Awaitable[Mapping[K, T | ClientError]]],
     *,

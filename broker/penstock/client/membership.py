@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from penstock.client import group_protocol
-from penstock.client.assignors import Assignor, Member
-from penstock.client.cluster import COORDINATOR, Cluster
+from penstock.client.assignors import Assignor, AssignorMember
+from penstock.client.cluster import COORDINATOR, ClusterConnections
 from penstock.client.errors import BrokerError, ClientError, GroupFenced, error_code
 from penstock.client.offsets import MOVED
 from penstock.client.types import TopicPartition
@@ -53,14 +53,14 @@ class MembershipLost(Exception):
     """The group went on without this member: what it owned is others' by now."""
 
 
-class Membership:
+class GroupMembership:
     """`wake` is called when `rejoin_needed` or `fatal` was set by what a heartbeat learned.
 
     `generation` is -1 outside the group. `lost` says that the partitions are gone without having been given up.
     `polled` is set for each record that the user takes; heartbeats make `last_poll` (the loop's time, s) of it.
     """
 
-    def __init__(self, cluster: Cluster, options: GroupOptions, wake: Callable[[], None]) -> None:
+    def __init__(self, cluster: ClusterConnections, options: GroupOptions, wake: Callable[[], None]) -> None:
         self.cluster, self.options = cluster, options
         self._wake = wake
         self._loop = asyncio.get_running_loop()
@@ -165,13 +165,13 @@ class Membership:
         except MalformedMessage as e:
             raise ClientError(f"group {options.group_id!r}: the leader's assignment cannot be read: {e}") from None
 
-    def _read_member(self, member_id: str, instance_id: str | None, metadata: bytes) -> Member:
+    def _read_member(self, member_id: str, instance_id: str | None, metadata: bytes) -> AssignorMember:
         try:
             return group_protocol.read_member(member_id, instance_id, metadata)
         except MalformedMessage as e:
             raise ClientError(f"member {member_id!r} joined with a subscription that cannot be read: {e}") from None
 
-    async def _assign(self, protocol: str, members: Sequence[Member]) -> list[SyncGroupRequestAssignment]:
+    async def _assign(self, protocol: str, members: Sequence[AssignorMember]) -> list[SyncGroupRequestAssignment]:
         """The leader's work: everybody's share, by the assignor that the coordinator picked."""
         assignor = next((a for a in self.options.assignors if a.name == protocol), None)
         if assignor is None:

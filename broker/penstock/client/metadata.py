@@ -15,7 +15,7 @@ from penstock.wire.messages.metadata import MetadataResponse, MetadataResponseTo
 
 
 @dataclass(frozen=True, slots=True)
-class Metadata:
+class MetadataCache:
     """Brokers by id, topics by name, and why the topics that were asked for and are missing are missing."""
 
     cluster_id: str | None = None
@@ -36,7 +36,7 @@ class Metadata:
         return len(info.partitions) if info else 0
 
 
-def merge(old: Metadata, answer: MetadataResponse, asked: Iterable[str] | None) -> Metadata:
+def merge(old: MetadataCache, answer: MetadataResponse, asked: Iterable[str] | None) -> MetadataCache:
     """`old` with what `answer` says of the topics `asked` (None: of all, so others are gone).
 
     An answer with an older leader epoch than the one known keeps the known leader (KIP-320).
@@ -54,7 +54,7 @@ def merge(old: Metadata, answer: MetadataResponse, asked: Iterable[str] | None) 
             continue
         topics[name] = topic_info(topic, old.topics.get(name))
     brokers = {b.node_id: Node(b.node_id, b.host, b.port, b.rack) for b in answer.brokers}
-    return Metadata(answer.cluster_id, answer.controller_id, brokers, topics, errors)
+    return MetadataCache(answer.cluster_id, answer.controller_id, brokers, topics, errors)
 
 
 def topic_info(topic: MetadataResponseTopic, old: TopicInfo | None) -> TopicInfo:

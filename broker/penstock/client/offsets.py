@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 
-from penstock.client.cluster import Cluster
+from penstock.client.cluster import ClusterConnections
 from penstock.client.errors import BrokerError, ClientError, check
 from penstock.client.group_protocol import by_topic
 from penstock.client.types import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
@@ -31,7 +31,11 @@ Found = dict[TopicPartition, OffsetAndTimestamp]
 
 
 async def list_offsets(
-    cluster: Cluster, wanted: Mapping[TopicPartition, int], *, isolation_level: int = 0, timeout_ms: float | None = None
+    cluster: ClusterConnections,
+    wanted: Mapping[TopicPartition, int],
+    *,
+    isolation_level: int = 0,
+    timeout_ms: float | None = None,
 ) -> Found:
     """For each partition the offset of its first record at or after a timestamp (or LATEST, EARLIEST, ...).
 
@@ -64,7 +68,9 @@ async def list_offsets(
     return await cluster.retrying(ask, timeout_ms)
 
 
-def by_leader(cluster: Cluster, wanted: Mapping[TopicPartition, int]) -> dict[int, dict[TopicPartition, int]]:
+def by_leader(
+    cluster: ClusterConnections, wanted: Mapping[TopicPartition, int]
+) -> dict[int, dict[TopicPartition, int]]:
     """What to ask of which node. Raises a retriable error where a partition has no leader."""
     nodes: dict[int, dict[TopicPartition, int]] = {}
     for tp, timestamp in wanted.items():
@@ -79,7 +85,7 @@ def by_leader(cluster: Cluster, wanted: Mapping[TopicPartition, int]) -> dict[in
 
 
 async def ask_leader(
-    cluster: Cluster, node_id: int, wanted: Mapping[TopicPartition, int], isolation_level: int
+    cluster: ClusterConnections, node_id: int, wanted: Mapping[TopicPartition, int], isolation_level: int
 ) -> tuple[Found, ClientError | None]:
     topics = [
         ListOffsetsTopic(
@@ -107,7 +113,11 @@ async def ask_leader(
 
 
 async def fetch_committed(
-    cluster: Cluster, group: str, partitions: Iterable[TopicPartition] | None, *, timeout_ms: float | None = None
+    cluster: ClusterConnections,
+    group: str,
+    partitions: Iterable[TopicPartition] | None,
+    *,
+    timeout_ms: float | None = None,
 ) -> dict[TopicPartition, OffsetAndMetadata]:
     """What a group has committed, for these partitions or for all (None); those without are left out."""
     topics = None
@@ -131,7 +141,7 @@ async def fetch_committed(
 
 
 async def commit(
-    cluster: Cluster,
+    cluster: ClusterConnections,
     group: str,
     offsets: Mapping[TopicPartition, OffsetAndMetadata],
     *,
@@ -175,7 +185,7 @@ def commit_partition(
 MOVED = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
 
 
-def check_group(cluster: Cluster, group: str, code: int, about: str = "") -> None:
+def check_group(cluster: ClusterConnections, group: str, code: int, about: str = "") -> None:
     """As `check`, for an answer of a coordinator: one that is no longer it is looked up again."""
     if code in MOVED:
         cluster.forget_coordinator(group)

@@ -47,7 +47,7 @@ class Partitioner(Protocol):
     def batch_closed(self, topic: str, partition: int, partition_count: int) -> None: ...
 
 
-class Sticky:
+class StickyPartitioner:
     """Stays with one partition until a batch for it is complete, then goes to another (KIP-480). Keys are ignored."""
 
     def __init__(self, rng: random.Random | None = None) -> None:
@@ -67,7 +67,7 @@ class Sticky:
         self._current[topic] = other + (other >= partition)
 
 
-class RoundRobin:
+class RoundRobinPartitioner:
     """One record to each partition in turn, whatever the key."""
 
     def __init__(self) -> None:
@@ -85,11 +85,11 @@ class RoundRobin:
 REMEMBERED_KEYS = 4096
 
 
-class KeyHash:
+class KeyHashPartitioner:
     """The default: murmur2 of the key; records without one stick to a partition for a batch."""
 
     def __init__(self, rng: random.Random | None = None) -> None:
-        self._sticky = Sticky(rng)
+        self._sticky = StickyPartitioner(rng)
         self._hashes: dict[bytes, int] = {}
         self.batch_closed = self._sticky.batch_closed
 
@@ -104,7 +104,7 @@ class KeyHash:
         return hashed % partition_count
 
 
-class ByFunction:
+class FunctionPartitioner:
     """A function of the user's; what it returns is checked."""
 
     def __init__(self, function: PartitionFunction) -> None:
@@ -123,8 +123,12 @@ class ByFunction:
 def make_partitioner(choice: str | PartitionFunction) -> Partitioner:
     """ "murmur2", "round_robin", "sticky", or a function. Raises ValueError for another name."""
     if callable(choice):
-        return ByFunction(choice)
-    known: dict[str, Callable[[], Partitioner]] = {"murmur2": KeyHash, "round_robin": RoundRobin, "sticky": Sticky}
+        return FunctionPartitioner(choice)
+    known: dict[str, Callable[[], Partitioner]] = {
+        "murmur2": KeyHashPartitioner,
+        "round_robin": RoundRobinPartitioner,
+        "sticky": StickyPartitioner,
+    }
     if choice not in known:
         raise ValueError(f"unknown partitioner {choice!r}: choose one of {', '.join(known)}, or give a function")
     return known[choice]()

@@ -11,11 +11,11 @@ import re
 from collections.abc import Coroutine, Mapping
 
 from penstock.client import offsets as requests
-from penstock.client.cluster import Cluster
+from penstock.client.cluster import ClusterConnections
 from penstock.client.errors import BrokerError, ClientError, Closed, CommitFailed, IllegalState, NoOffset
 from penstock.client.fetcher import RESET_POLICIES, Fetcher, FetchOptions, OutOfRange
 from penstock.client.membership import GroupOptions
-from penstock.client.metadata import Metadata
+from penstock.client.metadata import MetadataCache
 from penstock.client.positions import PartitionState, Positions, Skip
 from penstock.client.rebalancing import RebalanceListener, Rebalancing
 from penstock.client.types import OffsetAndMetadata, TopicPartition
@@ -42,7 +42,7 @@ class Polling:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: ClusterConnections,
         fetch: FetchOptions,
         group: GroupOptions | None,
         offset_reset: str,
@@ -120,7 +120,7 @@ class Polling:
         self._fetcher.poke()
         self._event.set()
 
-    def _metadata_changed(self, metadata: Metadata) -> None:
+    def _metadata_changed(self, metadata: MetadataCache) -> None:
         if self.rebalancing is not None:
             self.rebalancing.metadata_changed(metadata)
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Literal
 
-from penstock.client.accumulator import Accumulator, Delivery, Memory, PartitionQueue
-from penstock.client.cluster import Cluster
+from penstock.client.accumulator import Accumulator, Delivery, MemoryBudget, PartitionQueue
+from penstock.client.cluster import ClusterConnections
 from penstock.client.errors import BufferFull, Closed, DeliveryFailed, RecordTooLarge
 from penstock.client.partitioner import PartitionFunction, make_partitioner
 from penstock.client.security import Security
@@ -91,7 +91,7 @@ class Producer:
         self._request_timeout_ms, self._delivery_timeout_ms = request_timeout_ms, delivery_timeout_ms
         self._max_block_ms = max_block_ms
         self._clock = clock or SystemClock()
-        self._cluster = Cluster(
+        self._cluster = ClusterConnections(
             bootstrap,
             client_id=client_id,
             request_timeout_ms=request_timeout_ms,
@@ -122,7 +122,7 @@ class Producer:
             await self._cluster.close()
             raise
         self._loop = asyncio.get_running_loop()
-        self._memory = Memory(self._buffer_memory)
+        self._memory = MemoryBudget(self._buffer_memory)
         self._accumulator = Accumulator(min(self._batch_size, self._max_request_size), self._memory)
         self._sender = Sender(
             self._cluster,

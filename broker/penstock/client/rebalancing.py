@@ -11,9 +11,9 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable
 
-from penstock.client.cluster import Cluster
-from penstock.client.membership import GroupOptions, Membership, MembershipLost
-from penstock.client.metadata import Metadata
+from penstock.client.cluster import ClusterConnections
+from penstock.client.membership import GroupMembership, GroupOptions, MembershipLost
+from penstock.client.metadata import MetadataCache
 from penstock.client.positions import Positions
 from penstock.client.types import TopicPartition
 
@@ -36,14 +36,14 @@ class Rebalancing:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: ClusterConnections,
         group: GroupOptions,
         positions: Positions,
         wake: Callable[[], None],
         before_revoking: Callable[[], Awaitable[None]],
     ) -> None:
         self.cluster, self.group, self.positions = cluster, group, positions
-        self.membership = Membership(cluster, group, wake)
+        self.membership = GroupMembership(cluster, group, wake)
         self.handing_out = True
         self.topics: list[str] = []
         self._listener = RebalanceListener()
@@ -64,7 +64,7 @@ class Rebalancing:
         self.cluster.invalidate()
         self.membership.request_rejoin()
 
-    def metadata_changed(self, _: Metadata) -> None:
+    def metadata_changed(self, _: MetadataCache) -> None:
         """New topics may match the pattern; the leader looks for new partitions."""
         if self._pattern is not None and set(self._matching()) != set(self.topics):
             self.topics = self._matching()

@@ -25,7 +25,7 @@ GS2_HEADER = "n,,"
 """No channel binding, no authorization identity."""
 
 
-class Exchange(Protocol):
+class SaslExchange(Protocol):
     """One side of one authentication. Raises `AuthenticationFailed` where the server's word does not hold."""
 
     @property
@@ -39,7 +39,7 @@ class Exchange(Protocol):
         """What to send next, None for nothing more."""
 
 
-def exchange(sasl: Sasl) -> Exchange:
+def exchange(sasl: Sasl) -> SaslExchange:
     """A new authentication by the mechanism that was chosen."""
     if sasl.mechanism == "PLAIN":
         return Plain(sasl)

@@ -11,11 +11,11 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from functools import partial
 
-from penstock.client.accumulator import Accumulator, Batch, BatchResult, PartitionQueue
-from penstock.client.cluster import Cluster
-from penstock.client.connection import Connection
+from penstock.client.accumulator import Accumulator, BatchResult, PartitionQueue, ProducerBatch
+from penstock.client.cluster import ClusterConnections
+from penstock.client.connection import ClientConnection
 from penstock.client.errors import BrokerError, ClientError, DeliveryFailed, error_code
-from penstock.client.identity import Identity
+from penstock.client.identity import ClientIdentity
 from penstock.client.types import TopicPartition
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.produce import (
@@ -39,7 +39,7 @@ class NodeState:
     """A broker as the sender sees it. `waiting` says that a task will drain again when it can be written to."""
 
     in_flight: int = 0
-    connection: Connection | None = None
+    connection: ClientConnection | None = None
     waiting: bool = False
     ready: dict[TopicPartition, PartitionQueue] = field(default_factory=dict)
 
@@ -49,7 +49,7 @@ class Sender:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: ClusterConnections,
         accumulator: Accumulator,
         *,
         acks: int,
@@ -64,7 +64,7 @@ class Sender:
         self.acks, self.codec, self.idempotent = acks, codec, idempotent
         self.max_in_flight, self.max_request_bytes = max_in_flight, max_request_bytes
         self.request_timeout_ms, self.delivery_timeout_ms = request_timeout_ms, delivery_timeout_ms
-        self.identity = Identity()
+        self.identity = ClientIdentity()
         self.failed_batches = 0
         self.first_failure: BaseException | None = None
         self._loop = asyncio.get_running_loop()
@@ -140,9 +140,9 @@ class Sender:
             if batches:
                 self._send(node_id, node, connection, batches)
 
-    def _collect(self, node: NodeState) -> list[Batch]:
+    def _collect(self, node: NodeState) -> list[ProducerBatch]:
         """One batch of each ready partition, oldest partition first, while they fit into a request."""
-        batches: list[Batch] = []
+        batches: list[ProducerBatch] = []
         size_bytes = 0
         for tp in list(node.ready):
             queue = node.ready.pop(tp)
@@ -157,7 +157,7 @@ class Sender:
                 node.ready[tp] = queue
         return batches
 
-    def _send(self, node_id: int, node: NodeState, connection: Connection, batches: list[Batch]) -> None:
+    def _send(self, node_id: int, node: NodeState, connection: ClientConnection, batches: list[ProducerBatch]) -> None:
         by_topic: dict[str, list[PartitionProduceData]] = {}
         for batch in batches:
             batch.attempts += 1
@@ -197,7 +197,7 @@ class Sender:
     # Answers
 
     def _answered(
-        self, node_id: int, node: NodeState, batches: list[Batch], future: asyncio.Future[ProduceResponse]
+        self, node_id: int, node: NodeState, batches: list[ProducerBatch], future: asyncio.Future[ProduceResponse]
     ) -> None:
         node.in_flight -= 1
         self._in_flight -= 1
@@ -223,7 +223,7 @@ class Sender:
             self._renew()
         self._drain_node(node_id)
 
-    def _batch_answered(self, batch: Batch, answer: PartitionProduceResponse | None) -> None:
+    def _batch_answered(self, batch: ProducerBatch, answer: PartitionProduceResponse | None) -> None:
         if answer is None:
             batch.maybe_written = True
             self._retry(batch, ClientError(f"{batch.tp}: the broker did not say what became of a batch"))
@@ -250,7 +250,7 @@ class Sender:
         else:
             self._give_up(batch, error)
 
-    def _reject(self, batch: Batch, answer: PartitionProduceResponse, error: BrokerError) -> None:
+    def _reject(self, batch: ProducerBatch, answer: PartitionProduceResponse, error: BrokerError) -> None:
         """The broker refused a batch because of some of its records: they fail, the others are sent again."""
         messages = {
             named.batch_index: named.batch_index_error_message or error.code.name for named in answer.record_errors
@@ -265,14 +265,14 @@ class Sender:
         if batch.sequence >= 0:
             self._start_renewal()  # the sequence numbers of its records have changed
 
-    def _request_failed(self, batches: list[Batch], error: ClientError) -> None:
+    def _request_failed(self, batches: list[ProducerBatch], error: ClientError) -> None:
         for batch in batches:
             if error.retriable:
                 self._retry(batch, error)
             else:
                 self._give_up(batch, error)
 
-    def _retry(self, batch: Batch, error: ClientError) -> None:
+    def _retry(self, batch: ProducerBatch, error: ClientError) -> None:
         queue = self.accumulator.queues[batch.tp]
         if self._loop.time() - batch.created >= self.delivery_timeout_ms / 1000:
             self._give_up(batch, error)
@@ -283,7 +283,7 @@ class Sender:
         self.cluster.invalidate()
         self._later()
 
-    def _give_up(self, batch: Batch, error: BaseException) -> None:
+    def _give_up(self, batch: ProducerBatch, error: BaseException) -> None:
         queue = self.accumulator.queues[batch.tp]
         sent = batch.sequence >= 0
         if batch in queue.in_flight:
@@ -294,7 +294,7 @@ class Sender:
             self._start_renewal()  # its sequence numbers would be missing for ever
         self.poke(queue)
 
-    def _settle(self, batch: Batch, result: BatchResult) -> None:
+    def _settle(self, batch: ProducerBatch, result: BatchResult) -> None:
         queue = self.accumulator.queues[batch.tp]
         queue.in_flight.remove(batch)
         queue.recovering = False
@@ -302,7 +302,7 @@ class Sender:
         if queue.ready:
             self.poke(queue)
 
-    def _fail(self, batch: Batch, error: DeliveryFailed) -> None:
+    def _fail(self, batch: ProducerBatch, error: DeliveryFailed) -> None:
         self.failed_batches += 1
         self.first_failure = self.first_failure or error
         self.accumulator.finish(batch, error)
@@ -375,7 +375,7 @@ class Sender:
                 batch.sequence = -1
             queue.recovering = True
 
-    def _drop_queued(self, batch: Batch, error: ClientError) -> None:
+    def _drop_queued(self, batch: ProducerBatch, error: ClientError) -> None:
         queue = self.accumulator.queues[batch.tp]
         if batch in queue.closed:
             queue.closed.remove(batch)

@@ -10,14 +10,28 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
-from penstock.config.definition import MAX_VALUE_CHARS, InvalidSetting, Kind, Setting, Source, Value, text_of, unknown
+from penstock.config.definition import (
+    MAX_VALUE_CHARS,
+    InvalidSetting,
+    Setting,
+    SettingSource,
+    SettingType,
+    Value,
+    text_of,
+    unknown,
+)
 from penstock.config.kafka_settings import KAFKA_BROKER_SETTINGS
 from penstock.config.listeners import parse_listeners
 from penstock.config.topic import TOPIC_SETTINGS, config_fields, parse_topic_setting
 from penstock.config.values import FOREVER, TopicConfig
 
 V = TypeVar("V")
-KINDS = {"bool": Kind.BOOLEAN, "int": Kind.LONG, "str": Kind.STRING, "str | None": Kind.STRING}
+KINDS = {
+    "bool": SettingType.BOOLEAN,
+    "int": SettingType.LONG,
+    "str": SettingType.STRING,
+    "str | None": SettingType.STRING,
+}
 MAX_INT = (1 << 31) - 1
 MAX_PLACE_CHARS = 512
 """Of a rack or a failure domain, which every broker and client gets to know."""
@@ -33,7 +47,7 @@ def setting(
     allowed: tuple[str, ...] = (),
     dynamic: bool = False,
     max_chars: int = MAX_VALUE_CHARS,
-    kind: Kind | None = None,
+    kind: SettingType | None = None,
 ) -> V:
     """A field of `BrokerConfig` with its definition; bounds are for numbers, `allowed` for words, `kind` is Kafka's
     type where it does not follow from the field's.
@@ -72,12 +86,12 @@ class BrokerConfig:
     listeners: str | None = setting(
         None,
         "Where to listen, as NAME://host:port,...; an empty host means all addresses, port 0 a free one.",
-        kind=Kind.LIST,
+        kind=SettingType.LIST,
     )
     advertised_listeners: str | None = setting(
         None,
         "The addresses told to clients, as NAME://host:port,... by listener; where it listens, if not given.",
-        kind=Kind.LIST,
+        kind=SettingType.LIST,
     )
 
     broker_session_timeout_ms: int = setting(
@@ -109,7 +123,7 @@ class BrokerConfig:
         300,
         "Time between two looks for leaders that are not the preferred ones, in seconds.",
         minimum=1,
-        kind=Kind.LONG,
+        kind=SettingType.LONG,
     )
     leader_replication_throttled_rate: int = setting(
         FOREVER,
@@ -176,7 +190,7 @@ class BrokerConfig:
         minimum=1,
     )
     offsets_retention_check_interval_ms: int = setting(
-        600_000, "Time between two looks for offsets that are no longer kept, in ms.", minimum=1, kind=Kind.LONG
+        600_000, "Time between two looks for offsets that are no longer kept, in ms.", minimum=1, kind=SettingType.LONG
     )
     offset_metadata_max_bytes: int = setting(4096, "The longest text that may be committed with an offset, in bytes.")
     producer_id_expiration_ms: int = setting(
@@ -201,7 +215,7 @@ class BrokerConfig:
         maximum=1 << 40,
     )
     connections_max_idle_ms: int = setting(
-        600_000, "Time after which an idle connection is closed, in ms.", minimum=1, kind=Kind.LONG
+        600_000, "Time after which an idle connection is closed, in ms.", minimum=1, kind=SettingType.LONG
     )
     max_connections: int = setting(
         MAX_INT,
@@ -218,7 +232,7 @@ class BrokerConfig:
         "How long a follower may lack what its leader has before it leaves the in-sync replicas, in ms.",
         minimum=1,
         dynamic=True,
-        kind=Kind.LONG,
+        kind=SettingType.LONG,
     )
     replica_lag_max_messages: int = setting(
         -1,
@@ -253,7 +267,7 @@ class BrokerConfig:
     log_retention_check_interval_ms: int = setting(
         300_000,
         "How long what was just written is left alone by retention, however old its timestamps, in ms.",
-        kind=Kind.LONG,
+        kind=SettingType.LONG,
     )
 
     log_tail_cache_bytes: int = setting(
@@ -266,7 +280,7 @@ class BrokerConfig:
 
     topic_defaults: TopicConfig = field(default_factory=TopicConfig)
     """What a topic without settings of its own has."""
-    given: dict[Source, dict[str, str]] = field(default_factory=dict)
+    given: dict[SettingSource, dict[str, str]] = field(default_factory=dict)
     """The texts from which all this follows, by where they come from."""
     listeners_of_changes: list[Callable[[], None]] = field(default_factory=list)
 
@@ -276,7 +290,7 @@ class BrokerConfig:
         config = cls()
         for name, text in texts.items():
             parse_broker_setting(name, text)
-        config.given[Source.STATIC] = dict(texts)
+        config.given[SettingSource.STATIC] = dict(texts)
         problems = config._resolve()
         if problems:
             raise InvalidSetting(problems[0])
@@ -284,8 +298,8 @@ class BrokerConfig:
 
     def change(self, all_brokers: Mapping[str, str], this_broker: Mapping[str, str]) -> list[str]:
         """Takes in settings changed at run time; returns what was left out because it is not understood."""
-        self.given[Source.ALL_BROKERS] = dict(all_brokers)
-        self.given[Source.BROKER] = dict(this_broker)
+        self.given[SettingSource.ALL_BROKERS] = dict(all_brokers)
+        self.given[SettingSource.BROKER] = dict(this_broker)
         problems = self._resolve()
         for listener in self.listeners_of_changes:
             listener()
@@ -297,9 +311,9 @@ class BrokerConfig:
 
     def text(self, name: str) -> str | None:
         """What is given for a broker setting, the nearest source first; None where nothing is."""
-        for source in (Source.BROKER, Source.ALL_BROKERS, Source.STATIC):
+        for source in (SettingSource.BROKER, SettingSource.ALL_BROKERS, SettingSource.STATIC):
             texts = self.given.get(source, {})
-            if name in texts and (source is Source.STATIC or broker_setting(name).dynamic):
+            if name in texts and (source is SettingSource.STATIC or broker_setting(name).dynamic):
                 return texts[name]
         return None
 
@@ -368,9 +382,9 @@ def own_settings() -> list[Setting]:
         kind = each.metadata["kind"]
         if kind is None:
             kind = KINDS[str(each.type)]
-            if kind is Kind.LONG and each.metadata["maximum"] <= MAX_INT:
-                kind = Kind.INT
-        numeric = kind in (Kind.INT, Kind.LONG)
+            if kind is SettingType.LONG and each.metadata["maximum"] <= MAX_INT:
+                kind = SettingType.INT
+        numeric = kind in (SettingType.INT, SettingType.LONG)
         default = each.default
         found.append(
             Setting(
@@ -404,7 +418,7 @@ def topic_default_settings() -> list[Setting]:
             found.append(
                 Setting(
                     synonym.name,
-                    Kind.INT if synonym.factor != 1 else of.kind,
+                    SettingType.INT if synonym.factor != 1 else of.kind,
                     in_units(of.default, synonym.factor) if i == len(known.synonyms) - 1 else None,
                     of.documentation if synonym.factor == 1 else f"As {known.synonyms[0].name}, in a longer unit.",
                     low,

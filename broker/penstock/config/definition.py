@@ -17,7 +17,7 @@ MAX_SHOWN_NAME = 249
 """Characters of an unknown name that an error message repeats."""
 
 
-class Kind(IntEnum):
+class SettingType(IntEnum):
     """The type of a setting; the numbers are those that DescribeConfigs answers with (KIP-569)."""
 
     BOOLEAN = 1
@@ -31,7 +31,7 @@ class Kind(IntEnum):
     PASSWORD = 9
 
 
-class Source(IntEnum):
+class SettingSource(IntEnum):
     """Where a value comes from, in DescribeConfigs' numbers; the first that gives one wins."""
 
     TOPIC = 1
@@ -55,11 +55,11 @@ class UnknownSetting(InvalidSetting):
 
 
 LIMITS = {
-    Kind.SHORT: (-(1 << 15), (1 << 15) - 1),
-    Kind.INT: (-(1 << 31), (1 << 31) - 1),
-    Kind.LONG: (-(1 << 63), (1 << 63) - 1),
+    SettingType.SHORT: (-(1 << 15), (1 << 15) - 1),
+    SettingType.INT: (-(1 << 31), (1 << 31) - 1),
+    SettingType.LONG: (-(1 << 63), (1 << 63) - 1),
 }
-TEXTS = frozenset({Kind.STRING, Kind.CLASS, Kind.PASSWORD})
+TEXTS = frozenset({SettingType.STRING, SettingType.CLASS, SettingType.PASSWORD})
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Setting:
     """
 
     name: str
-    kind: Kind
+    kind: SettingType
     default: str | None
     documentation: str
     minimum: float | None = None
@@ -86,7 +86,7 @@ class Setting:
     @property
     def is_sensitive(self) -> bool:
         """Whether DescribeConfigs leaves the value out."""
-        return self.kind is Kind.PASSWORD
+        return self.kind is SettingType.PASSWORD
 
     def normalise(self, text: str) -> str:
         """Return the value as it is stored and shown: `5` for ` +5 `. Raises `InvalidSetting`."""
@@ -97,11 +97,11 @@ class Setting:
         text = text.strip()
         if len(text) > self.max_chars:
             raise InvalidSetting(f"the value of {self.name} has {len(text)} characters: at most {self.max_chars}")
-        if self.kind is Kind.BOOLEAN:
+        if self.kind is SettingType.BOOLEAN:
             if text.lower() not in (self.allowed or ("true", "false")):
                 raise self.invalid(text)
             return text.lower() == "true"
-        if self.kind is Kind.LIST:
+        if self.kind is SettingType.LIST:
             return self._parse_list(text)
         if self.kind in TEXTS:
             if (self.allowed and text not in self.allowed) or not self._may_be_shown(text):
@@ -123,7 +123,7 @@ class Setting:
         if "_" in text or not text.isascii():  # Python reads more as numbers than people write in settings
             raise self.invalid(text)
         try:
-            number = float(text) if self.kind is Kind.DOUBLE else int(text)
+            number = float(text) if self.kind is SettingType.DOUBLE else int(text)
         except ValueError:
             raise self.invalid(text) from None
         low, high = LIMITS.get(self.kind, (float("-inf"), float("inf")))
@@ -142,15 +142,15 @@ class Setting:
 
     def expectation(self) -> str:
         """What is allowed, in words."""
-        if self.kind is Kind.BOOLEAN:
+        if self.kind is SettingType.BOOLEAN:
             return " or ".join(self.allowed or ("true", "false"))
-        if self.kind is Kind.LIST:
+        if self.kind is SettingType.LIST:
             return f"a comma-separated list of {' and '.join(self.allowed)}" if self.allowed else "a list"
         if self.kind in TEXTS:
             if self.max_chars < MAX_VALUE_CHARS:
                 return f"printable text of at most {self.max_chars} characters"
             return " or ".join(self.allowed)
-        what = "a number" if self.kind is Kind.DOUBLE else "a whole number"
+        what = "a number" if self.kind is SettingType.DOUBLE else "a whole number"
         low, high = LIMITS.get(self.kind, (None, None))
         low = low if self.minimum is None else self.minimum  # type: ignore[assignment]
         high = high if self.maximum is None else self.maximum  # type: ignore[assignment]

@@ -5,7 +5,7 @@ Read by `control.group_settings`, which keeps them with the group.
 
 from __future__ import annotations
 
-from penstock.config.definition import Kind, Setting, unknown_config
+from penstock.config.definition import Setting, SettingType, unknown_config
 from penstock.config.kafka_settings import KAFKA_GROUP_SETTINGS
 from penstock.config.ownership import DELETION_POLICIES, DELETION_POLICY, MAX_OWNER_CHARS, OWNER, RETAIN
 
@@ -17,7 +17,7 @@ GROUP_SETTINGS: dict[str, Setting] = {
     for known in (
         Setting(
             DELETION_POLICY,
-            Kind.STRING,
+            SettingType.STRING,
             RETAIN,
             "What becomes of the group's offsets when its owner goes, for whoever manages groups; brokers make nothing"
             " of it.",
@@ -26,7 +26,7 @@ GROUP_SETTINGS: dict[str, Setting] = {
         ),
         Setting(
             OWNER,
-            Kind.STRING,
+            SettingType.STRING,
             "",
             "Whose the group is, for whoever manages groups, such as the UID of an object; brokers make nothing of it.",
             dynamic=True,
@@ -34,7 +34,7 @@ GROUP_SETTINGS: dict[str, Setting] = {
         ),
         Setting(
             RESET_ID,
-            Kind.STRING,
+            SettingType.STRING,
             "",
             "The newest reset of offsets that was done, so that none is done twice; brokers make nothing of it.",
             dynamic=True,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from penstock.config.definition import InvalidSetting, Kind, Setting, shown
+from penstock.config.definition import InvalidSetting, Setting, SettingType, shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -436,7 +436,7 @@ def parse_rows(groups: tuple[tuple[str, str], ...]) -> Iterator[tuple[str, Kafka
             default = None if not rest else "" if rest[0] == EMPTY else rest[0]
             setting = Setting(
                 name,
-                Kind[kind.rstrip("*").upper()],
+                SettingType[kind.rstrip("*").upper()],
                 default,
                 f"Known by name, without effect: {reason}.",
                 dynamic=kind.endswith("*"),

@@ -13,8 +13,8 @@ from typing import Any
 from penstock.config.definition import (
     MAX_VALUE_CHARS,
     InvalidSetting,
-    Kind,
     Setting,
+    SettingType,
     Value,
     shown,
     text_of,
@@ -40,7 +40,7 @@ REPLICAS = ".throttled.replicas"
 
 
 @dataclass(frozen=True, slots=True)
-class Synonym:
+class SettingSynonym:
     """A broker setting that gives a topic setting's default, times `factor`."""
 
     name: str
@@ -52,12 +52,12 @@ class TopicSetting:
     """A topic setting, and its broker settings in the order in which they count."""
 
     setting: Setting
-    synonyms: tuple[Synonym, ...]
+    synonyms: tuple[SettingSynonym, ...]
 
 
 def define(
     name: str,
-    kind: Kind,
+    kind: SettingType,
     default: str | int | float,
     documentation: str,
     *synonyms: str | tuple[str, int],
@@ -81,7 +81,9 @@ def define(
         max_chars=max_chars,
         reason=reason,
     )
-    return name, TopicSetting(setting, tuple(Synonym(s) if isinstance(s, str) else Synonym(*s) for s in synonyms))
+    return name, TopicSetting(
+        setting, tuple(SettingSynonym(s) if isinstance(s, str) else SettingSynonym(*s) for s in synonyms)
+    )
 
 
 HOUR_MS, MINUTE_MS = 3_600_000, 60_000
@@ -90,187 +92,187 @@ NO_TIERS = "tiered storage is not offered: all data lies in the brokers' log dir
 TOPIC_SETTINGS: dict[str, TopicSetting] = dict(
     [
         define(
-            "cleanup.policy", Kind.LIST, "delete",
+            "cleanup.policy", SettingType.LIST, "delete",
             "What becomes of old data: delete drops it by age and size, compact keeps the last record of each key.",
             "log.cleanup.policy", allowed=("delete", "compact"),
         ),
         define(
-            "compression.gzip.level", Kind.INT, -1,
+            "compression.gzip.level", SettingType.INT, -1,
             "The level for compression.type gzip: 1 to 9, or -1 for the codec's default.",
             "compression.gzip.level", minimum=-1, maximum=9, excluded=(0,),
         ),
         define(
-            "compression.lz4.level", Kind.INT, 9,
+            "compression.lz4.level", SettingType.INT, 9,
             "The level for compression.type lz4: 9, the default, compresses fastest, other levels search longer.",
             "compression.lz4.level", minimum=1, maximum=17,
         ),
         define(
-            "compression.type", Kind.STRING, "producer",
+            "compression.type", SettingType.STRING, "producer",
             "The codec in which batches are stored. With producer they stay as they came, which costs nothing; else"
             " batches that come in another codec are compressed anew before they are stored.",
             "compression.type", allowed=tuple(CODECS),
         ),
         define(
-            "compression.zstd.level", Kind.INT, 3,
+            "compression.zstd.level", SettingType.INT, 3,
             "The level for compression.type zstd.",
             "compression.zstd.level", minimum=-131_072, maximum=22,
         ),
         define(
-            "delete.retention.ms", Kind.LONG, DAY_MS,
+            "delete.retention.ms", SettingType.LONG, DAY_MS,
             "How long a compacted topic keeps the record that says that a key was deleted, in ms.",
             "log.cleaner.delete.retention.ms", minimum=0,
         ),
         define(
-            "file.delete.delay.ms", Kind.LONG, MINUTE_MS,
+            "file.delete.delay.ms", SettingType.LONG, MINUTE_MS,
             "How long the file of a deleted segment stays, in ms.",
             "log.segment.delete.delay.ms", minimum=0,
         ),
         define(
-            "flush.messages", Kind.LONG, 1,
+            "flush.messages", SettingType.LONG, 1,
             "Records after which the log is forced to disk; with 1 an acknowledgement means that the batch is on disk.",
             "log.flush.interval.messages", minimum=1,
         ),
         define(
-            "flush.ms", Kind.LONG, FOREVER,
+            "flush.ms", SettingType.LONG, FOREVER,
             "Time after which appended records are forced to disk, in ms.",
             "log.flush.interval.ms", minimum=0,
         ),
         define(
-            "follower.replication.throttled.replicas", Kind.LIST, "",
+            "follower.replication.throttled.replicas", SettingType.LIST, "",
             "Replicas that fetch no more than follower.replication.throttled.rate while they are not in sync, as"
             " PARTITION:BROKER,... or * for all (KIP-73).",
         ),
         define(
-            "index.interval.bytes", Kind.INT, 4096,
+            "index.interval.bytes", SettingType.INT, 4096,
             "Bytes of log between two entries of the offset index.",
             "log.index.interval.bytes", minimum=0,
         ),
         define(
-            "leader.replication.throttled.replicas", Kind.LIST, "",
+            "leader.replication.throttled.replicas", SettingType.LIST, "",
             "Replicas that, while they lead, send no more than leader.replication.throttled.rate to those that are not"
             " in sync, as PARTITION:BROKER,... or * for all (KIP-73).",
         ),
         define(
-            "local.retention.bytes", Kind.LONG, -2,
+            "local.retention.bytes", SettingType.LONG, -2,
             "The size of what a topic with tiered storage keeps on the broker; without effect, since there are no such"
             " topics: retention.bytes counts.",
             "log.local.retention.bytes", minimum=-2,
         ),
         define(
-            "local.retention.ms", Kind.LONG, -2,
+            "local.retention.ms", SettingType.LONG, -2,
             "The age of what a topic with tiered storage keeps on the broker; without effect, since there are no such"
             " topics: retention.ms counts.",
             "log.local.retention.ms", minimum=-2,
         ),
         define(
-            "max.compaction.lag.ms", Kind.LONG, FOREVER,
+            "max.compaction.lag.ms", SettingType.LONG, FOREVER,
             "Time after which a record is compacted at the latest, in ms.",
             "log.cleaner.max.compaction.lag.ms", minimum=1,
         ),
         define(
-            "max.message.bytes", Kind.INT, 1_048_588,
+            "max.message.bytes", SettingType.INT, 1_048_588,
             "The largest batch of records that is accepted, in bytes, as compressed.",
             "message.max.bytes", minimum=0, maximum=1 << 30,
         ),
         define(
-            "message.timestamp.after.max.ms", Kind.LONG, HOUR_MS,
+            "message.timestamp.after.max.ms", SettingType.LONG, HOUR_MS,
             "How far in the future a record's timestamp may lie, in ms.",
             "log.message.timestamp.after.max.ms", minimum=0,
         ),
         define(
-            "message.timestamp.before.max.ms", Kind.LONG, FOREVER,
+            "message.timestamp.before.max.ms", SettingType.LONG, FOREVER,
             "How far in the past a record's timestamp may lie, in ms.",
             "log.message.timestamp.before.max.ms", minimum=0,
         ),
         define(
-            "message.timestamp.type", Kind.STRING, "CreateTime",
+            "message.timestamp.type", SettingType.STRING, "CreateTime",
             "Whether a record has the producer's timestamp (CreateTime) or the broker's (LogAppendTime).",
             "log.message.timestamp.type", allowed=("CreateTime", "LogAppendTime"),
         ),
         define(
-            "min.cleanable.dirty.ratio", Kind.DOUBLE, 0.5,
+            "min.cleanable.dirty.ratio", SettingType.DOUBLE, 0.5,
             "The part of a log that must be uncompacted before it is compacted.",
             "log.cleaner.min.cleanable.ratio", minimum=0, maximum=1,
         ),
         define(
-            "min.compaction.lag.ms", Kind.LONG, 0,
+            "min.compaction.lag.ms", SettingType.LONG, 0,
             "Time for which a record is not compacted, in ms.",
             "log.cleaner.min.compaction.lag.ms", minimum=0,
         ),
         define(
-            "min.insync.replicas", Kind.INT, 1,
+            "min.insync.replicas", SettingType.INT, 1,
             "In-sync replicas that must have a batch before it is acknowledged; counts at most the replication factor.",
             "min.insync.replicas", minimum=1,
         ),
         define(
-            DELETION_POLICY, Kind.STRING, RETAIN,
+            DELETION_POLICY, SettingType.STRING, RETAIN,
             "What becomes of the topic when its owner goes, for whoever manages topics; brokers make nothing of it.",
             allowed=DELETION_POLICIES,
         ),
         define(
-            OWNER, Kind.STRING, "",
+            OWNER, SettingType.STRING, "",
             "Whose the topic is, for whoever manages topics, such as the UID of an object; brokers make nothing of it.",
             max_chars=MAX_OWNER_CHARS,
         ),
         define(
-            RECORD_VALIDATION, Kind.STRING, ENDS,
+            RECORD_VALIDATION, SettingType.STRING, ENDS,
             "How much of a produced batch is checked before it is stored, beside its header and CRC: ends decompresses"
             " it, parses the first and the last record and, of up to 16, follows the lengths of all; all parses every"
             " record; none leaves damaged batches to consumers.",
             RECORD_VALIDATION, allowed=(NO_VALIDATION, ENDS, EVERY_RECORD),
         ),
         define(
-            "preallocate", Kind.BOOLEAN, "false",
+            "preallocate", SettingType.BOOLEAN, "false",
             "Files of segments grow as they are written; nothing else is offered.",
             "log.preallocate", allowed=("false",),
         ),
         define(
-            "remote.log.copy.disable", Kind.BOOLEAN, "false",
+            "remote.log.copy.disable", SettingType.BOOLEAN, "false",
             "Whether a topic with tiered storage copies nothing more to it; without effect, since there are no such"
             " topics.",
         ),
         define(
-            "remote.log.delete.on.disable", Kind.BOOLEAN, "false",
+            "remote.log.delete.on.disable", SettingType.BOOLEAN, "false",
             "Whether the tiered data of a topic goes when tiered storage is switched off; without effect, since there"
             " is no such data.",
         ),
         define(
-            "remote.storage.enable", Kind.BOOLEAN, "false",
+            "remote.storage.enable", SettingType.BOOLEAN, "false",
             "Whether the topic has tiered storage, which is not offered.", allowed=("false",), reason=NO_TIERS,
         ),
         define(
-            "retention.bytes", Kind.LONG, -1,
+            "retention.bytes", SettingType.LONG, -1,
             "The size to which a partition's log may grow before old segments are deleted, in bytes; -1 for no bound.",
             "log.retention.bytes", minimum=-1,
         ),
         define(
-            "retention.ms", Kind.LONG, 14 * DAY_MS,
+            "retention.ms", SettingType.LONG, 14 * DAY_MS,
             "The age at which segments are deleted, in ms; -1 for never.",
             "log.retention.ms", ("log.retention.minutes", MINUTE_MS), ("log.retention.hours", HOUR_MS), minimum=-1,
         ),
         define(
-            "segment.bytes", Kind.INT, 1 << 30,
+            "segment.bytes", SettingType.INT, 1 << 30,
             "The size at which a new segment is begun, in bytes.",
             "log.segment.bytes", minimum=MIN_SEGMENT_BYTES,
         ),
         define(
-            "segment.index.bytes", Kind.INT, 10 << 20,
+            "segment.index.bytes", SettingType.INT, 10 << 20,
             "The largest index of a segment; without effect: indexes grow with their segment, which segment.bytes and"
             " segment.ms bound.",
             "log.index.size.max.bytes", minimum=4,
         ),
         define(
-            "segment.jitter.ms", Kind.LONG, 0,
+            "segment.jitter.ms", SettingType.LONG, 0,
             "The most by which segment.ms is shortened at random, in ms, so that not all logs roll at once.",
             "log.roll.jitter.ms", ("log.roll.jitter.hours", HOUR_MS), minimum=0,
         ),
         define(
-            "segment.ms", Kind.LONG, 7 * DAY_MS,
+            "segment.ms", SettingType.LONG, 7 * DAY_MS,
             "The age at which a new segment is begun, in ms.",
             "log.roll.ms", ("log.roll.hours", HOUR_MS), minimum=1,
         ),
         define(
-            "unclean.leader.election.enable", Kind.BOOLEAN, "false",
+            "unclean.leader.election.enable", SettingType.BOOLEAN, "false",
             "Whether a replica that may lack acknowledged records can become leader when there is no other.",
             "unclean.leader.election.enable",
         ),

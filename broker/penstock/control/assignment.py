@@ -8,7 +8,7 @@ from uuid import UUID
 from penstock.control.results import AdminError
 from penstock.state import keys
 from penstock.state.records import MAX_REPLICAS, PartitionRecord, encode
-from penstock.state.store import Operation, Put
+from penstock.state.store import Operation, PutOp
 from penstock.wire.errors import ErrorCode
 
 
@@ -68,5 +68,5 @@ def partition_puts(
                 isr_epochs=[epochs[b] for b in isr] if epochs is not None and isr[0] in epochs else [],
             )
             value = values[tuple(replicas)] = encode(record)
-        puts.append(Put(keys.partition(topic_id, index), value))
+        puts.append(PutOp(keys.partition(topic_id, index), value))
     return puts

@@ -11,11 +11,11 @@ from contextlib import suppress
 
 from penstock.control.members import GONE, PASTS, GoneRecord
 from penstock.state.records import BadRecord, decode
-from penstock.state.store import Entry
+from penstock.state.store import StoreEntry
 
 
 def away_brokers(
-    entries: Iterable[Entry], registered: Collection[int], now_ms: int, replace_after_ms: int
+    entries: Iterable[StoreEntry], registered: Collection[int], now_ms: int, replace_after_ms: int
 ) -> frozenset[int]:
     """The brokers that were registered before and are not, for less than `replace_after_ms` (-1: for any time).
 

@@ -20,15 +20,15 @@ from penstock.control.results import (
     AdminError,
     ConfigChange,
     ConfigOperation,
-    Outcome,
-    Resource,
+    ConfigOutcome,
+    ConfigResource,
     store_error,
     unknown_topic,
 )
 from penstock.runtime.clock import Clock
 from penstock.state import keys
 from penstock.state.records import BadRecord, BrokerConfigRecord, TopicRecord, decode, encode
-from penstock.state.store import Entry, Store, StoreError
+from penstock.state.store import Store, StoreEntry, StoreError
 from penstock.state.view import ClusterView
 from penstock.state.watcher import Watcher
 from penstock.wire.errors import ErrorCode
@@ -37,7 +37,7 @@ Change = Callable[[dict[str, str]], dict[str, str]]
 """From what is set to what is to be set."""
 
 
-class ConfigAdmin:
+class ConfigService:
     """Settings of topics, of brokers, one or all, and of groups."""
 
     def __init__(self, store: Store, view: ClusterView, watcher: Watcher, config: BrokerConfig, clock: Clock) -> None:
@@ -46,7 +46,7 @@ class ConfigAdmin:
 
     async def replace(
         self, kind: int, name: str, settings: Sequence[tuple[str, str | None]], validate_only: bool = False
-    ) -> Outcome:
+    ) -> ConfigOutcome:
         """Makes `settings` all that is set for a resource (AlterConfigs).
 
         Of a topic, settings that Kafka does not have stay as they are unless `settings` names them: tools that write
@@ -57,39 +57,41 @@ class ConfigAdmin:
 
     async def change(
         self, kind: int, name: str, changes: Sequence[ConfigChange], validate_only: bool = False
-    ) -> Outcome:
+    ) -> ConfigOutcome:
         """Changes single settings of a resource and leaves the others (IncrementalAlterConfigs)."""
         return await self._alter(kind, name, changes, validate_only, from_nothing=False)
 
     async def _alter(
         self, kind: int, name: str, changes: Sequence[ConfigChange], validate_only: bool, from_nothing: bool
-    ) -> Outcome:
+    ) -> ConfigOutcome:
         try:
             check_changes(changes)
-            if kind == Resource.TOPIC:
+            if kind == ConfigResource.TOPIC:
                 await self._alter_topic(name, changes, validate_only, from_nothing)
-            elif kind == Resource.BROKER:
+            elif kind == ConfigResource.BROKER:
                 await self._alter_broker(name, changes, validate_only, from_nothing)
-            elif kind == Resource.GROUP:
+            elif kind == ConfigResource.GROUP:
                 await self.groups.alter(name, changes, validate_only, from_nothing)
-            elif kind == Resource.CLIENT_METRICS:
+            elif kind == ConfigResource.CLIENT_METRICS:
                 check_client_metrics(name, changes)
-            elif kind == Resource.BROKER_LOGGER and not from_nothing:
+            elif kind == ConfigResource.BROKER_LOGGER and not from_nothing:
                 self.check_broker_is_this(name)
                 alter_loggers(changes, validate_only)
             else:
                 raise AdminError(ErrorCode.INVALID_REQUEST, f"Resources of type {kind} have no settings here.")
         except AdminError as e:
-            return Outcome(e.error, e.message)
+            return ConfigOutcome(e.error, e.message)
         except UnknownSetting as e:
-            return Outcome(ErrorCode.INVALID_CONFIG, str(e))
+            return ConfigOutcome(ErrorCode.INVALID_CONFIG, str(e))
         except InvalidSetting as e:  # Kafka answers so for brokers
-            return Outcome(ErrorCode.INVALID_REQUEST if kind == Resource.BROKER else ErrorCode.INVALID_CONFIG, str(e))
+            return ConfigOutcome(
+                ErrorCode.INVALID_REQUEST if kind == ConfigResource.BROKER else ErrorCode.INVALID_CONFIG, str(e)
+            )
         except BadRecord as e:
-            return Outcome(ErrorCode.INVALID_CONFIG, str(e))
+            return ConfigOutcome(ErrorCode.INVALID_CONFIG, str(e))
         except StoreError as e:
-            return Outcome(store_error(e), str(e))
-        return Outcome()
+            return ConfigOutcome(store_error(e), str(e))
+        return ConfigOutcome()
 
     async def _alter_topic(
         self, name: str, changes: Sequence[ConfigChange], validate_only: bool, from_nothing: bool
@@ -103,7 +105,7 @@ class ConfigAdmin:
             resolve({key: text for key, text in new.items() if key in TOPIC_SETTINGS}, self.config.topic_defaults)
             return new
 
-        def rewrite(entry: Entry | None) -> bytes:
+        def rewrite(entry: StoreEntry | None) -> bytes:
             record = decode(TopicRecord, entry.key, entry.value) if entry is not None else None
             if record is None or record.deleting:
                 raise unknown_topic(name)
@@ -134,7 +136,7 @@ class ConfigAdmin:
                 f"Cannot update these configs dynamically: [{', '.join(fixed)}]; give them at the broker's start",
             )
 
-        def rewrite(entry: Entry | None) -> bytes:
+        def rewrite(entry: StoreEntry | None) -> bytes:
             present = decode(BrokerConfigRecord, entry.key, entry.value).settings if entry is not None else {}
             new = apply(changes, {} if from_nothing else present, broker_setting, self._broker_default)
             for setting in {change.name for change in changes} & new.keys():
@@ -175,7 +177,7 @@ class ConfigAdmin:
                 f"This is broker {self.config.node_id}, and broker {name[:100]!r} was asked for; ask that broker.",
             )
 
-    async def _rewrite(self, key: str, rewrite: Callable[[Entry | None], bytes], validate_only: bool) -> None:
+    async def _rewrite(self, key: str, rewrite: Callable[[StoreEntry | None], bytes], validate_only: bool) -> None:
         revision = await rewrite_value(self.store, key, rewrite, validate_only)
         if revision:
             await self.watcher.applied(revision, SEEN_S)

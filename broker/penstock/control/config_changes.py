@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from penstock.config.definition import Kind, Setting
+from penstock.config.definition import Setting, SettingType
 from penstock.control.results import AdminError, ConfigChange, ConfigOperation
-from penstock.state.store import Compare, Delete, Entry, Put, Store
+from penstock.state.store import Compare, DeleteOp, PutOp, Store, StoreEntry
 from penstock.wire.errors import ErrorCode
 
 ATTEMPTS = 10
@@ -16,7 +16,7 @@ MAX_CHANGES = 1000
 
 
 async def rewrite_value(
-    store: Store, key: str, rewrite: Callable[[Entry | None], bytes | None], validate_only: bool
+    store: Store, key: str, rewrite: Callable[[StoreEntry | None], bytes | None], validate_only: bool
 ) -> int:
     """Replaces a value by what `rewrite` makes of it, None where it is to be nothing, again where somebody else was
     faster. Returns the revision of the change, 0 where there was nothing to change. Raises `AdminError`, `StoreError`.
@@ -27,7 +27,7 @@ async def rewrite_value(
         if validate_only or value == (None if entry is None else entry.value):
             return 0
         condition = Compare.absent(key) if entry is None else Compare.unchanged(entry)
-        result = await store.txn([condition], [Delete(key) if value is None else Put(key, value)])
+        result = await store.txn([condition], [DeleteOp(key) if value is None else PutOp(key, value)])
         if result.succeeded:
             return result.revision
     raise AdminError(ErrorCode.REQUEST_TIMED_OUT, "The settings are being changed by others: try again.")
@@ -66,7 +66,7 @@ def apply(
         assert change.value is not None, "checked before"
         value = change.value.strip()
         if change.operation != ConfigOperation.SET:
-            if setting.kind is not Kind.LIST:
+            if setting.kind is not SettingType.LIST:
                 raise AdminError(
                     ErrorCode.INVALID_CONFIG, f"Cannot append to or subtract from {change.name}: it is not a list."
                 )

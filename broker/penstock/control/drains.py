@@ -15,7 +15,7 @@ from penstock.control.members import ABOUT_BROKERS
 from penstock.runtime.clock import Clock
 from penstock.state import keys
 from penstock.state.records import BadRecord, BrokerConfigRecord, decode
-from penstock.state.store import Compare, Entry, Store
+from penstock.state.store import Compare, Store, StoreEntry
 from penstock.state.view import ClusterView
 
 SETTING = "broker.draining"
@@ -29,7 +29,7 @@ class Drains:
     """The brokers that drain, and the settings from which that follows. Without a cluster there are none of either."""
 
     brokers: frozenset[int] = frozenset()
-    entries: Mapping[str, Entry] = field(default_factory=dict)
+    entries: Mapping[str, StoreEntry] = field(default_factory=dict)
     is_known: bool = False
     away: frozenset[int] = frozenset()
     """Brokers that are away for less than `broker.replace.after.ms` and do not drain."""
@@ -52,7 +52,7 @@ async def read_drains(store: Store, view: ClusterView, clock: Clock, config: Bro
     return drains_of([entry for entry in entries if entry.key.startswith(keys.BROKER_CONFIGS)], away)
 
 
-def drains_of(entries: Sequence[Entry], away: frozenset[int] = frozenset()) -> Drains:
+def drains_of(entries: Sequence[StoreEntry], away: frozenset[int] = frozenset()) -> Drains:
     """From all entries of `keys.BROKER_CONFIGS`. A drain is asked for broker by broker: set for all it means nobody."""
     by_key = {entry.key: entry for entry in entries}
     draining = set()
@@ -63,7 +63,7 @@ def drains_of(entries: Sequence[Entry], away: frozenset[int] = frozenset()) -> D
     return Drains(frozenset(draining), by_key, is_known=True, away=away - draining)
 
 
-def is_set(entry: Entry) -> bool:
+def is_set(entry: StoreEntry) -> bool:
     try:
         settings = decode(BrokerConfigRecord, entry.key, entry.value).settings
     except BadRecord:

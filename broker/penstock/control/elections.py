@@ -10,15 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from penstock.state import keys
-from penstock.state.records import Record, decode
-from penstock.state.store import Entry, Store
+from penstock.state.records import StoredRecord, decode
+from penstock.state.store import Store, StoreEntry
 
 KEPT_ELECTIONS = 1000
 """A broker that was away for longer than that many elections freezes as if the store had been restored."""
 RANDOM_DIGITS = 16
 
 
-class ElectionRecord(Record, frozen=True, kw_only=True):
+class ElectionRecord(StoredRecord, frozen=True, kw_only=True):
     """One election, for ever: its epoch is in the key. With `is_recovery` nobody was elected: a store that had been
     restored was declared to be the truth, and all that was seen in earlier epochs, here or not, counts as known."""
 
@@ -35,7 +35,7 @@ class ElectionPair:
     random_id: str
 
 
-def read_election(entry: Entry) -> tuple[ElectionPair, ElectionRecord]:
+def read_election(entry: StoreEntry) -> tuple[ElectionPair, ElectionRecord]:
     """Raises `BadRecord`, ValueError."""
     record = decode(ElectionRecord, entry.key, entry.value)
     return ElectionPair(keys.election_epoch(entry.key), record.random_id), record
@@ -47,7 +47,7 @@ async def newest_election(store: Store) -> ElectionPair | None:
     return read_election(entries[-1])[0] if entries else None
 
 
-def newest_recovery(entries: Sequence[Entry]) -> tuple[ElectionPair, Entry] | None:
+def newest_recovery(entries: Sequence[StoreEntry]) -> tuple[ElectionPair, StoreEntry] | None:
     """The last election of a history that is a recovery. Raises `BadRecord`, ValueError."""
     for entry in reversed(entries):
         pair, record = read_election(entry)
@@ -66,7 +66,7 @@ async def check_election(store: Store, persisted: ElectionPair | None) -> str | 
     return missing(persisted, await store.get(keys.election(persisted.epoch)))
 
 
-def missing(persisted: ElectionPair, entry: Entry | None) -> str | None:
+def missing(persisted: ElectionPair, entry: StoreEntry | None) -> str | None:
     """As `check_election`, with the entry of that epoch."""
     cure = (
         "the store was restored from a backup, or this broker was away for very long. Nothing is truncated or deleted"

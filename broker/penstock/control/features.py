@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from penstock.control.results import AdminError
 from penstock.state import keys
 from penstock.state.records import BrokerRecord, ClusterRecord, decode, encode
-from penstock.state.store import Compare, Entry, Put, Store, StoreError
+from penstock.state.store import Compare, PutOp, Store, StoreEntry, StoreError
 from penstock.state.view import ClusterView
 from penstock.state.watcher import Watcher
 from penstock.wire.errors import ErrorCode
@@ -59,14 +59,14 @@ class Features:
                 Compare.unchanged(entry),
                 Compare.absent(keys.ENROLLED) if enrolled is None else Compare.unchanged(enrolled),
             ],
-            [Put(keys.CLUSTER, encode(replace(cluster, feature_level=level)))],
+            [PutOp(keys.CLUSTER, encode(replace(cluster, feature_level=level)))],
         )
         if result.succeeded:
             await self.watcher.applied(result.revision)
         return result.succeeded
 
 
-def check_level(level: int, present: int, brokers: list[Entry]) -> None:
+def check_level(level: int, present: int, brokers: list[StoreEntry]) -> None:
     """Raises AdminError where the level cannot be raised to `level`."""
     if level < present:
         raise AdminError(

@@ -12,13 +12,13 @@ from collections.abc import Iterable, Sequence
 
 from penstock.config.group import group_setting, normalise_group_setting
 from penstock.control.config_changes import apply, rewrite_value
-from penstock.control.config_describe import Described, describe_group
+from penstock.control.config_describe import ConfigDescription, describe_group
 from penstock.control.results import AdminError, ConfigChange, store_error
 from penstock.runtime.clock import Clock
 from penstock.runtime.logging import get_logger
 from penstock.state import keys
 from penstock.state.records import BadRecord, GroupSettingsRecord, decode, encode
-from penstock.state.store import Entry, Store, StoreError
+from penstock.state.store import Store, StoreEntry, StoreError
 from penstock.wire.errors import ErrorCode
 
 log = get_logger("penstock.control")
@@ -37,10 +37,10 @@ class GroupSettings:
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store, self._clock = store, clock
 
-    async def describe(self, group_ids: Iterable[str]) -> dict[str, list[Described] | AdminError]:
+    async def describe(self, group_ids: Iterable[str]) -> dict[str, list[ConfigDescription] | AdminError]:
         """All settings of each group, defaults included; or why they cannot be told."""
         wanted = list(dict.fromkeys(group_ids))
-        answers: dict[str, list[Described] | AdminError] = {}
+        answers: dict[str, list[ConfigDescription] | AdminError] = {}
         of_shard: dict[int, list[str]] = {}
         for group_id in wanted:
             refusal = check_group_id(group_id)
@@ -86,7 +86,7 @@ class GroupSettings:
         Raises `AdminError`, `InvalidSetting`, `BadRecord`, `StoreError`.
         """
 
-        def rewrite(entry: Entry | None) -> bytes | None:
+        def rewrite(entry: StoreEntry | None) -> bytes | None:
             present: dict[str, str] = {}
             if entry is not None and not from_nothing:  # what cannot be read can be replaced
                 present = decode(GroupSettingsRecord, entry.key, entry.value).settings
@@ -117,7 +117,7 @@ def default_of(name: str) -> str:
     return group_setting(name).default or ""
 
 
-def settings_by_group(entries: Iterable[Entry]) -> dict[str, dict[str, str]]:
+def settings_by_group(entries: Iterable[StoreEntry]) -> dict[str, dict[str, str]]:
     found = {}
     for entry in entries:
         try:

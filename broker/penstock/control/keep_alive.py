@@ -24,7 +24,7 @@ MARGIN = 10
 """The part of a lease, one in so many, by which the broker stops before the store can end it: clocks drift."""
 
 
-class KeepAlive:
+class LeaseKeepAlive:
     """`run` renews until the lease is lost or `end` is called. `deadline_ms` is on the boot clock."""
 
     def __init__(

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.config.definition import Kind, Setting, Source
-from penstock.control.config_describe import Described
+from penstock.config.definition import Setting, SettingSource, SettingType
+from penstock.control.config_describe import ConfigDescription
 from penstock.control.results import AdminError, ConfigChange, ConfigOperation
 from penstock.runtime import logging
 from penstock.wire.errors import ErrorCode
@@ -24,12 +24,12 @@ LEVELS = {
 }
 """Kafka's names of the levels, and the broker's own."""
 NAMES = {own: name for name, own in LEVELS.items()}
-LOGGER = Setting(ROOT, Kind.STRING, "INFO", "The level from which on the broker logs.", dynamic=True)
+LOGGER = Setting(ROOT, SettingType.STRING, "INFO", "The level from which on the broker logs.", dynamic=True)
 
 
-def describe_loggers() -> list[Described]:
+def describe_loggers() -> list[ConfigDescription]:
     """The level of the one logger there is."""
-    return [Described(LOGGER, NAMES[logging.current_level()], Source.BROKER_LOGGER, [])]
+    return [ConfigDescription(LOGGER, NAMES[logging.current_level()], SettingSource.BROKER_LOGGER, [])]
 
 
 def alter_loggers(changes: Sequence[ConfigChange], validate_only: bool) -> None:

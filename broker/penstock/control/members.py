@@ -15,8 +15,8 @@ from uuid import UUID
 import msgspec
 
 from penstock.state import keys
-from penstock.state.records import Int64, Record, decode
-from penstock.state.store import Entry
+from penstock.state.records import Int64, StoredRecord, decode
+from penstock.state.store import StoreEntry
 
 ABOUT_BROKERS = keys.METADATA + "broker"
 """The prefix of all that tells of brokers: registrations, settings, pasts, who is leaving, who is gone."""
@@ -39,7 +39,7 @@ class Incarnation(msgspec.Struct, frozen=True):
     was_unclean: bool = True
 
 
-class PastRecord(Record, frozen=True, kw_only=True):
+class PastRecord(StoredRecord, frozen=True, kw_only=True):
     """The present incarnation, whose epoch is the revision of this key, and those before it, the oldest first.
 
     `damaged` are partitions of which recovery cut more than one torn batch, and the epoch of the incarnation that did
@@ -54,14 +54,14 @@ class PastRecord(Record, frozen=True, kw_only=True):
     damaged_before: Int64 = 0
 
 
-class LeavingRecord(Record, frozen=True, kw_only=True):
+class LeavingRecord(StoredRecord, frozen=True, kw_only=True):
     """A broker that is about to stop. The controller sets `is_done` when it leads nothing that another could lead."""
 
     epoch: Int64
     is_done: bool = False
 
 
-class GoneRecord(Record, frozen=True, kw_only=True):
+class GoneRecord(StoredRecord, frozen=True, kw_only=True):
     """Since when a broker that holds replicas has been away, in wall-clock ms."""
 
     since_ms: Int64
@@ -140,7 +140,7 @@ class Past:
         return following is None or not following.was_unclean
 
 
-def read_past(entry: Entry) -> Past:
+def read_past(entry: StoreEntry) -> Past:
     """Raises `BadRecord`."""
     record = decode(PastRecord, entry.key, entry.value)
     epoch = entry.mod_revision

@@ -15,9 +15,9 @@ from uuid import UUID, uuid4
 import msgspec
 
 from penstock.config.addresses import join_host_port
-from penstock.control.keep_alive import KeepAlive
+from penstock.control.keep_alive import LeaseKeepAlive
 from penstock.control.members import LeavingRecord, leaving_key, next_past, past_key, read_past
-from penstock.control.showing import Shown
+from penstock.control.showing import ReportedBroker
 from penstock.runtime.clock import Clock
 from penstock.runtime.logging import get_logger
 from penstock.state import keys
@@ -34,17 +34,17 @@ from penstock.state.records import (
 from penstock.state.store import (
     MAX_TXN_OPERATIONS,
     Compare,
-    Delete,
-    Entry,
+    CompareTarget,
+    DeleteOp,
     LeaseExpired,
     Operation,
-    Put,
+    PutOp,
     Store,
+    StoreEntry,
     StoreError,
     StoreUnavailable,
-    Target,
 )
-from penstock.state.view import BrokerView, Endpoint
+from penstock.state.view import BrokerEndpoint, BrokerView
 
 SCHEMA_VERSION = 1
 FEATURE_LEVEL = 1
@@ -67,7 +67,7 @@ async def ensure_cluster(store: Store, new_id: Callable[[], UUID] = uuid4) -> Cl
             cluster_id = urlsafe_b64encode(new_id().bytes).decode().rstrip("=")
         record = ClusterRecord(cluster_id=cluster_id, schema_version=SCHEMA_VERSION, feature_level=FEATURE_LEVEL)
         no_cluster = [Compare.absent(keys.CLUSTER), Compare.absent(keys.ADOPTION)]
-        await store.txn(no_cluster, [Put(keys.CLUSTER, encode(record))])
+        await store.txn(no_cluster, [PutOp(keys.CLUSTER, encode(record))])
         entry = await store.get(keys.CLUSTER)
         if entry is None:
             raise StoreError(
@@ -86,7 +86,7 @@ async def ensure_cluster(store: Store, new_id: Callable[[], UUID] = uuid4) -> Cl
 async def register_embedded(
     store: Store,
     broker_id: int,
-    endpoints: Iterable[Endpoint],
+    endpoints: Iterable[BrokerEndpoint],
     rack: str | None,
     incarnation: UUID,
     now_ms: int,
@@ -112,8 +112,8 @@ async def register_embedded(
     result = await store.txn(
         [],
         [
-            Put(keys.broker(broker_id), encode(record)),
-            Put(keys.CONTROLLER, encode(ControllerRecord(broker_id=broker_id, epoch=epoch + 1))),
+            PutOp(keys.broker(broker_id), encode(record)),
+            PutOp(keys.CONTROLLER, encode(ControllerRecord(broker_id=broker_id, epoch=epoch + 1))),
         ],
     )
     return result.revision
@@ -130,7 +130,7 @@ async def begin_leader_epochs(store: Store) -> int:
     per_txn = MAX_TXN_OPERATIONS
     for start in range(0, len(listing.entries), per_txn):
         entries = listing.entries[start : start + per_txn]
-        puts: list[Operation] = [Put(e.key, value) for e in entries if (value := with_next_epoch(e)) is not None]
+        puts: list[Operation] = [PutOp(e.key, value) for e in entries if (value := with_next_epoch(e)) is not None]
         result = await store.txn([Compare.unchanged(entry) for entry in entries], puts)
         if not result.succeeded:
             raise StoreError("partitions were changed by somebody else while their leader epochs were")
@@ -138,7 +138,7 @@ async def begin_leader_epochs(store: Store) -> int:
     return revision
 
 
-def with_next_epoch(entry: Entry) -> bytes | None:
+def with_next_epoch(entry: StoreEntry) -> bytes | None:
     try:
         record = decode(PartitionRecord, entry.key, entry.value)
     except BadRecord:
@@ -165,7 +165,7 @@ class Registration:
         self.lost = asyncio.Event()
         self.lost_reason = ""
         self._granted_ms = 0
-        self._keep_alive: KeepAlive | None = None
+        self._keep_alive: LeaseKeepAlive | None = None
 
     async def register(self, patience_s: float | None = None) -> int:
         """Returns the epoch. Raises `DuplicateBroker` where another broker has the id for longer than `patience_s`.
@@ -195,7 +195,7 @@ class Registration:
             except LeaseExpired:
                 log.warning("the lease ended before the broker was registered: once more")
 
-    def _is_mine(self, entry: Entry) -> bool:
+    def _is_mine(self, entry: StoreEntry) -> bool:
         """Whether an earlier attempt, whose answer was lost, has succeeded; it must have the lease that is renewed."""
         if entry.lease != self.lease:
             return False
@@ -214,9 +214,9 @@ class Registration:
             result = await self.store.txn(
                 [Compare.absent(self.key), unchanged, Compare.unchanged(cluster)],
                 [
-                    Put(self.key, encode(record), self.lease),
-                    Put(key, encode(following)),
-                    Put(keys.ENROLLED, str(record.broker_id).encode()),
+                    PutOp(self.key, encode(record), self.lease),
+                    PutOp(key, encode(following)),
+                    PutOp(keys.ENROLLED, str(record.broker_id).encode()),
                 ],
             )
         except StoreUnavailable as e:
@@ -227,7 +227,7 @@ class Registration:
             self.epoch = result.revision
         return result.succeeded
 
-    async def _check_level(self) -> Entry:
+    async def _check_level(self) -> StoreEntry:
         """The cluster's record, whose features this broker must know. Raises `StoreError`."""
         entry = await self.store.get(keys.CLUSTER)
         if entry is None:
@@ -240,7 +240,7 @@ class Registration:
             )
         return entry
 
-    async def _replace(self, entry: Entry) -> bool:
+    async def _replace(self, entry: StoreEntry) -> bool:
         """Ends the registration of an earlier start with the same directory; False where it is another's."""
         try:
             theirs = decode(BrokerRecord, entry.key, entry.value).directory_id
@@ -249,10 +249,10 @@ class Registration:
         if theirs is None or theirs != self.record.directory_id:
             return False
         log.info("an earlier registration of this broker is replaced", epoch=entry.create_revision)
-        await self.store.txn([created(self.key, entry.create_revision)], [Delete(self.key)])
+        await self.store.txn([created(self.key, entry.create_revision)], [DeleteOp(self.key)])
         return True
 
-    def _duplicate(self, entry: Entry) -> DuplicateBroker:
+    def _duplicate(self, entry: StoreEntry) -> DuplicateBroker:
         broker_id = self.record.broker_id
         where = ""
         with suppress(BadRecord):
@@ -263,7 +263,7 @@ class Registration:
             " (node.id), or stop the other one first"
         )
 
-    def keep_alive(self, store: Store | None = None, pulse: Callable[[], int] | None = None) -> KeepAlive:
+    def keep_alive(self, store: Store | None = None, pulse: Callable[[], int] | None = None) -> LeaseKeepAlive:
         """What renews the lease. Its `run` may be run in another thread's loop, then with a `store` made there."""
         assert self.epoch >= 0, "it is kept alive after it was registered"
         assert self._keep_alive is None, "it is kept alive once"
@@ -273,7 +273,7 @@ class Registration:
             with suppress(RuntimeError):  # the broker's loop has ended before
                 loop.call_soon_threadsafe(self._lose, reason)
 
-        self._keep_alive = KeepAlive(
+        self._keep_alive = LeaseKeepAlive(
             store or self.store,
             self.clock,
             self.lease,
@@ -306,12 +306,12 @@ class Registration:
             self.lost.set()
             log.error("this broker is no longer a member of the cluster", reason=reason)
 
-    async def show(self, shown: Shown) -> None:
+    async def show(self, shown: ReportedBroker) -> None:
         """Shows in the registration what is set for this broker; the epoch stays. Raises `StoreError`."""
         record = shown.put_into(self.record)
         if record == self.record:
             return
-        result = await self.store.txn([created(self.key, self.epoch)], [Put(self.key, encode(record), self.lease)])
+        result = await self.store.txn([created(self.key, self.epoch)], [PutOp(self.key, encode(record), self.lease)])
         if result.succeeded:
             self.record = record
 
@@ -321,7 +321,7 @@ class Registration:
         Raises `StoreError`.
         """
         key = leaving_key(self.record.broker_id)
-        put = Put(key, encode(LeavingRecord(epoch=self.epoch)), self.lease)
+        put = PutOp(key, encode(LeavingRecord(epoch=self.epoch)), self.lease)
         if not (await self.store.txn([created(self.key, self.epoch)], [put])).succeeded:
             return False
         loop = asyncio.get_running_loop()
@@ -344,4 +344,4 @@ class Registration:
 
 def created(key: str, revision: int) -> Compare:
     """Whether a key is still the one that was created at a revision."""
-    return Compare(key, Target.CREATE_REVISION, revision)
+    return Compare(key, CompareTarget.CREATE_REVISION, revision)

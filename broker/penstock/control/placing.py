@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
 from penstock.control.results import AdminError
-from penstock.placement.model import Broker, PartitionKey
+from penstock.placement.model import PartitionKey, PlacementBroker
 from penstock.placement.place import place
 from penstock.state.view import BrokerView, ClusterView, TopicChange, TopicView
 from penstock.wire.errors import ErrorCode
@@ -82,7 +82,9 @@ class Placing:
         self.count(of_topic, 1)
         name = "" if topic is None else topic.name
         existing.update({PartitionKey(name, index): tuple(replicas) for index, replicas in enumerate(of_topic)})
-        brokers = [Broker(b.broker_id, tuple(part for part in b.failure_domain.split("/") if part)) for b in usable]
+        brokers = [
+            PlacementBroker(b.broker_id, tuple(part for part in b.failure_domain.split("/") if part)) for b in usable
+        ]
         return place(brokers, existing, count, factor, topic=name or None)
 
 

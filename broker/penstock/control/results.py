@@ -22,7 +22,7 @@ class AdminError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class NewTopic:
+class TopicRequest:
     """A topic to be created; -1 partitions or replicas leave the number to the broker, `assignment` is by partition."""
 
     name: str
@@ -46,14 +46,14 @@ class TopicOutcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ConfigOutcome:
     """Whether something succeeded."""
 
     error: ErrorCode = ErrorCode.NONE
     message: str | None = None
 
 
-class Resource(IntEnum):
+class ConfigResource(IntEnum):
     """What settings can belong to, in the protocol's numbers."""
 
     TOPIC = 2

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from penstock.state import keys
 from penstock.state.records import ShardRecord, encode
-from penstock.state.store import Compare, Put, Target
+from penstock.state.store import Compare, CompareTarget, PutOp
 from penstock.state.view import ShardView
 
 
@@ -27,10 +27,10 @@ class ShardChange:
     record: ShardRecord
 
     def condition(self) -> Compare:
-        return Compare(keys.shard(self.number), Target.MOD_REVISION, self.revision)
+        return Compare(keys.shard(self.number), CompareTarget.MOD_REVISION, self.revision)
 
-    def put(self) -> Put:
-        return Put(keys.shard(self.number), encode(self.record))
+    def put(self) -> PutOp:
+        return PutOp(keys.shard(self.number), encode(self.record))
 
 
 def assign(

@@ -16,14 +16,14 @@ from penstock.config.broker import BrokerConfig
 from penstock.runtime.logging import get_logger
 from penstock.state import keys
 from penstock.state.records import BrokerRecord, decode, encode
-from penstock.state.store import Compare, Put, Store, StoreError
+from penstock.state.store import Compare, PutOp, Store, StoreError
 
 RETRY_S = 1.0
 
 log = get_logger("penstock.control")
 
 
-class Shown(NamedTuple):
+class ReportedBroker(NamedTuple):
     """The settings that others see; where no failure domain is set, the rack is one."""
 
     rack: str | None
@@ -31,7 +31,7 @@ class Shown(NamedTuple):
     draining: bool
 
     @classmethod
-    def of(cls, config: BrokerConfig) -> Shown:
+    def of(cls, config: BrokerConfig) -> ReportedBroker:
         rack = config.broker_rack or None
         return cls(rack, config.broker_failure_domain or rack or "", config.broker_draining)
 
@@ -41,7 +41,7 @@ class Shown(NamedTuple):
         )
 
 
-class Showing:
+class BrokerReports:
     """Keeps a registration up with the settings: one write at a time, the newest last, again while the store is away.
 
     `show` writes, and raises StoreError. `is_over` tells that there is no registration any more.
@@ -50,14 +50,14 @@ class Showing:
     def __init__(
         self,
         config: BrokerConfig,
-        show: Callable[[Shown], Awaitable[None]],
+        show: Callable[[ReportedBroker], Awaitable[None]],
         is_over: Callable[[], bool] = lambda: False,
     ) -> None:
         self._config, self._show, self._is_over = config, show, is_over
-        self._shown: Shown | None = None
+        self._shown: ReportedBroker | None = None
         self._task: asyncio.Task[None] | None = None
 
-    def start(self, shown: Shown) -> None:
+    def start(self, shown: ReportedBroker) -> None:
         """From now on; `shown` is what the broker was registered with."""
         self._shown = shown
         self._config.subscribe(self._look)
@@ -69,12 +69,12 @@ class Showing:
             await asyncio.gather(self._task, return_exceptions=True)
 
     def _look(self) -> None:
-        if self._task is None and Shown.of(self._config) != self._shown:
+        if self._task is None and ReportedBroker.of(self._config) != self._shown:
             self._task = asyncio.get_running_loop().create_task(self._work(), name="what the registration shows")
 
     async def _work(self) -> None:
         try:
-            while not self._is_over() and (wanted := Shown.of(self._config)) != self._shown:
+            while not self._is_over() and (wanted := ReportedBroker.of(self._config)) != self._shown:
                 try:
                     await self._show(wanted)
                 except StoreError as e:
@@ -86,7 +86,7 @@ class Showing:
             self._task = None
 
 
-async def show_embedded(store: Store, broker_id: int, shown: Shown) -> None:
+async def show_embedded(store: Store, broker_id: int, shown: ReportedBroker) -> None:
     """Shows what is set for the one broker of an embedded store, which is not to be emptied, as there is no other.
 
     Raises `StoreError`.
@@ -96,4 +96,4 @@ async def show_embedded(store: Store, broker_id: int, shown: Shown) -> None:
         return
     value = encode(shown._replace(draining=False).put_into(decode(BrokerRecord, entry.key, entry.value)))
     if value != entry.value:
-        await store.txn([Compare.unchanged(entry)], [Put(entry.key, value)])
+        await store.txn([Compare.unchanged(entry)], [PutOp(entry.key, value)])

@@ -25,9 +25,9 @@ from penstock.control.placing import Placing, usable_brokers
 from penstock.control.results import (
     SEEN_S,
     AdminError,
-    NewTopic,
-    Outcome,
+    ConfigOutcome,
     TopicOutcome,
+    TopicRequest,
     already_exists,
     store_error,
     unknown_topic,
@@ -47,13 +47,13 @@ from penstock.state.records import (
 from penstock.state.store import (
     MAX_TXN_OPERATIONS,
     Compare,
-    Delete,
-    Entry,
+    CompareTarget,
+    DeleteOp,
     Operation,
-    Put,
+    PutOp,
     Store,
+    StoreEntry,
     StoreError,
-    Target,
 )
 from penstock.state.view import ClusterView, TopicChange, TopicView
 from penstock.state.watcher import Watcher
@@ -70,7 +70,7 @@ AT_A_TIME = 256
 """Topics of one request that are created together: they share commits, and others get their turn in between."""
 
 
-class TopicAdmin:
+class TopicService:
     """The life of topics. `cleaners` are asked to forget a topic that was deleted.
 
     Where it `is_clustered` there are other brokers: what is left of topics is then removed by the controller
@@ -116,12 +116,12 @@ class TopicAdmin:
 
     # Creating
 
-    async def create(self, topics: Sequence[NewTopic], validate_only: bool = False) -> list[TopicOutcome]:
+    async def create(self, topics: Sequence[TopicRequest], validate_only: bool = False) -> list[TopicOutcome]:
         """Creates topics, each for itself; the answers are in the order of the topics."""
         twice = {name for name, count in Counter(topic.name for topic in topics).items() if count > 1}
         asked = sum(max(topic.partition_count, len(topic.assignment), 1) for topic in topics)
 
-        def refusal(topic: NewTopic) -> AdminError | None:
+        def refusal(topic: TopicRequest) -> AdminError | None:
             if topic.name in twice:
                 return AdminError(ErrorCode.INVALID_REQUEST, f"Duplicate topic name {topic.name!r} in the request.")
             if asked > MAX_REQUEST_PARTITIONS:
@@ -150,7 +150,7 @@ class TopicAdmin:
         return await read_drains(self.store, self.view, self.clock, self.config)
 
     async def _create(
-        self, topic: NewTopic, validate_only: bool, refusal: AdminError | None, drains: Drains
+        self, topic: TopicRequest, validate_only: bool, refusal: AdminError | None, drains: Drains
     ) -> TopicOutcome:
         try:
             if refusal is not None:
@@ -174,20 +174,20 @@ class TopicAdmin:
             overrides=overrides,
         )
 
-    def _check_name(self, topic: NewTopic) -> None:
+    def _check_name(self, topic: TopicRequest) -> None:
         """Raise `AdminError` if no new topic can have the name."""
         check_new_name(topic.name)
         if topic.name in self.view.topics:
             raise already_exists(topic.name)
         self._collisions.check(topic.name)
 
-    def _plan(self, topic: NewTopic, drains: Drains) -> list[list[int]]:
+    def _plan(self, topic: TopicRequest, drains: Drains) -> list[list[int]]:
         """Return the replicas of each partition. Raises `AdminError` if the request's numbers do not allow it."""
         assignment = self._manual(topic, drains) if topic.assignment else self._automatic(topic, drains)
         self._check_count(len(assignment))
         return assignment
 
-    def _manual(self, topic: NewTopic, drains: Drains) -> list[list[int]]:
+    def _manual(self, topic: TopicRequest, drains: Drains) -> list[list[int]]:
         for what, number in (("numPartitions", topic.partition_count), ("replicationFactor", topic.replication_factor)):
             if number != -1:
                 raise AdminError(
@@ -202,7 +202,7 @@ class TopicAdmin:
         check_manual(assignment, self.view.brokers, None, drains.away)
         return assignment
 
-    def _automatic(self, topic: NewTopic, drains: Drains) -> list[list[int]]:
+    def _automatic(self, topic: TopicRequest, drains: Drains) -> list[list[int]]:
         factor = topic.replication_factor
         if factor == -1:
             factor = min(self.config.default_replication_factor, self._room(drains))
@@ -229,7 +229,7 @@ class TopicAdmin:
                 f" {self.config.max_partitions}.",
             )
 
-    def _check_settings(self, topic: NewTopic) -> dict[str, str]:
+    def _check_settings(self, topic: TopicRequest) -> dict[str, str]:
         overrides: dict[str, str] = {}
         for name, value in topic.settings.items():
             if value is None:
@@ -261,8 +261,8 @@ class TopicAdmin:
             created_ms=self.clock.wall_ms(),
         )
         last: list[Operation] = [
-            Put(keys.topic(topic_id), encode(record)),
-            Put(keys.topic_name(name), encode(TopicNameRecord(topic_id=topic_id))),
+            PutOp(keys.topic(topic_id), encode(record)),
+            PutOp(keys.topic_name(name), encode(TopicNameRecord(topic_id=topic_id))),
         ]
         children = partition_puts(topic_id, 0, assignment, self._epochs())
         conditions = [Compare.absent(keys.topic_name(name)), *drains.unchanged_for(assignment)]
@@ -273,12 +273,12 @@ class TopicAdmin:
                 children, last = [], [*children, *last]
             if children:
                 # Whoever takes this for the leftovers of a creation that was cut short removes them all: it fails then.
-                conditions.append(Compare(keys.partition(topic_id, 0), Target.VERSION, 0, ">"))
+                conditions.append(Compare(keys.partition(topic_id, 0), CompareTarget.VERSION, 0, ">"))
                 await self._put_all(children)
             result = await self.store.txn(conditions, last)
             if not result.succeeded:
                 if children:
-                    await self.store.txn([], [Delete(keys.partitions(topic_id), prefix=True)])
+                    await self.store.txn([], [DeleteOp(keys.partitions(topic_id), prefix=True)])
                 await self._refuse(name)
             await self.watcher.applied(result.revision, SEEN_S)
         finally:
@@ -306,12 +306,12 @@ class TopicAdmin:
         """Creates a topic that a client asked for, with the defaults; many who ask at a time share one creation."""
         task = self._creating.get(name)
         if task is None:
-            task = asyncio.ensure_future(self._create_one(NewTopic(name)))
+            task = asyncio.ensure_future(self._create_one(TopicRequest(name)))
             self._creating[name] = task
             task.add_done_callback(lambda _: self._creating.pop(name, None))
         return await asyncio.shield(task)
 
-    async def _create_one(self, topic: NewTopic) -> TopicOutcome:
+    async def _create_one(self, topic: TopicRequest) -> TopicOutcome:
         (outcome,) = await self.create([topic])
         if outcome.error is ErrorCode.REQUEST_TIMED_OUT:  # in metadata, clients wait for what has no leader yet
             return replace(outcome, error=ErrorCode.LEADER_NOT_AVAILABLE)
@@ -321,16 +321,16 @@ class TopicAdmin:
 
     async def create_partitions(
         self, name: str, count: int, assignments: Sequence[Sequence[int]] | None = None, validate_only: bool = False
-    ) -> Outcome:
+    ) -> ConfigOutcome:
         """Makes a topic's partitions `count`, which must be more than it has."""
         try:
             async with self._growing:
                 await self._grow(name, count, assignments, validate_only)
         except AdminError as e:
-            return Outcome(e.error, e.message)
+            return ConfigOutcome(e.error, e.message)
         except StoreError as e:
-            return Outcome(store_error(e), str(e))
-        return Outcome()
+            return ConfigOutcome(store_error(e), str(e))
+        return ConfigOutcome()
 
     async def _grow(
         self, name: str, count: int, assignments: Sequence[Sequence[int]] | None, validate_only: bool
@@ -359,7 +359,7 @@ class TopicAdmin:
                 created_ms=record.created_ms,
             )
             conditions = [*unchanged, *drains.unchanged_for(added)]
-            result = await self.store.txn(conditions, [Put(entry.key, encode(grown))])
+            result = await self.store.txn(conditions, [PutOp(entry.key, encode(grown))])
             if not result.succeeded:
                 raise AdminError(ErrorCode.REQUEST_TIMED_OUT, f"Topic {name} was changed by somebody else: try again.")
             await self.watcher.applied(result.revision, SEEN_S)
@@ -397,7 +397,7 @@ class TopicAdmin:
         check_manual(assignments, self.view.brokers, factor, drains.away)
         return [list(replicas) for replicas in assignments]
 
-    async def current(self, topic: TopicView) -> tuple[Entry, TopicRecord]:
+    async def current(self, topic: TopicView) -> tuple[StoreEntry, TopicRecord]:
         """A topic's record as it is in the store. Raises `AdminError` where it has gone."""
         entry = await self.store.get(keys.topic(topic.topic_id))
         if entry is None:
@@ -412,10 +412,10 @@ class TopicAdmin:
 
     # Deleting
 
-    async def delete(self, topic: TopicView) -> Outcome:
+    async def delete(self, topic: TopicView) -> ConfigOutcome:
         """Deletes a topic; returns when nobody sees it any more. Its data is removed afterwards."""
         if not self.config.delete_topic_enable:
-            return Outcome(ErrorCode.TOPIC_DELETION_DISABLED, "Topic deletion is disabled (delete.topic.enable).")
+            return ConfigOutcome(ErrorCode.TOPIC_DELETION_DISABLED, "Topic deletion is disabled (delete.topic.enable).")
         tombstone = TopicRecord(
             name=topic.name,
             topic_id=topic.topic_id,
@@ -426,22 +426,22 @@ class TopicAdmin:
         name_key = keys.topic_name(topic.name)
         try:
             result = await self.store.txn(
-                [Compare(name_key, Target.VALUE, encode(TopicNameRecord(topic_id=topic.topic_id)))],
+                [Compare(name_key, CompareTarget.VALUE, encode(TopicNameRecord(topic_id=topic.topic_id)))],
                 [
-                    Put(keys.topic(topic.topic_id), encode(tombstone)),
-                    Delete(name_key),
-                    Delete(keys.partitions(topic.topic_id), prefix=True),
+                    PutOp(keys.topic(topic.topic_id), encode(tombstone)),
+                    DeleteOp(name_key),
+                    DeleteOp(keys.partitions(topic.topic_id), prefix=True),
                 ],
             )
             if not result.succeeded:
                 raise unknown_topic(topic.name)
             await self.watcher.applied(result.revision, SEEN_S)
         except AdminError as e:
-            return Outcome(e.error, e.message)
+            return ConfigOutcome(e.error, e.message)
         except StoreError as e:
-            return Outcome(store_error(e), str(e))
+            return ConfigOutcome(store_error(e), str(e))
         self._in_background(self._finish_deletion(topic.topic_id))
-        return Outcome()
+        return ConfigOutcome()
 
     async def _finish_deletion(self, topic_id: UUID) -> None:
         """Has the data removed, and then the tombstone; where that fails, the next start does it."""
@@ -450,7 +450,7 @@ class TopicAdmin:
                 await cleaner(topic_id)
             if self.is_clustered:
                 return  # other brokers have data too, and may be away: the controller knows when nobody needs it
-            await self.store.txn([], [Delete(keys.topic(topic_id)), Delete(keys.partitions(topic_id), prefix=True)])
+            await self.store.txn([], [DeleteOp(keys.topic(topic_id)), DeleteOp(keys.partitions(topic_id), prefix=True)])
         except Exception as e:
             log.warning(
                 "what is left of a deleted topic stays until the next start", topic=str(topic_id), reason=str(e)
@@ -464,7 +464,7 @@ class TopicAdmin:
         for topic_id in list(self.view.deleting):
             self._in_background(self._finish_deletion(topic_id))
         for topic_id in self.watcher.unnamed() if not self.is_clustered else ():
-            await self.store.txn([], [Delete(keys.topic(topic_id)), Delete(keys.partitions(topic_id), prefix=True)])
+            await self.store.txn([], [DeleteOp(keys.topic(topic_id)), DeleteOp(keys.partitions(topic_id), prefix=True)])
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -19,7 +19,7 @@ CLASSIC = "classic"
 
 
 @dataclass(frozen=True, slots=True)
-class MemberDescription:
+class MemberSummary:
     """A member; `metadata` is what it sent, empty unless the group is stable, and `assignment` its last one."""
 
     member_id: str
@@ -31,26 +31,26 @@ class MemberDescription:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupDescription:
+class GroupSummary:
     """A group as it is now; `protocol` is empty unless it is stable."""
 
     group_id: str
     state: GroupState
     protocol_type: str = ""
     protocol: str = ""
-    members: list[MemberDescription] = field(default_factory=list)
+    members: list[MemberSummary] = field(default_factory=list)
 
 
-def describe(coordinator: GroupCoordinator, group_id: str) -> GroupDescription | None:
+def describe(coordinator: GroupCoordinator, group_id: str) -> GroupSummary | None:
     """None for a group that is not there."""
     group = coordinator.find(group_id)
     if group is None:
         idle = coordinator.idle(group_id)
-        return None if idle is None else GroupDescription(group_id, GroupState.EMPTY, idle.protocol_type)
+        return None if idle is None else GroupSummary(group_id, GroupState.EMPTY, idle.protocol_type)
     stable = group.state is GroupState.STABLE
     protocol = group.protocol if stable and group.protocol is not None else ""
     members = [
-        MemberDescription(
+        MemberSummary(
             m.member_id,
             m.instance_id,
             m.client_id,
@@ -60,7 +60,7 @@ def describe(coordinator: GroupCoordinator, group_id: str) -> GroupDescription |
         )
         for m in group.roster
     ]
-    return GroupDescription(group_id, group.state, group.protocol_type, protocol, members)
+    return GroupSummary(group_id, group.state, group.protocol_type, protocol, members)
 
 
 def list_groups(

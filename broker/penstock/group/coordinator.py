@@ -15,22 +15,22 @@ from penstock.config.broker import BrokerConfig
 from penstock.control.group_settings import MAX_GROUP_ID
 from penstock.group.calls import Answer, JoinAnswer, JoinRequest, Persist, SyncAnswer, SyncRequest
 from penstock.group.directory import Directory
-from penstock.group.offsets import Commit, CommittedOffset, Offsets
-from penstock.group.ownership import Membership, Ownership, SoleOwnership
+from penstock.group.offsets import CommittedOffset, OffsetCommit, Offsets
+from penstock.group.ownership import LocalShardOwnership, ShardMembership, ShardOwnership
 from penstock.group.persistence import encode_group, restore_group
 from penstock.group.phases import GroupState
 from penstock.group.reads import OffsetReads
 from penstock.group.retention import OffsetRetention
 from penstock.group.settings_expiry import SettingsExpiry
 from penstock.group.state_machine import ClassicGroup
-from penstock.group.tenure import Idle, Running, Tenure
+from penstock.group.tenure import IdleTenancy, RunningTenancy, ShardTenancy
 from penstock.group.topic_cleaning import TopicCleaning, check_forgotten
-from penstock.group.verdicts import Verdicts
+from penstock.group.verdicts import FencingConfirmations
 from penstock.runtime.clock import Clock
 from penstock.runtime.logging import get_logger
 from penstock.state import keys, records
 from penstock.state.records import BadRecord, GroupRecord
-from penstock.state.store import Delete, Entry, Put, Store, StoreError
+from penstock.state.store import DeleteOp, PutOp, Store, StoreEntry, StoreError
 from penstock.state.view import ClusterView
 from penstock.wire.errors import ErrorCode
 
@@ -60,19 +60,19 @@ class GroupCoordinator:
         clock: Clock,
         config: BrokerConfig,
         new_id: Callable[[], str] = lambda: str(uuid4()),
-        membership: Membership | None = None,
+        membership: ShardMembership | None = None,
     ) -> None:
         self.config = config
         self.offsets = Offsets(store, view, clock, config)
-        self._ownership: Ownership
+        self._ownership: ShardOwnership
         if membership is None:
-            self._ownership = SoleOwnership(store, view, self._taken, self._resigned)
+            self._ownership = LocalShardOwnership(store, view, self._taken, self._resigned)
         else:
-            self._ownership = Ownership(store, view, config.node_id, membership, self._taken, self._resigned)
+            self._ownership = ShardOwnership(store, view, config.node_id, membership, self._taken, self._resigned)
         self.is_alone = membership is None
         self._groups = Directory(self._ownership, clock, config, new_id)
         self.reads = OffsetReads(store, self._ownership, self.offsets.residence, self.error, self.exists, self.is_alone)
-        self.verdicts = Verdicts(self.reads.confirmation, self._ownership, self.error)
+        self.verdicts = FencingConfirmations(self.reads.confirmation, self._ownership, self.error)
         self.retention = OffsetRetention(self.offsets, view, clock, config, self._groups.standing, self._nothing_left)
         self._settings = SettingsExpiry(
             store, clock, config, self._ownership, self.exists, lambda: self.retention.paused
@@ -100,7 +100,7 @@ class GroupCoordinator:
         self.offsets.residence.is_mine = lambda group_id: self._groups.tenure(group_id) is not None
         self.offsets.unknown_groups = self._make_known
         self._ownership.start()
-        if isinstance(self._ownership, SoleOwnership):
+        if isinstance(self._ownership, LocalShardOwnership):
             groups = (await self._store.range(keys.GROUPS)).entries
             offsets = (await self._store.range(keys.OFFSETS)).entries
             self._ownership.fill(groups)
@@ -112,7 +112,7 @@ class GroupCoordinator:
         self._settings.start()
         self._unavailable = ErrorCode.NONE
 
-    def _taken(self, tenure: Tenure, entries: list[Entry]) -> None:
+    def _taken(self, tenure: ShardTenancy, entries: list[StoreEntry]) -> None:
         """A shard's groups have been read: from now on they are served."""
         tenure.is_loading = False
         self.offsets.writers.open(tenure.number, tenure.guard)
@@ -129,7 +129,7 @@ class GroupCoordinator:
             self.retention.look_at_leisure(group_id)
         self._cleaning.shard_taken(tenure)
 
-    def _load(self, tenure: Tenure, entry: Entry, idle: list[str]) -> None:
+    def _load(self, tenure: ShardTenancy, entry: StoreEntry, idle: list[str]) -> None:
         group_id = keys.group_of(entry.key)
         group = ClassicGroup(group_id, self.config, self._new_id)
         try:
@@ -143,22 +143,22 @@ class GroupCoordinator:
         # Of a group that had members nobody knows how long it has been without: from now on, at the latest.
         state_ms = record.state_ms if record.protocol is None else self._clock.wall_ms()
         if group.state is GroupState.EMPTY:
-            tenure.groups[group_id] = Idle(record.generation, record.protocol_type, state_ms)
+            tenure.groups[group_id] = IdleTenancy(record.generation, record.protocol_type, state_ms)
             idle.append(group_id)
         else:
-            running = tenure.groups[group_id] = Running(group, state_ms, is_stored=True)
+            running = tenure.groups[group_id] = RunningTenancy(group, state_ms, is_stored=True)
             self._after(running)
         if self.is_alone:
             self.offsets.expiry.schedule(group_id, self._clock.wall_ms())
 
-    def _resigned(self, tenure: Tenure) -> None:
+    def _resigned(self, tenure: ShardTenancy) -> None:
         """A shard is no longer this broker's: nobody gets another answer from it."""
         self.offsets.writers.close(tenure.number)
         if tenure.groups:
             log.debug("a coordinator shard is given up", shard=tenure.number, groups=len(tenure.groups))
         groups, tenure.groups = tenure.groups, {}
         for group_id, known in groups.items():
-            if isinstance(known, Running):
+            if isinstance(known, RunningTenancy):
                 known.group.close(ErrorCode.NOT_COORDINATOR)
                 self._after(known)
             self.offsets.residence.drop(group_id)
@@ -176,7 +176,7 @@ class GroupCoordinator:
         self._cleaning.close()
         for tenure in self._ownership:
             for group_id, known in list(tenure.groups.items()):
-                if isinstance(known, Running):
+                if isinstance(known, RunningTenancy):
                     known.group.close(ErrorCode.NOT_COORDINATOR)
                     self._after(known)
                     del tenure.groups[group_id]
@@ -276,14 +276,14 @@ class GroupCoordinator:
         if len(group_id) > MAX_GROUP_ID:
             return ErrorCode.INVALID_GROUP_ID
         known = self._groups.known(group_id)
-        if isinstance(known, Running):
+        if isinstance(known, RunningTenancy):
             return known.group.check_commit(member_id, instance_id, generation, self._now_ms())
         if generation < 0:
             return ErrorCode.NONE
         return ErrorCode.ILLEGAL_GENERATION if known is None else ErrorCode.UNKNOWN_MEMBER_ID
 
     def commit(
-        self, group_id: str, commits: Sequence[Commit], retention_ms: int | None = None
+        self, group_id: str, commits: Sequence[OffsetCommit], retention_ms: int | None = None
     ) -> asyncio.Future[list[int]]:
         """Makes offsets durable, after `check_commit`; the result names by index those that are not."""
         if commits and group_id not in self.offsets.residence:
@@ -329,7 +329,7 @@ class GroupCoordinator:
     # --- all groups
 
     @property
-    def ownership(self) -> Ownership:
+    def ownership(self) -> ShardOwnership:
         """Which shards are this broker's: also those of transactional ids."""
         return self._ownership
 
@@ -345,7 +345,7 @@ class GroupCoordinator:
         running = self._groups.running(group_id)
         return None if running is None else running.group
 
-    def idle(self, group_id: str) -> Idle | None:
+    def idle(self, group_id: str) -> IdleTenancy | None:
         """The group, if it has had none."""
         return self._groups.idle(group_id)
 
@@ -364,7 +364,7 @@ class GroupCoordinator:
         known = self._groups.known(group_id)
         if known is None:
             return await self._delete_settings(group_id)
-        if isinstance(known, Running) and known.group.state is not GroupState.EMPTY:
+        if isinstance(known, RunningTenancy) and known.group.state is not GroupState.EMPTY:
             return ErrorCode.NON_EMPTY_GROUP
         failed = await asyncio.gather(*self._give_up(group_id))
         return self.commit_failure(group_id) if any(failed) else ErrorCode.NONE
@@ -378,22 +378,24 @@ class GroupCoordinator:
             log.warning("the settings of a group cannot be read", group=group_id, reason=str(e))
             return self.error(group_id) or ErrorCode.COORDINATOR_NOT_AVAILABLE
         writer = self.offsets.writers.of_group(group_id)
-        failed = await writer.submit([(Delete(keys.group_settings(group_id)), None)])
+        failed = await writer.submit([(DeleteOp(keys.group_settings(group_id)), None)])
         return self.commit_failure(group_id) if failed else ErrorCode.NONE
 
     def _give_up(self, group_id: str) -> list[asyncio.Future[list[int]]]:
         tenure = self._ownership.of_shard(keys.shard_of(group_id))
         known = tenure.groups.pop(group_id, None) if tenure is not None else None
-        if isinstance(known, Running):
+        if isinstance(known, RunningTenancy):
             known.group.close(ErrorCode.COORDINATOR_NOT_AVAILABLE)
             self._after(known)
-            known = Idle(known.group.generation, known.group.protocol_type, known.state_ms)
+            known = IdleTenancy(known.group.generation, known.group.protocol_type, known.state_ms)
         futures = self.offsets.delete_group(group_id)
         if tenure is not None and known is not None:
             futures[-1].add_done_callback(partial(self._given_up, tenure, group_id, known))
         return futures
 
-    def _given_up(self, tenure: Tenure, group_id: str, known: Idle, written: asyncio.Future[list[int]]) -> None:
+    def _given_up(
+        self, tenure: ShardTenancy, group_id: str, known: IdleTenancy, written: asyncio.Future[list[int]]
+    ) -> None:
         """What could not be deleted is still there, as far as anybody knows. Of the rest no name is kept."""
         if written.result():
             tenure.groups.setdefault(group_id, known)
@@ -431,7 +433,7 @@ class GroupCoordinator:
     def _now_ms(self) -> float:
         return self._loop.time() * 1000
 
-    def _after(self, running: Running) -> None:
+    def _after(self, running: RunningTenancy) -> None:
         """Does what a group asks for after an input, and sees to its next deadline."""
         group = running.group
         for effect in group.take_effects():
@@ -446,7 +448,7 @@ class GroupCoordinator:
             self._groups.blank(running)
         self._arm(running)
 
-    def _arm(self, running: Running) -> None:
+    def _arm(self, running: RunningTenancy) -> None:
         wake_ms = running.group.wake_ms
         if running.timer is not None:
             if wake_ms is not None and running.armed_ms <= wake_ms:
@@ -457,23 +459,23 @@ class GroupCoordinator:
             running.armed_ms = wake_ms
             running.timer = self._loop.call_at(wake_ms / 1000, self._wake, running)
 
-    def _wake(self, running: Running) -> None:
+    def _wake(self, running: RunningTenancy) -> None:
         running.timer = None
         running.group.tick(self._now_ms())
         self._after(running)
 
-    def _persist(self, running: Running, effect: Persist) -> None:
+    def _persist(self, running: RunningTenancy, effect: Persist) -> None:
         group = running.group
         wall_ms = running.state_ms = self._clock.wall_ms()
         if not running.is_stored:
             running.is_stored = True
             self.offsets.residence.want([group.group_id])
-        put = Put(keys.group(group.group_id), encode_group(group, wall_ms))
+        put = PutOp(keys.group(group.group_id), encode_group(group, wall_ms))
         written = self.offsets.writers.of_group(group.group_id).submit([(put, None)])
         written.add_done_callback(partial(self._persisted, running, effect.sequence))
         self.offsets.expiry.schedule(group.group_id, wall_ms)
 
-    def _persisted(self, running: Running, sequence: int, written: asyncio.Future[list[int]]) -> None:
+    def _persisted(self, running: RunningTenancy, sequence: int, written: asyncio.Future[list[int]]) -> None:
         if running.group.state is GroupState.DEAD:
             return
         if written.result():

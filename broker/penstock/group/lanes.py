@@ -14,7 +14,7 @@ from penstock.group.shard_writer import Guard, ShardWriter, Slot
 from penstock.runtime.logging import get_logger
 from penstock.state import keys, records
 from penstock.state.records import ShardFenceRecord
-from penstock.state.store import MAX_TXN_OPERATIONS, Compare, Put, Store, StoreError, StoreUnavailable, Target
+from penstock.state.store import MAX_TXN_OPERATIONS, Compare, CompareTarget, PutOp, Store, StoreError, StoreUnavailable
 
 log = get_logger(__name__)
 
@@ -29,14 +29,14 @@ T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class Part(Generic[T]):
+class ShardTask(Generic[T]):
     """What one shard has in a transaction."""
 
     writer: ShardWriter[T]
     slots: list[Slot[T]]
 
 
-class Lane(Generic[T]):
+class RequestQueue(Generic[T]):
     """One transaction in flight. Shards that have something to write take turns."""
 
     def __init__(self, store: Store) -> None:
@@ -60,7 +60,7 @@ class Lane(Generic[T]):
     # --- inside
 
     async def _drain(self) -> None:
-        batch: list[Part[T]] = []
+        batch: list[ShardTask[T]] = []
         try:
             while self._waiting:
                 await self._renew_fences()
@@ -80,15 +80,15 @@ class Lane(Generic[T]):
             for writer in waiting:
                 writer.fail_pending()
 
-    def _take(self) -> list[Part[T]]:
-        parts: list[Part[T]] = []
+    def _take(self) -> list[ShardTask[T]]:
+        parts: list[ShardTask[T]] = []
         keys_left, bytes_left = MAX_TXN_OPERATIONS, MAX_TXN_BYTES
         for writer in list(self._waiting):
             if writer.pending and writer.guard is not None and writer.guard.is_fence_old:
                 continue  # it came while fences were being renewed: the next round begins with its own
             slots = writer.take(keys_left, bytes_left)
             if slots:
-                parts.append(Part(writer, slots))
+                parts.append(ShardTask(writer, slots))
                 keys_left -= len(slots)
                 bytes_left -= sum(slot.size_bytes for slot in slots)
             del self._waiting[writer]
@@ -98,7 +98,7 @@ class Lane(Generic[T]):
                 break
         return parts
 
-    async def _write(self, parts: list[Part[T]]) -> None:
+    async def _write(self, parts: list[ShardTask[T]]) -> None:
         self.transactions += 1
         compares: list[Compare] = []
         for part in parts:
@@ -125,7 +125,7 @@ class Lane(Generic[T]):
                 parts[0].writer.failed(parts[0].slots, is_certain=True)
                 parts[0].writer.lost()
 
-    async def _write_less(self, parts: list[Part[T]], error: Exception) -> None:
+    async def _write_less(self, parts: list[ShardTask[T]], error: Exception) -> None:
         """The store refuses the transaction as it is: what is wrong with it is found by halves."""
         if len(parts) > 1:
             for part in parts:
@@ -134,13 +134,13 @@ class Lane(Generic[T]):
         writer, slots = parts[0].writer, parts[0].slots
         if len(slots) > 1:
             middle = len(slots) // 2
-            await self._write([Part(writer, slots[:middle])])
-            await self._write([Part(writer, slots[middle:])])
+            await self._write([ShardTask(writer, slots[:middle])])
+            await self._write([ShardTask(writer, slots[middle:])])
         else:
             log.error("the store refuses a key of a group", key=slots[0].operation.key, error=str(error))
             writer.failed(slots, is_certain=True)
 
-    def _fail(self, parts: list[Part[T]]) -> None:
+    def _fail(self, parts: list[ShardTask[T]]) -> None:
         """No answer: nobody is to wait for another timeout, so those that have not been sent fail too."""
         for part in parts:
             part.writer.failed(part.slots, is_certain=False)
@@ -177,8 +177,8 @@ async def renew_fence(store: Store, guard: Guard) -> bool:
     It may be that an earlier try took effect without being answered: so what is there is read first.
     """
     entry = await store.get(keys.shard_fence(guard.number))
-    known = Compare(keys.shard_fence(guard.number), Target.MOD_REVISION, entry.mod_revision if entry else 0)
-    put = Put(known.key, records.encode(ShardFenceRecord(epoch=guard.epoch)))
+    known = Compare(keys.shard_fence(guard.number), CompareTarget.MOD_REVISION, entry.mod_revision if entry else 0)
+    put = PutOp(known.key, records.encode(ShardFenceRecord(epoch=guard.epoch)))
     result = await store.txn([guard.ownership(), known], [put])
     if result.succeeded:
         guard.fence_revision, guard.is_fence_old = result.revision, False

@@ -11,13 +11,13 @@ from penstock.config.broker import BrokerConfig
 from penstock.group.expiry import NEVER, ExpiryQueue
 from penstock.group.offset_table import OffsetKey, OffsetTable
 from penstock.group.pending import NothingPending, PendingOffsets
-from penstock.group.residence import Residence
+from penstock.group.residence import OffsetCache
 from penstock.group.writers import ShardWriters
 from penstock.runtime.clock import Clock
 from penstock.runtime.logging import get_logger
 from penstock.state import keys, records
 from penstock.state.records import BadRecord, GroupRecord, OffsetRecord
-from penstock.state.store import Delete, Entry, Operation, Put, Store, StoreUnavailable
+from penstock.state.store import DeleteOp, Operation, PutOp, Store, StoreEntry, StoreUnavailable
 from penstock.state.view import ClusterView, TopicChange
 
 MINUTE_MS = 60_000
@@ -25,7 +25,7 @@ MINUTE_MS = 60_000
 log = get_logger(__name__)
 
 
-class Commit(NamedTuple):
+class OffsetCommit(NamedTuple):
     """One partition of a commit; a leader epoch of -1 is unknown."""
 
     topic_id: UUID
@@ -63,7 +63,7 @@ class Offsets:
         self.pending: PendingOffsets = NothingPending()
         """What transactions have brought; set where there are any."""
         self.writers: ShardWriters[OffsetWrite | None] = ShardWriters(store, self._applied, self._uncertain)
-        self.residence = Residence(store, self.table, self._put_entries, self._apply, self.being_committed)
+        self.residence = OffsetCache(store, self.table, self._put_entries, self._apply, self.being_committed)
         self.unknown_groups: Callable[[Iterable[str]], None] = ignore
         """Called with groups of which offsets became durable. Set by whoever owns this."""
         self._view = view
@@ -72,7 +72,7 @@ class Offsets:
 
     # --- loading
 
-    def load(self, entries: Iterable[Entry]) -> set[str]:
+    def load(self, entries: Iterable[StoreEntry]) -> set[str]:
         """Takes in all that the store holds, where there is one broker; returns the groups.
 
         The view has been loaded before.
@@ -82,7 +82,7 @@ class Offsets:
             self.residence.is_all_here(group_id)
         return groups
 
-    def _put_entries(self, entries: Iterable[Entry]) -> set[str]:
+    def _put_entries(self, entries: Iterable[StoreEntry]) -> set[str]:
         """Offsets of a topic that has a tombstone go with it (`forget_topic`); those of one that is merely missing stay
         in the store, as its record may be damaged."""
         groups = set()
@@ -103,7 +103,7 @@ class Offsets:
     # --- writing
 
     def commit(
-        self, group_id: str, commits: Sequence[Commit], retention_ms: int | None = None
+        self, group_id: str, commits: Sequence[OffsetCommit], retention_ms: int | None = None
     ) -> asyncio.Future[list[int]]:
         """Makes offsets durable; the result names by index those that are not. Nothing is checked here.
 
@@ -116,20 +116,20 @@ class Offsets:
             record = OffsetRecord(
                 offset=offset, leader_epoch=leader_epoch, metadata=metadata, commit_ms=now_ms, expire_ms=expire_ms
             )
-            operation = Put(keys.offset(group_id, topic_id, partition), records.encode(record))
+            operation = PutOp(keys.offset(group_id, topic_id, partition), records.encode(record))
             writes.append((operation, (OffsetKey(group_id, topic_id, partition), record)))
         return self.writers.of_group(group_id).submit(writes)
 
     def store_group(self, group_id: str) -> asyncio.Future[list[int]]:
         """Writes the record of a group that nobody has joined: the next coordinator finds it by that."""
         record = GroupRecord(state_ms=self._clock.wall_ms())
-        return self.writers.of_group(group_id).submit([(Put(keys.group(group_id), records.encode(record)), None)])
+        return self.writers.of_group(group_id).submit([(PutOp(keys.group(group_id), records.encode(record)), None)])
 
     def delete(self, offsets: Iterable[OffsetKey]) -> list[asyncio.Future[list[int]]]:
         """Deletes offsets; one future for each group."""
         by_group: dict[str, list[tuple[Operation, OffsetWrite | None]]] = {}
         for key in offsets:
-            by_group.setdefault(key.group_id, []).append((Delete(keys.offset(*key)), (key, None)))
+            by_group.setdefault(key.group_id, []).append((DeleteOp(keys.offset(*key)), (key, None)))
         return [self.writers.of_group(group_id).submit(writes) for group_id, writes in by_group.items()]
 
     def delete_group(self, group_id: str) -> list[asyncio.Future[list[int]]]:
@@ -139,7 +139,7 @@ class Offsets:
         self.pending.forget_group(group_id)
         mine = {key for key, _ in self.table.of_group(group_id)} | self.being_committed(group_id)
         rest = keys.group(group_id), keys.group_settings(group_id)
-        return [*self.delete(mine), writer.submit([(Delete(key), None) for key in rest])]
+        return [*self.delete(mine), writer.submit([(DeleteOp(key), None) for key in rest])]
 
     def being_committed(self, group_id: str) -> set[OffsetKey]:
         """What a group has committed that is still on its way to the store."""

@@ -12,10 +12,10 @@ from typing import Protocol
 from penstock.group.lanes import read_fence, renew_fence
 from penstock.group.pending import ShardFollower
 from penstock.group.shard_writer import Guard
-from penstock.group.tenure import Tenure
+from penstock.group.tenure import ShardTenancy
 from penstock.runtime.logging import get_logger
 from penstock.state import keys
-from penstock.state.store import Entry, Store, StoreError, StoreUnavailable
+from penstock.state.store import Store, StoreEntry, StoreError, StoreUnavailable
 from penstock.state.view import ClusterView
 from penstock.wire.errors import ErrorCode
 
@@ -26,7 +26,7 @@ LOADS = 4
 RETRY_S = 1.0
 
 
-class Membership(Protocol):
+class ShardMembership(Protocol):
     """This run of the broker, as registered (`control.membership.Registration`)."""
 
     @property
@@ -37,7 +37,7 @@ class Membership(Protocol):
         """Whether its lease surely holds."""
 
 
-class Ownership:
+class ShardOwnership:
     """`taken` is called with a shard's tenure and its groups' records, `resigned` when the tenure is over; then those
     who follow are told."""
 
@@ -46,14 +46,14 @@ class Ownership:
         store: Store,
         view: ClusterView,
         broker_id: int,
-        membership: Membership,
-        taken: Callable[[Tenure, list[Entry]], None],
-        resigned: Callable[[Tenure], None],
+        membership: ShardMembership,
+        taken: Callable[[ShardTenancy, list[StoreEntry]], None],
+        resigned: Callable[[ShardTenancy], None],
     ) -> None:
         self._store, self._view = store, view
         self._broker_id, self._membership = broker_id, membership
         self._taken, self._resigned = taken, resigned
-        self._tenures: list[Tenure | None] = [None] * keys.SHARD_COUNT
+        self._tenures: list[ShardTenancy | None] = [None] * keys.SHARD_COUNT
         self._followers: list[ShardFollower] = []
         self._loads = asyncio.Semaphore(LOADS)
         self._retries: set[asyncio.TimerHandle] = set()
@@ -83,11 +83,11 @@ class Ownership:
         for number in range(keys.SHARD_COUNT):
             self.resign(number)
 
-    def of_shard(self, number: int) -> Tenure | None:
+    def of_shard(self, number: int) -> ShardTenancy | None:
         """The tenure of a shard that is this broker's, loaded or not."""
         return self._tenures[number]
 
-    def __iter__(self) -> Iterator[Tenure]:
+    def __iter__(self) -> Iterator[ShardTenancy]:
         return (tenure for tenure in self._tenures if tenure is not None and not tenure.is_loading)
 
     @property
@@ -162,10 +162,10 @@ class Ownership:
         # A second tenure by the same record: something may be under way from the first, and would pass for this one's.
         guard.is_fence_old = self._revisions.get(number) == guard.revision
         self._revisions[number] = guard.revision
-        tenure = self._tenures[number] = Tenure(number, guard)
+        tenure = self._tenures[number] = ShardTenancy(number, guard)
         tenure.loading = asyncio.get_running_loop().create_task(self._load(tenure, guard), name=f"load shard {number}")
 
-    async def _load(self, tenure: Tenure, guard: Guard) -> None:
+    async def _load(self, tenure: ShardTenancy, guard: Guard) -> None:
         """Reads the groups of a shard. Its writers before are shut out: they compare a record that is no more."""
         while True:
             async with self._loads:
@@ -186,8 +186,8 @@ class Ownership:
             follower.taken(tenure, read)
 
 
-class Alone:
-    """Implements `Membership` for the broker of an embedded store, which nobody can take anything from."""
+class SingleMember:
+    """Implements `ShardMembership` for the broker of an embedded store, which nobody can take anything from."""
 
     epoch = -1
 
@@ -195,29 +195,29 @@ class Alone:
         return True
 
 
-class SoleOwnership(Ownership):
+class LocalShardOwnership(ShardOwnership):
     """The one broker of an embedded store: all shards are its own for as long as it runs, and nothing is compared."""
 
     def __init__(
         self,
         store: Store,
         view: ClusterView,
-        taken: Callable[[Tenure, list[Entry]], None],
-        resigned: Callable[[Tenure], None],
+        taken: Callable[[ShardTenancy, list[StoreEntry]], None],
+        resigned: Callable[[ShardTenancy], None],
     ) -> None:
-        super().__init__(store, view, -1, Alone(), taken, resigned)
+        super().__init__(store, view, -1, SingleMember(), taken, resigned)
 
     def start(self) -> None:
         for number in range(keys.SHARD_COUNT):
-            self._tenures[number] = Tenure(number, None)
+            self._tenures[number] = ShardTenancy(number, None)
 
     def follow(self, follower: ShardFollower) -> None:
         """There is nothing to tell but the end: who follows reads everything at once when it starts."""
         self._followers.append(follower)
 
-    def fill(self, entries: Iterable[Entry]) -> None:
+    def fill(self, entries: Iterable[StoreEntry]) -> None:
         """All groups of all shards."""
-        of_shard: list[list[Entry]] = [[] for _ in range(keys.SHARD_COUNT)]
+        of_shard: list[list[StoreEntry]] = [[] for _ in range(keys.SHARD_COUNT)]
         for entry in entries:
             of_shard[keys.shard_of(keys.group_of(entry.key))].append(entry)
         for tenure, found in zip(self._tenures, of_shard, strict=True):

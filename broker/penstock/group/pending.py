@@ -8,17 +8,17 @@ from collections.abc import Container, Sequence
 from typing import Protocol
 
 from penstock.group.offset_table import OffsetKey
-from penstock.group.tenure import Tenure
-from penstock.state.store import Entry
+from penstock.group.tenure import ShardTenancy
+from penstock.state.store import StoreEntry
 
 
 class ShardFollower(Protocol):
     """Whoever else keeps something of each shard that this broker owns: the shard is served when all of it is there."""
 
-    async def read(self, number: int) -> Sequence[list[Entry]]:
+    async def read(self, number: int) -> Sequence[list[StoreEntry]]:
         """What the store has of a shard that this broker is about to take. Raises StoreError."""
 
-    def taken(self, tenure: Tenure, found: Sequence[list[Entry]]) -> None:
+    def taken(self, tenure: ShardTenancy, found: Sequence[list[StoreEntry]]) -> None:
         """The shard is this broker's, with what was read."""
 
     def resigned(self, number: int) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from penstock.group.calls import JoinRequest
-from penstock.group.roster import Member
+from penstock.group.roster import GroupMemberState
 from penstock.group.state_machine import ClassicGroup
 from penstock.state import records
 from penstock.state.records import GroupRecord, MemberRecord
@@ -34,7 +34,7 @@ def encode_group(group: ClassicGroup, wall_ms: int) -> bytes:
     return value
 
 
-def member_record(member: Member, protocol: str) -> MemberRecord:
+def member_record(member: GroupMemberState, protocol: str) -> MemberRecord:
     return MemberRecord(
         member_id=member.member_id,
         instance_id=member.instance_id,
@@ -65,7 +65,7 @@ def restore_group(group: ClassicGroup, record: GroupRecord, now_ms: float) -> No
     group.restore(members, record.leader or "", now_ms)
 
 
-def restored_member(record: MemberRecord, protocol_type: str, protocol: str) -> Member:
+def restored_member(record: MemberRecord, protocol_type: str, protocol: str) -> GroupMemberState:
     request = JoinRequest(
         protocol_type,
         {protocol: record.subscription},
@@ -76,6 +76,6 @@ def restored_member(record: MemberRecord, protocol_type: str, protocol: str) -> 
         record.client_id,
         record.client_host,
     )
-    member = Member(record.member_id, request, knows_id=True)
+    member = GroupMemberState(record.member_id, request, knows_id=True)
     member.assignment = record.assignment
     return member

@@ -10,7 +10,7 @@ from enum import Enum
 
 from penstock.config.broker import BrokerConfig
 from penstock.group.calls import Answer, Effect, JoinAnswer, Persist, SyncAnswer, Waiter
-from penstock.group.roster import Member, Rejoin, Roster
+from penstock.group.roster import GroupMemberState, MemberList, Rejoin
 from penstock.wire.errors import ErrorCode
 
 
@@ -29,7 +29,7 @@ class Phases:
         self.group_id = group_id
         self.config = config
         self.state = GroupState.EMPTY
-        self.roster = Roster()
+        self.roster = MemberList()
         self.pending: dict[str, float] = {}
         """Ids given to newcomers, and when each is forgotten."""
         self.generation = 0
@@ -80,23 +80,23 @@ class Phases:
 
     # --- members that wait
 
-    def _end_sync(self, member: Member, error: ErrorCode) -> None:
+    def _end_sync(self, member: GroupMemberState, error: ErrorCode) -> None:
         waiter, member.sync_waiter = member.sync_waiter, None
         if waiter is not None:
             self._answer(waiter, SyncAnswer(error))
 
-    def _end_waits(self, member: Member, error: ErrorCode) -> None:
+    def _end_waits(self, member: GroupMemberState, error: ErrorCode) -> None:
         waiter = self.roster.end_join(member)
         if waiter is not None:
             self._answer(waiter, JoinAnswer(error, member.member_id))
         self._end_sync(member, error)
 
-    def _drop(self, member: Member, error: ErrorCode) -> None:
+    def _drop(self, member: GroupMemberState, error: ErrorCode) -> None:
         self._end_waits(member, error)
         self._unsynced.pop(member.member_id, None)
         self.roster.remove(member)
 
-    def _joined(self, member: Member, with_members: bool) -> JoinAnswer:
+    def _joined(self, member: GroupMemberState, with_members: bool) -> JoinAnswer:
         assert self.protocol is not None, "a group that answers joins has a protocol"
         return JoinAnswer(
             ErrorCode.NONE,
@@ -108,7 +108,7 @@ class Phases:
             members=self.roster.described(self.protocol) if with_members else [],
         )
 
-    def _assignment(self, member: Member) -> SyncAnswer:
+    def _assignment(self, member: GroupMemberState) -> SyncAnswer:
         return SyncAnswer(ErrorCode.NONE, self.protocol_type, self.protocol, member.assignment)
 
     # --- from state to state
@@ -192,7 +192,7 @@ class Phases:
         self._sync_deadline_ms = now_ms + self.roster.rebalance_timeout_ms
         self._wake_by(self._sync_deadline_ms)
 
-    def _end_join(self, member: Member, answer: JoinAnswer, now_ms: float) -> None:
+    def _end_join(self, member: GroupMemberState, answer: JoinAnswer, now_ms: float) -> None:
         waiter = self.roster.end_join(member)
         assert waiter is not None, f"{member.member_id} does not wait for a join"
         member.is_new, member.knows_id = False, True
@@ -210,7 +210,7 @@ class Phases:
                 self._wake_by(member.deadline_ms)
                 self._answer(waiter, self._assignment(member))
 
-    def _take_place(self, member: Member, rejoin: Rejoin, now_ms: float) -> None:
+    def _take_place(self, member: GroupMemberState, rejoin: Rejoin, now_ms: float) -> None:
         """A restarted static member goes on with its old assignment (KIP-345).
 
         As leader it is told to skip assigning (KIP-814); a client that does not know that is told of another leader,

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from penstock.group.confirmation import Confirmation
-from penstock.group.ownership import Ownership
-from penstock.group.residence import Residence
+from penstock.group.ownership import ShardOwnership
+from penstock.group.residence import OffsetCache
 from penstock.runtime.logging import get_logger
 from penstock.state import keys
 from penstock.state.store import Store, StoreError
@@ -31,8 +31,8 @@ class OffsetReads:
     def __init__(
         self,
         store: Store,
-        ownership: Ownership,
-        residence: Residence,
+        ownership: ShardOwnership,
+        residence: OffsetCache,
         error: Callable[[str], ErrorCode],
         exists: Callable[[str], bool],
         is_alone: bool,

@@ -17,7 +17,7 @@ from penstock.group.offset_table import OffsetKey, OffsetTable
 from penstock.runtime.logging import get_logger
 from penstock.state import keys
 from penstock.state.records import OffsetRecord
-from penstock.state.store import Entry, Store, StoreError, StoreUnavailable
+from penstock.state.store import Store, StoreEntry, StoreError, StoreUnavailable
 
 log = get_logger(__name__)
 
@@ -31,21 +31,21 @@ OffsetWrite = tuple[OffsetKey, OffsetRecord | None]
 
 
 @dataclass(slots=True)
-class Reading:
+class PendingRead:
     """A group being read. `applied` is what became durable meanwhile, which the answer may have or not."""
 
     task: asyncio.Task[None] | None = None
     applied: list[OffsetWrite] = field(default_factory=list)
 
 
-class Residence:
+class OffsetCache:
     """`put` takes entries of the store into the table, `apply` a write; `on_its_way` tells of writes of a group."""
 
     def __init__(
         self,
         store: Store,
         table: OffsetTable,
-        put: Callable[[Iterable[Entry]], object],
+        put: Callable[[Iterable[StoreEntry]], object],
         apply: Callable[[OffsetWrite], None],
         on_its_way: Callable[[str], set[OffsetKey]],
         limit: int = LIMIT,
@@ -60,7 +60,7 @@ class Residence:
         """Whether this broker has a group's shard. All three are set by whoever owns this."""
         self._here: dict[str, int] = {}
         """With the number of its shard; those used last come last."""
-        self._reading: dict[str, Reading] = {}
+        self._reading: dict[str, PendingRead] = {}
         self._wanted: dict[str, bool] = {}
         """To be read in the background; True where it must be, however much is here already."""
         self._task: asyncio.Task[None] | None = None
@@ -83,7 +83,7 @@ class Residence:
             raise StoreUnavailable(f"the shard of group {group_id} is not this broker's")
         reading = self._reading.get(group_id)
         if reading is None:
-            reading = self._reading[group_id] = Reading()
+            reading = self._reading[group_id] = PendingRead()
             reading.task = asyncio.get_running_loop().create_task(self._read(group_id, reading))
             reading.task.add_done_callback(look_at_failure)
         assert reading.task is not None, "what is being read has a task"
@@ -138,7 +138,7 @@ class Residence:
     def _touch(self, group_id: str) -> None:
         self._here[group_id] = self._here.pop(group_id)
 
-    async def _read(self, group_id: str, reading: Reading) -> None:
+    async def _read(self, group_id: str, reading: PendingRead) -> None:
         try:
             listing = await self._store.range(keys.group_offsets(group_id))
             if self._reading.get(group_id) is not reading:

@@ -11,7 +11,7 @@ from penstock.group.calls import JoinedMember, JoinRequest, Waiter
 from penstock.group.subscription import CONSUMER, subscribed_topics
 
 
-class Member:
+class GroupMemberState:
     """One member. A waiter is there while a JoinGroup or SyncGroup of it is unanswered; times are the loop's."""
 
     __slots__ = (
@@ -70,13 +70,13 @@ class Rejoin:
         self.can_skip_assignment = can_skip_assignment
 
 
-class Roster:
+class MemberList:
     """Members by id and by instance id. The leader is a member, or empty where there is none."""
 
     def __init__(self) -> None:
-        self.members: dict[str, Member] = {}
+        self.members: dict[str, GroupMemberState] = {}
         self.leader = ""
-        self._by_instance: dict[str, Member] = {}
+        self._by_instance: dict[str, GroupMemberState] = {}
         self._supporters: dict[str, int] = {}
         self.joined_count = 0
         """Members that wait for the answer to a join."""
@@ -84,16 +84,16 @@ class Roster:
     def __len__(self) -> int:
         return len(self.members)
 
-    def __iter__(self) -> Iterator[Member]:
+    def __iter__(self) -> Iterator[GroupMemberState]:
         return iter(self.members.values())
 
-    def get(self, member_id: str) -> Member | None:
+    def get(self, member_id: str) -> GroupMemberState | None:
         return self.members.get(member_id)
 
-    def by_instance(self, instance_id: str) -> Member | None:
+    def by_instance(self, instance_id: str) -> GroupMemberState | None:
         return self._by_instance.get(instance_id)
 
-    def add(self, member: Member) -> None:
+    def add(self, member: GroupMemberState) -> None:
         assert member.member_id not in self.members, f"{member.member_id} is a member already"
         self.members[member.member_id] = member
         if member.instance_id is not None:
@@ -103,7 +103,7 @@ class Roster:
         if not self.leader:
             self.leader = member.member_id
 
-    def remove(self, member: Member) -> None:
+    def remove(self, member: GroupMemberState) -> None:
         assert member.join_waiter is None, f"{member.member_id} still waits for a join"
         assert member.sync_waiter is None, f"{member.member_id} still waits for its assignment"
         del self.members[member.member_id]
@@ -113,7 +113,7 @@ class Roster:
         if self.leader == member.member_id:
             self.leader = next(iter(self.members), "")
 
-    def rename(self, member: Member, member_id: str) -> None:
+    def rename(self, member: GroupMemberState, member_id: str) -> None:
         """A static member comes back under a new id and keeps everything else."""
         assert member_id not in self.members, f"{member_id} is a member already"
         del self.members[member.member_id]
@@ -122,7 +122,7 @@ class Roster:
         member.member_id = member_id
         self.members[member_id] = member
 
-    def update(self, member: Member, request: JoinRequest) -> None:
+    def update(self, member: GroupMemberState, request: JoinRequest) -> None:
         self._count(member.protocols, -1)
         member.protocols = request.protocols
         self._count(member.protocols, 1)
@@ -130,7 +130,7 @@ class Roster:
         member.rebalance_timeout_ms = request.rebalance_timeout_ms
         member.client_id, member.client_host = request.client_id, request.client_host
 
-    def supports(self, protocols: dict[str, bytes], without: Member | None) -> bool:
+    def supports(self, protocols: dict[str, bytes], without: GroupMemberState | None) -> bool:
         """Whether all members but `without` have one of the protocols in common."""
         others = len(self.members) - (without is not None)
         own = without.protocols if without is not None else {}
@@ -158,12 +158,12 @@ class Roster:
     def all_joined(self) -> bool:
         return self.joined_count == len(self.members)
 
-    def await_join(self, member: Member, waiter: Waiter) -> None:
+    def await_join(self, member: GroupMemberState, waiter: Waiter) -> None:
         assert member.join_waiter is None, f"{member.member_id} waits for a join already"
         member.join_waiter = waiter
         self.joined_count += 1
 
-    def end_join(self, member: Member) -> Waiter | None:
+    def end_join(self, member: GroupMemberState) -> Waiter | None:
         """Who waited for the member's join; nobody does from now on."""
         waiter, member.join_waiter, member.rejoin = member.join_waiter, None, None
         if waiter is not None:

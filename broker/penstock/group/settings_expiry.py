@@ -11,12 +11,12 @@ import asyncio
 from collections.abc import Callable
 
 from penstock.config.broker import BrokerConfig
-from penstock.group.ownership import Ownership
+from penstock.group.ownership import ShardOwnership
 from penstock.runtime.clock import Clock
 from penstock.runtime.logging import get_logger
 from penstock.state import keys
 from penstock.state.records import BadRecord, GroupSettingsRecord, decode
-from penstock.state.store import Compare, Delete, Store, StoreError
+from penstock.state.store import Compare, DeleteOp, Store, StoreError
 
 log = get_logger(__name__)
 
@@ -31,7 +31,7 @@ class SettingsExpiry:
         store: Store,
         clock: Clock,
         config: BrokerConfig,
-        ownership: Ownership,
+        ownership: ShardOwnership,
         exists: Callable[[str], bool],
         is_paused: Callable[[], bool],
     ) -> None:
@@ -85,5 +85,5 @@ class SettingsExpiry:
                 compares = [Compare.unchanged(entry)]
                 if tenure.guard is not None:
                     compares.append(tenure.guard.ownership())
-                if (await self._store.txn(compares, [Delete(entry.key)])).succeeded:
+                if (await self._store.txn(compares, [DeleteOp(entry.key)])).succeeded:
                     log.info("settings of a group that is not there have expired", group=group_id)

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Generic, Protocol, TypeVar
 
 from penstock.state import keys
-from penstock.state.store import MAX_TXN_OPERATIONS, Compare, Operation, Put, Target
+from penstock.state.store import MAX_TXN_OPERATIONS, Compare, CompareTarget, Operation, PutOp
 
 MAX_PENDING = 20_000
 """Keys of one shard that may wait for their transaction; beyond, a write is refused at once, to be tried again."""
@@ -48,10 +48,10 @@ class Guard:
     is_fence_old: bool = False
 
     def ownership(self) -> Compare:
-        return Compare(keys.shard(self.number), Target.MOD_REVISION, self.revision)
+        return Compare(keys.shard(self.number), CompareTarget.MOD_REVISION, self.revision)
 
     def fence(self) -> Compare:
-        return Compare(keys.shard_fence(self.number), Target.MOD_REVISION, self.fence_revision)
+        return Compare(keys.shard_fence(self.number), CompareTarget.MOD_REVISION, self.fence_revision)
 
 
 @dataclass(slots=True)
@@ -83,7 +83,7 @@ class Slot(Generic[T]):
     @property
     def size_bytes(self) -> int:
         operation = self.operation
-        return len(operation.key) + (len(operation.value) if isinstance(operation, Put) else 0)
+        return len(operation.key) + (len(operation.value) if isinstance(operation, PutOp) else 0)
 
 
 def nothing(*what: object) -> None:

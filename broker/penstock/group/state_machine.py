@@ -12,7 +12,7 @@ from collections.abc import Callable
 from penstock.config.broker import BrokerConfig
 from penstock.group.calls import JoinAnswer, JoinRequest, SyncAnswer, SyncRequest, Waiter
 from penstock.group.phases import GroupState, Phases
-from penstock.group.roster import Member, Rejoin
+from penstock.group.roster import GroupMemberState, Rejoin
 from penstock.wire.errors import ErrorCode
 
 NEW_MEMBER_TIMEOUT_MS = 300_000
@@ -107,12 +107,12 @@ class ClassicGroup(Phases):
             self.roster.await_join(member, waiter)
             self._rebalance(now_ms)
 
-    def _update(self, member: Member, request: JoinRequest) -> None:
+    def _update(self, member: GroupMemberState, request: JoinRequest) -> None:
         self.roster.update(member, request)
         if len(self.roster) == 1:
             self.protocol_type = request.protocol_type
 
-    def _changes_nothing(self, member: Member, request: JoinRequest) -> bool:
+    def _changes_nothing(self, member: GroupMemberState, request: JoinRequest) -> bool:
         """Whether a join says what is known, as when the answer to the last one was lost."""
         if self.state is GroupState.PREPARING_REBALANCE or member.join_waiter is not None:
             return False
@@ -123,7 +123,7 @@ class ClassicGroup(Phases):
     def _add(self, member_id: str, request: JoinRequest, waiter: Waiter, now_ms: float) -> None:
         if not self.roster:
             self.protocol_type = request.protocol_type
-        member = Member(member_id, request, knows_id=bool(request.member_id))
+        member = GroupMemberState(member_id, request, knows_id=bool(request.member_id))
         member.is_new = True
         member.deadline_ms = now_ms + NEW_MEMBER_TIMEOUT_MS
         self._wake_by(member.deadline_ms)
@@ -132,7 +132,7 @@ class ClassicGroup(Phases):
         self._newcomer = True
         self._rebalance(now_ms)
 
-    def _replace_static(self, member: Member, request: JoinRequest, waiter: Waiter, now_ms: float) -> None:
+    def _replace_static(self, member: GroupMemberState, request: JoinRequest, waiter: Waiter, now_ms: float) -> None:
         """A static member has restarted: the old one is fenced, and where nothing else changed nobody else notices."""
         old_leader, old_id, old_topics = self.roster.leader, member.member_id, self.subscribed_topics()
         self._end_waits(member, ErrorCode.FENCED_INSTANCE_ID)
@@ -271,7 +271,7 @@ class ClassicGroup(Phases):
                 member.alive(now_ms)
         self._find_wake()
 
-    def restore(self, members: list[Member], leader: str, now_ms: float) -> None:
+    def restore(self, members: list[GroupMemberState], leader: str, now_ms: float) -> None:
         """Goes on after a restart with the last completed rebalance: each member has a whole session to be heard of.
 
         `generation`, `protocol_type` and `protocol` have been set.
@@ -298,7 +298,7 @@ class ClassicGroup(Phases):
 
     # --- checks
 
-    def _find(self, member_id: str, instance_id: str | None) -> tuple[Member | None, ErrorCode]:
+    def _find(self, member_id: str, instance_id: str | None) -> tuple[GroupMemberState | None, ErrorCode]:
         """The member, or why there is none: an instance is fenced when another member has taken its place."""
         if instance_id is None:
             return self.roster.get(member_id), ErrorCode.UNKNOWN_MEMBER_ID
@@ -309,7 +309,7 @@ class ClassicGroup(Phases):
 
     def _check_member(
         self, member_id: str, instance_id: str | None, generation: int
-    ) -> tuple[Member | None, ErrorCode]:
+    ) -> tuple[GroupMemberState | None, ErrorCode]:
         """The member if it knows the present generation, and NONE; else None and the error."""
         if self.state is GroupState.DEAD:
             return None, ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -320,7 +320,7 @@ class ClassicGroup(Phases):
             return None, ErrorCode.ILLEGAL_GENERATION
         return member, ErrorCode.NONE
 
-    def _compatible(self, request: JoinRequest, known: Member | None) -> bool:
+    def _compatible(self, request: JoinRequest, known: GroupMemberState | None) -> bool:
         """Whether the others could go on together with who asks; `known` is what it was before."""
         if not request.protocol_type or not request.protocols:
             return False
@@ -331,7 +331,7 @@ class ClassicGroup(Phases):
     def _same_protocol(self, request: SyncRequest) -> bool:
         return request.protocol_type in (None, self.protocol_type) and request.protocol in (None, self.protocol)
 
-    def _is_full(self, member: Member | None) -> bool:
+    def _is_full(self, member: GroupMemberState | None) -> bool:
         """Whether there is no room for `member`, or for one more.
 
         In a rebalance those who come first have a place, and so have absent static members; the others may go.

@@ -10,7 +10,7 @@ from penstock.group.shard_writer import Guard
 from penstock.group.state_machine import ClassicGroup
 
 
-class Running:
+class RunningTenancy:
     """A group on the loop. `armed_ms` is when its timer fires, which may be sooner than needed, never later."""
 
     __slots__ = ("armed_ms", "group", "is_stored", "state_ms", "timer")
@@ -25,7 +25,7 @@ class Running:
         self.armed_ms = 0.0
 
 
-class Idle(NamedTuple):
+class IdleTenancy(NamedTuple):
     """A group without members, as its record says: all that is kept of it until somebody joins. Without a generation
     nobody ever has."""
 
@@ -35,13 +35,13 @@ class Idle(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Tenure:
+class ShardTenancy:
     """`guard` is None where there is no other broker. Nothing is answered while `is_loading`."""
 
     number: int
     guard: Guard | None
     is_loading: bool = True
-    groups: dict[str, Running | Idle] = field(default_factory=dict)
+    groups: dict[str, RunningTenancy | IdleTenancy] = field(default_factory=dict)
     """All groups of the shard that the store has a record of, and those that are about to have one."""
     unstored: set[str] = field(default_factory=set)
     """Those without a generation whose record was to be written and is not known to be."""

@@ -13,13 +13,13 @@ from uuid import UUID
 
 from penstock.group.offset_table import OffsetKey
 from penstock.group.offsets import Offsets, OffsetWrite
-from penstock.group.ownership import Ownership
+from penstock.group.ownership import ShardOwnership
 from penstock.group.shard_writer import ShardWriter
-from penstock.group.tenure import Tenure
+from penstock.group.tenure import ShardTenancy
 from penstock.runtime.logging import get_logger
 from penstock.state import keys, records
 from penstock.state.records import BadRecord, ShardCleanedRecord
-from penstock.state.store import Put, Store, StoreError, StoreUnavailable
+from penstock.state.store import PutOp, Store, StoreError, StoreUnavailable
 from penstock.state.view import ClusterView, TopicChange
 
 log = get_logger(__name__)
@@ -32,7 +32,7 @@ RETRY_S = 5.0
 class TopicCleaning:
     """Works while there are tombstones that a shard has not been cleaned of, one shard at a time."""
 
-    def __init__(self, store: Store, view: ClusterView, offsets: Offsets, ownership: Ownership) -> None:
+    def __init__(self, store: Store, view: ClusterView, offsets: Offsets, ownership: ShardOwnership) -> None:
         self._store, self._view, self._offsets, self._ownership = store, view, offsets, ownership
         self._dirty: dict[int, None] = {}
         self._task: asyncio.Task[None] | None = None
@@ -44,7 +44,7 @@ class TopicCleaning:
                 self._dirty[tenure.number] = None
             self._go_on()
 
-    def shard_taken(self, tenure: Tenure) -> None:
+    def shard_taken(self, tenure: ShardTenancy) -> None:
         """Its last owner may not have finished."""
         if self._view.deleting:
             self._dirty[tenure.number] = None
@@ -93,7 +93,7 @@ class TopicCleaning:
         await self._note(writer, number, revision)
 
     async def _note(self, writer: ShardWriter[OffsetWrite | None], number: int, revision: int) -> None:
-        note = Put(keys.shard_cleaned(number), records.encode(ShardCleanedRecord(revision=revision)))
+        note = PutOp(keys.shard_cleaned(number), records.encode(ShardCleanedRecord(revision=revision)))
         if await writer.submit([(note, None)]):
             raise StoreUnavailable("what was cleaned could not be noted")
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from penstock.group.confirmation import Confirmation
-from penstock.group.ownership import Ownership
+from penstock.group.ownership import ShardOwnership
 from penstock.runtime.logging import get_logger
 from penstock.state import keys
 from penstock.state.store import StoreError
@@ -25,10 +25,12 @@ FINAL = frozenset(
 """What Java's client, librdkafka and kafka-python take for the end of a consumer."""
 
 
-class Verdicts:
+class FencingConfirmations:
     """`error` tells why nothing can be answered for a group, or NONE."""
 
-    def __init__(self, confirmation: Confirmation, ownership: Ownership, error: Callable[[str], ErrorCode]) -> None:
+    def __init__(
+        self, confirmation: Confirmation, ownership: ShardOwnership, error: Callable[[str], ErrorCode]
+    ) -> None:
         self._confirmation, self._ownership, self._error = confirmation, ownership, error
 
     async def confirmed(self, group_id: str, error: ErrorCode) -> ErrorCode:

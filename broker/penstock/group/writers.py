@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from penstock.group.lanes import LANES, Lane
+from penstock.group.lanes import LANES, RequestQueue
 from penstock.group.shard_writer import Guard, ShardWriter
 from penstock.state import keys
 from penstock.state.store import Store
@@ -20,7 +20,7 @@ class ShardWriters(Generic[T]):
         self, store: Store, applied: Callable[[list[T]], None], uncertain: Callable[[list[T]], None], lanes: int = LANES
     ) -> None:
         self._applied, self._uncertain = applied, uncertain
-        self._lanes: list[Lane[T]] = [Lane(store) for _ in range(lanes)]
+        self._lanes: list[RequestQueue[T]] = [RequestQueue(store) for _ in range(lanes)]
         self._writers = [self._make(number, None) for number in range(keys.SHARD_COUNT)]
         for writer in self._writers:
             writer.close()

@@ -29,7 +29,7 @@ class Lag(NamedTuple):
     seconds: float | None
 
 
-class Unread(NamedTuple):
+class UnreadAge(NamedTuple):
     """Where a group reads on, and where in the answer its lag stands."""
 
     log: LogSource
@@ -40,7 +40,7 @@ class Unread(NamedTuple):
 async def measure_lags(sources: Sources) -> list[Lag]:
     """The lag of each group in each partition that it has committed an offset for."""
     lags: list[Lag] = []
-    unread: list[Unread] = []
+    unread: list[UnreadAge] = []
     elsewhere: dict[Place, list[int]] = {}
     for number, committed in enumerate(sources.committed()):
         if number % SLICE == SLICE - 1:
@@ -52,7 +52,7 @@ async def measure_lags(sources: Sources) -> list[Lag]:
             continue
         lag = lag_of(committed, partition)
         if lag.records:
-            unread.append(Unread(partition.log, partition.acknowledged_end - lag.records, len(lags)))
+            unread.append(UnreadAge(partition.log, partition.acknowledged_end - lag.records, len(lags)))
         lags.append(lag)
     if elsewhere and sources.elsewhere is not None:
         offsets = {place: {lags[i].committed_offset for i in at} for place, at in elsewhere.items()}
@@ -87,6 +87,6 @@ def lag_elsewhere(lag: Lag, ends: Ends) -> Lag:
     return lag._replace(records=behind, seconds=None if age_ms is None else age_ms / 1000)
 
 
-def read_times(unread: Iterable[Unread]) -> list[int | None]:
+def read_times(unread: Iterable[UnreadAge]) -> list[int | None]:
     """The largest timestamp of each batch, in ms since 1970; None where there is none. In a thread."""
     return [one.log.batch_times([one.offset])[0] for one in unread]

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from penstock.log.index import Indexes
-from penstock.log.maintenance import Maintenance
+from penstock.log.maintenance import LogMaintenance
 from penstock.log.partition_log import PartitionLog
 from penstock.log.segment import Segment
 from penstock.log.space import PASSING
@@ -36,7 +36,7 @@ T = TypeVar("T")
 logger = get_logger(__name__)
 
 
-class Owner(Protocol):
+class CreationOwner(Protocol):
     """The log directory."""
 
     files: Files
@@ -44,24 +44,24 @@ class Owner(Protocol):
     def fail(self, error: Exception) -> None: ...
 
 
-class Wanted(NamedTuple):
+class PendingCreation(NamedTuple):
     """What is to be made for a log that has no segment. Captured on the event loop."""
 
     log: PartitionLog
     segment: Segment
 
 
-class Made(NamedTuple):
+class CreatedLog(NamedTuple):
     """What has come of it."""
 
     has_directory: bool
     error: Exception | None
 
 
-class Creations:
+class LogCreations:
     """The jobs of one log directory. Used on the event loop."""
 
-    def __init__(self, owner: Owner, maintenance: Maintenance) -> None:
+    def __init__(self, owner: CreationOwner, maintenance: LogMaintenance) -> None:
         self.owner, self.maintenance = owner, maintenance
         self.waiting: dict[PartitionLog, asyncio.Future[None]] = {}
         self.undescribed: dict[PartitionLog, None] = {}
@@ -152,12 +152,12 @@ class Creations:
         for log in futures:
             del self.waiting[log]
         # Who was appended to meanwhile has its files: another at its end would be taken for a segment by recovery.
-        wanted = [Wanted(log, Segment(log.directory, log.end_offset)) for log in futures if log.active is None]
+        wanted = [PendingCreation(log, Segment(log.directory, log.end_offset)) for log in futures if log.active is None]
         try:
             made = await self.in_thread(make_all, self.owner.files, wanted)
         except Exception as e:  # no thread can be started, say: nobody is to wait for good
             logger.exception("files of new partitions could not be made")
-            made = [Made(False, e)] * len(wanted)
+            made = [CreatedLog(False, e)] * len(wanted)
         for log in futures:
             log.creation = None
         for (log, segment), done in zip(wanted, made, strict=True):
@@ -170,7 +170,7 @@ class Creations:
             self.executor = ThreadPoolExecutor(1, "penstock-create")
         return await asyncio.get_running_loop().run_in_executor(self.executor, work, *arguments)
 
-    def take_over(self, log: PartitionLog, segment: Segment, done: Made) -> None:
+    def take_over(self, log: PartitionLog, segment: Segment, done: CreatedLog) -> None:
         """Gives a log what was made for it, unless it has got on without."""
         if done.has_directory and not log.created:
             log.note_directory()
@@ -184,20 +184,20 @@ class Creations:
             log.begin(segment)
 
 
-def make_all(files: Files, wanted: Sequence[Wanted]) -> list[Made]:
+def make_all(files: Files, wanted: Sequence[PendingCreation]) -> list[CreatedLog]:
     """In a thread. Files are closed again, so that a job takes one descriptor."""
     return [make(files, log.directory, segment.path) for log, segment in wanted]
 
 
-def make(files: Files, directory: str, path: str) -> Made:
+def make(files: Files, directory: str, path: str) -> CreatedLog:
     has_directory = False
     try:
         files.make_dir(directory)
         has_directory = True
         files.open(path, create=True).close()
     except OSError as e:
-        return Made(has_directory, e)
-    return Made(True, None)
+        return CreatedLog(has_directory, e)
+    return CreatedLog(True, None)
 
 
 def write_descriptions(files: Files, logs: Sequence[PartitionLog]) -> None:

@@ -13,7 +13,7 @@ SPARE = 8
 """Removed entries that the heap may hold whatever its size; beyond it, at most as many as there are live ones."""
 
 
-class Entry(Generic[T]):
+class DueEntry(Generic[T]):
     """A place in the heap; `item` is None once the entry no longer counts."""
 
     __slots__ = ("due_ms", "item", "number")
@@ -22,7 +22,7 @@ class Entry(Generic[T]):
         self.due_ms, self.number = due_ms, number
         self.item: T | None = item
 
-    def __lt__(self, other: Entry[T]) -> bool:
+    def __lt__(self, other: DueEntry[T]) -> bool:
         return (self.due_ms, self.number) < (other.due_ms, other.number)
 
 
@@ -30,8 +30,8 @@ class DueQueue(Generic[T]):
     """A heap with one live entry for each item. What was removed or replaced keeps no item alive."""
 
     def __init__(self) -> None:
-        self.heap: list[Entry[T]] = []
-        self.entries: dict[T, Entry[T]] = {}
+        self.heap: list[DueEntry[T]] = []
+        self.entries: dict[T, DueEntry[T]] = {}
         self.numbers = itertools.count()
 
     def __len__(self) -> int:
@@ -48,7 +48,7 @@ class DueQueue(Generic[T]):
     def put(self, item: T, due_ms: int) -> None:
         """Add an item, or change when it is due."""
         self.discard(item)
-        entry = self.entries[item] = Entry(due_ms, next(self.numbers), item)
+        entry = self.entries[item] = DueEntry(due_ms, next(self.numbers), item)
         heapq.heappush(self.heap, entry)
 
     def discard(self, item: T) -> None:

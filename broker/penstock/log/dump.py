@@ -19,7 +19,7 @@ from penstock.log.meta import FILE_NAME as META_NAME
 from penstock.log.meta import WrongDirectory, read_meta
 from penstock.log.opening import parse_partition
 from penstock.log.repair import damage
-from penstock.log.scan import BadBatch, Found, verify, walk
+from penstock.log.scan import BadBatch, ScannedBatch, verify, walk
 from penstock.log.segment import INDEX, LOG, TIME_INDEX, parse_base_offset
 from penstock.runtime.disk import OsFiles
 from penstock.wire.records import iterate_records
@@ -112,14 +112,14 @@ class Dumper:
             return False
         return found.gaps or found.compacted_until > 0
 
-    def batches(self, path: str, expected_offset: int, whole: bool) -> Iterator[Found]:
+    def batches(self, path: str, expected_offset: int, whole: bool) -> Iterator[ScannedBatch]:
         file = self.files.open(path, read_only=True)
         try:
             yield from (verify if whole else walk)(file, 0, file.size(), expected_offset)
         finally:
             file.close()
 
-    def batch(self, path: str, found: Found) -> None:
+    def batch(self, path: str, found: ScannedBatch) -> None:
         header = found.header
         codec = CODECS[header.codec] if header.codec < len(CODECS) else str(header.codec)
         fields = {name: value for name, value in header._asdict().items() if name not in ("batch_length", "magic")}
@@ -151,7 +151,7 @@ class Dumper:
         except MalformedMessage as e:
             self.damaged(path, found, str(e))
 
-    def damaged(self, path: str, found: Found, reason: str) -> None:
+    def damaged(self, path: str, found: ScannedBatch, reason: str) -> None:
         """Reports a batch at which consumers stop."""
         first, last = found.header.base_offset, found.header.last_offset
         self.wrong(

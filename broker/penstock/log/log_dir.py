@@ -18,12 +18,12 @@ from penstock.log import opening
 from penstock.log.capture import capture
 from penstock.log.checkpoint import Key
 from penstock.log.compaction.compactor import Compactor
-from penstock.log.compaction.runner import ProcessRunner, Runner
-from penstock.log.creation import Creations
+from penstock.log.compaction.runner import CompactionRunner, ProcessRunner
+from penstock.log.creation import LogCreations
 from penstock.log.file_pool import DEFAULT_MAX_OPEN, FilePool
 from penstock.log.flusher import Flusher
 from penstock.log.index_files import IndexCache
-from penstock.log.maintenance import Maintenance, take_dropped
+from penstock.log.maintenance import LogMaintenance, take_dropped
 from penstock.log.partition_log import PartitionLog
 from penstock.log.retention import Retention
 from penstock.log.truncation import restart, truncate
@@ -41,7 +41,7 @@ SWEEP_AGE_MS = 600_000
 logger = get_logger(__name__)
 
 
-class LogDir:
+class LogDirectory:
     """See the module. `was_unclean` tells that the broker did not shut down cleanly before.
 
     Making one takes the directory's lock; raises DirectoryInUse, OSError.
@@ -57,7 +57,7 @@ class LogDir:
         *,
         retention_delay_ms: int = 0,
         on_failed: Callable[[Exception], None] | None = None,
-        compaction: Runner | None = None,
+        compaction: CompactionRunner | None = None,
         flusher: Callable[[Files, Callable[[Exception], None]], Flusher] = Flusher,
     ) -> None:
         self.files, self.path, self.clock = files, path.rstrip("/"), clock
@@ -66,12 +66,12 @@ class LogDir:
         self.pool = FilePool(files, max_open_files)
         self.indexes = IndexCache(files)
         self.flusher = flusher(files, self.fail)
-        self.maintenance = Maintenance(self)
+        self.maintenance = LogMaintenance(self)
         self.retention = Retention(clock, self.drop_old, retention_delay_ms)
-        self.creations = Creations(self, self.maintenance)
+        self.creations = LogCreations(self, self.maintenance)
         self.compactor = Compactor(self.maintenance, clock, compaction or ProcessRunner())
         self.new_state: Callable[[], BatchState]
-        self.found: opening.Opened | None = None
+        self.found: opening.OpenedLog | None = None
         self.was_unclean = False
         self.recovered = False
         self.failed: Exception | None = None

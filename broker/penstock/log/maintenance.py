@@ -33,7 +33,7 @@ T = TypeVar("T")
 logger = get_logger(__name__)
 
 
-class Owner(Protocol):
+class MaintenanceOwner(Protocol):
     """The log directory."""
 
     files: Files
@@ -53,10 +53,10 @@ class Owner(Protocol):
     def forget(self, log: PartitionLog) -> None: ...
 
 
-class Maintenance:
+class LogMaintenance:
     """Background work on the logs of one directory."""
 
-    def __init__(self, owner: Owner) -> None:
+    def __init__(self, owner: MaintenanceOwner) -> None:
         self.owner = owner
         self.executor: ThreadPoolExecutor | None = None
         self.tasks: set[asyncio.Task[Any]] = set()

@@ -23,7 +23,7 @@ class WrongDirectory(LogError):
     """The directory is not this broker's; the message names it and says what to do."""
 
 
-class Meta(msgspec.Struct, frozen=True):
+class PartitionMeta(msgspec.Struct, frozen=True):
     """The content of `meta.json`. `crc` is the CRC-32C of the rest, as compact JSON with sorted keys."""
 
     cluster_id: str
@@ -42,7 +42,7 @@ class Meta(msgspec.Struct, frozen=True):
         return crc32c(json.dumps(fields, sort_keys=True, separators=(",", ":")).encode())
 
 
-class Format(msgspec.Struct):
+class DirectoryFormat(msgspec.Struct):
     """What every version of `meta.json` has; looked at before the rest, which a newer one may have changed."""
 
     format_version: int
@@ -55,7 +55,7 @@ def newer(path: str, version: int) -> WrongDirectory:
     )
 
 
-def read_meta(files: Files, path: str) -> Meta | None:
+def read_meta(files: Files, path: str) -> PartitionMeta | None:
     """None where the directory is not a log directory yet. Raises WrongDirectory where the file is damaged."""
     name = f"{path}/{FILE_NAME}"
     try:
@@ -65,10 +65,10 @@ def read_meta(files: Files, path: str) -> Meta | None:
     try:
         if len(data) > MAX_BYTES:
             raise ValueError(f"it has {len(data)} bytes")
-        version = msgspec.json.decode(data, type=Format).format_version
+        version = msgspec.json.decode(data, type=DirectoryFormat).format_version
         if version > FORMAT_VERSION:
             raise newer(path, version)
-        meta = msgspec.json.decode(data, type=Meta)
+        meta = msgspec.json.decode(data, type=PartitionMeta)
     except (ValueError, msgspec.DecodeError) as e:
         raise WrongDirectory(f"{name} is damaged ({e}): restore it from a backup, or use another directory") from e
     if meta.crc != meta.checksum():
@@ -76,11 +76,11 @@ def read_meta(files: Files, path: str) -> Meta | None:
     return meta
 
 
-def claim(files: Files, path: str, cluster_id: str, broker_id: int) -> tuple[Meta, bool]:
+def claim(files: Files, path: str, cluster_id: str, broker_id: int) -> tuple[PartitionMeta, bool]:
     """(the directory's meta, whether it was new). Raises WrongDirectory where it is somebody else's."""
     meta = read_meta(files, path)
     if meta is None:
-        meta = Meta(cluster_id, broker_id, uuid4(), FORMAT_VERSION)
+        meta = PartitionMeta(cluster_id, broker_id, uuid4(), FORMAT_VERSION)
         meta = msgspec.structs.replace(meta, crc=meta.checksum())
         files.write_atomic(f"{path}/{FILE_NAME}", msgspec.json.format(msgspec.json.encode(meta)) + b"\n")
         return meta, True

@@ -19,7 +19,7 @@ from penstock.log import checkpoint as checkpoints
 from penstock.log.checkpoint import DamagedCheckpoint, Key
 from penstock.log.index import PendingEntries
 from penstock.log.index_files import write_indexes
-from penstock.log.meta import Meta, claim
+from penstock.log.meta import PartitionMeta, claim
 from penstock.log.recovery import recover
 from penstock.log.segment import DELETED, Segment
 from penstock.log.space import NO_SPACE, RESERVE_NAME
@@ -45,10 +45,10 @@ class RecoveryGivenUp(LogError):
 
 
 @dataclass
-class Opened:
+class OpenedLog:
     """A directory as it was found."""
 
-    meta: Meta
+    meta: PartitionMeta
     was_unclean: bool
     table: dict[Key, bytes]
     unrecovered: list[Key] = field(default_factory=list)
@@ -74,7 +74,7 @@ def lock_directory(files: Files, path: str) -> None:
         raise DirectoryInUse(f"{path} is in use by another process: stop that one, or use another directory") from e
 
 
-def look(files: Files, path: str, cluster_id: str, broker_id: int) -> Opened:
+def look(files: Files, path: str, cluster_id: str, broker_id: int) -> OpenedLog:
     """What is there: the checkpoints that count as they are, and which partitions must be recovered.
 
     Raises WrongDirectory, OSError.
@@ -83,14 +83,14 @@ def look(files: Files, path: str, cluster_id: str, broker_id: int) -> Opened:
     table, table_crc = read_table(files, path)
     clean = table is not None and read_clean_mark(files, path) == table_crc
     keys = [key for key in map(parse_partition, files.list(path)) if key is not None]
-    opened = Opened(meta, not (clean or fresh), table or {})
+    opened = OpenedLog(meta, not (clean or fresh), table or {})
     if clean:
         opened.checkpoints = {key: opened.table[key] for key in keys if key in opened.table}
     opened.unrecovered = [key for key in keys if key not in opened.checkpoints]
     return opened
 
 
-def recover_all(files: Files, path: str, opened: Opened, make_state: Callable[[], BatchState], clock: Clock) -> None:
+def recover_all(files: Files, path: str, opened: OpenedLog, make_state: Callable[[], BatchState], clock: Clock) -> None:
     """Recovers what was not left clean; a partition that is damaged does not stop the others.
 
     Raises OSError, RecoveryGivenUp. From here on the directory is in use: a crash now is an unclean end.

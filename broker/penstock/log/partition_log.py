@@ -31,7 +31,7 @@ from penstock.log.types import (
     LogDirFailed,
     LogFull,
     LogSlice,
-    OffsetAndTimestamp,
+    LogTimestamp,
     OffsetOutOfRange,
 )
 from penstock.runtime.files import File
@@ -362,11 +362,11 @@ class PartitionLog:
 
     # Searching: in any thread, as it may wait for the disk
 
-    def offset_for_timestamp(self, timestamp_ms: int, limit_offset: int) -> OffsetAndTimestamp | None:
+    def offset_for_timestamp(self, timestamp_ms: int, limit_offset: int) -> LogTimestamp | None:
         """The first record below `limit_offset` whose timestamp is at least that. Raises CorruptLog, LogError."""
         return self.searched().first(timestamp_ms, limit_offset)
 
-    def offset_of_max_timestamp(self, limit_offset: int) -> OffsetAndTimestamp | None:
+    def offset_of_max_timestamp(self, limit_offset: int) -> LogTimestamp | None:
         """The first record that has the largest timestamp below `limit_offset` (KIP-734). As above."""
         return self.searched().largest(limit_offset)
 

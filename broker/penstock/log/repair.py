@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 from penstock.log.opening import LOCK_NAME, lock_directory
-from penstock.log.scan import BadBatch, Found, verify
+from penstock.log.scan import BadBatch, ScannedBatch, verify
 from penstock.log.segment import LOG
 from penstock.runtime.disk import OsFiles
 from penstock.wire.batch import CONTROL, CRC, CRC_OFFSET, HEADER, HEADER_SIZE, BatchHeader, checksum
@@ -27,7 +27,7 @@ class CannotCut(Exception):
     """Why a batch was not cut out; the message names the file and what to do."""
 
 
-def damage(found: Found) -> str | None:
+def damage(found: ScannedBatch) -> str | None:
     """What is wrong with the records of a batch whose CRC is right; None where nothing is."""
     header = found.header
     if header.is_control or not header.record_count:
@@ -72,7 +72,7 @@ def overwrite(path: str, data: bytes, position: int) -> None:
         os.close(descriptor)
 
 
-def find(files: OsFiles, path: str, offset: int) -> Found:
+def find(files: OsFiles, path: str, offset: int) -> ScannedBatch:
     """The batch that holds `offset`, with a copy of its bytes. Raises CannotCut."""
     if not path.endswith(LOG):
         raise CannotCut(f'cannot cut offset {offset} out of "{path}": a segment ends in "{LOG}"')

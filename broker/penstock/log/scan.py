@@ -23,7 +23,7 @@ CRC = BatchHeader._fields.index("crc")
 LAST_OFFSET_DELTA = BatchHeader._fields.index("last_offset_delta")
 
 
-class Found(NamedTuple):
+class ScannedBatch(NamedTuple):
     """A batch in a file. `batch` is its bytes where they were asked for, else empty; valid until the next step."""
 
     position: int
@@ -42,7 +42,7 @@ class BadBatch(Exception):
 NOTHING = memoryview(b"")
 
 
-def walk(file: File, position: int, end: int, expected_offset: int = 0) -> Iterator[Found]:
+def walk(file: File, position: int, end: int, expected_offset: int = 0) -> Iterator[ScannedBatch]:
     """The headers of the batches from `position` up to `end`. Raises BadBatch where one cannot be right."""
     chunk, chunk_start = b"", 0
     while position < end:
@@ -50,12 +50,14 @@ def walk(file: File, position: int, end: int, expected_offset: int = 0) -> Itera
         if at < 0 or at + HEADER_SIZE > len(chunk):
             chunk, chunk_start, at = file.read_at(position, min(HOP_BYTES, end - position)), position, 0
         header = header_at(chunk, at, position, end, expected_offset)
-        yield Found(position, header, NOTHING)
+        yield ScannedBatch(position, header, NOTHING)
         expected_offset = header.last_offset + 1
         position += header.size_bytes
 
 
-def verify(file: File, position: int, end: int, expected_offset: int = 0, contiguous: bool = False) -> Iterator[Found]:
+def verify(
+    file: File, position: int, end: int, expected_offset: int = 0, contiguous: bool = False
+) -> Iterator[ScannedBatch]:
     """As `walk`, reading each batch whole and comparing its CRC.
 
     With `contiguous` no offset may be missing: base offsets are not under the CRC, so this is what vouches for them.
@@ -82,7 +84,7 @@ def verify(file: File, position: int, end: int, expected_offset: int = 0, contig
                 raise BadBatch(position, "the file ends within a batch")
         if crc32c(chunk[at + CRC_START : at + size]) != header[CRC]:
             raise BadBatch(position, "the CRC of a batch does not match its bytes")
-        yield Found(position, header, chunk[at : at + size])
+        yield ScannedBatch(position, header, chunk[at : at + size])
         expected_offset = base_offset + header[LAST_OFFSET_DELTA] + 1
         position += size
 

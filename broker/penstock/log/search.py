@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from penstock.log.index_files import load_indexes
-from penstock.log.scan import BadBatch, Found, walk
+from penstock.log.scan import BadBatch, ScannedBatch, walk
 from penstock.log.segment import Segment
-from penstock.log.types import CorruptLog, LogError, OffsetAndTimestamp
+from penstock.log.types import CorruptLog, LogError, LogTimestamp
 from penstock.runtime.files import File, Files
 from penstock.wire.batch import BatchHeader
 from penstock.wire.records import iterate_records
@@ -47,13 +47,13 @@ class LogSearch:
     def __init__(self, files: Files, segments: list[Segment], start_offset: int) -> None:
         self.files, self.segments, self.start_offset = files, segments, start_offset
 
-    def first(self, timestamp_ms: int, limit_offset: int) -> OffsetAndTimestamp | None:
+    def first(self, timestamp_ms: int, limit_offset: int) -> LogTimestamp | None:
         return self.run(lambda view: first_at_or_after(view, timestamp_ms, limit_offset))
 
-    def largest(self, limit_offset: int) -> OffsetAndTimestamp | None:
+    def largest(self, limit_offset: int) -> LogTimestamp | None:
         return self.run(lambda view: with_largest_timestamp(view, limit_offset))
 
-    def run(self, find: Callable[[SearchView], OffsetAndTimestamp | None]) -> OffsetAndTimestamp | None:
+    def run(self, find: Callable[[SearchView], LogTimestamp | None]) -> LogTimestamp | None:
         """Searches the segments as they are; once more where compaction replaced one meanwhile."""
         segments = list(self.segments)
         try:
@@ -67,7 +67,7 @@ class LogSearch:
         return SearchView(self.files, [SearchedSegment(s, s.size, s.end_offset) for s in segments], self.start_offset)
 
 
-def first_at_or_after(view: SearchView, timestamp_ms: int, limit_offset: int) -> OffsetAndTimestamp | None:
+def first_at_or_after(view: SearchView, timestamp_ms: int, limit_offset: int) -> LogTimestamp | None:
     """The first record at or after a time, below `limit_offset`. Raises CorruptLog, LogError."""
     for searched in view.segments:
         segment = searched.segment
@@ -89,11 +89,11 @@ def first_at_or_after(view: SearchView, timestamp_ms: int, limit_offset: int) ->
     return None
 
 
-def with_largest_timestamp(view: SearchView, limit_offset: int) -> OffsetAndTimestamp | None:
+def with_largest_timestamp(view: SearchView, limit_offset: int) -> LogTimestamp | None:
     """The first record that has the largest timestamp of all below `limit_offset`. Raises CorruptLog, LogError."""
     candidates = [s for s in view.segments if s.segment.base_offset < limit_offset and s.end_offset > view.start_offset]
     candidates.sort(key=lambda s: (-s.segment.max_timestamp_ms, s.segment.base_offset))
-    best: OffsetAndTimestamp | None = None
+    best: LogTimestamp | None = None
     for searched in candidates:
         segment = searched.segment
         if segment.max_timestamp_ms < 0 or (best is not None and best.timestamp_ms >= segment.max_timestamp_ms):
@@ -104,12 +104,12 @@ def with_largest_timestamp(view: SearchView, limit_offset: int) -> OffsetAndTime
     return best
 
 
-def largest_in(view: SearchView, searched: SearchedSegment, limit_offset: int) -> OffsetAndTimestamp | None:
+def largest_in(view: SearchView, searched: SearchedSegment, limit_offset: int) -> LogTimestamp | None:
     segment = searched.segment
     with opened(view, segment) as file:
         if file is None:
             return None
-        top: Found | None = None
+        top: ScannedBatch | None = None
         whole = searched.end_offset <= limit_offset and segment.base_offset >= view.start_offset
         position = place_before(view, segment, segment.max_timestamp_ms) if whole else 0
         for found in batches(file, searched, position):
@@ -148,14 +148,14 @@ def place_before(view: SearchView, segment: Segment, timestamp_ms: int) -> int:
     return indexes.offsets.floor(indexes.times.floor(timestamp_ms))
 
 
-def batches(file: File, searched: SearchedSegment, position: int) -> Iterator[Found]:
+def batches(file: File, searched: SearchedSegment, position: int) -> Iterator[ScannedBatch]:
     try:
         yield from walk(file, position, searched.size_bytes)
     except BadBatch as e:
         raise CorruptLog(f"{searched.segment.path}: {e}") from e
 
 
-def record_at_or_after(view: SearchView, file: File, found: Found, timestamp_ms: int) -> OffsetAndTimestamp | None:
+def record_at_or_after(view: SearchView, file: File, found: ScannedBatch, timestamp_ms: int) -> LogTimestamp | None:
     """The first record of a batch at or after a time, which readers may ask for.
 
     A batch that is too large to be opened here is answered as a whole, by its first offset, so that nobody who reads on
@@ -168,8 +168,8 @@ def record_at_or_after(view: SearchView, file: File, found: Found, timestamp_ms:
         batch = memoryview(file.read_at(found.position, header.size_bytes))
         for record in iterate_records(batch, header, MAX_DECOMPRESSED_BYTES):
             if record.timestamp_ms >= timestamp_ms and record.offset >= view.start_offset:
-                return OffsetAndTimestamp(record.offset, record.timestamp_ms, header.leader_epoch)
+                return LogTimestamp(record.offset, record.timestamp_ms, header.leader_epoch)
     except MalformedMessage:
         offset = max(header.base_offset, view.start_offset)
-        return OffsetAndTimestamp(offset, header.max_timestamp_ms, header.leader_epoch)
+        return LogTimestamp(offset, header.max_timestamp_ms, header.leader_epoch)
     return None

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from penstock.log import checkpoint as checkpoints
 from penstock.log.epochs import EpochHistory
 from penstock.log.index import Indexes
-from penstock.log.maintenance import Maintenance, Owner, creation_over, lock_of, take_dropped
+from penstock.log.maintenance import LogMaintenance, MaintenanceOwner, creation_over, lock_of, take_dropped
 from penstock.log.partition_log import PartitionLog
 from penstock.log.scan import BadBatch, walk
 from penstock.log.segment import Segment, SegmentRow
@@ -27,7 +27,7 @@ PINNED_WAIT_S = 10.0
 COPY_BYTES = 1 << 20
 
 
-async def truncate(maintenance: Maintenance, log: PartitionLog, offset: int) -> None:
+async def truncate(maintenance: LogMaintenance, log: PartitionLog, offset: int) -> None:
     """Removes all batches that hold `offset` or later ones. Nobody may append meanwhile.
 
     Raises LogFull, and then the log is as it was; CorruptLog, LogDirFailed, OSError.
@@ -61,7 +61,7 @@ async def truncate(maintenance: Maintenance, log: PartitionLog, offset: int) -> 
         log.checkpointed_offset = log.end_offset
 
 
-async def restart(maintenance: Maintenance, log: PartitionLog, offset: int) -> None:
+async def restart(maintenance: LogMaintenance, log: PartitionLog, offset: int) -> None:
     """Empties a log, whose next batch is to have `offset`. Nobody may append meanwhile. Raises as above."""
     async with lock_of(log):
         await creation_over(log)
@@ -70,7 +70,7 @@ async def restart(maintenance: Maintenance, log: PartitionLog, offset: int) -> N
             await start_over(maintenance, log, offset)
 
 
-async def start_over(maintenance: Maintenance, log: PartitionLog, offset: int) -> None:
+async def start_over(maintenance: LogMaintenance, log: PartitionLog, offset: int) -> None:
     """Empties a log that is to end before its first segment: what comes next has `offset`. Raises as above."""
     owner = maintenance.owner
     log.sequence += 1
@@ -125,7 +125,7 @@ def remove_segments(files: Files, directory: str, segments: list[Segment]) -> No
     sync_directory(files, directory)
 
 
-def forget(maintenance: Maintenance, log: PartitionLog, segment: Segment, later: list[Segment]) -> None:
+def forget(maintenance: LogMaintenance, log: PartitionLog, segment: Segment, later: list[Segment]) -> None:
     """Lets go of what was known of the part that goes."""
     log.reader.forget_places()
     for one in [segment, *later]:
@@ -139,7 +139,9 @@ class Truncation:
     """One cut: what the segment will be like, and the state as of its new end. The log knows nothing of it before
     `take_over`."""
 
-    def __init__(self, owner: Owner, log: PartitionLog, segment: Segment, position: int, offset: int) -> None:
+    def __init__(
+        self, owner: MaintenanceOwner, log: PartitionLog, segment: Segment, position: int, offset: int
+    ) -> None:
         self.files, self.log, self.segment, self.position, self.offset = owner.files, log, segment, position, offset
         self.kept = Segment(log.directory, segment.base_offset)
         self.kept.indexes = Indexes()

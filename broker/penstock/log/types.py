@@ -19,7 +19,7 @@ class LogSlice:
 
     __slots__ = ("_release", "file", "next_offset", "position", "size")
 
-    def __init__(self, file: File, position: int, size: int, release: Release, next_offset: int = -1) -> None:
+    def __init__(self, file: File, position: int, size: int, release: SliceRelease, next_offset: int = -1) -> None:
         self.file, self.position, self.size, self._release = file, position, size, release
         self.next_offset = next_offset
         """The offset behind the last batch, or beyond."""
@@ -28,7 +28,7 @@ class LogSlice:
         self._release()
 
 
-class Release(Protocol):
+class SliceRelease(Protocol):
     def __call__(self) -> None: ...
 
 
@@ -54,7 +54,7 @@ class BatchState(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class OffsetAndTimestamp:
+class LogTimestamp:
     """An answer of a search by time: the offset, its record's timestamp in ms, the leader epoch of its batch."""
 
     offset: int

@@ -20,17 +20,17 @@ from penstock.config.listeners import ListenerAddress, advertised
 from penstock.config.options import UpOptions
 from penstock.control.config_describe import note_identity
 from penstock.control.membership import begin_leader_epochs, ensure_cluster, register_embedded
-from penstock.control.showing import Showing, Shown, show_embedded
-from penstock.control.topic_admin import TopicAdmin
+from penstock.control.showing import BrokerReports, ReportedBroker, show_embedded
+from penstock.control.topic_admin import TopicService
 from penstock.group.coordinator import GroupCoordinator
 from penstock.http.late import LateHttp
 from penstock.http.sources import Sources
-from penstock.log.log_dir import LogDir
+from penstock.log.log_dir import LogDirectory
 from penstock.log.types import LogError
 from penstock.node import recovering
 from penstock.node.full_disk import despite_full_disk
-from penstock.node.handlers import Parts, make_dispatcher
-from penstock.node.outside import Outside, OwnStore
+from penstock.node.handlers import BrokerServices, make_dispatcher
+from penstock.node.outside import NodeEnvironment, OwnStore
 from penstock.node.parts import DirSizes, Hosted
 from penstock.node.settings import StartError, given_advertised, listeners_of, load_config, server_limits
 from penstock.replica.manager import ReplicaManager
@@ -39,10 +39,10 @@ from penstock.runtime import logging
 from penstock.runtime.stats import RequestStats
 from penstock.server.listener import ListenError, Server
 from penstock.state.store import Store, StoreError
-from penstock.state.view import ClusterView, Endpoint
+from penstock.state.view import BrokerEndpoint, ClusterView
 from penstock.state.watcher import Gate, Watcher
 from penstock.txn.producer_ids import ProducerIds
-from penstock.txn.service import Transactions
+from penstock.txn.service import TransactionService
 
 if TYPE_CHECKING:
     from penstock.node.clustered import Clustered
@@ -56,13 +56,13 @@ PART_GRACE_S = 8.0
 log = logging.get_logger("penstock.node")
 
 
-class Node:
+class BrokerNode:
     """One broker. `start` returns when it serves; `stop` ends it in good order.
 
     `lost` is set when the cluster has ended its membership: it is then to be stopped, and may come back as `successor`.
     """
 
-    def __init__(self, options: UpOptions, environment: Mapping[str, str], outside: Outside) -> None:
+    def __init__(self, options: UpOptions, environment: Mapping[str, str], outside: NodeEnvironment) -> None:
         self.options, self.environment, self.outside = options, environment, outside
         self.clock = outside.clock
         self.data_dir = os.path.abspath(options.data_dir)
@@ -73,10 +73,10 @@ class Node:
         self.stats = RequestStats()
         self.reason: str | None = "starting"
         """Why clients should not be sent here; None when they may."""
-        self.log_dir: LogDir | None = None
+        self.log_dir: LogDirectory | None = None
         self.cluster: Clustered | None = None
         """What belongs to the cluster that this broker is of; None where it is alone."""
-        self.parts: Parts | None = None
+        self.parts: BrokerServices | None = None
         self.never = asyncio.Event()
         self.cleanup = contextlib.AsyncExitStack()
         """Undoes, last first, what `start` did so far."""
@@ -89,12 +89,12 @@ class Node:
     def lost_reason(self) -> str:
         return "" if self.cluster is None else self.cluster.member.lost_reason
 
-    def successor(self, listeners: list[ListenerAddress], http_port: int | None) -> Node:
+    def successor(self, listeners: list[ListenerAddress], http_port: int | None) -> BrokerNode:
         """A broker with the same data, to start at the same addresses after this one has stopped."""
         options = replace(self.options, listeners=[str(address) for address in listeners])
         if http_port is not None:
             options = replace(options, http_port=http_port)
-        return Node(options, self.environment, self.outside)
+        return BrokerNode(options, self.environment, self.outside)
 
     async def start(self) -> tuple[list[ListenerAddress], int | None]:
         """Returns the addresses that are listened on and the HTTP port. Raises StartError."""
@@ -144,10 +144,10 @@ class Node:
         self.reason = None
         return listening, http_port
 
-    def open_log_dir(self) -> LogDir:
+    def open_log_dir(self) -> LogDirectory:
         """The lock on the data directory comes before anything else in it is touched."""
         config = self.config
-        log_dir = LogDir(
+        log_dir = LogDirectory(
             self.files,
             self.data_dir,
             self.clock,
@@ -168,7 +168,7 @@ class Node:
     def make_store(self) -> OwnStore:
         return self.outside.open_store(os.path.join(self.data_dir, STATE_FILE))
 
-    async def look_for_cluster(self, store: OwnStore, log_dir: LogDir) -> tuple[Store, Gate | None]:
+    async def look_for_cluster(self, store: OwnStore, log_dir: LogDirectory) -> tuple[Store, Gate | None]:
         """The store that everything goes through, and what looks at changes before the view takes them in."""
         if not self.outside.is_clustered:
             return store, None
@@ -181,7 +181,7 @@ class Node:
         await cluster.begin()
         return cluster.store, cluster.restored.gate
 
-    async def recover(self, log_dir: LogDir, watcher: Watcher) -> None:
+    async def recover(self, log_dir: LogDirectory, watcher: Watcher) -> None:
         """Brings the logs into order before anybody can ask for them; in a thread, for the sake of the health pages."""
         assert log_dir.found is not None, "the log directory was claimed"
         if count := len(log_dir.found.unrecovered):
@@ -201,7 +201,7 @@ class Node:
         self.reason = "starting"
         log_dir.start()
 
-    async def make_parts(self, store: Store, watcher: Watcher, log_dir: LogDir) -> Parts:
+    async def make_parts(self, store: Store, watcher: Watcher, log_dir: LogDirectory) -> BrokerServices:
         """What serves, ready to; in a cluster nothing of it acts before this broker is a member."""
         view, config, clock, cluster = self.view, self.config, self.clock, self.cluster
         if cluster is None:
@@ -211,7 +211,7 @@ class Node:
             member, peers = cluster.member, cluster.peers
         replicas.schedule_expiry()
         self.cleanup.callback(replicas.close)
-        topics = TopicAdmin(store, view, watcher, clock, config, self.outside.new_id, member is not None)
+        topics = TopicService(store, view, watcher, clock, config, self.outside.new_id, member is not None)
         self.undo_in_time("topics", topics.settle)
         if member is not None:
             self.undo_in_time("membership", member.close)
@@ -221,14 +221,14 @@ class Node:
         if member is None:
             topics.cleaners += [replicas.forget_topic, groups.offsets.forget_topic]
         ids = ProducerIds(store)
-        transactions = Transactions(store, view, clock, config, ids, replicas, groups, peers, peers)
+        transactions = TransactionService(store, view, clock, config, ids, replicas, groups, peers, peers)
         await transactions.start()
         self.undo_in_time("transactions", transactions.close)
-        return Parts(
+        return BrokerServices(
             store, view, watcher, clock, config, self.stats, log_dir, replicas, topics, groups, ids, transactions
         )  # fmt: skip
 
-    async def listen(self, server: Server, parts: Parts) -> list[ListenerAddress]:
+    async def listen(self, server: Server, parts: BrokerServices) -> list[ListenerAddress]:
         """Opens the listeners and registers.
 
         A broker of a cluster registers once it accepts connections: other brokers name it to clients from then on.
@@ -236,10 +236,10 @@ class Node:
         """
         cluster = self.cluster
 
-        def endpoints_of(bound: list[ListenerAddress]) -> list[Endpoint]:
+        def endpoints_of(bound: list[ListenerAddress]) -> list[BrokerEndpoint]:
             published = advertised(bound, given_advertised(self.options, self.config), socket.gethostname())
             note_identity(self.config, bound, published, self.data_dir)
-            return [Endpoint(a.name, a.host, a.port) for a in published]
+            return [BrokerEndpoint(a.name, a.host, a.port) for a in published]
 
         async def register_alone(bound: list[ListenerAddress]) -> None:
             await self.register_alone(parts, endpoints_of(bound))
@@ -253,9 +253,9 @@ class Node:
 
         return await server.listen(self.listeners, once_accepting=enter)
 
-    async def register_alone(self, parts: Parts, endpoints: list[Endpoint]) -> None:
+    async def register_alone(self, parts: BrokerServices, endpoints: list[BrokerEndpoint]) -> None:
         config, new_id = self.config, self.outside.new_id()
-        shown, store = Shown.of(config), parts.store
+        shown, store = ReportedBroker.of(config), parts.store
         now_ms = self.clock.wall_ms()
 
         async def register() -> int:
@@ -263,7 +263,7 @@ class Node:
             return await register_embedded(store, config.node_id, endpoints, shown.rack, new_id, now_ms, domain)
 
         await parts.watcher.applied(await despite_full_disk(parts.log_dir, register))
-        showing = Showing(config, lambda shown: show_embedded(store, config.node_id, shown))
+        showing = BrokerReports(config, lambda shown: show_embedded(store, config.node_id, shown))
         showing.start(shown)
         self.cleanup.push_async_callback(showing.close)
 
@@ -285,7 +285,7 @@ class Node:
             return f"{self.log_dir.path} has failed: {self.log_dir.failed}"
         return None if self.cluster is None else self.cluster.not_ready()
 
-    def sources(self, server: Server, parts: Parts) -> Sources:
+    def sources(self, server: Server, parts: BrokerServices) -> Sources:
         """What metrics are made from."""
         flusher = parts.log_dir.flusher
         return Sources(

@@ -18,11 +18,11 @@ from penstock.control.restored.guarded import GuardedStore
 from penstock.control.restored.restored import Restored
 from penstock.group.coordinator import GroupCoordinator
 from penstock.http.sources import Elsewhere
-from penstock.log.log_dir import LogDir
+from penstock.log.log_dir import LogDirectory
 from penstock.node import recovering
-from penstock.node.lags import LeadersElsewhere
-from penstock.node.member import Member
-from penstock.node.outside import Outside, OwnStore
+from penstock.node.lags import RemoteLeaders
+from penstock.node.member import ClusterMember
+from penstock.node.outside import NodeEnvironment, OwnStore
 from penstock.node.parts import Assignments, DeletedTopics
 from penstock.node.peers import Peers
 from penstock.node.probing import TcpProber
@@ -32,7 +32,7 @@ from penstock.replica.manager import ReplicaManager
 from penstock.replica.producer_state import ProducerState
 from penstock.runtime.logging import get_logger
 from penstock.state import keys
-from penstock.state.view import ClusterView, Endpoint
+from penstock.state.view import BrokerEndpoint, ClusterView
 from penstock.state.watcher import Watcher
 
 log = get_logger("penstock.node")
@@ -52,8 +52,8 @@ class Clustered:
         open_store: Callable[[], OwnStore],
         view: ClusterView,
         config: BrokerConfig,
-        log_dir: LogDir,
-        outside: Outside,
+        log_dir: LogDirectory,
+        outside: NodeEnvironment,
         listener: str,
         cleanup: contextlib.AsyncExitStack,
     ) -> None:
@@ -63,7 +63,7 @@ class Clustered:
         """Through which everything is written."""
         self.restored = Restored(self.store, open_store, log_dir, view, outside.clock)
         self.peers = Peers(view, config, listener)
-        self.member: Member
+        self.member: ClusterMember
 
     async def begin(self) -> None:
         """Returns when the store is known not to be one restored from a backup, or to have been recovered."""
@@ -81,7 +81,7 @@ class Clustered:
     def join(self, watcher: Watcher) -> ReplicaManager:
         """The partitions of this broker, which lead and follow once it is a member (`enter`)."""
         store, view, config, clock = self.store, self.view, self.config, self.outside.clock
-        self.member = member = Member(store, view, watcher, config, self.log_dir, self.outside, self.restored)
+        self.member = member = ClusterMember(store, view, watcher, config, self.log_dir, self.outside, self.restored)
         self.log_dir.on_failed = member.withdraw
         keeper = IsrKeeper(store, view, clock, config, member)
         fetchers = ReplicaFetchers(self.peers.fetch_from, config, member)
@@ -90,7 +90,9 @@ class Clustered:
             self.cleanup.push_async_callback(close)
         return ReplicaManager(view, self.log_dir, clock, config, member, keeper, fetchers, assigned.is_unassigned)
 
-    async def enter(self, replicas: ReplicaManager, groups: GroupCoordinator, endpoints: Sequence[Endpoint]) -> None:
+    async def enter(
+        self, replicas: ReplicaManager, groups: GroupCoordinator, endpoints: Sequence[BrokerEndpoint]
+    ) -> None:
         """Becomes a member of the cluster; from here on this broker follows, leads and may govern."""
         member = self.member
         await member.register(endpoints)
@@ -110,7 +112,7 @@ class Clustered:
 
     def ends_elsewhere(self) -> Elsewhere:
         """What asks other brokers where their partitions end."""
-        return LeadersElsewhere(self.view, self.config.node_id, self.peers)
+        return RemoteLeaders(self.view, self.config.node_id, self.peers)
 
     def not_ready(self) -> str | None:
         """Why clients should not be sent to a member; None where the cluster is no reason."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from penstock.log.log_dir import LogDir
+from penstock.log.log_dir import LogDirectory
 from penstock.log.space import RESERVE_NAME
 from penstock.runtime.logging import get_logger
 from penstock.state.store import StoreUnavailable
@@ -15,7 +15,7 @@ T = TypeVar("T")
 log = get_logger("penstock.node")
 
 
-async def despite_full_disk(log_dir: LogDir, write: Callable[[], Awaitable[T]]) -> T:
+async def despite_full_disk(log_dir: LogDirectory, write: Callable[[], Awaitable[T]]) -> T:
     """What a start has to write into the store beside the logs: where there is no space, that which the logs keep for
     the way out is given up, most of which is left for them. They take it again later. Raises what `write` does.
 

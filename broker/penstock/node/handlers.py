@@ -30,13 +30,13 @@ from penstock.api.transaction_parts import TransactionPartsApi
 from penstock.api.transactions import TransactionsApi
 from penstock.api.versions import ApiVersionsApi
 from penstock.config.broker import BrokerConfig
-from penstock.control.config_admin import ConfigAdmin
-from penstock.control.controller.wishes import Wishes
+from penstock.control.config_admin import ConfigService
+from penstock.control.controller.wishes import ReassignmentRequests
 from penstock.control.features import Features
 from penstock.control.membership import FEATURE_LEVEL
-from penstock.control.topic_admin import TopicAdmin
+from penstock.control.topic_admin import TopicService
 from penstock.group.coordinator import GroupCoordinator
-from penstock.log.log_dir import LogDir
+from penstock.log.log_dir import LogDirectory
 from penstock.node.parts import DirSizes
 from penstock.replica.manager import ReplicaManager
 from penstock.runtime.clock import Clock
@@ -45,17 +45,17 @@ from penstock.state.store import Store
 from penstock.state.view import ClusterView
 from penstock.state.watcher import Watcher
 from penstock.txn.producer_ids import ProducerIds
-from penstock.txn.service import Transactions
+from penstock.txn.service import TransactionService
 
 
-class Api(Protocol):
+class ApiHandler(Protocol):
     """A module of `api`: handlers for a family of requests."""
 
     def routes(self) -> list[Route]: ...
 
 
 @dataclass
-class Parts:
+class BrokerServices:
     """What handlers call."""
 
     store: Store
@@ -64,15 +64,15 @@ class Parts:
     clock: Clock
     config: BrokerConfig
     stats: RequestStats
-    log_dir: LogDir
+    log_dir: LogDirectory
     replicas: ReplicaManager
-    topics: TopicAdmin
+    topics: TopicService
     groups: GroupCoordinator
     ids: ProducerIds
-    transactions: Transactions
+    transactions: TransactionService
 
 
-def make_dispatcher(parts: Parts, now_s: Callable[[], float]) -> Dispatcher:
+def make_dispatcher(parts: BrokerServices, now_s: Callable[[], float]) -> Dispatcher:
     """`now_s` is the event loop's clock."""
     config, replicas, stats = parts.config, parts.replicas, parts.stats
     features = Features(parts.store, parts.view, parts.watcher, FEATURE_LEVEL)
@@ -88,15 +88,15 @@ def make_dispatcher(parts: Parts, now_s: Callable[[], float]) -> Dispatcher:
     return Dispatcher(produce, fetch, ApiVersionsApi(routes, features), routes, stats)
 
 
-def make_apis(parts: Parts) -> list[Api]:
+def make_apis(parts: BrokerServices) -> list[ApiHandler]:
     store, view, watcher, config = parts.store, parts.view, parts.watcher, parts.config
     groups, txns = parts.groups, parts.transactions
     return [
         MetadataApi(view, parts.topics, config),
         TopicsApi(view, parts.topics, config),
-        ConfigsApi(view, ConfigAdmin(store, view, watcher, config, parts.clock), config),
+        ConfigsApi(view, ConfigService(store, view, watcher, config, parts.clock), config),
         ClusterApi(view),
-        ReassignmentsApi(view, Wishes(store, view, watcher, parts.clock, config)),
+        ReassignmentsApi(view, ReassignmentRequests(store, view, watcher, parts.clock, config)),
         QuorumApi(store, view, parts.clock),
         LogDirsApi(view, DirSizes(parts.log_dir)),
         LogQueriesApi(parts.replicas),

@@ -37,7 +37,7 @@ class EndsChannel(Protocol):
         """Raises OSError where the broker cannot be reached."""
 
 
-class LeadersElsewhere:
+class RemoteLeaders:
     """Implements `http.sources.Elsewhere`."""
 
     def __init__(self, view: ClusterView, broker_id: int, channel: EndsChannel) -> None:

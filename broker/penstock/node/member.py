@@ -12,21 +12,21 @@ from contextlib import suppress
 from typing import Any
 
 from penstock.config.broker import BrokerConfig
-from penstock.control.controller.controller import Controller, Surroundings
+from penstock.control.controller.controller import ControllerContext, ControllerTask
 from penstock.control.controller.housekeeping import Forget
 from penstock.control.controller.keeper import LogEnds
 from penstock.control.controller.probes import Prober
 from penstock.control.members import partition_name
 from penstock.control.membership import FEATURE_LEVEL, Registration
 from penstock.control.restored.restored import Restored
-from penstock.control.showing import Showing, Shown
-from penstock.log.log_dir import LogDir
-from penstock.node.outside import Outside, Renewal
+from penstock.control.showing import BrokerReports, ReportedBroker
+from penstock.log.log_dir import LogDirectory
+from penstock.node.outside import NodeEnvironment, Renewal
 from penstock.runtime.logging import get_logger
 from penstock.state import keys
 from penstock.state.records import BrokerRecord, EndpointRecord
 from penstock.state.store import Store, StoreError
-from penstock.state.view import ClusterView, Endpoint
+from penstock.state.view import BrokerEndpoint, ClusterView
 from penstock.state.watcher import Watcher
 
 log = get_logger("penstock.node")
@@ -37,7 +37,7 @@ HAND_OVER_S = 20.0
 RETRY_S = 1.0
 
 
-class Member:
+class ClusterMember:
     """See the module. `lost` is set when the membership has ended without this broker's doing."""
 
     def __init__(
@@ -46,8 +46,8 @@ class Member:
         view: ClusterView,
         watcher: Watcher,
         config: BrokerConfig,
-        log_dir: LogDir,
-        outside: Outside,
+        log_dir: LogDirectory,
+        outside: NodeEnvironment,
         restored: Restored,
     ) -> None:
         self.store, self.view, self.watcher, self.config = store, view, watcher, config
@@ -56,13 +56,13 @@ class Member:
         self.may_discard = restored.may_discard
         self.registration: Registration | None = None
         self.renewal: Renewal | None = None
-        self.controller: Controller | None = None
+        self.controller: ControllerTask | None = None
         self.lost = asyncio.Event()
         self.lost_reason = ""
         self.ticked_ms = outside.clock.boot_ms()
         self.ticking: asyncio.TimerHandle | None = None
         self.tasks: set[asyncio.Task[None]] = set()
-        self.showing: Showing | None = None
+        self.showing: BrokerReports | None = None
         self.governing: asyncio.Task[None] | None = None
         self.is_leaving = False
 
@@ -77,10 +77,10 @@ class Member:
 
     # Life
 
-    async def register(self, endpoints: Sequence[Endpoint]) -> None:
+    async def register(self, endpoints: Sequence[BrokerEndpoint]) -> None:
         """Returns when this broker is a member and its view has it. Raises StoreError, DuplicateBroker among them."""
         config, log_dir, clock = self.config, self.log_dir, self.outside.clock
-        shown = Shown.of(config)
+        shown = ReportedBroker.of(config)
         record = BrokerRecord(
             broker_id=config.node_id,
             incarnation=self.outside.new_id(),
@@ -105,13 +105,13 @@ class Member:
         await self.watcher.applied(registration.epoch)
         self.view.subscribe_brokers(self._on_brokers)
         self._on_brokers()
-        self.showing = Showing(config, registration.show, registration.lost.is_set)
+        self.showing = BrokerReports(config, registration.show, registration.lost.is_set)
         self.showing.start(shown)
 
     def govern(self, prober: Prober, log_ends: LogEnds, forget: Sequence[Forget]) -> None:
         """Stands for controller from now on."""
         assert self.registration is not None, "a member stands for controller"
-        surroundings = Surroundings(
+        surroundings = ControllerContext(
             self.store,
             self.view,
             self.watcher,
@@ -122,7 +122,7 @@ class Member:
             log_ends,
             list(forget),
         )
-        self.controller = Controller(surroundings)
+        self.controller = ControllerTask(surroundings)
         self.governing = asyncio.get_running_loop().create_task(self.controller.run(), name="controller")
 
     def withdraw(self, error: Exception) -> None:

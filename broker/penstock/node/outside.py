@@ -1,7 +1,7 @@
 """What a broker reaches outside of itself, as one object handed to `Node`: clock, files, store, threads, chance.
 
-`System` is the real one. A simulation has its own, and with it runs the same broker on virtual time, a disk that
-forgets and a store of its own.
+`SystemEnvironment` is the real one. A simulation has its own, and with it runs the same broker on virtual time, a disk
+that forgets and a store of its own.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Protocol
 from uuid import UUID, uuid4
 
 from penstock.control.membership import Registration
-from penstock.log.compaction.runner import ProcessRunner, Runner
+from penstock.log.compaction.runner import CompactionRunner, ProcessRunner
 from penstock.log.flusher import Flusher
 from penstock.runtime.clock import Clock, SystemClock
 from penstock.runtime.disk import OsFiles
@@ -38,12 +38,12 @@ class OwnStore(Store, Protocol):
 
 
 class Renewal(Protocol):
-    """Somebody renews a lease, from `Outside.renew` to `stop`."""
+    """Somebody renews a lease, from `NodeEnvironment.renew` to `stop`."""
 
     def stop(self) -> None: ...
 
 
-class Outside(Protocol):
+class NodeEnvironment(Protocol):
     """See the module. `clock` and `boot_id` are the machine's."""
 
     clock: Clock
@@ -57,7 +57,7 @@ class Outside(Protocol):
 
     def make_flusher(self, files: Files, on_error: Callable[[Exception], None]) -> Flusher: ...
 
-    def make_compaction(self, files: Files) -> Runner: ...
+    def make_compaction(self, files: Files) -> CompactionRunner: ...
 
     def make_executor(self) -> Executor:
         """For what may block."""
@@ -75,7 +75,7 @@ class Outside(Protocol):
     def new_id(self) -> UUID: ...
 
 
-class System:
+class SystemEnvironment:
     """The machine, and the etcd at `etcd`; without one the broker is alone."""
 
     def __init__(self, etcd: EtcdOptions | None = None) -> None:
@@ -93,7 +93,7 @@ class System:
     def make_flusher(self, files: Files, on_error: Callable[[Exception], None]) -> Flusher:
         return Flusher(files, on_error)
 
-    def make_compaction(self, files: Files) -> Runner:
+    def make_compaction(self, files: Files) -> CompactionRunner:
         return ProcessRunner()
 
     def make_executor(self) -> Executor:

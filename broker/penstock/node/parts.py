@@ -8,7 +8,7 @@ from collections.abc import Callable
 from uuid import UUID
 
 from penstock.api.log_dirs import LogDirState
-from penstock.log.log_dir import LogDir
+from penstock.log.log_dir import LogDirectory
 from penstock.log.types import LogError
 from penstock.replica.manager import ReplicaManager
 from penstock.runtime.logging import get_logger
@@ -43,7 +43,7 @@ class Hosted:
 class DirSizes:
     """Implements `api.log_dirs.LogSizes` for the one log directory."""
 
-    def __init__(self, log_dir: LogDir) -> None:
+    def __init__(self, log_dir: LogDirectory) -> None:
         self.log_dir = log_dir
 
     def log_dirs(self) -> list[LogDirState]:

@@ -13,12 +13,12 @@ import asyncio
 from typing import TypeVar
 from uuid import UUID
 
-from penstock.client.connection import Connection
+from penstock.client.connection import ClientConnection
 from penstock.client.errors import ClientError
 from penstock.config.broker import BrokerConfig
 from penstock.node.probing import endpoint_of
 from penstock.replica.fetcher import FetchChannel
-from penstock.state.view import ClusterView, Endpoint
+from penstock.state.view import BrokerEndpoint, ClusterView
 from penstock.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 from penstock.wire.messages.fetch import FetchRequest, FetchResponse
 from penstock.wire.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
@@ -44,14 +44,14 @@ class PeerUnreachable(ConnectionError):
     """Another broker did not answer; the message says which and why."""
 
 
-class Peer:
+class PeerClient:
     """One connection to a broker, to whichever incarnation of it the view has."""
 
     def __init__(self, view: ClusterView, broker_id: int, listener: str, client_id: str, wait_ms: float = 0.0) -> None:
         self.view, self.broker_id, self.listener, self.client_id = view, broker_id, listener, client_id
         self.timeout_ms = REQUEST_TIMEOUT_MS + wait_ms
-        self.connection: Connection | None = None
-        self.connected_to: Endpoint | None = None
+        self.connection: ClientConnection | None = None
+        self.connected_to: BrokerEndpoint | None = None
         self.opening = asyncio.Lock()
         self.closed = False
 
@@ -64,7 +64,7 @@ class Peer:
         except ClientError as e:
             raise PeerUnreachable(f"broker {self.broker_id}: {e}") from e
 
-    async def _connected(self) -> Connection:
+    async def _connected(self) -> ClientConnection:
         broker = self.view.brokers.get(self.broker_id)
         endpoint = endpoint_of(broker, self.listener) if broker is not None else None
         if endpoint is None or self.closed:
@@ -72,7 +72,7 @@ class Peer:
         if self.connection is not None and not self.connection.closed and endpoint == self.connected_to:
             return self.connection
         await self.drop()
-        self.connection = await Connection.open(
+        self.connection = await ClientConnection.open(
             endpoint.host,
             endpoint.port,
             client_id=self.client_id,
@@ -96,7 +96,7 @@ class Peer:
 class FetchPeer:
     """Replica fetches from one broker."""
 
-    def __init__(self, peer: Peer) -> None:
+    def __init__(self, peer: PeerClient) -> None:
         self.peer = peer
 
     async def fetch(self, request: FetchRequest) -> FetchResponse:
@@ -111,14 +111,14 @@ class Peers:
 
     def __init__(self, view: ClusterView, config: BrokerConfig, listener: str) -> None:
         self.view, self.config, self.listener = view, config, listener
-        self.others: dict[tuple[int, str], Peer] = {}
+        self.others: dict[tuple[int, str], PeerClient] = {}
 
     def fetch_from(self, broker_id: int) -> FetchChannel:
         return FetchPeer(self._peer(broker_id, "fetch", self.config.replica_fetch_wait_max_ms))
 
-    def _peer(self, broker_id: int, purpose: str, wait_ms: float = 0.0) -> Peer:
+    def _peer(self, broker_id: int, purpose: str, wait_ms: float = 0.0) -> PeerClient:
         name = f"penstock-{purpose}-{self.config.node_id}"
-        return Peer(self.view, broker_id, self.listener, name, wait_ms)
+        return PeerClient(self.view, broker_id, self.listener, name, wait_ms)
 
     async def _call(self, broker_id: int, request: Payload, response: type[R], purpose: str = "broker") -> R:
         peer = self.others.get((broker_id, purpose))

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import socket
 
-from penstock.state.view import BrokerView, Endpoint
+from penstock.state.view import BrokerEndpoint, BrokerView
 
 
-class Watched(asyncio.Protocol):
+class ProbeConnection(asyncio.Protocol):
     """A connection whose end is noticed; what comes on it is of no interest."""
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class TcpProber:
     def __init__(self, listener: str) -> None:
         self.listener = listener
 
-    async def connect(self, broker: BrokerView) -> Watched:
+    async def connect(self, broker: BrokerView) -> ProbeConnection:
         """Raises ConnectionRefusedError where each address of the broker refuses, another OSError else."""
         endpoint = endpoint_of(broker, self.listener)
         if endpoint is None:
@@ -49,7 +49,7 @@ class TcpProber:
         errors: list[OSError] = []
         for address in dict.fromkeys(where[4][0] for where in found):
             try:
-                return (await loop.create_connection(Watched, str(address), endpoint.port))[1]
+                return (await loop.create_connection(ProbeConnection, str(address), endpoint.port))[1]
             except OSError as e:
                 errors.append(e)
         if errors and all(isinstance(e, ConnectionRefusedError) for e in errors):
@@ -57,6 +57,6 @@ class TcpProber:
         raise next((e for e in errors if not isinstance(e, ConnectionRefusedError)), OSError("no address"))
 
 
-def endpoint_of(broker: BrokerView, listener: str) -> Endpoint | None:
+def endpoint_of(broker: BrokerView, listener: str) -> BrokerEndpoint | None:
     """Where other brokers reach a broker: its listener of that name, else its first."""
     return broker.endpoint(listener) or next(iter(broker.endpoints), None)

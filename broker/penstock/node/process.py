@@ -13,8 +13,8 @@ from contextlib import suppress
 from penstock.config.addresses import join_host_port
 from penstock.config.listeners import ListenerAddress
 from penstock.config.options import UpOptions
-from penstock.node.broker import Node
-from penstock.node.outside import System
+from penstock.node.broker import BrokerNode
+from penstock.node.outside import SystemEnvironment
 from penstock.node.settings import StartError, etcd_of
 from penstock.runtime import logging
 
@@ -35,7 +35,7 @@ def run(options: UpOptions) -> int:
     """Runs a broker until SIGTERM, SIGINT, or SIGHUP where that is not ignored; returns the process's exit code."""
     logging.configure(options.log_level, options.log_format)
     try:
-        node = Node(options, os.environ, System(etcd_of(options)))
+        node = BrokerNode(options, os.environ, SystemEnvironment(etcd_of(options)))
     except StartError as e:
         print(f"penstock up: {e}", file=sys.stderr)  # noqa: T201
         return EXIT_USAGE
@@ -52,7 +52,7 @@ def run(options: UpOptions) -> int:
     return 0
 
 
-async def serve(node: Node) -> None:
+async def serve(node: BrokerNode) -> None:
     """Starts, says so, waits to be told to stop, stops."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -77,7 +77,7 @@ async def serve(node: Node) -> None:
     await node.stop()
 
 
-async def begin(node: Node, stop: asyncio.Event) -> tuple[list[ListenerAddress], int | None] | None:
+async def begin(node: BrokerNode, stop: asyncio.Event) -> tuple[list[ListenerAddress], int | None] | None:
     """Starts a broker; None where it was told to stop before it served, as one that waits for a store's recovery."""
     starting = asyncio.ensure_future(node.start())
     stopping = asyncio.ensure_future(stop.wait())
@@ -108,7 +108,9 @@ async def ended(stop: asyncio.Event, lost: asyncio.Event) -> bool:
     return not stop.is_set()
 
 
-async def come_back(node: Node, listeners: list[ListenerAddress], http_port: int | None, stop: asyncio.Event) -> Node:
+async def come_back(
+    node: BrokerNode, listeners: list[ListenerAddress], http_port: int | None, stop: asyncio.Event
+) -> BrokerNode:
     """A new broker with the same data at the same addresses; tries until it starts, or is told to stop."""
     again = node
     while True:

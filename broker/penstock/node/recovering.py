@@ -10,13 +10,13 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 
-from penstock.log.log_dir import LogDir
+from penstock.log.log_dir import LogDirectory
 from penstock.runtime.logging import get_logger
 
 log = get_logger("penstock.node")
 
 
-async def in_thread(log_dir: LogDir, work: Callable[[], None]) -> None:
+async def in_thread(log_dir: LogDirectory, work: Callable[[], None]) -> None:
     """Runs what recovers; where that is cancelled, it ends with the partition at hand, and is waited for. Raises what
     `work` does."""
     working = asyncio.get_running_loop().run_in_executor(None, work)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
-from penstock.placement.model import Broker
+from penstock.placement.model import PlacementBroker
 
 
 class Domain:
@@ -99,7 +99,7 @@ class Domain:
 class Domains:
     """The tree over the usable brokers, and the legal sets and fair shares for each replication factor."""
 
-    def __init__(self, usable: Sequence[Broker]) -> None:
+    def __init__(self, usable: Sequence[PlacementBroker]) -> None:
         assert usable, "a tree of domains needs a broker"
         self.ids = [broker.broker_id for broker in usable]
         self.bit_of = {broker_id: bit for bit, broker_id in enumerate(self.ids)}

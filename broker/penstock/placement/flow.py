@@ -42,7 +42,7 @@ class Bounds:
 
 
 @dataclass(slots=True)
-class Task:
+class FlowTask:
     """What is to be brought within bounds. Lists go by partition where nothing else is said."""
 
     brokers: int
@@ -59,7 +59,7 @@ class Task:
     bounds: Bounds
 
 
-def settle(task: Task) -> bool:
+def settle(task: FlowTask) -> bool:
     """Changes `task.held` until all is within bounds, at the least cost. False where that cannot be reached."""
     return _Flow(task).run()
 
@@ -67,7 +67,7 @@ def settle(task: Task) -> bool:
 class _Flow:
     """Nodes: row * brokers + bit; then one for each broker; then the sum; then the partitions."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: FlowTask) -> None:
         self.task = task
         self.width = task.brokers
         self.rows = len(task.row_bounds)

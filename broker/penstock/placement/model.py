@@ -46,7 +46,7 @@ class BadInputError(PlacementError):
 
 
 @dataclass(frozen=True, slots=True)
-class Broker:
+class PlacementBroker:
     """One broker as placement sees it.
 
     `failure_domain` is the path above the broker, widest part first, such as ("zone-a", "node-7"); it may be empty, and
@@ -96,7 +96,7 @@ class Move:
         return bool(self.adds)
 
 
-def checked_brokers(brokers: Sequence[Broker]) -> list[Broker]:
+def checked_brokers(brokers: Sequence[PlacementBroker]) -> list[PlacementBroker]:
     """The brokers that may take replicas, by id.
 
     Raises `BadInputError` for a broker named twice for too many or too deep a

@@ -13,8 +13,8 @@ from operator import itemgetter
 from penstock.placement.domains import Domain, Domains, bits
 from penstock.placement.model import (
     BadInputError,
-    Broker,
     Cluster,
+    PlacementBroker,
     TooFewBrokersError,
     check_partition,
     checked_brokers,
@@ -22,7 +22,12 @@ from penstock.placement.model import (
 
 
 def place(
-    brokers: Sequence[Broker], existing: Cluster, count: int, replication_factor: int, *, topic: str | None = None
+    brokers: Sequence[PlacementBroker],
+    existing: Cluster,
+    count: int,
+    replication_factor: int,
+    *,
+    topic: str | None = None,
 ) -> list[list[int]]:
     """The replicas of `count` new partitions, the preferred leader first.
 

@@ -15,17 +15,17 @@ from penstock.placement import flow
 from penstock.placement.domains import Domains, bits
 from penstock.placement.model import (
     BadInputError,
-    Broker,
     Cluster,
     Move,
     PartitionKey,
+    PlacementBroker,
     TooFewBrokersError,
     check_partition,
     checked_brokers,
 )
 
 
-def plan(brokers: Sequence[Broker], existing: Cluster, wanted: Mapping[str, int] | None = None) -> list[Move]:
+def plan(brokers: Sequence[PlacementBroker], existing: Cluster, wanted: Mapping[str, int] | None = None) -> list[Move]:
     """The partitions whose replicas should change, in order of their keys; nothing where nothing is wrong.
 
     `wanted` gives replication factors by topic; a topic that it does not name keeps its own (the largest among its
@@ -60,7 +60,7 @@ def plan(brokers: Sequence[Broker], existing: Cluster, wanted: Mapping[str, int]
 
 
 def plan_what_can_be(
-    brokers: Sequence[Broker], existing: Cluster, wanted: Mapping[str, int] | None = None
+    brokers: Sequence[PlacementBroker], existing: Cluster, wanted: Mapping[str, int] | None = None
 ) -> tuple[list[Move], list[str]]:
     """`plan` without the topics that want more replicas than there are brokers for; those are named beside the moves.
 
@@ -134,7 +134,7 @@ def _settle_replicas(cluster: _Topics, domains: Domains, existing: Sequence[Sequ
         by_shape[size, factor, topics] = _rounded(fair, topics)
         due = [total + rows * topics * part for total, part in zip(due, fair, strict=True)]
     row_bounds = [by_shape[shape] for shape in zip(cluster.sizes, cluster.factors, cluster.topics, strict=True)]
-    task = flow.Task(
+    task = flow.FlowTask(
         brokers=len(domains.ids),
         row_of=cluster.row_of,
         wanted=cluster.factor_of,
@@ -177,7 +177,7 @@ def _settle_leaders(
     by_held = _rounded(due)
     before = [_successor(domains, mask, replicas) for mask, replicas in zip(sets, existing, strict=True)]
     for row_bounds, bounds in ((even_rows, even), (rows_by_held, even), (rows_by_held, by_held)):
-        task = flow.Task(
+        task = flow.FlowTask(
             brokers=width,
             row_of=cluster.row_of,
             wanted=[1] * len(sets),

@@ -5,21 +5,24 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from penstock.config.values import TopicConfig
-from penstock.replica.producer_state import Verdict
+from penstock.replica.producer_state import SequenceCheck
 from penstock.wire.batch import BatchHeader
 from penstock.wire.errors import ErrorCode
 from penstock.wire.produce_frame import RecordError
 
 NO_TIMESTAMP = -1
 SEQUENCE_ERRORS = {
-    Verdict.OUT_OF_ORDER: (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "a batch before this one is missing"),
-    Verdict.FENCED: (
+    SequenceCheck.OUT_OF_ORDER: (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "a batch before this one is missing"),
+    SequenceCheck.FENCED: (
         ErrorCode.INVALID_PRODUCER_EPOCH,
         "the producer's epoch is not its latest: another instance has been initialized, or its transaction timed out",
     ),
-    Verdict.OLD_DUPLICATE: (ErrorCode.DUPLICATE_SEQUENCE_NUMBER, "the batch was written long ago"),
-    Verdict.WRONG_STATE: (ErrorCode.INVALID_TXN_STATE, "the producer's open transaction is not that of the batch"),
-    Verdict.UNVERIFIED: (
+    SequenceCheck.OLD_DUPLICATE: (ErrorCode.DUPLICATE_SEQUENCE_NUMBER, "the batch was written long ago"),
+    SequenceCheck.WRONG_STATE: (
+        ErrorCode.INVALID_TXN_STATE,
+        "the producer's open transaction is not that of the batch",
+    ),
+    SequenceCheck.UNVERIFIED: (
         ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
         "the batch is transactional and the request has no transactional id",
     ),

@@ -18,8 +18,8 @@ from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from penstock.config.broker import BrokerConfig
-from penstock.replica.follower import Follower, Next, Place
-from penstock.replica.membership import Membership
+from penstock.replica.follower import Follower, FollowerPosition, FollowerStep
+from penstock.replica.membership import ReplicaMembership
 from penstock.replica.throttle import Throttle
 from penstock.runtime.logging import get_logger
 from penstock.wire.errors import ErrorCode
@@ -57,24 +57,26 @@ class FetchChannel(Protocol):
     async def close(self) -> None: ...
 
 
-class Sent(NamedTuple):
+class PendingFetchRequest(NamedTuple):
     """A request under way."""
 
     answer: asyncio.Task[FetchResponse]
     number: int
 
 
-class Told(NamedTuple):
+class LastFetchState(NamedTuple):
     """What the leader's session has of a partition, and by which request; answers to earlier ones are void."""
 
-    place: Place
+    place: FollowerPosition
     number: int
 
 
 class BrokerFetcher:
     """See the module. Implements `follower.Source`."""
 
-    def __init__(self, leader_id: int, channel: FetchChannel, config: BrokerConfig, membership: Membership) -> None:
+    def __init__(
+        self, leader_id: int, channel: FetchChannel, config: BrokerConfig, membership: ReplicaMembership
+    ) -> None:
         self.leader_id, self.channel = leader_id, channel
         self.config, self.membership = config, membership
         self.followers: dict[Key, Follower] = {}
@@ -82,7 +84,7 @@ class BrokerFetcher:
         """Partitions to be named in the next request."""
         self.forgotten: dict[Key, None] = {}
         """Partitions in the session that are no longer followed from here."""
-        self.told: dict[Key, Told] = {}
+        self.told: dict[Key, LastFetchState] = {}
         self.resting: dict[Key, None] = {}
         self.rest_timer: asyncio.TimerHandle | None = None
         self.rest_s = REST_S
@@ -92,7 +94,7 @@ class BrokerFetcher:
         self.unflushed: dict[Key, None] = {}
         """Partitions whose last records are not on disk."""
         self.session_id, self.epoch = 0, 0
-        self.sent: deque[Sent] = deque()
+        self.sent: deque[PendingFetchRequest] = deque()
         self.news = asyncio.Event()
         self.backoff_s = FIRST_BACKOFF_S
         self.requests = 0
@@ -259,7 +261,7 @@ class BrokerFetcher:
         request = self.request()
         answer = asyncio.get_running_loop().create_task(self.channel.fetch(request), name="replica-fetch")
         answer.add_done_callback(lambda task: task.cancelled() or task.exception())  # also of those that are given up
-        self.sent.append(Sent(answer, self.requests))
+        self.sent.append(PendingFetchRequest(answer, self.requests))
 
     def request(self) -> FetchRequest:
         """Names what has changed; in a new session, everything that can be fetched."""
@@ -284,7 +286,7 @@ class BrokerFetcher:
                 throttled_bytes += max_bytes
             self.held.pop(key, None)
             place = follower.place
-            self.told[key] = Told(place, self.requests)
+            self.told[key] = LastFetchState(place, self.requests)
             topic = topics.get(key[0])
             if topic is None:
                 topic = topics[key[0]] = FetchTopic(topic_id=key[0], partitions=[])
@@ -322,7 +324,7 @@ class BrokerFetcher:
                             making.add(made)
         return making
 
-    def take(self, response: FetchResponse, sent: Sent) -> None:
+    def take(self, response: FetchResponse, sent: PendingFetchRequest) -> None:
         if response.error_code:
             self.lose_session(response.error_code)
             return
@@ -347,11 +349,11 @@ class BrokerFetcher:
         if rate is not None:
             self.throttle_of(follower).take(size_bytes, rate, now_s())
 
-    def take_one(self, key: Key, follower: Follower, data: PartitionData, place: Place) -> None:
+    def take_one(self, key: Key, follower: Follower, data: PartitionData, place: FollowerPosition) -> None:
         outcome = follower.take(data, place)
-        if outcome is Next.REST:
+        if outcome is FollowerStep.REST:
             self.rest(key)
-        elif outcome is Next.WAIT:
+        elif outcome is FollowerStep.WAIT:
             self.dirty.pop(key, None)
             self.told.pop(key, None)
         elif data.records or not self.is_told(key, follower):
@@ -394,7 +396,7 @@ def now_s() -> float:
     return asyncio.get_running_loop().time()
 
 
-def asked_of(index: int, place: Place, max_bytes: int) -> FetchPartition:
+def asked_of(index: int, place: FollowerPosition, max_bytes: int) -> FetchPartition:
     return FetchPartition(
         partition=index,
         current_leader_epoch=place.leader_epoch,

@@ -8,13 +8,15 @@ from collections.abc import Callable
 from penstock.config.broker import BrokerConfig
 from penstock.replica.fetcher import BrokerFetcher, FetchChannel
 from penstock.replica.follower import Follower
-from penstock.replica.membership import Membership
+from penstock.replica.membership import ReplicaMembership
 
 
 class ReplicaFetchers:
     """`connect` makes the channel to a broker by its id; nothing is sent before something is to be fetched."""
 
-    def __init__(self, connect: Callable[[int], FetchChannel], config: BrokerConfig, membership: Membership) -> None:
+    def __init__(
+        self, connect: Callable[[int], FetchChannel], config: BrokerConfig, membership: ReplicaMembership
+    ) -> None:
         self.connect, self.config, self.membership = connect, config, membership
         self.by_leader: dict[int, BrokerFetcher] = {}
         self.closed = False

@@ -29,7 +29,7 @@ logger = get_logger("penstock.replica")
 MAGIC = 2
 
 
-class Next(Enum):
+class FollowerStep(Enum):
     """What a follower's fetcher is to do about it."""
 
     GO_ON = "go on"
@@ -39,7 +39,7 @@ class Next(Enum):
     """Work on the log has begun: it calls when that is done."""
 
 
-class Place(NamedTuple):
+class FollowerPosition(NamedTuple):
     """What a follower tells its leader of itself; a crash brings back nothing below
     `log_start_offset`."""
 
@@ -50,7 +50,7 @@ class Place(NamedTuple):
     log_start_offset: int
 
 
-class Source(Protocol):
+class LeaderSource(Protocol):
     """The fetcher, for the followers that it serves."""
 
     def on_change(self, follower: Follower) -> None:
@@ -92,16 +92,16 @@ class Follower(Partition):
     ) -> None:
         super().__init__(name, topic_id, index, leader_epoch, log, producers, clock, high_watermark)
         self.leader_id, self.host = leader_id, host
-        self.source: Source | None = None
+        self.source: LeaderSource | None = None
         self.work: asyncio.Task[None] | None = None
         """Work on the log during which nothing may be appended to it."""
         self.moving_start = False
 
     @property
-    def place(self) -> Place:
+    def place(self) -> FollowerPosition:
         log = self.log
         start_offset = min(log.start_offset, log.durable_start_offset)
-        return Place(self.leader_epoch, log.end_offset, log.latest_epoch, self.written_end(), start_offset)
+        return FollowerPosition(self.leader_epoch, log.end_offset, log.latest_epoch, self.written_end(), start_offset)
 
     @property
     def is_flushed(self) -> bool:
@@ -112,26 +112,26 @@ class Follower(Partition):
         """The most bytes a second that may be fetched of it now; None is no bound."""
         return self.host.throttles.rate_of_own(self.key, self.config)
 
-    def take(self, data: PartitionData, asked: Place) -> Next:
+    def take(self, data: PartitionData, asked: FollowerPosition) -> FollowerStep:
         """Takes in the leader's answer to a fetch at `asked`."""
         log = self.log
         if self.ended or self.work is not None:
-            return Next.WAIT
+            return FollowerStep.WAIT
         if asked.fetch_offset != log.end_offset or asked.leader_epoch != self.leader_epoch:
-            return Next.GO_ON  # an answer to what is no longer the question
+            return FollowerStep.GO_ON  # an answer to what is no longer the question
         if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             return self.begin_anew(data.log_start_offset)
         if data.error_code:
-            return Next.REST
+            return FollowerStep.REST
         if data.diverging_epoch.end_offset >= 0:
             return self.cut(data.diverging_epoch.epoch, data.diverging_epoch.end_offset)
-        outcome = self.append_all(data.records) if data.records else Next.GO_ON
+        outcome = self.append_all(data.records) if data.records else FollowerStep.GO_ON
         self.take_marks(data.high_watermark, data.log_start_offset)
         return outcome
 
     # Records
 
-    def append_all(self, records: Buffer) -> Next:
+    def append_all(self, records: Buffer) -> FollowerStep:
         """Appends whole batches; stops at the first that cannot follow."""
         view = memoryview(records)
         position, size = 0, len(view)
@@ -143,7 +143,7 @@ class Follower(Partition):
             wrong = self.objection(view, position, header)
             if wrong is not None:
                 logger.error("a batch from the leader is not taken", partition=repr(self), reason=wrong)
-                return Next.REST
+                return FollowerStep.REST
             outcome = self.make_room(view[position:end], header)
             if outcome is not None:
                 return outcome
@@ -151,11 +151,11 @@ class Follower(Partition):
                 self.log.append(view[position:end], header, header.leader_epoch)
             except LogError as e:
                 logger.warning("a follower cannot append", partition=repr(self), reason=str(e))
-                return Next.REST
+                return FollowerStep.REST
             self.replay(view[position:end], header)
             self.unseen_bytes += end - position
             position = end
-        return Next.GO_ON if position else Next.REST
+        return FollowerStep.GO_ON if position else FollowerStep.REST
 
     def replay(self, batch: memoryview, header: BatchHeader) -> None:
         """Brings what is known of producers to the log's new end, as recovery would."""
@@ -181,7 +181,7 @@ class Follower(Partition):
         log = self.log
         return log.start_offset == log.end_offset <= header.last_offset
 
-    def make_room(self, batch: memoryview, header: BatchHeader) -> Next | None:
+    def make_room(self, batch: memoryview, header: BatchHeader) -> FollowerStep | None:
         """Where a batch does not begin at the log's end, what has to be done first."""
         log = self.log
         if header.base_offset < log.end_offset:
@@ -228,7 +228,7 @@ class Follower(Partition):
 
     # Cutting
 
-    def cut(self, epoch: int, end_offset: int) -> Next:
+    def cut(self, epoch: int, end_offset: int) -> FollowerStep:
         """Truncates to where the leader's log and this one part, which it says is in `epoch` at most at `end_offset`.
 
         Where this log does not have that epoch, all that later epochs wrote goes, and the next fetch tells more.
@@ -238,9 +238,9 @@ class Follower(Partition):
         offset = end_offset if own_end < 0 else min(own_end, end_offset)
         if offset >= log.end_offset:
             logger.error("the leader says that logs part behind the end of this one", partition=repr(self))
-            return Next.REST
+            return FollowerStep.REST
         if not self.host.may_discard():
-            return Next.REST
+            return FollowerStep.REST
         if offset < self.high_watermark:
             logger.error("what was committed is cut off", partition=repr(self), offset=offset, was=self.high_watermark)
         return self.begin(self.truncate(offset))
@@ -253,10 +253,10 @@ class Follower(Partition):
             self.high_watermark = self.log.end_offset
             self.wake_readers()
 
-    def begin_anew(self, leader_start: int) -> Next:
+    def begin_anew(self, leader_start: int) -> FollowerStep:
         """Starts from the leader's first offset: it has nothing any more of what this log would go on with."""
         if leader_start < 0 or not self.host.may_discard():
-            return Next.REST
+            return FollowerStep.REST
         return self.begin(self.start_over(leader_start))
 
     async def start_over(self, offset: int) -> None:
@@ -266,11 +266,11 @@ class Follower(Partition):
         self.unseen_bytes = 0
         self.wake_readers()
 
-    def begin(self, work: Coroutine[Any, Any, None]) -> Next:
+    def begin(self, work: Coroutine[Any, Any, None]) -> FollowerStep:
         """Starts work on the log, until whose end nothing is fetched."""
         assert self.work is None, f"{self!r} has work under way"
         self.work = self.host.spawn(self.guarded(work))
-        return Next.WAIT
+        return FollowerStep.WAIT
 
     async def guarded(self, work: Coroutine[Any, Any, None]) -> None:
         failed = True

@@ -29,7 +29,7 @@ MAX_NAME_CHARS = 249
 """What is longer is no topic's name."""
 
 
-class Refused(NamedTuple):
+class RefusedBatch(NamedTuple):
     """The first batch that was refused of those that a producer sent one after the other."""
 
     code: ErrorCode
@@ -39,13 +39,13 @@ class Refused(NamedTuple):
     """When a batch of the producer was refused last, by the clock since boot."""
 
 
-class HeldUp:
+class BlockedProducers:
     """By producer id."""
 
     __slots__ = ("refused",)
 
     def __init__(self) -> None:
-        self.refused: dict[int, Refused] = {}
+        self.refused: dict[int, RefusedBatch] = {}
 
     def note(self, header: BatchHeader, code: ErrorCode, now_ms: int) -> None:
         """A batch of a producer was refused."""
@@ -54,7 +54,7 @@ class HeldUp:
         sequence = before.sequence if before is not None and is_behind else header.base_sequence
         if len(self.refused) >= MOST:
             del self.refused[next(iter(self.refused))]
-        self.refused[header.producer_id] = Refused(code, header.producer_epoch, sequence, now_ms)
+        self.refused[header.producer_id] = RefusedBatch(code, header.producer_epoch, sequence, now_ms)
 
     def code_for(self, producer_id: int, now_ms: int) -> ErrorCode | None:
         """What to answer to a batch that is out of order, if that is because the one before it was refused."""
@@ -77,14 +77,14 @@ class HeldUp:
         self.refused.pop(producer_id, None)
 
 
-class TurnedAway:
+class RejectedBatches:
     """Those of partitions that this broker does not lead, by (topic name or id, index), until it does.
 
     A client may learn of a new topic, or a new leader, from one broker before the leader itself has.
     """
 
     def __init__(self) -> None:
-        self.partitions: dict[tuple[Hashable, int], HeldUp] = {}
+        self.partitions: dict[tuple[Hashable, int], BlockedProducers] = {}
         self.producers = 0
 
     def note(self, topic: str | UUID, index: int, batch: memoryview, code: ErrorCode, now_ms: int) -> None:
@@ -94,7 +94,7 @@ class TurnedAway:
         header = read_header(batch)
         if header.producer_id < 0:
             return
-        held_up = self.partitions.pop((topic, index), None) or HeldUp()
+        held_up = self.partitions.pop((topic, index), None) or BlockedProducers()
         self.partitions[topic, index] = held_up
         known = len(held_up.refused)
         held_up.note(header, code, now_ms)
@@ -102,15 +102,15 @@ class TurnedAway:
         while len(self.partitions) > MOST_PARTITIONS or self.producers > MOST_TURNED_AWAY:
             self.forget(next(iter(self.partitions)))
 
-    def take(self, name: str, topic_id: UUID, index: int) -> HeldUp:
+    def take(self, name: str, topic_id: UUID, index: int) -> BlockedProducers:
         """What the leader of a partition begins with."""
-        held_up = HeldUp()
+        held_up = BlockedProducers()
         if self.partitions:
             for topic in (name, topic_id):
                 held_up.refused.update(self.forget((topic, index)))
         return held_up
 
-    def forget(self, key: tuple[Hashable, int]) -> dict[int, Refused]:
+    def forget(self, key: tuple[Hashable, int]) -> dict[int, RefusedBatch]:
         held_up = self.partitions.pop(key, None)
         if held_up is None:
             return {}

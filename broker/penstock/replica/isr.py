@@ -18,7 +18,7 @@ ANY_EPOCH = -1
 UNKNOWN = -1
 
 
-class Progress:
+class ReplicaProgress:
     """What one incarnation of a follower has told in this leader epoch."""
 
     __slots__ = (
@@ -67,7 +67,7 @@ class IsrChange:
     joined: list[Member]
 
 
-class InSync:
+class InSyncReplicas:
     """The followers of one partition, of which some are in sync."""
 
     __slots__ = ("broker_id", "committed", "epoch_start", "former", "maximal", "pending", "placed", "progress")
@@ -76,13 +76,13 @@ class InSync:
         self.broker_id = broker_id
         self.epoch_start = epoch_start
         """Where the log ended when this leader epoch began."""
-        self.progress: dict[int, Progress] = {}
-        self.former: dict[int, Progress] = {}
+        self.progress: dict[int, ReplicaProgress] = {}
+        self.former: dict[int, ReplicaProgress] = {}
         """What members told whose next incarnation fetches now: it stands still until they leave the ISR."""
         self.pending: IsrChange | None = None
-        self.committed: list[Progress] = []
+        self.committed: list[ReplicaProgress] = []
         """The followers in the ISR as the store has it."""
-        self.maximal: list[Progress] = []
+        self.maximal: list[ReplicaProgress] = []
         """The followers whose flushed offsets bound the high watermark."""
         self.placed = placed
         self.take(placed, now_ms)
@@ -96,7 +96,7 @@ class InSync:
         members = dict(members_of(placed))
         for broker_id in followers_of(placed, self.broker_id):
             if broker_id not in self.progress:
-                self.progress[broker_id] = Progress(broker_id, members.get(broker_id, ANY_EPOCH), now_ms)
+                self.progress[broker_id] = ReplicaProgress(broker_id, members.get(broker_id, ANY_EPOCH), now_ms)
         for broker_id in self.progress.keys() - set(followers_of(placed, self.broker_id)):
             del self.progress[broker_id]
         for broker_id in [i for i, p in self.former.items() if members.get(i) != p.epoch]:
@@ -112,15 +112,15 @@ class InSync:
         joined = [] if self.pending is None else [self.progress_of(m) for m in self.pending.joined]
         self.maximal = [*self.committed, *(p for p in joined if p not in self.committed)]
 
-    def progress_of(self, member: Member) -> Progress:
+    def progress_of(self, member: Member) -> ReplicaProgress:
         """A member's progress; where another incarnation fetches now, or it is no replica any more, there is none."""
         broker_id, epoch = member
         for found in (self.progress.get(broker_id), self.former.get(broker_id)):
             if found is not None and epoch in (ANY_EPOCH, found.epoch):
                 return found
-        return Progress(broker_id, epoch, 0)
+        return ReplicaProgress(broker_id, epoch, 0)
 
-    def is_member(self, progress: Progress) -> bool:
+    def is_member(self, progress: ReplicaProgress) -> bool:
         return progress in self.committed
 
     def flushed_everywhere(self, own_offset: int) -> int:
@@ -136,7 +136,7 @@ class InSync:
 
     def record(
         self, replica: Member, fetch_offset: int, flushed_offset: int, leader_end: int, now_ms: int
-    ) -> Progress | None:
+    ) -> ReplicaProgress | None:
         """Takes in a follower's fetch; None where the broker is no replica, or an older incarnation of one."""
         progress = self.progress.get(replica[0])
         if progress is None or replica[1] < progress.epoch:
@@ -147,16 +147,16 @@ class InSync:
             else:
                 if progress in self.maximal:
                     self.former[replica[0]] = progress
-                progress = self.progress[replica[0]] = Progress(replica[0], replica[1], now_ms)
+                progress = self.progress[replica[0]] = ReplicaProgress(replica[0], replica[1], now_ms)
             self.count()
         progress.record(fetch_offset, flushed_offset, leader_end, now_ms)
         return progress
 
-    def behind(self, leader_end: int) -> list[Progress]:
+    def behind(self, leader_end: int) -> list[ReplicaProgress]:
         """The members whose flushed log is not the leader's."""
         return [p for p in self.maximal if p.flushed_offset < leader_end]
 
-    def outsiders(self) -> list[Progress]:
+    def outsiders(self) -> list[ReplicaProgress]:
         """Followers that fetch and are not in the ISR."""
         return [p for p in self.progress.values() if p.heard and not self.is_member(p)]
 

@@ -17,7 +17,7 @@ from penstock.replica.isr import IsrChange, Member
 from penstock.runtime.logging import get_logger
 from penstock.state import keys
 from penstock.state.records import BadRecord, BrokerRecord, PartitionRecord, decode, encode
-from penstock.state.store import MAX_TXN_OPERATIONS, Compare, Operation, Put, Store, StoreError, Target
+from penstock.state.store import MAX_TXN_OPERATIONS, Compare, CompareTarget, Operation, PutOp, Store, StoreError
 
 logger = get_logger("penstock.replica")
 
@@ -33,7 +33,7 @@ BATCH = 96
 Refused = Callable[[IsrChange], None]
 
 
-class Proposal(NamedTuple):
+class IsrProposal(NamedTuple):
     change: IsrChange
     refused: Refused
     """Called where the change was not made and the record is as it was."""
@@ -44,7 +44,7 @@ class IsrChanges:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self.waiting: dict[tuple[UUID, int], Proposal] = {}
+        self.waiting: dict[tuple[UUID, int], IsrProposal] = {}
         self.task: asyncio.Task[None] | None = None
         self.closed = False
         self.transactions = 0
@@ -55,7 +55,7 @@ class IsrChanges:
         An earlier one of the same partition that still waits is of an earlier record or role: it could not succeed.
         """
         self.waiting.pop((change.topic_id, change.index), None)
-        self.waiting[change.topic_id, change.index] = Proposal(change, refused)
+        self.waiting[change.topic_id, change.index] = IsrProposal(change, refused)
         if self.task is None and not self.closed:
             self.task = asyncio.get_running_loop().create_task(self.work(), name="isr-changes")
 
@@ -74,7 +74,7 @@ class IsrChanges:
         finally:
             self.task = None
 
-    async def write(self, batch: list[Proposal]) -> None:
+    async def write(self, batch: list[IsrProposal]) -> None:
         """Makes the changes that can be made; returns when each is decided.
 
         Where the store does not answer, the same is tried again: until then the change may have been made, and the
@@ -90,7 +90,7 @@ class IsrChanges:
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, MAX_RETRY_S)
 
-    async def attempt(self, batch: list[Proposal]) -> None:
+    async def attempt(self, batch: list[IsrProposal]) -> None:
         joined = dict.fromkeys(m for p in batch for m in p.change.joined)
         registered = {m: await self.registration(m) for m in joined}
         for proposal in list(batch):
@@ -106,8 +106,8 @@ class IsrChanges:
         for proposal in batch:
             change = proposal.change
             key = keys.partition(change.topic_id, change.index)
-            compares.append(Compare(key, Target.MOD_REVISION, change.before.revision))
-            puts.append(Put(key, encode(record_of(change))))
+            compares.append(Compare(key, CompareTarget.MOD_REVISION, change.before.revision))
+            puts.append(PutOp(key, encode(record_of(change))))
         if len(compares) > MAX_TXN_OPERATIONS:
             await self.split(batch)
             return
@@ -122,7 +122,7 @@ class IsrChanges:
             await self.decide(batch[0])
             batch.clear()
 
-    async def split(self, batch: list[Proposal]) -> None:
+    async def split(self, batch: list[IsrProposal]) -> None:
         """Halves are done one after the other; what is decided is taken out of `batch`."""
         half = len(batch) // 2
         for part in (batch[:half], batch[half:]):
@@ -130,7 +130,7 @@ class IsrChanges:
             await self.write(part)
             batch[:] = [p for p in batch if p not in done]
 
-    async def decide(self, proposal: Proposal) -> None:
+    async def decide(self, proposal: IsrProposal) -> None:
         """Finds out what became of a change that cannot be made. Where the record has changed, by this change or by
         another, the view will tell of it."""
         change = proposal.change
@@ -154,7 +154,7 @@ class IsrChanges:
 
 def registration_of(member: Member) -> Compare:
     """That a broker is registered in this incarnation."""
-    return Compare(keys.broker(member[0]), Target.CREATE_REVISION, member[1])
+    return Compare(keys.broker(member[0]), CompareTarget.CREATE_REVISION, member[1])
 
 
 def record_of(change: IsrChange) -> PartitionRecord:
@@ -171,7 +171,7 @@ def record_of(change: IsrChange) -> PartitionRecord:
     )
 
 
-def log_changes(batch: list[Proposal]) -> None:
+def log_changes(batch: list[IsrProposal]) -> None:
     """One line where there are few, one for all where a broker came or went."""
     if len(batch) > LINES:
         joined = sorted({broker_id for p in batch for broker_id, _ in p.change.joined})

@@ -15,7 +15,7 @@ from penstock.config.broker import BrokerConfig
 from penstock.replica.isr import IsrChange
 from penstock.replica.isr_changes import IsrChanges
 from penstock.replica.leader import Leader
-from penstock.replica.membership import Membership
+from penstock.replica.membership import ReplicaMembership
 from penstock.runtime.clock import Clock
 from penstock.state.store import Store
 from penstock.state.view import ClusterView
@@ -33,7 +33,7 @@ class IsrKeeper:
         view: ClusterView,
         clock: Clock,
         config: BrokerConfig,
-        membership: Membership,
+        membership: ReplicaMembership,
         resigned: Callable[[UUID, int], None] | None = None,
     ) -> None:
         self.view, self.clock, self.config, self.membership = view, clock, config, membership

@@ -17,11 +17,11 @@ from penstock.log.partition_log import PartitionLog
 from penstock.log.types import LogDirFailed, LogFull
 from penstock.replica.acceptance import SEQUENCE_ERRORS, Appended, explain, has_times_in_bounds
 from penstock.replica.deletions import Deletion, Deletions
-from penstock.replica.held_up import HeldUp
+from penstock.replica.held_up import BlockedProducers
 from penstock.replica.inspection import Inspection, check_times, inspect_fully
-from penstock.replica.isr import InSync, IsrChange, Member, Progress, effective_min_isr
+from penstock.replica.isr import InSyncReplicas, IsrChange, Member, ReplicaProgress, effective_min_isr
 from penstock.replica.partition import Partition
-from penstock.replica.producer_state import ProducerState, Remembered, Verdict
+from penstock.replica.producer_state import ProducerState, RecentBatches, SequenceCheck
 from penstock.runtime.clock import Clock
 from penstock.state.view import PartitionView
 from penstock.wire.batch import HEADER_SIZE, BatchHeader, read_header, stamp, stamp_log_append_time
@@ -35,7 +35,7 @@ class CommitWaiter(NamedTuple):
     callback: Callable[[int], None]
 
 
-class Tail(Protocol):
+class FetchListener(Protocol):
     """A follower's place in a partition, which is told when there is something to fetch."""
 
     def on_news(self, urgent: bool) -> None:
@@ -91,7 +91,7 @@ class Leader(Partition):
         broker_id: int = -1,
         placed: PartitionView | None = None,
         high_watermark: int | None = None,
-        held_up: HeldUp | None = None,
+        held_up: BlockedProducers | None = None,
         unflushed: dict[Leader, None] | None = None,
     ) -> None:
         self.acknowledged_offset = 0
@@ -100,11 +100,11 @@ class Leader(Partition):
         """Leaders with acknowledged records above the high watermark that only their own flush keeps there."""
         self.commit_waiters: deque[CommitWaiter] = deque()
         self.deletions = Deletions()
-        self.tails: dict[int, Tail] = {}
+        self.tails: dict[int, FetchListener] = {}
         """By broker id, who is told of news."""
         self.host = host
-        self.isr: InSync | None = None
-        self.held_up = held_up or HeldUp()
+        self.isr: InSyncReplicas | None = None
+        self.held_up = held_up or BlockedProducers()
         self.under_min_isr = False
         self.watched = False
         self.watched_ms = 0
@@ -150,14 +150,14 @@ class Leader(Partition):
             return inspection.refusal
         if header.producer_id >= 0:
             verdict, original = self.producers.check(header, verified)
-            if verdict is Verdict.DUPLICATE:
+            if verdict is SequenceCheck.DUPLICATE:
                 assert original is not None
                 if not all_in_sync:
                     self.acknowledge(original.last_offset + 1)
                 return self.repeated(original)
-            if verdict is not Verdict.APPEND:
+            if verdict is not SequenceCheck.APPEND:
                 code, message = SEQUENCE_ERRORS[verdict]
-                if verdict is Verdict.OUT_OF_ORDER:
+                if verdict is SequenceCheck.OUT_OF_ORDER:
                     code = self.held_up.code_for(header.producer_id, self.clock.boot_ms()) or code
                 return Appended(code, message=message)
             if self.held_up.refused and not self.producers.has_batches(header.producer_id):
@@ -237,7 +237,7 @@ class Leader(Partition):
             self.held_up.note(header, code, self.clock.boot_ms())
         return Appended(code, message=message)
 
-    def repeated(self, original: Remembered) -> Appended:
+    def repeated(self, original: RecentBatches) -> Appended:
         """The answer that the first attempt got, or would have got: it too waits for the high watermark."""
         append_time_ms = original.timestamp_ms if self.config.message_timestamp_log_append else -1
         return Appended(0, original.base_offset, append_time_ms, original.last_offset + 1)
@@ -255,7 +255,7 @@ class Leader(Partition):
             self.isr, self.under_min_isr = None, False
         else:
             if self.isr is None:
-                self.isr = InSync(broker_id, placed, self.log.end_offset, self.clock.boot_ms())
+                self.isr = InSyncReplicas(broker_id, placed, self.log.end_offset, self.clock.boot_ms())
             else:
                 self.isr.take(placed, self.clock.boot_ms())
             self.check_min_isr()
@@ -347,7 +347,7 @@ class Leader(Partition):
         self.watched = isr.pending is not None or bool(isr.behind(self.log.end_offset)) or bool(isr.outsiders())
         return self.watched
 
-    def is_late(self, progress: Progress, now_ms: int, max_lag_ms: int) -> bool:
+    def is_late(self, progress: ReplicaProgress, now_ms: int, max_lag_ms: int) -> bool:
         """Before the leader was watched, everybody had all."""
         return now_ms - max(progress.caught_up_ms, self.watched_ms) > max_lag_ms
 

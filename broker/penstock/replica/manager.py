@@ -14,14 +14,14 @@ from uuid import UUID
 
 from penstock.config.broker import BrokerConfig
 from penstock.config.internal_topics import INTERNAL_TOPICS
-from penstock.log.log_dir import LogDir
+from penstock.log.log_dir import LogDirectory
 from penstock.log.partition_log import PartitionLog
 from penstock.log.types import LogDirFailed, LogError
 from penstock.replica.follower import Follower
 from penstock.replica.health import ReplicaHealth, count_health
-from penstock.replica.held_up import TurnedAway
+from penstock.replica.held_up import RejectedBatches
 from penstock.replica.leader import Leader, LeaderHost
-from penstock.replica.membership import Membership
+from penstock.replica.membership import ReplicaMembership
 from penstock.replica.offline import Offline
 from penstock.replica.partition import Partition
 from penstock.replica.producer_state import ProducerState
@@ -63,10 +63,10 @@ class ReplicaManager:
     def __init__(
         self,
         view: ClusterView,
-        log_dir: LogDir,
+        log_dir: LogDirectory,
         clock: Clock,
         config: BrokerConfig,
-        membership: Membership | None = None,
+        membership: ReplicaMembership | None = None,
         isr_host: LeaderHost | None = None,
         fetchers: Fetchers | None = None,
         is_unassigned: Unassigned | None = None,
@@ -80,7 +80,7 @@ class ReplicaManager:
         """The leaders, each by name and by id."""
         self.followers: dict[Key, Follower] = {}
         self.offline_roles: dict[Key, Offline] = {}
-        self.turned_away = TurnedAway()
+        self.turned_away = RejectedBatches()
         self.unflushed: dict[Leader, None] = {}
         """Leaders with records that were acknowledged before they were flushed, until the flush."""
         self.throttles = Throttles(view, config)

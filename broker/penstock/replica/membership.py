@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Protocol
 
 
-class Membership(Protocol):
+class ReplicaMembership(Protocol):
     """This run of the broker, as registered."""
 
     @property

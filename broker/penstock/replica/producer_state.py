@@ -34,7 +34,7 @@ FORMAT = 2
 NO_COORDINATOR = -1
 
 
-class Remembered(NamedTuple):
+class RecentBatches(NamedTuple):
     """A batch that was appended."""
 
     first_sequence: int
@@ -63,16 +63,16 @@ class ProducerEntry:
         """When it last wrote, by the clock since boot; None where this process has only read of it."""
 
     @property
-    def batches(self) -> list[Remembered]:
+    def batches(self) -> list[RecentBatches]:
         """The last batches, oldest first."""
         found = []
         for first_sequence, more, base_offset, timestamp_ms in BATCH.iter_unpack(self.packed_batches):
             last_sequence = (first_sequence + more) % SEQUENCES
-            found.append(Remembered(first_sequence, last_sequence, base_offset, base_offset + more, timestamp_ms))
+            found.append(RecentBatches(first_sequence, last_sequence, base_offset, base_offset + more, timestamp_ms))
         return found
 
     @property
-    def last_batch(self) -> Remembered | None:
+    def last_batch(self) -> RecentBatches | None:
         return self.batches[-1] if self.packed_batches else None
 
     def add_batch(self, first_sequence: int, more: int, base_offset: int, timestamp_ms: int) -> None:
@@ -93,7 +93,7 @@ KEPT_BYTES = (REMEMBERED - 1) * BATCH.size
 """What of the packed batches stays when one is added."""
 
 
-class Verdict(Enum):
+class SequenceCheck(Enum):
     """What to do with a batch that a producer sent."""
 
     APPEND = "append"
@@ -115,7 +115,7 @@ class ProducerState:
         """By producer id; who wrote last comes last."""
         self.transactions = OpenTransactions()
 
-    def check(self, header: BatchHeader, verified: bool = False) -> tuple[Verdict, Remembered | None]:
+    def check(self, header: BatchHeader, verified: bool = False) -> tuple[SequenceCheck, RecentBatches | None]:
         """Whether a batch may be appended; for DUPLICATE also the batch that it repeats.
 
         A producer that is unknown may start at any sequence number, as after its batches fell to retention. A batch of
@@ -124,34 +124,34 @@ class ProducerState:
         that has ended would otherwise begin one that nobody ends.
         """
         verdict, original = self.check_sequence(header)
-        if verdict is not Verdict.APPEND:
+        if verdict is not SequenceCheck.APPEND:
             return verdict, original
         is_open = self.transactions.first_offset(header.producer_id) >= 0
         if not header.attributes & TRANSACTIONAL:
-            return (Verdict.WRONG_STATE if is_open else Verdict.APPEND), None
+            return (SequenceCheck.WRONG_STATE if is_open else SequenceCheck.APPEND), None
         if not verified:
-            return Verdict.UNVERIFIED, None
+            return SequenceCheck.UNVERIFIED, None
         same = not is_open or self.entries[header.producer_id].epoch == header.producer_epoch
-        return (Verdict.APPEND if same else Verdict.WRONG_STATE), None
+        return (SequenceCheck.APPEND if same else SequenceCheck.WRONG_STATE), None
 
-    def check_sequence(self, header: BatchHeader) -> tuple[Verdict, Remembered | None]:
+    def check_sequence(self, header: BatchHeader) -> tuple[SequenceCheck, RecentBatches | None]:
         entry = self.entries.get(header.producer_id)
         if entry is None:
-            return Verdict.APPEND, None
+            return SequenceCheck.APPEND, None
         if header.producer_epoch < entry.epoch:
-            return Verdict.FENCED, None
+            return SequenceCheck.FENCED, None
         if header.producer_epoch > entry.epoch:
-            return (Verdict.APPEND if header.base_sequence == 0 else Verdict.OUT_OF_ORDER), None
+            return (SequenceCheck.APPEND if header.base_sequence == 0 else SequenceCheck.OUT_OF_ORDER), None
         first, expected = header.base_sequence, entry.next_sequence()
         if expected in (first, -1):
-            return Verdict.APPEND, None
+            return SequenceCheck.APPEND, None
         last, batches = last_sequence(header), entry.batches
         for batch in batches:
             if batch.first_sequence == first and batch.last_sequence == last:
-                return Verdict.DUPLICATE, batch
+                return SequenceCheck.DUPLICATE, batch
         if len(batches) == REMEMBERED and precedes(last, batches[0].first_sequence):
-            return Verdict.OLD_DUPLICATE, None
-        return Verdict.OUT_OF_ORDER, None
+            return SequenceCheck.OLD_DUPLICATE, None
+        return SequenceCheck.OUT_OF_ORDER, None
 
     def has_batches(self, producer_id: int) -> bool:
         """Whether the next batch of this producer has to follow one that is known here."""
@@ -290,8 +290,8 @@ class ProducerState:
                 entry.add_batch(batch.first_sequence, more, batch.base_offset, batch.timestamp_ms)
 
 
-OldRow = tuple[int, int, int, list[Remembered]]
-Row = tuple[int, int, int, list[Remembered], int]
+OldRow = tuple[int, int, int, list[RecentBatches]]
+Row = tuple[int, int, int, list[RecentBatches], int]
 
 
 def decode_snapshot(snapshot: bytes) -> tuple[list[Row], TransactionsSnapshot | None]:

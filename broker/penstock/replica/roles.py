@@ -11,14 +11,14 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 from uuid import UUID
 
-from penstock.log.log_dir import LogDir
+from penstock.log.log_dir import LogDirectory
 from penstock.log.partition_log import PartitionLog
 from penstock.log.types import LogError
 from penstock.replica.follower import Follower
-from penstock.replica.held_up import TurnedAway
+from penstock.replica.held_up import RejectedBatches
 from penstock.replica.isr import members_of
 from penstock.replica.leader import Leader, LeaderHost
-from penstock.replica.membership import Membership
+from penstock.replica.membership import ReplicaMembership
 from penstock.replica.offline import Offline
 from penstock.replica.partition import Partition
 from penstock.replica.producer_state import ProducerState
@@ -48,12 +48,12 @@ class Manager(Protocol):
 
     broker_id: int
     view: ClusterView
-    log_dir: LogDir
+    log_dir: LogDirectory
     clock: Clock
-    membership: Membership | None
+    membership: ReplicaMembership | None
     isr_host: LeaderHost | None
     throttles: Throttles
-    turned_away: TurnedAway
+    turned_away: RejectedBatches
     unflushed: dict[Leader, None]
 
     def role(self, key: Key) -> Partition | None: ...

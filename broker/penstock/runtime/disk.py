@@ -10,7 +10,7 @@ from time import perf_counter_ns
 
 from penstock.runtime import linux
 from penstock.runtime.files import Buffer
-from penstock.runtime.page_cache import PageCache, Tail
+from penstock.runtime.page_cache import CachedTail, PageCache
 
 FILE_MODE = 0o640
 DIR_MODE = 0o750
@@ -22,7 +22,7 @@ class OsFile:
 
     __slots__ = ("fd", "path", "tail")
 
-    def __init__(self, path: str, fd: int, tail: Tail | None = None) -> None:
+    def __init__(self, path: str, fd: int, tail: CachedTail | None = None) -> None:
         self.path = path
         self.fd = fd
         self.tail = tail

@@ -39,17 +39,17 @@ class PageCache:
 
     def __init__(self, keep_bytes: int) -> None:
         self.keep_bytes = keep_bytes
-        self.recent: deque[Stretch] = deque()
+        self.recent: deque[ByteRange] = deque()
         self.recent_bytes = 0
         self.dear_until_ns = 0
         self.hints: SimpleQueue[tuple[Hint, int, int, int]] = SimpleQueue()
         self.thread: threading.Thread | None = None
 
-    def follow(self, fd: int, size_bytes: int) -> Tail:
+    def follow(self, fd: int, size_bytes: int) -> CachedTail:
         """For a file that was opened with so many bytes in it."""
-        return Tail(self, fd, size_bytes)
+        return CachedTail(self, fd, size_bytes)
 
-    def note(self, stretch: Stretch, dear: bool) -> None:
+    def note(self, stretch: ByteRange, dear: bool) -> None:
         """Takes in what was appended; `dear` tells that it took as long as it takes with new memory."""
         now_ns = time.monotonic_ns()
         if dear:
@@ -65,7 +65,7 @@ class PageCache:
             if acts:
                 self.hint(linux.forget, oldest)
 
-    def hint(self, hint: Hint, stretch: Stretch) -> None:
+    def hint(self, hint: Hint, stretch: ByteRange) -> None:
         """Tells the kernel in another thread, as the disk's queue may be full, by a descriptor that stays open."""
         if stretch.tail.fd < 0:
             return
@@ -84,7 +84,7 @@ class PageCache:
             os.close(fd)
 
 
-class Tail:
+class CachedTail:
     """The end of an open file: how far it was appended, and what that cost. `fd` is -1 once it is closed."""
 
     __slots__ = ("cache", "dear_bytes", "due", "end", "fd", "sampled_bytes", "start")
@@ -109,14 +109,14 @@ class Tail:
         if self.end >= self.due:
             # Most appends have to tell the same: one alone may have been interrupted.
             dear = 2 * self.dear_bytes > max(self.sampled_bytes, STEP_BYTES // 2)
-            stretch = Stretch(self, self.start, self.end - self.start)
+            stretch = ByteRange(self, self.start, self.end - self.start)
             self.reset(self.end)
             self.cache.note(stretch, dear)
 
 
-class Stretch(NamedTuple):
+class ByteRange(NamedTuple):
     """A part of a file that was appended, in bytes."""
 
-    tail: Tail
+    tail: CachedTail
     start: int
     size: int

@@ -78,7 +78,7 @@ class BufferPool:
         return taken
 
 
-class FrameReader:
+class RequestReader:
     """Cuts one connection's bytes into frames.
 
     A turn: `get_buffer` → (bytes are received into it) → `received` → `next_frame` until it returns None or the caller

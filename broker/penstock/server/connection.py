@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 from typing import cast
 
-from penstock.api.exchange import Part, Peer, ProtocolViolation
+from penstock.api.exchange import Part, PeerInfo, ProtocolViolation
 from penstock.log.types import LogSlice
 from penstock.runtime.logging import get_logger
-from penstock.server.buffers import FrameReader
+from penstock.server.buffers import RequestReader
 from penstock.server.exchange import PendingExchange
 from penstock.server.hub import Hub
 from penstock.server.limits import ServerLimits
@@ -20,7 +20,7 @@ from penstock.server.output import HAS_SENDFILE, NOMINAL_SLICE, Output, SocketOu
 from penstock.server.pressure import OWES_MEMORY
 from penstock.server.stats import CloseReason
 from penstock.wire.primitives import Buffer
-from penstock.wire.produce_alike import Likeness
+from penstock.wire.produce_alike import ProduceTemplate
 
 log = get_logger(__name__)
 
@@ -58,11 +58,11 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     transport: asyncio.Transport
     output: Output
-    peer: Peer
+    peer: PeerInfo
 
     def __init__(self, hub: Hub, listener: str) -> None:
         self.hub, self.listener = hub, listener
-        self.reader = FrameReader(hub.pool)
+        self.reader = RequestReader(hub.pool)
         self.head: PendingExchange | None = None
         self.tail: PendingExchange | None = None
         self.ready: list[Part] = []
@@ -72,7 +72,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.paused = 0
         self.dispatching = self.resuming = self.lost = False
         self.reason: CloseReason | None = None
-        self.likeness: Likeness | None = None
+        self.likeness: ProduceTemplate | None = None
         self.touched = self.stale_after_s = 0.0
 
     # -- the transport's calls
@@ -81,7 +81,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.transport = transport = cast(asyncio.Transport, transport)  # uvloop's has another base class
         sock = transport.get_extra_info("socket")
         host, port = (transport.get_extra_info("peername") or ("unknown", 0))[:2]
-        self.peer = Peer(self.hub.next_id(), self.listener, str(host), int(port))
+        self.peer = PeerInfo(self.hub.next_id(), self.listener, str(host), int(port))
         loop, executor = self.hub.loop, self.hub.executor
         if sock is not None and HAS_SENDFILE and transport.get_extra_info("ssl_object") is None:
             self.output = SocketOutput(self, loop, executor, sock.fileno(), transport.is_closing)

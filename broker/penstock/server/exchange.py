@@ -9,7 +9,7 @@ from penstock.api.exchange import Callback, Part
 from penstock.log.types import LogSlice
 
 
-class Owner(Protocol):
+class ExchangeOwner(Protocol):
     """The connection, for its exchanges."""
 
     def on_completed(self, exchange: PendingExchange) -> None: ...
@@ -22,8 +22,8 @@ class PendingExchange:
 
     __slots__ = ("callbacks", "connection", "done", "following", "parts", "request_bytes")
 
-    def __init__(self, connection: Owner, request_bytes: int = 0) -> None:
-        self.connection: Owner | None = connection
+    def __init__(self, connection: ExchangeOwner, request_bytes: int = 0) -> None:
+        self.connection: ExchangeOwner | None = connection
         self.request_bytes = request_bytes
         self.following: PendingExchange | None = None
         self.parts: Sequence[Part] = ()

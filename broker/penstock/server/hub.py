@@ -8,10 +8,10 @@ from collections import Counter
 from concurrent.futures import Executor
 from typing import Protocol
 
-from penstock.api.exchange import FrameHandler, Peer
+from penstock.api.exchange import FrameHandler, PeerInfo
 from penstock.runtime.logging import get_logger
 from penstock.server.buffers import BufferPool
-from penstock.server.idle import IdleWatch, Watched
+from penstock.server.idle import IdleWatch, IdleWatched
 from penstock.server.limits import ServerLimits
 from penstock.server.pressure import Holder, Pressure
 from penstock.server.stats import CloseReason, ServerStats
@@ -22,10 +22,10 @@ COMPLAINTS_PER_PERIOD = 20
 PERIOD_S = 10.0
 
 
-class Member(Holder, Watched, Protocol):
+class HubConnection(Holder, IdleWatched, Protocol):
     """A connection, for the register."""
 
-    peer: Peer
+    peer: PeerInfo
     transport: asyncio.Transport
 
     def flush(self) -> None: ...
@@ -41,12 +41,12 @@ class Hub:
         self.loop = asyncio.get_running_loop()
         self.stats = ServerStats()
         self.pool = BufferPool(limits.max_request_bytes, limits.max_receive_bytes // 2)
-        self.connections: dict[int, Member] = {}
+        self.connections: dict[int, HubConnection] = {}
         self.idle = IdleWatch(self.loop, limits.idle_s)
         self.pressure = Pressure(self.loop, limits, self.pool, self.connections)
         self.by_host: Counter[str] = Counter()
         self.ids = itertools.count(1)
-        self.to_flush: list[Member] = []
+        self.to_flush: list[HubConnection] = []
         self.empty: asyncio.Event | None = None
         self.closing = False
         self.complaints = 0
@@ -75,7 +75,7 @@ class Hub:
     def next_id(self) -> int:
         return next(self.ids)
 
-    def admit(self, connection: Member) -> CloseReason | None:
+    def admit(self, connection: HubConnection) -> CloseReason | None:
         """Takes a connection in; says so where it must not stay."""
         self.connections[connection.peer.connection_id] = connection
         self.by_host[connection.peer.host] += 1
@@ -94,7 +94,7 @@ class Hub:
         self.idle.add(connection)
         return None
 
-    def forget(self, connection: Member, reason: CloseReason) -> None:
+    def forget(self, connection: HubConnection, reason: CloseReason) -> None:
         """A connection is lost."""
         del self.connections[connection.peer.connection_id]
         self.by_host[connection.peer.host] -= 1
@@ -107,7 +107,7 @@ class Hub:
         if self.empty is not None and not self.connections:
             self.empty.set()
 
-    def flush_soon(self, connection: Member) -> None:
+    def flush_soon(self, connection: HubConnection) -> None:
         """Sends a connection's answers at the end of this turn of the loop, with those of all others."""
         if not self.to_flush:
             self.loop.call_soon(self.flush_all)
@@ -122,7 +122,7 @@ class Hub:
                 log.error("answers could not be sent", peer=str(connection.peer), exc_info=e)
                 connection.transport.abort()
 
-    def complain(self, event: str, peer: Peer, why: str) -> None:
+    def complain(self, event: str, peer: PeerInfo, why: str) -> None:
         """Logs what a peer did, at most so many times in a while: no peer may fill the disk with it."""
         now = self.loop.time()
         if now >= self.period_ends:

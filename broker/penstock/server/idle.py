@@ -12,7 +12,7 @@ SLACK_S = 0.05
 EXACTNESS_S = 1.0
 
 
-class Watched(Protocol):
+class IdleWatched(Protocol):
     """A connection, for the watch."""
 
     touched: float
@@ -32,19 +32,19 @@ class IdleWatch:
         self.loop, self.idle_s = loop, idle_s
         self.exactness_s = min(EXACTNESS_S, idle_s / 8)
         """How exactly the time of the last activity is to be known: not every request is worth a note."""
-        self.order: OrderedDict[Watched, None] = OrderedDict()
+        self.order: OrderedDict[IdleWatched, None] = OrderedDict()
         self.timer: asyncio.TimerHandle | None = None
 
-    def add(self, connection: Watched) -> None:
+    def add(self, connection: IdleWatched) -> None:
         self.order[connection] = None
         if self.timer is None:
             self.timer = self.loop.call_at(connection.touched + self.idle_s + SLACK_S, self.expire)
 
-    def touch(self, connection: Watched) -> None:
+    def touch(self, connection: IdleWatched) -> None:
         if connection in self.order:
             self.order.move_to_end(connection)
 
-    def remove(self, connection: Watched) -> None:
+    def remove(self, connection: IdleWatched) -> None:
         self.order.pop(connection, None)
 
     def expire(self) -> None:

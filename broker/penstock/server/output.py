@@ -40,7 +40,7 @@ NOMINAL_SLICE = 1024
 """What a slice counts for while it waits: its bytes are in a file, not in memory."""
 
 
-class Sender(Protocol):
+class OutputSender(Protocol):
     """The connection, for its output."""
 
     def on_sent(self, size: int, released: int) -> None:
@@ -50,7 +50,7 @@ class Sender(Protocol):
         """Nothing more can be sent: the peer is gone or, where `reading`, the file cannot be read."""
 
 
-class NoSender:
+class NoOutputSender:
     """Stands for a connection that is gone."""
 
     __slots__ = ()
@@ -62,7 +62,7 @@ class NoSender:
         """Nobody waits."""
 
 
-NO_SENDER = NoSender()
+NO_SENDER = NoOutputSender()
 
 
 class Output(ABC):
@@ -70,7 +70,7 @@ class Output(ABC):
 
     __slots__ = ("executor", "loop", "lost", "position", "queue", "reading", "released", "sender", "sent", "waiting")
 
-    def __init__(self, sender: Sender, loop: asyncio.AbstractEventLoop, executor: Executor | None) -> None:
+    def __init__(self, sender: OutputSender, loop: asyncio.AbstractEventLoop, executor: Executor | None) -> None:
         self.sender, self.loop, self.executor = sender, loop, executor
         self.queue: deque[Part] | None = None
         self.position = 0
@@ -166,7 +166,7 @@ class SocketOutput(Output):
 
     def __init__(
         self,
-        sender: Sender,
+        sender: OutputSender,
         loop: asyncio.AbstractEventLoop,
         executor: Executor | None,
         fd: int,
@@ -383,7 +383,7 @@ class TransportOutput(Output):
 
     def __init__(
         self,
-        sender: Sender,
+        sender: OutputSender,
         loop: asyncio.AbstractEventLoop,
         executor: Executor | None,
         transport: asyncio.WriteTransport,

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Protocol
 
-from penstock.server.buffers import BufferPool, FrameReader
+from penstock.server.buffers import BufferPool, RequestReader
 from penstock.server.limits import ServerLimits
 from penstock.server.stats import CloseReason
 
@@ -23,7 +23,7 @@ OWES_MEMORY = 2
 class Holder(Protocol):
     """A connection, for its share of the memory."""
 
-    reader: FrameReader
+    reader: RequestReader
     paused: int
 
     def pause(self, why: int) -> None: ...

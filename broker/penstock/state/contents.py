@@ -10,32 +10,32 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 
 from penstock.state.history import Revision
-from penstock.state.store import Compare, Delete, Entry, Event, Operation, Target
+from penstock.state.store import Compare, CompareTarget, DeleteOp, Operation, StoreEntry, StoreEvent
 
 
-class Contents:
+class StoreContents:
     """Entries by key, with an index in key order that holds committed and pending keys alike."""
 
-    def __init__(self, entries: Iterable[Entry], revision: int) -> None:
+    def __init__(self, entries: Iterable[StoreEntry], revision: int) -> None:
         self.committed = {entry.key: entry for entry in entries}
         self.committed_revision = revision
         self.pending_revision = revision
-        self._pending: dict[str, tuple[int, Entry | None]] = {}
+        self._pending: dict[str, tuple[int, StoreEntry | None]] = {}
         self._keys = sorted(self.committed)
 
     def holds(self, compare: Compare) -> bool:
         """Whether a condition is true of the pending state."""
         entry = self.latest(compare.key)
-        if compare.target is Target.VALUE:
+        if compare.target is CompareTarget.VALUE:
             return entry is not None and compared(entry.value, compare.op, compare.value)
         return compared(number_of(entry, compare.target), compare.op, compare.value)
 
-    def latest(self, key: str) -> Entry | None:
+    def latest(self, key: str) -> StoreEntry | None:
         if key in self._pending:
             return self._pending[key][1]
         return self.committed.get(key)
 
-    def range(self, prefix: str) -> list[Entry]:
+    def range(self, prefix: str) -> list[StoreEntry]:
         """The committed entries under a prefix, in key order."""
         committed = self.committed
         return [committed[key] for key in self._keys_under(prefix) if key in committed]
@@ -51,28 +51,28 @@ class Contents:
         number = self.pending_revision + 1
         revision = Revision(number, [], [])
         for operation in operations:
-            if isinstance(operation, Delete):
+            if isinstance(operation, DeleteOp):
                 keys = self._keys_under(operation.key) if operation.prefix else [operation.key]
                 for key in keys:
                     self._change(revision, key, None)
             else:
                 before = self.latest(operation.key)
                 created, version = (before.create_revision, before.version + 1) if before else (number, 1)
-                entry = Entry(operation.key, operation.value, created, number, version, operation.lease)
+                entry = StoreEntry(operation.key, operation.value, created, number, version, operation.lease)
                 self._change(revision, operation.key, entry)
         if not revision.events:
             return None
         self.pending_revision = number
         return revision
 
-    def _change(self, revision: Revision, key: str, entry: Entry | None) -> None:
+    def _change(self, revision: Revision, key: str, entry: StoreEntry | None) -> None:
         before = self.latest(key)
         if entry is None and before is None:
             return
         if before is None and key not in self.committed and key not in self._pending:
             self._keys.insert(bisect_left(self._keys, key), key)
         self._pending[key] = (revision.number, entry)
-        revision.events.append(Event(key, entry))
+        revision.events.append(StoreEvent(key, entry))
         revision.before.append(before)
 
     def commit(self, revision: Revision) -> None:
@@ -98,12 +98,12 @@ class Contents:
         self._keys = sorted(self.committed)
 
 
-def number_of(entry: Entry | None, target: Target) -> int:
+def number_of(entry: StoreEntry | None, target: CompareTarget) -> int:
     if entry is None:
         return 0
-    if target is Target.MOD_REVISION:
+    if target is CompareTarget.MOD_REVISION:
         return entry.mod_revision
-    return entry.create_revision if target is Target.CREATE_REVISION else entry.version
+    return entry.create_revision if target is CompareTarget.CREATE_REVISION else entry.version
 
 
 def compared(left: int | bytes, op: str, right: int | bytes) -> bool:

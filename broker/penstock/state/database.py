@@ -15,7 +15,7 @@ from typing import TypeVar
 from crc32c import crc32c
 
 from penstock.state import wal_check
-from penstock.state.store import Entry, StoreError
+from penstock.state.store import StoreEntry, StoreError
 
 T = TypeVar("T")
 
@@ -107,7 +107,7 @@ class Database:
                 f" {SCHEMA_VERSION}: run the version that wrote it, or a newer one"
             )
 
-    def load(self) -> tuple[list[Entry], int]:
+    def load(self) -> tuple[list[StoreEntry], int]:
         """All entries in key order and the revision, each checked. Deletes keys that hung on a lease: see `embedded`.
 
         Raises `StoreError` where a row is damaged.
@@ -134,7 +134,7 @@ class Database:
             raise damaged(self.path, "the revision's checksum is wrong")
         return int(rows[0][0])
 
-    def write(self, puts: Sequence[Entry], deletes: Sequence[bytes], revision: int) -> None:
+    def write(self, puts: Sequence[StoreEntry], deletes: Sequence[bytes], revision: int) -> None:
         """One durable commit: entries put, keys deleted, the new revision.
 
         Raises `DiskFull` after rolling back; any other `StoreError` means that the file must not be used any more.
@@ -166,13 +166,13 @@ class Database:
         self._connection.close()
 
 
-def row_of(entry: Entry) -> Row:
+def row_of(entry: StoreEntry) -> Row:
     key = entry.key.encode()
     numbers = (entry.create_revision, entry.mod_revision, entry.version, entry.lease)
     return (key, entry.value, *numbers, checksum(key, entry.value, *numbers))
 
 
-def entry_of(row: Row, path: str) -> Entry:
+def entry_of(row: Row, path: str) -> StoreEntry:
     key, value, create_revision, mod_revision, version, lease, expected = row
     try:
         sound = checksum(key, value, create_revision, mod_revision, version, lease) == expected
@@ -181,7 +181,7 @@ def entry_of(row: Row, path: str) -> Entry:
         sound, text = False, repr(key)
     if not sound:
         raise damaged(path, f"the checksum of {text} is wrong")
-    return Entry(text, value, create_revision, mod_revision, version, lease)
+    return StoreEntry(text, value, create_revision, mod_revision, version, lease)
 
 
 NUMBERS = struct.Struct("<qqqq")

@@ -16,20 +16,20 @@ from dataclasses import dataclass
 from itertools import count
 from queue import SimpleQueue
 
-from penstock.state.contents import Contents
+from penstock.state.contents import StoreContents
 from penstock.state.database import Database, DiskFull
 from penstock.state.history import MAX_BYTES, MAX_EVENTS, History, Revision
 from penstock.state.limits import check_key, check_txn
 from penstock.state.store import (
-    Changes,
     Compare,
-    Delete,
-    Entry,
+    DeleteOp,
     LeaseExpired,
-    Listing,
     Operation,
-    Put,
+    PutOp,
+    StoreChanges,
+    StoreEntry,
     StoreError,
+    StoreListing,
     StoreUnavailable,
     TxnResult,
 )
@@ -41,7 +41,7 @@ RETRY_S = 1.0
 
 
 @dataclass(slots=True)
-class Job:
+class StoreJob:
     """A transaction on its way to the disk; one without a revision only waits for those before it."""
 
     revision: Revision | None
@@ -49,7 +49,7 @@ class Job:
 
 
 @dataclass(slots=True)
-class Lease:
+class EmbeddedLease:
     ttl_s: float
     deadline_s: float
     """On the loop's clock."""
@@ -67,36 +67,36 @@ class EmbeddedStore:
     def __init__(self, path: str, *, history_events: int = MAX_EVENTS, history_bytes: int = MAX_BYTES) -> None:
         self._database = Database(path)
         entries, revision = self._database.load()
-        self._contents = Contents(entries, revision)
+        self._contents = StoreContents(entries, revision)
         self._history = History(revision, history_events, history_bytes)
-        self._queue: list[Job] = []
-        self._in_flight: list[Job] = []
+        self._queue: list[StoreJob] = []
+        self._in_flight: list[StoreJob] = []
         self._flush_soon = False
-        self._leases: dict[int, Lease] = {}
+        self._leases: dict[int, EmbeddedLease] = {}
         self._lease_ids = count(1)
         self._watchers: list[asyncio.Future[None]] = []
         self._failure: StoreError | None = None
         self._closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._work: SimpleQueue[list[Job] | None] = SimpleQueue()
+        self._work: SimpleQueue[list[StoreJob] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self.commits = 0
         """Commits so far, for the metrics: fewer than transactions where those share."""
 
-    async def get(self, key: str) -> Entry | None:
+    async def get(self, key: str) -> StoreEntry | None:
         self._check_open()
         check_key(key)
         return self._contents.committed.get(key)
 
-    async def range(self, prefix: str, revision: int = 0) -> Listing:
+    async def range(self, prefix: str, revision: int = 0) -> StoreListing:
         self._check_open()
         entries = self._contents.range(prefix)
         current = self._contents.committed_revision
         if revision in (0, current):
-            return Listing(entries, current)
+            return StoreListing(entries, current)
         if revision > current:
             raise ValueError(f"revision {revision} is in the future: the store is at {current}")
-        return Listing(self._history.undo(prefix, entries, revision), revision)
+        return StoreListing(self._history.undo(prefix, entries, revision), revision)
 
     async def txn(
         self, compares: Sequence[Compare], then: Sequence[Operation], otherwise: Sequence[Operation] = ()
@@ -108,7 +108,7 @@ class EmbeddedStore:
 
     async def _apply(self, operations: Sequence[Operation]) -> int:
         """Writes; returns the revision when that, and all that it was decided upon, is durable."""
-        leased = [op for op in operations if isinstance(op, Put) and op.lease]
+        leased = [op for op in operations if isinstance(op, PutOp) and op.lease]
         for put in leased:
             self._live_lease(put.lease)
         revision = self._contents.plan(operations)
@@ -121,7 +121,7 @@ class EmbeddedStore:
 
     def _submit(self, revision: Revision | None) -> asyncio.Future[None]:
         loop = self._running_loop()
-        job = Job(revision, loop.create_future())
+        job = StoreJob(revision, loop.create_future())
         self._queue.append(job)
         if not self._in_flight and not self._flush_soon:
             self._flush_soon = True
@@ -158,8 +158,8 @@ class EmbeddedStore:
             except RuntimeError:
                 return  # the loop was closed without closing the store
 
-    def _write(self, batch: list[Job]) -> None:
-        latest: dict[str, Entry | None] = {}
+    def _write(self, batch: list[StoreJob]) -> None:
+        latest: dict[str, StoreEntry | None] = {}
         last = 0
         for job in batch:
             if job.revision is not None:
@@ -186,7 +186,7 @@ class EmbeddedStore:
         self._wake_watchers()
         self._flush()
 
-    def _fail(self, batch: list[Job], failure: StoreError) -> None:
+    def _fail(self, batch: list[StoreJob], failure: StoreError) -> None:
         self._contents.abandon()
         if not isinstance(failure, DiskFull):
             self._failure = failure
@@ -202,7 +202,7 @@ class EmbeddedStore:
         if self._failure is not None:
             raise StoreUnavailable(str(self._failure))
 
-    async def watch(self, prefix: str, from_revision: int) -> AsyncIterator[Changes]:
+    async def watch(self, prefix: str, from_revision: int) -> AsyncIterator[StoreChanges]:
         if from_revision < 1:
             raise ValueError(f"a watch begins at revision 1 or later, not at {from_revision}")
         while True:
@@ -229,7 +229,7 @@ class EmbeddedStore:
         loop = self._running_loop()
         lease = next(self._lease_ids)
         timer = loop.call_later(ttl_s, self._lease_timer, lease)
-        self._leases[lease] = Lease(ttl_s, loop.time() + ttl_s, timer, set())
+        self._leases[lease] = EmbeddedLease(ttl_s, loop.time() + ttl_s, timer, set())
         return lease
 
     async def keep_alive(self, lease: int) -> None:
@@ -244,7 +244,7 @@ class EmbeddedStore:
         self._check_open()
         await self._end_lease(lease, self._live_lease(lease))
 
-    def _live_lease(self, lease: int) -> Lease:
+    def _live_lease(self, lease: int) -> EmbeddedLease:
         """Raises `LeaseExpired`, also where the time is over but a busy loop has not run the timer yet."""
         held = self._leases.get(lease)
         if held is None or held.deadline_s <= self._running_loop().time():
@@ -256,19 +256,19 @@ class EmbeddedStore:
         if held is not None and not self._closed and self._failure is None:
             self._end_lease(lease, held)
 
-    def _lease_ended(self, lease: int, held: Lease, done: asyncio.Future[None]) -> None:
+    def _lease_ended(self, lease: int, held: EmbeddedLease, done: asyncio.Future[None]) -> None:
         if not done.cancelled() and done.exception() is not None and not self._closed:
             # The disk is full: the keys are still there, and must go once there is space.
             self._leases[lease] = held
             held.deadline_s = 0.0
             held.timer = self._running_loop().call_later(RETRY_S, self._lease_timer, lease)
 
-    def _end_lease(self, lease: int, held: Lease) -> asyncio.Future[None]:
+    def _end_lease(self, lease: int, held: EmbeddedLease) -> asyncio.Future[None]:
         held.timer.cancel()
         del self._leases[lease]
         latest = self._contents.latest
         keys = sorted(key for key in held.keys if (entry := latest(key)) is not None and entry.lease == lease)
-        done = self._submit(self._contents.plan([Delete(key) for key in keys]))
+        done = self._submit(self._contents.plan([DeleteOp(key) for key in keys]))
         done.add_done_callback(lambda done: self._lease_ended(lease, held, done))
         return done
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.state.store import Changes, Compacted, Entry, Event
+from penstock.state.store import Compacted, StoreChanges, StoreEntry, StoreEvent
 
 MAX_EVENTS = 16_384
 """More than the largest burst that is one request, a topic of 10,000 partitions; some 10 MB where keys are small."""
 MAX_BYTES = 8 << 20
 MAX_DELIVERY = 4096
-"""Events that one `Changes` holds before it is cut at the next revision."""
+"""Events that one `StoreChanges` holds before it is cut at the next revision."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +22,8 @@ class Revision:
     """The changes of one transaction, and beside each what the key was before."""
 
     number: int
-    events: list[Event]
-    before: list[Entry | None]
+    events: list[StoreEvent]
+    before: list[StoreEntry | None]
 
     def size_bytes(self) -> int:
         return sum(len(e.key) + (len(e.entry.value) if e.entry else 0) for e in self.events)
@@ -59,18 +59,18 @@ class History:
                 self._bytes -= gone.size_bytes()
         self.first_state = max(self.first_state, revision)
 
-    def changes(self, prefix: str, from_revision: int) -> tuple[Changes, int]:
+    def changes(self, prefix: str, from_revision: int) -> tuple[StoreChanges, int]:
         """Changes under a prefix at `from_revision` and later, and where to go on. Raises `Compacted`."""
         if from_revision < self.first_change:
             raise Compacted(f"revision {from_revision} is no longer kept: the oldest is {self.first_change}")
-        found: list[Event] = []
+        found: list[StoreEvent] = []
         number = from_revision
         while number <= self.last and len(found) < MAX_DELIVERY:
             found.extend(e for e in self._revisions[number].events if e.key.startswith(prefix))
             number += 1
-        return Changes(number - 1, found), number
+        return StoreChanges(number - 1, found), number
 
-    def undo(self, prefix: str, entries: list[Entry], revision: int) -> list[Entry]:
+    def undo(self, prefix: str, entries: list[StoreEntry], revision: int) -> list[StoreEntry]:
         """What `entries`, current ones under a prefix, were at `revision`. Raises `Compacted`."""
         if revision < self.first_state:
             raise Compacted(f"revision {revision} is no longer kept: the oldest is {self.first_state}")

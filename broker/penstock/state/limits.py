@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.state.store import MAX_TXN_OPERATIONS, Compare, Delete, Operation, Put
+from penstock.state.store import MAX_TXN_OPERATIONS, Compare, DeleteOp, Operation, PutOp
 
 MAX_TXN_BYTES = 1_572_864
 """Keys and values of one transaction together (etcd's default for a request, 1.5 MiB)."""
@@ -38,11 +38,11 @@ def check_branch(operations: Sequence[Operation]) -> int:
     """The size in bytes of one branch, after checking that no key is written twice."""
     size_bytes = 0
     puts: set[str] = set()
-    deletes: list[Delete] = []
+    deletes: list[DeleteOp] = []
     for operation in operations:
         check_key(operation.key)
         size_bytes += len(operation.key)
-        if isinstance(operation, Put):
+        if isinstance(operation, PutOp):
             size_bytes += len(operation.value)
             if operation.key in puts:
                 raise ValueError(f"a transaction cannot write the key {operation.key} twice")

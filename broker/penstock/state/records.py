@@ -14,7 +14,7 @@ import msgspec
 
 from penstock.state.store import StoreError
 
-R = TypeVar("R", bound="Record")
+R = TypeVar("R", bound="StoredRecord")
 
 BrokerId = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
@@ -29,11 +29,11 @@ class BadRecord(StoreError, ValueError):
     """The value of a key is no record of its kind; the message names the key and says what is wrong."""
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True):
+class StoredRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Base of all values in the store."""
 
 
-class ClusterRecord(Record, frozen=True, kw_only=True):
+class ClusterRecord(StoredRecord, frozen=True, kw_only=True):
     cluster_id: str
     schema_version: Count = 1
     """Of keys and records; a broker refuses a store whose number it does not know."""
@@ -41,18 +41,18 @@ class ClusterRecord(Record, frozen=True, kw_only=True):
     """What all brokers have agreed that they may write and send."""
 
 
-class ControllerRecord(Record, frozen=True, kw_only=True):
+class ControllerRecord(StoredRecord, frozen=True, kw_only=True):
     broker_id: BrokerId
     epoch: Count = 0
 
 
-class EndpointRecord(Record, frozen=True, kw_only=True):
+class EndpointRecord(StoredRecord, frozen=True, kw_only=True):
     listener: str
     host: str
     port: Annotated[int, msgspec.Meta(ge=0, le=65535)]
 
 
-class BrokerRecord(Record, frozen=True, kw_only=True):
+class BrokerRecord(StoredRecord, frozen=True, kw_only=True):
     """A broker that has registered. `incarnation` is another after each start; `failure_domain` is a path, zone/node.
 
     The revision at which its key was created is the broker's epoch: with its id it names this incarnation in leader
@@ -75,11 +75,11 @@ class BrokerRecord(Record, frozen=True, kw_only=True):
     """The highest that this broker knows."""
 
 
-class BrokerConfigRecord(Record, frozen=True, kw_only=True):
+class BrokerConfigRecord(StoredRecord, frozen=True, kw_only=True):
     settings: dict[str, str]
 
 
-class TopicRecord(Record, frozen=True, kw_only=True):
+class TopicRecord(StoredRecord, frozen=True, kw_only=True):
     """`partition_count` partitions have keys of their own. `deleting` is the tombstone: its data may be removed."""
 
     name: str
@@ -92,7 +92,7 @@ class TopicRecord(Record, frozen=True, kw_only=True):
     """When it was deleted; 0 in the tombstones of older versions."""
 
 
-class TopicNameRecord(Record, frozen=True, kw_only=True):
+class TopicNameRecord(StoredRecord, frozen=True, kw_only=True):
     topic_id: UUID
 
 
@@ -101,7 +101,7 @@ MAX_REPLICAS = 32
 Replicas = Annotated[list[BrokerId], msgspec.Meta(min_length=1, max_length=2 * MAX_REPLICAS)]
 
 
-class PartitionRecord(Record, frozen=True, kw_only=True):
+class PartitionRecord(StoredRecord, frozen=True, kw_only=True):
     """`replicas` has the preferred leader first; `leader` is -1 where there is none. An ISR is never empty.
 
     `isr_epochs` are the broker epochs of the ISR's members, in their order; none of them where there is one broker.
@@ -120,13 +120,13 @@ class PartitionRecord(Record, frozen=True, kw_only=True):
     last_isr: list[BrokerId] = []
 
 
-class ProducerIdsRecord(Record, frozen=True, kw_only=True):
+class ProducerIdsRecord(StoredRecord, frozen=True, kw_only=True):
     """`next_id` and all after it have not been given to anybody."""
 
     next_id: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 
-class MemberRecord(Record, frozen=True, kw_only=True):
+class MemberRecord(StoredRecord, frozen=True, kw_only=True):
     """A member of a group as of its last completed rebalance; timeouts in milliseconds."""
 
     member_id: str
@@ -140,7 +140,7 @@ class MemberRecord(Record, frozen=True, kw_only=True):
     assignment: bytes = b""
 
 
-class GroupRecord(Record, frozen=True, kw_only=True):
+class GroupRecord(StoredRecord, frozen=True, kw_only=True):
     """A group of consumers as of its last completed rebalance; `state_ms` is when it got into its present state."""
 
     protocol_type: str = ""
@@ -151,14 +151,14 @@ class GroupRecord(Record, frozen=True, kw_only=True):
     state_ms: Int64 = 0
 
 
-class GroupSettingsRecord(Record, frozen=True, kw_only=True):
+class GroupSettingsRecord(StoredRecord, frozen=True, kw_only=True):
     """What is set for a group; `changed_ms` is when it last was."""
 
     settings: dict[str, str]
     changed_ms: Int64 = 0
 
 
-class OffsetRecord(Record, frozen=True, kw_only=True):
+class OffsetRecord(StoredRecord, frozen=True, kw_only=True):
     """A committed offset; `leader_epoch` -1 is unknown, `expire_ms` -1 leaves expiry to the broker's settings."""
 
     offset: Int64
@@ -168,7 +168,7 @@ class OffsetRecord(Record, frozen=True, kw_only=True):
     expire_ms: Int64 = -1
 
 
-class ShardRecord(Record, frozen=True, kw_only=True):
+class ShardRecord(StoredRecord, frozen=True, kw_only=True):
     """Who coordinates a shard of groups and transactional ids: this incarnation of a broker and no other.
 
     The epoch rises with each change of hands.
@@ -179,19 +179,19 @@ class ShardRecord(Record, frozen=True, kw_only=True):
     epoch: Count
 
 
-class ShardFenceRecord(Record, frozen=True, kw_only=True):
+class ShardFenceRecord(StoredRecord, frozen=True, kw_only=True):
     """`epoch` is that of the coordinator that wrote it; what counts is the revision of the key."""
 
     epoch: Count
 
 
-class ShardCleanedRecord(Record, frozen=True, kw_only=True):
+class ShardCleanedRecord(StoredRecord, frozen=True, kw_only=True):
     """A shard holds no committed offsets of topics whose tombstones are of `revision` or older."""
 
     revision: Int64
 
 
-class TransactionRecord(Record, frozen=True, kw_only=True):
+class TransactionRecord(StoredRecord, frozen=True, kw_only=True):
     """A transactional id (KIP-98). `partitions` and `groups` are those of the transaction in hand.
 
     `number` is that of the transaction in hand, or of the last: they are counted, so that what is said of one is never
@@ -215,7 +215,7 @@ class TransactionRecord(Record, frozen=True, kw_only=True):
     number: Int64 = 0
 
 
-class TxnOffsetRecord(Record, frozen=True, kw_only=True):
+class TxnOffsetRecord(StoredRecord, frozen=True, kw_only=True):
     """An offset committed in a transaction: counts when that does. `record` is what it then becomes; `number` is that
     of the transaction."""
 

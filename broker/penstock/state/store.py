@@ -14,7 +14,7 @@ from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class StoreEntry:
     """A key as it stands at some revision. `version` counts its writes since it was created; `lease` 0 is none."""
 
     key: str
@@ -26,14 +26,14 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class StoreListing:
     """Entries in key order, all as of one revision."""
 
-    entries: list[Entry]
+    entries: list[StoreEntry]
     revision: int
 
 
-class Target(Enum):
+class CompareTarget(Enum):
     """What of a key a transaction compares; a key that is not there has 0 for each, and no value."""
 
     MOD_REVISION = "mod"
@@ -47,21 +47,21 @@ class Compare:
     """A condition: the key's `target` equals `value` (or with `op` "!=", "<", ">")."""
 
     key: str
-    target: Target
+    target: CompareTarget
     value: int | bytes
     op: str = "="
 
     @classmethod
     def absent(cls, key: str) -> Compare:
-        return cls(key, Target.CREATE_REVISION, 0)
+        return cls(key, CompareTarget.CREATE_REVISION, 0)
 
     @classmethod
-    def unchanged(cls, entry: Entry) -> Compare:
-        return cls(entry.key, Target.MOD_REVISION, entry.mod_revision)
+    def unchanged(cls, entry: StoreEntry) -> Compare:
+        return cls(entry.key, CompareTarget.MOD_REVISION, entry.mod_revision)
 
 
 @dataclass(frozen=True, slots=True)
-class Put:
+class PutOp:
     """Writes a key; with a lease it goes when that ends."""
 
     key: str
@@ -70,14 +70,14 @@ class Put:
 
 
 @dataclass(frozen=True, slots=True)
-class Delete:
+class DeleteOp:
     """Deletes a key, or, with `prefix`, all keys that start with it."""
 
     key: str
     prefix: bool = False
 
 
-Operation = Put | Delete
+Operation = PutOp | DeleteOp
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,19 +89,19 @@ class TxnResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class StoreEvent:
     """A change of one key: what it is now, or None where it was deleted."""
 
     key: str
-    entry: Entry | None
+    entry: StoreEntry | None
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class StoreChanges:
     """All changes of one or more whole revisions, the last of which is `revision`, in order."""
 
     revision: int
-    events: list[Event]
+    events: list[StoreEvent]
 
 
 class StoreError(Exception):
@@ -127,10 +127,10 @@ MAX_TXN_OPERATIONS = 128
 class Store(Protocol):
     """Durable when a call returns. Every method may raise `StoreUnavailable`."""
 
-    async def get(self, key: str) -> Entry | None:
+    async def get(self, key: str) -> StoreEntry | None:
         """Linearizable."""
 
-    async def range(self, prefix: str, revision: int = 0) -> Listing:
+    async def range(self, prefix: str, revision: int = 0) -> StoreListing:
         """All keys with the prefix, as of `revision` (0: now). Raises `Compacted`."""
 
     async def txn(
@@ -138,7 +138,7 @@ class Store(Protocol):
     ) -> TxnResult:
         """Does `then` if all conditions hold, else `otherwise`; atomic. Raises ValueError past MAX_TXN_OPERATIONS."""
 
-    def watch(self, prefix: str, from_revision: int) -> AsyncIterator[Changes]:
+    def watch(self, prefix: str, from_revision: int) -> AsyncIterator[StoreChanges]:
         """Changes at `from_revision` and later, in revision order, for ever. Raises `Compacted` from the iterator."""
 
     async def grant_lease(self, ttl_s: float) -> int:

@@ -27,8 +27,8 @@ from penstock.state.records import (
     TopicRecord,
     decode,
 )
-from penstock.state.store import Entry
-from penstock.state.view import BrokerView, Endpoint, PartitionView, ShardView, TopicView
+from penstock.state.store import StoreEntry
+from penstock.state.view import BrokerEndpoint, BrokerView, PartitionView, ShardView, TopicView
 
 CONFIG_CACHE = 1024
 NOBODY: list[int] = []
@@ -65,7 +65,7 @@ class Tables:
     _ids: dict[str, UUID] = field(default_factory=dict)
     _configs: dict[tuple[tuple[str, str], ...], TopicConfig] = field(default_factory=dict)
 
-    def put(self, entry: Entry) -> None:
+    def put(self, entry: StoreEntry) -> None:
         """Takes in a key's new value; notes a problem where it is not understood."""
         try:
             self._put(entry)
@@ -75,7 +75,7 @@ class Tables:
             if self.problems:
                 self.problems.pop(entry.key, None)
 
-    def _put(self, entry: Entry) -> None:
+    def _put(self, entry: StoreEntry) -> None:
         key, value, revision = entry.key, entry.value, entry.mod_revision
         if key.startswith(keys.PARTITIONS):
             id_text, _, index = key[len(keys.PARTITIONS) :].partition("/")
@@ -104,7 +104,7 @@ class Tables:
         else:
             self._put_other(entry)
 
-    def _put_other(self, entry: Entry) -> None:
+    def _put_other(self, entry: StoreEntry) -> None:
         key, value = entry.key, entry.value
         if key.startswith(keys.BROKERS):
             self.brokers[key] = broker_view(decode(BrokerRecord, key, value), entry.create_revision)
@@ -262,7 +262,7 @@ class Tables:
 
 
 def broker_view(record: BrokerRecord, epoch: int) -> BrokerView:
-    endpoints = [Endpoint(e.listener, e.host, e.port) for e in record.endpoints]
+    endpoints = [BrokerEndpoint(e.listener, e.host, e.port) for e in record.endpoints]
     return BrokerView(record.broker_id, endpoints, record.rack, epoch, record.failure_domain, record.draining)
 
 

@@ -46,7 +46,7 @@ class TopicView:
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class BrokerEndpoint:
     """Where a listener can be reached from outside."""
 
     listener: str
@@ -59,13 +59,13 @@ class BrokerView:
     """A broker that is registered, so alive as far as the store knows. `epoch` names this incarnation of it."""
 
     broker_id: int
-    endpoints: list[Endpoint]
+    endpoints: list[BrokerEndpoint]
     rack: str | None = None
     epoch: int = -1
     failure_domain: str = ""
     draining: bool = False
 
-    def endpoint(self, listener: str) -> Endpoint | None:
+    def endpoint(self, listener: str) -> BrokerEndpoint | None:
         return next((e for e in self.endpoints if e.listener == listener), None)
 
 

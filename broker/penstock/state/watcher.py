@@ -14,7 +14,7 @@ from uuid import UUID
 from penstock.config.broker import BrokerConfig
 from penstock.runtime.logging import get_logger
 from penstock.state import keys
-from penstock.state.store import Changes, Compacted, Event, Store, StoreError, StoreUnavailable
+from penstock.state.store import Compacted, Store, StoreChanges, StoreError, StoreEvent, StoreUnavailable
 from penstock.state.tables import Tables
 from penstock.state.view import ClusterView, TopicChange, TopicView
 
@@ -26,7 +26,7 @@ TURN = 500
 
 C = TypeVar("C")
 
-Gate = Callable[[Sequence[Event]], Awaitable[None]]
+Gate = Callable[[Sequence[StoreEvent]], Awaitable[None]]
 """Awaited before changes are taken in. It may write down what must not be forgotten, or hold them back for ever. Of
 everything that is read at once it is told the elections, and that a store was restored."""
 
@@ -125,7 +125,7 @@ class Watcher:
         listing = await self.store.range(keys.METADATA)
         if self.gate is not None:
             told = (keys.ELECTIONS, keys.RESTORED)
-            await self.gate([Event(entry.key, entry) for entry in listing.entries if entry.key.startswith(told)])
+            await self.gate([StoreEvent(entry.key, entry) for entry in listing.entries if entry.key.startswith(told)])
         self.loads += 1
         tables = Tables()
         for number, entry in enumerate(listing.entries):
@@ -141,12 +141,12 @@ class Watcher:
         self._tables.shards_touched.update(self.view.shards)
         self._publish(listing.revision)
 
-    def _apply(self, changes: Changes) -> None:
+    def _apply(self, changes: StoreChanges) -> None:
         for event in changes.events:
             self._take(event)
         self._publish(changes.revision)
 
-    def _take(self, event: Event) -> None:
+    def _take(self, event: StoreEvent) -> None:
         if event.entry is None:
             self._tables.delete(event.key)
         else:

@@ -14,9 +14,9 @@ from penstock.runtime.logging import get_logger
 from penstock.state import keys
 from penstock.state.records import TransactionRecord
 from penstock.state.store import StoreError
-from penstock.txn.places import OFFSETS_TOPIC_ID, Ending, Place
+from penstock.txn.places import OFFSETS_TOPIC_ID, TransactionEnding, TransactionPartition
 from penstock.txn.router import MarkerSender
-from penstock.txn.shards import Transaction
+from penstock.txn.shards import TransactionState
 from penstock.txn.state_machine import TxnState, state_of
 from penstock.wire.control_batch import Marker
 from penstock.wire.errors import ErrorCode
@@ -33,7 +33,7 @@ class Completion:
 
     def __init__(
         self,
-        transaction: Transaction,
+        transaction: TransactionState,
         record: TransactionRecord,
         markers: MarkerSender,
         confirm: Callable[[], Awaitable[None]],
@@ -41,9 +41,15 @@ class Completion:
         self.transaction, self.markers, self.confirm = transaction, markers, confirm
         committed = state_of(record) is TxnState.PREPARE_COMMIT
         marker = Marker(record.producer_id, record.epoch, committed, transaction.shard.epoch)
-        self.ending = Ending(marker, record.number)
-        self.places = [Place(topic_id, index) for topic_id, indexes in record.partitions.items() for index in indexes]
-        self.places += [Place(OFFSETS_TOPIC_ID, number) for number in sorted(set(map(keys.shard_of, record.groups)))]
+        self.ending = TransactionEnding(marker, record.number)
+        self.places = [
+            TransactionPartition(topic_id, index)
+            for topic_id, indexes in record.partitions.items()
+            for index in indexes
+        ]
+        self.places += [
+            TransactionPartition(OFFSETS_TOPIC_ID, number) for number in sorted(set(map(keys.shard_of, record.groups)))
+        ]
 
     async def run(self) -> None:
         """Returns when all are told. Raises ShardLost where another coordinator has the shard."""
@@ -58,7 +64,7 @@ class Completion:
                 await asyncio.sleep(pause_s)
                 pause_s = FIRST_PAUSE_S if told else min(pause_s * 2, LONGEST_PAUSE_S)
 
-    def is_told(self, place: Place, error: ErrorCode) -> bool:
+    def is_told(self, place: TransactionPartition, error: ErrorCode) -> bool:
         if error == ErrorCode.INVALID_PRODUCER_EPOCH:
             # Its producer is in a later epoch there: somebody ended this transaction by hand.
             log.warning("a marker came too late", place=str(place), producer=self.ending.marker.producer_id)

@@ -18,12 +18,20 @@ from penstock.runtime.clock import Clock
 from penstock.runtime.logging import get_logger
 from penstock.state import keys
 from penstock.state.records import BadRecord, TransactionRecord
-from penstock.state.store import Compare, Entry, Store, StoreError
+from penstock.state.store import Compare, Store, StoreEntry, StoreError
 from penstock.txn import shards, state_machine
 from penstock.txn.completion import Completion
 from penstock.txn.router import MarkerSender
-from penstock.txn.shards import Ownership, Shard, ShardLost, Transaction
-from penstock.txn.state_machine import AT_REST, PREPARED, Producer, Step, TxnState, Verified, state_of
+from penstock.txn.shards import ShardLost, TransactionState, TxnShard, TxnShardOwnership
+from penstock.txn.state_machine import (
+    AT_REST,
+    PREPARED,
+    ProducerIdentity,
+    TxnState,
+    TxnTransition,
+    VerifiedTransaction,
+    state_of,
+)
 from penstock.txn.timer_wheel import TimerWheel
 from penstock.wire.errors import ErrorCode
 
@@ -35,7 +43,7 @@ RELOAD_S = 1.0
 """How soon a record of which nobody knows what was written is read again."""
 PAUSED_S = 600.0
 """How soon an id that may not be used any more is looked at again while the wall clock cannot be trusted."""
-NO_PRODUCER = Producer(-1, -1)
+NO_PRODUCER = ProducerIdentity(-1, -1)
 
 Work = Awaitable[ErrorCode]
 
@@ -63,26 +71,26 @@ class TransactionCoordinator:
         ids: IdSource,
         markers: MarkerSender,
         owner_of: Callable[[int], int] | None = None,
-        ownership: Ownership | None = None,
+        ownership: TxnShardOwnership | None = None,
         is_paused: Callable[[], bool] = never,
     ) -> None:
         self.config = config
         self._store, self._clock, self._ids = store, clock, ids
         self._markers = markers
         self._owner_of, self._ownership, self._is_paused = owner_of, ownership, is_paused
-        self._shards: dict[int, Shard] = {}
+        self._shards: dict[int, TxnShard] = {}
         self._wheel = TimerWheel(self._due)
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
 
     # --- life
 
-    def take(self, number: int, epoch: int, guard: Compare | None, entries: Iterable[Entry]) -> None:
+    def take(self, number: int, epoch: int, guard: Compare | None, entries: Iterable[StoreEntry]) -> None:
         """A shard is this broker's, with what the store holds of it: goes on with what is decided there."""
         assert number not in self._shards, f"shard {number} of transactions has two tenures at once"
-        shard = Shard(number, epoch, guard)
+        shard = TxnShard(number, epoch, guard)
         for entry in entries:
-            transaction = Transaction("", shard)
+            transaction = TransactionState("", shard)
             try:
                 _, transaction.transactional_id = keys.parse_transaction(entry.key)
                 transaction.take(entry)
@@ -126,8 +134,8 @@ class TransactionCoordinator:
         return self._owner_of(keys.shard_of(transactional_id))
 
     async def init_producer_id(
-        self, transactional_id: str, timeout_ms: int, claimed: Producer | None
-    ) -> tuple[ErrorCode, Producer]:
+        self, transactional_id: str, timeout_ms: int, claimed: ProducerIdentity | None
+    ) -> tuple[ErrorCode, ProducerIdentity]:
         """A producer id and epoch that fence whoever had the transactional id before."""
         if not 0 < len(transactional_id) <= MAX_TRANSACTIONAL_ID:
             return ErrorCode.INVALID_REQUEST, NO_PRODUCER
@@ -138,7 +146,7 @@ class TransactionCoordinator:
             return error, NO_PRODUCER
         transaction = shard.transactions.get(transactional_id)
         if transaction is None:
-            transaction = shard.transactions[transactional_id] = Transaction(transactional_id, shard)
+            transaction = shard.transactions[transactional_id] = TransactionState(transactional_id, shard)
 
         async def work() -> ErrorCode:
             # It may have been forgotten while this waited: who asks for the id from here on is to find this one.
@@ -153,12 +161,12 @@ class TransactionCoordinator:
             shard.transactions.pop(transactional_id, None)
         if error or transaction.record is None:
             return error, NO_PRODUCER
-        return error, Producer(transaction.record.producer_id, transaction.record.epoch)
+        return error, ProducerIdentity(transaction.record.producer_id, transaction.record.epoch)
 
     async def add(
         self,
         transactional_id: str,
-        producer: Producer,
+        producer: ProducerIdentity,
         partitions: Mapping[UUID, Iterable[int]],
         groups: Iterable[str] = (),
     ) -> ErrorCode:
@@ -169,35 +177,37 @@ class TransactionCoordinator:
             transactional_id, lambda record: state_machine.add(record, producer, partitions, groups, now())
         )
 
-    async def end(self, transactional_id: str, producer: Producer, committed: bool) -> ErrorCode:
+    async def end(self, transactional_id: str, producer: ProducerIdentity, committed: bool) -> ErrorCode:
         """Commits or aborts: returns when that is decided for good. Its markers follow."""
         now = self._clock.wall_ms
         return await self._change(
             transactional_id, lambda record: state_machine.end(record, producer, committed, now())
         )
 
-    def verify(self, transactional_id: str, producer: Producer, topic_id: UUID, index: int) -> Verified:
+    def verify(
+        self, transactional_id: str, producer: ProducerIdentity, topic_id: UUID, index: int
+    ) -> VerifiedTransaction:
         """Whether a partition is part of the producer's transaction in hand (KIP-890)."""
         transaction, error = self._find(transactional_id)
         if error or transaction is None:
-            return Verified(error)
+            return VerifiedTransaction(error)
         record = transaction.record
         includes = record is not None and index in record.partitions.get(topic_id, ())
         return state_machine.verify(record, producer, includes)
 
-    def verify_group(self, transactional_id: str, producer: Producer, group_id: str) -> Verified:
+    def verify_group(self, transactional_id: str, producer: ProducerIdentity, group_id: str) -> VerifiedTransaction:
         """Whether a group's offsets are."""
         transaction, error = self._find(transactional_id)
         if error or transaction is None:
-            return Verified(error)
+            return VerifiedTransaction(error)
         record = transaction.record
         return state_machine.verify(record, producer, record is not None and group_id in record.groups)
 
-    def verify_group_shard(self, transactional_id: str, producer: Producer, shard: int) -> Verified:
+    def verify_group_shard(self, transactional_id: str, producer: ProducerIdentity, shard: int) -> VerifiedTransaction:
         """Whether a group of a coordinator shard is: so other brokers ask, which name shards as partitions."""
         transaction, error = self._find(transactional_id)
         if error or transaction is None:
-            return Verified(error)
+            return VerifiedTransaction(error)
         record = transaction.record
         includes = record is not None and any(keys.shard_of(group_id) == shard for group_id in record.groups)
         return state_machine.verify(record, producer, includes)
@@ -263,20 +273,20 @@ class TransactionCoordinator:
 
     # --- inside
 
-    def _shard(self, transactional_id: str) -> tuple[Shard | None, ErrorCode]:
+    def _shard(self, transactional_id: str) -> tuple[TxnShard | None, ErrorCode]:
         number = keys.shard_of(transactional_id)
         error = ErrorCode.NONE if self._ownership is None else self._ownership.error(number)
         shard = self._shards.get(number)
         return (None, error or ErrorCode.NOT_COORDINATOR) if error or shard is None else (shard, ErrorCode.NONE)
 
-    def _lose(self, shard: Shard) -> None:
+    def _lose(self, shard: TxnShard) -> None:
         """The store says that the shard is another's."""
         if self._shards.get(shard.number) is shard:
             self.drop(shard.number)
             if self._ownership is not None:
                 self._ownership.lost(shard.number)
 
-    def _find(self, transactional_id: str) -> tuple[Transaction | None, ErrorCode]:
+    def _find(self, transactional_id: str) -> tuple[TransactionState | None, ErrorCode]:
         if not transactional_id:
             return None, ErrorCode.INVALID_REQUEST
         shard, error = self._shard(transactional_id)
@@ -287,7 +297,9 @@ class TransactionCoordinator:
             return None, ErrorCode.INVALID_PRODUCER_ID_MAPPING
         return transaction, ErrorCode.NONE if transaction.is_known else ErrorCode.CONCURRENT_TRANSACTIONS
 
-    async def _change(self, transactional_id: str, decide: Callable[[TransactionRecord | None], Step]) -> ErrorCode:
+    async def _change(
+        self, transactional_id: str, decide: Callable[[TransactionRecord | None], TxnTransition]
+    ) -> ErrorCode:
         if not transactional_id:
             return ErrorCode.INVALID_REQUEST
         shard, error = self._shard(transactional_id)
@@ -298,7 +310,7 @@ class TransactionCoordinator:
             return await self.confirmed(transactional_id) or ErrorCode.INVALID_PRODUCER_ID_MAPPING
         return await self._locked(transaction, lambda: self._write(transaction, decide(transaction.record)))
 
-    async def _locked(self, transaction: Transaction, work: Callable[[], Work]) -> ErrorCode:
+    async def _locked(self, transaction: TransactionState, work: Callable[[], Work]) -> ErrorCode:
         """Does `work` on a record that is known, while nobody else does; its error, or why it could not be done."""
         async with transaction.lock:
             shard = transaction.shard
@@ -318,12 +330,12 @@ class TransactionCoordinator:
                     self._wheel.schedule(transaction.transactional_id, RELOAD_S)
                 return ErrorCode.COORDINATOR_NOT_AVAILABLE
 
-    async def _reload(self, transaction: Transaction) -> None:
+    async def _reload(self, transaction: TransactionState) -> None:
         """Reads what the last write came to. Raises StoreError, BadRecord."""
         transaction.take(await self._store.get(transaction.key))
         self._arm(transaction)
 
-    async def _write(self, transaction: Transaction, step: Step) -> ErrorCode:
+    async def _write(self, transaction: TransactionState, step: TxnTransition) -> ErrorCode:
         """The error of a step, once that is true in the store: a producer does not come back after what is final."""
         if step.record is not None:
             await shards.write(self._store, transaction, step.record)
@@ -332,7 +344,7 @@ class TransactionCoordinator:
             await shards.confirm(self._store, transaction.shard)
         return step.error
 
-    def _arm(self, transaction: Transaction) -> None:
+    def _arm(self, transaction: TransactionState) -> None:
         """Sees to what is to happen by itself to a transactional id in its present state."""
         record = transaction.record
         if record is None or transaction.shard.is_lost:
@@ -359,7 +371,7 @@ class TransactionCoordinator:
         if transaction is not None and not self._closed:
             self._spawn(self._on_due(transaction))
 
-    async def _on_due(self, transaction: Transaction) -> None:
+    async def _on_due(self, transaction: TransactionState) -> None:
         """The time has come to look at a transactional id: it took too long, was not used for long, or is unknown."""
 
         async def work() -> ErrorCode:
@@ -385,7 +397,7 @@ class TransactionCoordinator:
         if await self._locked(transaction, work) == ErrorCode.COORDINATOR_NOT_AVAILABLE:
             self._wheel.schedule(transaction.transactional_id, RELOAD_S)
 
-    async def _finish(self, transaction: Transaction) -> None:
+    async def _finish(self, transaction: TransactionState) -> None:
         """Tells everybody, then writes that it is complete."""
         shard = transaction.shard
         try:
@@ -403,7 +415,7 @@ class TransactionCoordinator:
             if transaction.record is None or state_of(transaction.record) not in PREPARED:
                 return ErrorCode.NONE
             done = state_machine.completed(transaction.record, self._clock.wall_ms())
-            return await self._write(transaction, Step(ErrorCode.NONE, done))
+            return await self._write(transaction, TxnTransition(ErrorCode.NONE, done))
 
         await self._locked(transaction, work)
 

@@ -19,7 +19,7 @@ MAX_PRODUCERS = 50_000
 """Producers remembered; past it the one that was silent longest is forgotten: nothing of it can be under way still."""
 
 
-class Heard:
+class AcknowledgedMarkers:
     """By producer id, twice the transaction's number, and one more when it has ended."""
 
     def __init__(self) -> None:

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from penstock.replica.manager import ReplicaManager
-from penstock.txn.heard import Heard
-from penstock.txn.places import OFFSETS_TOPIC_ID, UNNUMBERED, Ending, Target
+from penstock.txn.heard import AcknowledgedMarkers
+from penstock.txn.places import OFFSETS_TOPIC_ID, UNNUMBERED, MarkerTarget, TransactionEnding
 from penstock.wire.errors import ErrorCode
 
 WAIT_S = 1.0
@@ -25,18 +25,18 @@ Callback = Callable[[int], None]
 class OffsetDecider(Protocol):
     """Where pending offsets are: `offsets.TxnOffsets`."""
 
-    async def decide(self, shard: int, ending: Ending) -> ErrorCode:
+    async def decide(self, shard: int, ending: TransactionEnding) -> ErrorCode:
         """Folds in, or drops, what a producer has pending in the groups of a shard; NONE when that is durable."""
 
 
 class LocalMarkers:
     """What this broker has of transactions' ends. Nothing here raises."""
 
-    def __init__(self, replicas: ReplicaManager, offsets: OffsetDecider, heard: Heard) -> None:
+    def __init__(self, replicas: ReplicaManager, offsets: OffsetDecider, heard: AcknowledgedMarkers) -> None:
         self._replicas, self._offsets, self._heard = replicas, offsets, heard
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def write(self, ending: Ending, target: Target, done: Callback) -> None:
+    def write(self, ending: TransactionEnding, target: MarkerTarget, done: Callback) -> None:
         """Calls back with an error code; NONE when the marker is below the high watermark, or offsets are decided."""
         if not self._heard.ended(ending.marker.producer_id, ending.number):
             done(ErrorCode.TRANSACTION_COORDINATOR_FENCED)
@@ -47,7 +47,7 @@ class LocalMarkers:
         else:
             self._write_marker(ending, target, done)
 
-    def _write_marker(self, ending: Ending, target: Target, done: Callback) -> None:
+    def _write_marker(self, ending: TransactionEnding, target: MarkerTarget, done: Callback) -> None:
         partition = self._replicas.find(target.topic, target.partition)
         if partition is None:
             done(self._replicas.absence(target.topic, target.partition)[0])
@@ -64,14 +64,14 @@ class LocalMarkers:
         else:
             partition.when_committed(written.required_offset, done)
 
-    async def _decide(self, ending: Ending, shard: int, done: Callback) -> None:
+    async def _decide(self, ending: TransactionEnding, shard: int, done: Callback) -> None:
         error = ErrorCode.UNKNOWN_SERVER_ERROR
         try:
             error = await self._offsets.decide(shard, ending)
         finally:
             done(error)
 
-    async def send(self, ending: Ending, targets: Iterable[Target]) -> list[ErrorCode]:
+    async def send(self, ending: TransactionEnding, targets: Iterable[MarkerTarget]) -> list[ErrorCode]:
         """One error for each target: when all are settled, or for a coordinator after `WAIT_S` at the latest."""
         loop = asyncio.get_running_loop()
         waiting: list[asyncio.Future[int]] = []

@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from penstock.group.offset_table import OffsetKey
-from penstock.group.offsets import Commit, Offsets, OffsetWrite
+from penstock.group.offsets import OffsetCommit, Offsets, OffsetWrite
 from penstock.group.shard_writer import ShardWriter
 from penstock.runtime.clock import Clock
 from penstock.runtime.logging import get_logger
 from penstock.state import keys, records
 from penstock.state.records import BadRecord, OffsetRecord, TxnOffsetRecord
-from penstock.state.store import Delete, Entry, Operation, Put, StoreError
-from penstock.txn.places import UNNUMBERED, Ending
-from penstock.txn.state_machine import Producer
+from penstock.state.store import DeleteOp, Operation, PutOp, StoreEntry, StoreError
+from penstock.txn.places import UNNUMBERED, TransactionEnding
+from penstock.txn.state_machine import ProducerIdentity
 from penstock.wire.errors import ErrorCode
 
 log = get_logger(__name__)
@@ -35,7 +35,7 @@ class TxnCommit(NamedTuple):
 
     group_id: str
     transactional_id: str
-    producer: Producer
+    producer: ProducerIdentity
     number: int
 
 
@@ -86,7 +86,7 @@ class TxnOffsets:
 
     # --- shards
 
-    def take(self, number: int, entries: Iterable[Entry]) -> None:
+    def take(self, number: int, entries: Iterable[StoreEntry]) -> None:
         """A shard is this broker's, with what the store holds of it."""
         shard = self._shards[number] = PendingShard()
         for entry in entries:
@@ -127,7 +127,7 @@ class TxnOffsets:
         was verified in one tenure must not be written in another, which may have been told of the end already."""
         return self._offsets.writers.of_group(group_id)
 
-    async def commit(self, writer: Writer, who: TxnCommit, commits: Sequence[Commit]) -> list[int]:
+    async def commit(self, writer: Writer, who: TxnCommit, commits: Sequence[OffsetCommit]) -> list[int]:
         """Makes pending offsets durable; returns by index those that are not. Nothing is checked here."""
         shard = self._shards.get(keys.shard_of(who.group_id))
         if writer.is_closed or shard is None:
@@ -145,14 +145,14 @@ class TxnOffsets:
             # Noted before it is durable: a decision that comes meanwhile follows it to the store.
             shard.note(producer_id, OffsetKey(who.group_id, topic_id, index), record)
             writes.append(
-                (Put(keys.txn_offset(who.group_id, producer_id, topic_id, index), records.encode(record)), None)
+                (PutOp(keys.txn_offset(who.group_id, producer_id, topic_id, index), records.encode(record)), None)
             )
         failed: list[int] = await writer.submit(writes)
         return failed
 
     # --- what transactions' coordinators ask
 
-    async def decide(self, number: int, ending: Ending) -> ErrorCode:
+    async def decide(self, number: int, ending: TransactionEnding) -> ErrorCode:
         """Folds in what a producer has pending in the groups of a shard, or drops it; NONE when that is durable.
 
         May be repeated. What the producer has brought in a later transaction is left alone. Implements
@@ -176,7 +176,7 @@ class TxnOffsets:
             if marker.committed and pended.epoch == marker.producer_epoch:
                 # Never parted: what is still pending is put once more, which must not undo what is committed later.
                 ties.append((keys.offset(*key), pending_key(marker.producer_id, key)))
-                writes.append((Put(keys.offset(*key), records.encode(pended.record)), (key, pended.record)))
+                writes.append((PutOp(keys.offset(*key), records.encode(pended.record)), (key, pended.record)))
             writes.append(deletion(marker.producer_id, key))
         if await self._offsets.writers.of_shard(number).submit(writes, ties):
             return self._error(number) or ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -209,7 +209,7 @@ class TxnOffsets:
 
 
 def deletion(producer_id: int, key: OffsetKey) -> tuple[Operation, OffsetWrite | None]:
-    return Delete(pending_key(producer_id, key)), None
+    return DeleteOp(pending_key(producer_id, key)), None
 
 
 def pending_key(producer_id: int, key: OffsetKey) -> str:

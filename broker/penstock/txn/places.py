@@ -18,14 +18,14 @@ UNNUMBERED = -1
 """The number of a transaction that somebody ends by hand (KIP-664)."""
 
 
-class Place(NamedTuple):
+class TransactionPartition(NamedTuple):
     """A partition; or with `OFFSETS_TOPIC_ID` the groups of a shard."""
 
     topic_id: UUID
     partition: int
 
 
-class Target(NamedTuple):
+class MarkerTarget(NamedTuple):
     """A place as a request names it; a leader epoch of -1 is any."""
 
     topic: str | UUID
@@ -33,7 +33,7 @@ class Target(NamedTuple):
     leader_epoch: int = -1
 
 
-class Ending(NamedTuple):
+class TransactionEnding(NamedTuple):
     """The end of a producer's transaction: the marker, and which of its transactional id's transactions it is."""
 
     marker: Marker

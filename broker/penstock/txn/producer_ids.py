@@ -10,7 +10,7 @@ import asyncio
 
 from penstock.state import keys, records
 from penstock.state.records import ProducerIdsRecord
-from penstock.state.store import Compare, Put, Store, StoreError
+from penstock.state.store import Compare, PutOp, Store, StoreError
 
 BLOCK = 1000
 """Ids taken at a time."""
@@ -49,7 +49,7 @@ class ProducerIds:
             end = first + BLOCK
             if end > LAST_ID:
                 raise StoreError("all producer ids have been given out")
-            put = Put(keys.PRODUCER_IDS, records.encode(ProducerIdsRecord(next_id=end)))
+            put = PutOp(keys.PRODUCER_IDS, records.encode(ProducerIdsRecord(next_id=end)))
             if (await self._store.txn([unchanged], [put])).succeeded:
                 return first, end
         raise StoreError(f"no block of producer ids in {MAX_ATTEMPTS} attempts: somebody else always takes it")

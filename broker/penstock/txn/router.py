@@ -15,7 +15,7 @@ from penstock.state import keys
 from penstock.state.store import Store, StoreError
 from penstock.state.view import ClusterView
 from penstock.txn.markers import WAIT_S, LocalMarkers, settle, settled_within
-from penstock.txn.places import OFFSETS_TOPIC, OFFSETS_TOPIC_ID, Ending, Place, Target
+from penstock.txn.places import OFFSETS_TOPIC, OFFSETS_TOPIC_ID, MarkerTarget, TransactionEnding, TransactionPartition
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.write_txn_markers import (
     WritableTxnMarker,
@@ -32,7 +32,9 @@ NOBODY = -1
 class MarkerSender(Protocol):
     """What a completion needs."""
 
-    async def send(self, ending: Ending, places: Sequence[Place]) -> dict[Place, ErrorCode]:
+    async def send(
+        self, ending: TransactionEnding, places: Sequence[TransactionPartition]
+    ) -> dict[TransactionPartition, ErrorCode]:
         """Tells each place; NONE where that is durable, or the topic is gone for good. Does not raise: what cannot be
         reached has a retriable error."""
 
@@ -44,10 +46,10 @@ class MarkerChannel(Protocol):
         """Raises OSError or TimeoutError where the broker cannot be reached."""
 
 
-class Pending(NamedTuple):
-    ending: Ending
+class PendingMarker(NamedTuple):
+    ending: TransactionEnding
     topic: str
-    place: Place
+    place: TransactionPartition
     leader_epoch: int
     settled: asyncio.Future[int]
 
@@ -67,12 +69,14 @@ class MarkerRouter:
     ) -> None:
         self._store, self._view, self._broker_id = store, view, broker_id
         self._local, self._owner_of, self._channel = local, owner_of, channel
-        self._queues: dict[int, list[Pending]] = {}
+        self._queues: dict[int, list[PendingMarker]] = {}
         self._senders: dict[int, asyncio.Task[None]] = {}
 
-    async def send(self, ending: Ending, places: Sequence[Place]) -> dict[Place, ErrorCode]:
+    async def send(
+        self, ending: TransactionEnding, places: Sequence[TransactionPartition]
+    ) -> dict[TransactionPartition, ErrorCode]:
         loop = asyncio.get_running_loop()
-        waiting: dict[Place, asyncio.Future[int]] = {}
+        waiting: dict[TransactionPartition, asyncio.Future[int]] = {}
         here: list[asyncio.Future[int]] = []
         for place in places:
             settled = waiting[place] = loop.create_future()
@@ -87,12 +91,12 @@ class MarkerRouter:
                 placed = topic.partitions[place.partition]
                 broker_id, name, leader_epoch = placed.leader, topic.name, placed.leader_epoch
             if broker_id == self._broker_id:
-                self._local.write(ending, Target(*place, leader_epoch), settle(settled))
+                self._local.write(ending, MarkerTarget(*place, leader_epoch), settle(settled))
                 here.append(settled)
             elif broker_id == NOBODY or self._channel is None:
                 settled.set_result(ErrorCode.BROKER_NOT_AVAILABLE)
             else:
-                self._enqueue(self._channel, broker_id, Pending(ending, name, place, leader_epoch, settled))
+                self._enqueue(self._channel, broker_id, PendingMarker(ending, name, place, leader_epoch, settled))
         await settled_within(WAIT_S, here)
         errors = await asyncio.gather(*waiting.values())
         return {place: ErrorCode(error) for place, error in zip(waiting, errors, strict=True)}
@@ -106,7 +110,7 @@ class MarkerRouter:
         except StoreError:
             return False
 
-    def _enqueue(self, channel: MarkerChannel, broker_id: int, pending: Pending) -> None:
+    def _enqueue(self, channel: MarkerChannel, broker_id: int, pending: PendingMarker) -> None:
         self._queues.setdefault(broker_id, []).append(pending)
         if broker_id not in self._senders:
             self._senders[broker_id] = asyncio.get_running_loop().create_task(self._drain(channel, broker_id))
@@ -125,13 +129,13 @@ class MarkerRouter:
         await asyncio.gather(*senders, return_exceptions=True)
 
 
-async def exchange(channel: MarkerChannel, broker_id: int, batch: list[Pending]) -> None:
+async def exchange(channel: MarkerChannel, broker_id: int, batch: list[PendingMarker]) -> None:
     """One request with all of `batch`; settles each."""
-    by_ending: dict[Ending, list[Pending]] = {}
+    by_ending: dict[TransactionEnding, list[PendingMarker]] = {}
     for one in batch:
         by_ending.setdefault(one.ending, []).append(one)
     request = WriteTxnMarkersRequest(markers=[writable(ending, those) for ending, those in by_ending.items()])
-    found: dict[tuple[Ending, str, int], int] = {}
+    found: dict[tuple[TransactionEnding, str, int], int] = {}
     try:
         response = await channel.write_markers(broker_id, request)
         if len(response.markers) == len(by_ending):
@@ -149,7 +153,7 @@ async def exchange(channel: MarkerChannel, broker_id: int, batch: list[Pending])
             settle(one.settled)(error)
 
 
-def writable(ending: Ending, those: list[Pending]) -> WritableTxnMarker:
+def writable(ending: TransactionEnding, those: list[PendingMarker]) -> WritableTxnMarker:
     topics: dict[UUID, WritableTxnMarkerTopic] = {}
     for one in those:
         topic = topics.get(one.place.topic_id)

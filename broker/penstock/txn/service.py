@@ -10,15 +10,15 @@ from collections.abc import Sequence
 
 from penstock.config.broker import BrokerConfig
 from penstock.group.coordinator import GroupCoordinator
-from penstock.group.tenure import Tenure
+from penstock.group.tenure import ShardTenancy
 from penstock.replica.manager import ReplicaManager
 from penstock.runtime.clock import Clock
 from penstock.runtime.logging import get_logger
 from penstock.state import keys
-from penstock.state.store import Entry, Store
+from penstock.state.store import Store, StoreEntry
 from penstock.state.view import ClusterView
 from penstock.txn.coordinator import TransactionCoordinator
-from penstock.txn.heard import Heard
+from penstock.txn.heard import AcknowledgedMarkers
 from penstock.txn.markers import LocalMarkers
 from penstock.txn.offsets import TxnOffsets
 from penstock.txn.orphans import Orphans
@@ -32,7 +32,7 @@ ALONE_EPOCH = 0
 """The coordinator epoch of a broker that nobody can take a shard from; those of a cluster begin with 1."""
 
 
-class Transactions:
+class TransactionService:
     """The parts. Without channels this is the only broker. Implements `group.pending.ShardFollower`."""
 
     def __init__(
@@ -48,7 +48,7 @@ class Transactions:
         verification: VerificationChannel | None = None,
     ) -> None:
         self._store, self._view, self._groups, self._broker_id = store, view, groups, config.node_id
-        ownership, heard = groups.ownership, Heard()
+        ownership, heard = groups.ownership, AcknowledgedMarkers()
         self.offsets = TxnOffsets(groups.offsets, clock, ownership.error, self._confirm)
         self.markers = LocalMarkers(replicas, self.offsets, heard)
         self.router = MarkerRouter(store, view, config.node_id, self.markers, self._owner_of, markers)
@@ -80,12 +80,12 @@ class Transactions:
 
     # --- shards
 
-    async def read(self, number: int) -> Sequence[list[Entry]]:
+    async def read(self, number: int) -> Sequence[list[StoreEntry]]:
         """What transactions have brought for the groups of a shard, and its transactional ids. Raises StoreError."""
         prefixes = keys.txn_offsets(number), keys.transactions(number)
         return [(await self._store.range(prefix)).entries for prefix in prefixes]
 
-    def taken(self, tenure: Tenure, found: Sequence[list[Entry]]) -> None:
+    def taken(self, tenure: ShardTenancy, found: Sequence[list[StoreEntry]]) -> None:
         if self._closed:
             return
         pending, transactions = found
@@ -103,8 +103,8 @@ class Transactions:
     # --- inside
 
     async def _take_all(self) -> None:
-        pending: list[list[Entry]] = [[] for _ in range(keys.SHARD_COUNT)]
-        transactions: list[list[Entry]] = [[] for _ in range(keys.SHARD_COUNT)]
+        pending: list[list[StoreEntry]] = [[] for _ in range(keys.SHARD_COUNT)]
+        transactions: list[list[StoreEntry]] = [[] for _ in range(keys.SHARD_COUNT)]
         for prefix, of_shard in ((keys.TXN_OFFSETS, pending), (keys.TRANSACTIONS, transactions)):
             for entry in (await self._store.range(prefix)).entries:
                 number = entry.key[len(prefix) :].partition("/")[0]

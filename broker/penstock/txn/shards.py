@@ -12,12 +12,12 @@ from typing import Protocol
 
 from penstock.state import keys, records
 from penstock.state.records import TransactionRecord
-from penstock.state.store import Compare, Delete, Entry, Put, Store, StoreError, Target
+from penstock.state.store import Compare, CompareTarget, DeleteOp, PutOp, Store, StoreEntry, StoreError
 from penstock.wire.errors import ErrorCode
 
 
 @dataclass(slots=True)
-class Transaction:
+class TransactionState:
     """A transactional id in memory: the record as it is in the store at `revision`, 0 where it is not there.
 
     `lock` is held while a request for it is decided and written. `is_known` is False after a write of which nobody
@@ -26,7 +26,7 @@ class Transaction:
     """
 
     transactional_id: str
-    shard: Shard
+    shard: TxnShard
     record: TransactionRecord | None = None
     revision: int = 0
     is_known: bool = True
@@ -38,7 +38,7 @@ class Transaction:
     def key(self) -> str:
         return keys.transaction(self.transactional_id)
 
-    def take(self, entry: Entry | None) -> None:
+    def take(self, entry: StoreEntry | None) -> None:
         """What the store says. Raises BadRecord."""
         if entry is None:
             self.record, self.revision = None, 0
@@ -59,14 +59,14 @@ class Transaction:
 
 
 @dataclass(slots=True)
-class Shard:
+class TxnShard:
     """A part of all transactional ids. `epoch` goes into markers; `guard` holds as long as the shard is this broker's,
     and is None where there is no other broker."""
 
     number: int
     epoch: int
     guard: Compare | None
-    transactions: dict[str, Transaction] = field(default_factory=dict)
+    transactions: dict[str, TransactionState] = field(default_factory=dict)
     is_lost: bool = False
 
 
@@ -74,12 +74,12 @@ class ShardLost(Exception):
     """Another broker coordinates the shard now."""
 
 
-class Overtaken(StoreError):
+class StateOvertaken(StoreError):
     """A record is not what it was taken for: an earlier write that got no answer took effect after all."""
 
 
-class Ownership(Protocol):
-    """Which shards are this broker's: the group coordinator's `Ownership`, as both kinds are owned together."""
+class TxnShardOwnership(Protocol):
+    """Which shards are this broker's: the group coordinator's `TxnShardOwnership`, as both kinds are owned together."""
 
     @property
     def is_loading(self) -> bool: ...
@@ -91,24 +91,24 @@ class Ownership(Protocol):
         """The store says that a shard is another's."""
 
 
-async def write(store: Store, transaction: Transaction, record: TransactionRecord | None) -> None:
+async def write(store: Store, transaction: TransactionState, record: TransactionRecord | None) -> None:
     """Makes a record durable, or deletes it (None). Raises ShardLost, StoreError; then what is there is unknown."""
     key, shard = transaction.key, transaction.shard
-    compares = [Compare(key, Target.MOD_REVISION, transaction.revision)]
+    compares = [Compare(key, CompareTarget.MOD_REVISION, transaction.revision)]
     if shard.guard is not None:
         compares.append(shard.guard)
-    operation = Delete(key) if record is None else Put(key, records.encode(record))
+    operation = DeleteOp(key) if record is None else PutOp(key, records.encode(record))
     transaction.is_known = False
     result = await store.txn(compares, [operation])
     if not result.succeeded:
         await confirm(store, shard)
-        raise Overtaken(f"the record of {transaction.transactional_id} has changed")
+        raise StateOvertaken(f"the record of {transaction.transactional_id} has changed")
     transaction.is_known = True
     transaction.record = record
     transaction.revision = 0 if record is None else result.revision
 
 
-async def confirm(store: Store, shard: Shard) -> None:
+async def confirm(store: Store, shard: TxnShard) -> None:
     """Returns when the shard is known to be this broker's, as of now. Raises ShardLost, StoreError."""
     if shard.guard is not None and not (await store.txn([shard.guard], [])).succeeded:
         raise ShardLost(f"transaction shard {shard.number} in epoch {shard.epoch} is another's")

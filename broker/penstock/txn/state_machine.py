@@ -1,7 +1,8 @@
 """The life of a transactional id as pure functions: what a request makes of its record (KIP-98, KIP-360, KIP-890).
 
-Each takes the record as it stands (None where there is none) and returns a `Step`: the answer, and the record to be
-written before that answer is given. Nothing here waits, reads a clock or knows of a store. Driven by `coordinator`.
+Each takes the record as it stands (None where there is none) and returns a `TxnTransition`: the answer, and the record
+to be written before that answer is given. Nothing here waits, reads a clock or knows of a store. Driven by
+`coordinator`.
 
 Empty → Ongoing → PrepareCommit | PrepareAbort → CompleteCommit | CompleteAbort → Ongoing … ; a record that is deleted
 because nobody used it is Dead. PrepareCommit in the store is the commit point: all after it only tells others.
@@ -46,7 +47,7 @@ FINAL = frozenset({ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.PRODUCER_FEN
 """What `verify` refuses for good: its producer gives up, or gives up the transaction."""
 
 
-class Step(NamedTuple):
+class TxnTransition(NamedTuple):
     """What a request leads to. Without a `record` nothing is to be written.
 
     `finish` says that the transaction is decided with this record, and its markers are to be written afterwards.
@@ -57,14 +58,14 @@ class Step(NamedTuple):
     finish: bool = False
 
 
-class Verified(NamedTuple):
+class VerifiedTransaction(NamedTuple):
     """What a coordinator says of what is to be written within a transaction, and which transaction it speaks of."""
 
     error: ErrorCode
     number: int = -1
 
 
-class Producer(NamedTuple):
+class ProducerIdentity(NamedTuple):
     """Who asks: a producer id and epoch."""
 
     producer_id: int
@@ -80,8 +81,8 @@ def moved(record: TransactionRecord, state: TxnState, now_ms: int, **changes: ob
 
 
 def init_producer(
-    record: TransactionRecord | None, claimed: Producer | None, timeout_ms: int, now_ms: int, new_id: int | None
-) -> Step:
+    record: TransactionRecord | None, claimed: ProducerIdentity | None, timeout_ms: int, now_ms: int, new_id: int | None
+) -> TxnTransition:
     """InitProducerId. The answer's id and epoch are those of the step's record, or of `record` where it has none.
 
     `claimed` is what a producer says that it has (KIP-360); without it a new instance takes over. An unknown
@@ -94,19 +95,21 @@ def init_producer(
         made = TransactionRecord(
             producer_id=new_id, epoch=0, state=TxnState.EMPTY.value, timeout_ms=timeout_ms, updated_ms=now_ms
         )
-        return Step(ErrorCode.NONE, made)
+        return TxnTransition(ErrorCode.NONE, made)
     state = state_of(record)
     if claimed is not None and not may_claim(record, claimed):
-        return Step(ErrorCode.PRODUCER_FENCED)
+        return TxnTransition(ErrorCode.PRODUCER_FENCED)
     if state in PREPARED:
-        return Step(ErrorCode.CONCURRENT_TRANSACTIONS)
+        return TxnTransition(ErrorCode.CONCURRENT_TRANSACTIONS)
     if state is TxnState.ONGOING:
         if claimed is not None and claimed.epoch != record.epoch:
-            return Step(ErrorCode.PRODUCER_FENCED)
-        return Step(ErrorCode.CONCURRENT_TRANSACTIONS, fenced(record, now_ms, keeps=claimed is not None), finish=True)
-    is_present = claimed is None or claimed == Producer(record.producer_id, record.epoch)
+            return TxnTransition(ErrorCode.PRODUCER_FENCED)
+        return TxnTransition(
+            ErrorCode.CONCURRENT_TRANSACTIONS, fenced(record, now_ms, keeps=claimed is not None), finish=True
+        )
+    is_present = claimed is None or claimed == ProducerIdentity(record.producer_id, record.epoch)
     if not is_present and record.epoch <= LAST_GIVEN_EPOCH:
-        return Step(ErrorCode.NONE)  # it asked before, and the answer was lost
+        return TxnTransition(ErrorCode.NONE)  # it asked before, and the answer was lost
     if record.epoch >= LAST_GIVEN_EPOCH:
         assert new_id is not None, "used up epochs need a new producer id"
         step = moved(
@@ -120,7 +123,7 @@ def init_producer(
             timeout_ms=timeout_ms,
             started_ms=-1,
         )
-        return Step(ErrorCode.NONE, step)
+        return TxnTransition(ErrorCode.NONE, step)
     step = moved(
         record,
         TxnState.EMPTY,
@@ -131,7 +134,7 @@ def init_producer(
         timeout_ms=timeout_ms,
         started_ms=-1,
     )
-    return Step(ErrorCode.NONE, step)
+    return TxnTransition(ErrorCode.NONE, step)
 
 
 def needs_new_id(record: TransactionRecord | None) -> bool:
@@ -139,12 +142,12 @@ def needs_new_id(record: TransactionRecord | None) -> bool:
     return record is None or (record.epoch >= LAST_GIVEN_EPOCH and state_of(record) in AT_REST)
 
 
-def may_claim(record: TransactionRecord, claimed: Producer) -> bool:
+def may_claim(record: TransactionRecord, claimed: ProducerIdentity) -> bool:
     """Whether a producer's own id and epoch are the present ones, or those that the present ones replaced for it."""
-    if claimed == Producer(record.producer_id, record.epoch):
+    if claimed == ProducerIdentity(record.producer_id, record.epoch):
         return True
     before = record.producer_id if record.last_producer_id == NO_ID else record.last_producer_id
-    return record.last_epoch != NO_EPOCH and claimed == Producer(before, record.last_epoch)
+    return record.last_epoch != NO_EPOCH and claimed == ProducerIdentity(before, record.last_epoch)
 
 
 def fenced(record: TransactionRecord, now_ms: int, keeps: bool) -> TransactionRecord:
@@ -159,7 +162,7 @@ def fenced(record: TransactionRecord, now_ms: int, keeps: bool) -> TransactionRe
     )
 
 
-def who_error(record: TransactionRecord | None, producer: Producer) -> ErrorCode:
+def who_error(record: TransactionRecord | None, producer: ProducerIdentity) -> ErrorCode:
     """Whether a request comes from the producer that has the transactional id."""
     if record is None or record.producer_id != producer.producer_id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
@@ -170,18 +173,18 @@ def who_error(record: TransactionRecord | None, producer: Producer) -> ErrorCode
 
 def add(
     record: TransactionRecord | None,
-    producer: Producer,
+    producer: ProducerIdentity,
     partitions: Mapping[UUID, Iterable[int]],
     groups: Iterable[str],
     now_ms: int,
-) -> Step:
+) -> TxnTransition:
     """AddPartitionsToTxn and AddOffsetsToTxn: begins the transaction where none is in hand."""
     error = who_error(record, producer)
     if error or record is None:
-        return Step(error)
+        return TxnTransition(error)
     state = state_of(record)
     if state in PREPARED:
-        return Step(ErrorCode.CONCURRENT_TRANSACTIONS)
+        return TxnTransition(ErrorCode.CONCURRENT_TRANSACTIONS)
     begins = state is not TxnState.ONGOING
     known = {} if begins else record.partitions
     all_partitions = dict(known)
@@ -190,9 +193,9 @@ def add(
     known_groups = [] if begins else record.groups
     all_groups = [*known_groups, *(g for g in dict.fromkeys(groups) if g not in known_groups)]
     if sum(map(len, all_partitions.values())) > MAX_PARTITIONS or len(all_groups) > MAX_GROUPS:
-        return Step(ErrorCode.INVALID_REQUEST)
+        return TxnTransition(ErrorCode.INVALID_REQUEST)
     if not begins and all_partitions == known and all_groups == known_groups:
-        return Step(ErrorCode.NONE)
+        return TxnTransition(ErrorCode.NONE)
     changed = moved(
         record,
         TxnState.ONGOING,
@@ -204,30 +207,30 @@ def add(
         last_epoch=NO_EPOCH,
         last_producer_id=NO_ID,
     )
-    return Step(ErrorCode.NONE, changed)
+    return TxnTransition(ErrorCode.NONE, changed)
 
 
-def end(record: TransactionRecord | None, producer: Producer, committed: bool, now_ms: int) -> Step:
+def end(record: TransactionRecord | None, producer: ProducerIdentity, committed: bool, now_ms: int) -> TxnTransition:
     """EndTxn. Asked again after the end, it answers as it did; asked for the other outcome it is refused."""
     error = who_error(record, producer)
     if error or record is None:
-        return Step(error)
+        return TxnTransition(error)
     state = state_of(record)
     if state is TxnState.ONGOING:
         decided = TxnState.PREPARE_COMMIT if committed else TxnState.PREPARE_ABORT
-        return Step(ErrorCode.NONE, moved(record, decided, now_ms), finish=True)
+        return TxnTransition(ErrorCode.NONE, moved(record, decided, now_ms), finish=True)
     if state is (TxnState.COMPLETE_COMMIT if committed else TxnState.COMPLETE_ABORT):
-        return Step(ErrorCode.NONE)
+        return TxnTransition(ErrorCode.NONE)
     if state is (TxnState.PREPARE_COMMIT if committed else TxnState.PREPARE_ABORT):
-        return Step(ErrorCode.CONCURRENT_TRANSACTIONS)
-    return Step(ErrorCode.INVALID_TXN_STATE)
+        return TxnTransition(ErrorCode.CONCURRENT_TRANSACTIONS)
+    return TxnTransition(ErrorCode.INVALID_TXN_STATE)
 
 
-def timed_out(record: TransactionRecord, now_ms: int) -> Step:
+def timed_out(record: TransactionRecord, now_ms: int) -> TxnTransition:
     """The transaction has taken too long: it is aborted with a higher epoch. Nothing where none is in hand."""
     if state_of(record) is not TxnState.ONGOING:
-        return Step(ErrorCode.NONE)
-    return Step(ErrorCode.NONE, fenced(record, now_ms, keeps=True), finish=True)
+        return TxnTransition(ErrorCode.NONE)
+    return TxnTransition(ErrorCode.NONE, fenced(record, now_ms, keeps=True), finish=True)
 
 
 def completed(record: TransactionRecord, now_ms: int) -> TransactionRecord:
@@ -238,14 +241,14 @@ def completed(record: TransactionRecord, now_ms: int) -> TransactionRecord:
     return moved(record, done, now_ms, partitions={}, groups=[])
 
 
-def verify(record: TransactionRecord | None, producer: Producer, includes: bool) -> Verified:
+def verify(record: TransactionRecord | None, producer: ProducerIdentity, includes: bool) -> VerifiedTransaction:
     """Whether a batch, or an offset, may be written as part of the transaction in hand (KIP-890); `includes` says
     whether that has the partition, or the group."""
     error = who_error(record, producer)
     if error or record is None:
-        return Verified(error)
+        return VerifiedTransaction(error)
     state = state_of(record)
     if state in PREPARED:
-        return Verified(ErrorCode.CONCURRENT_TRANSACTIONS)
+        return VerifiedTransaction(ErrorCode.CONCURRENT_TRANSACTIONS)
     in_hand = state is TxnState.ONGOING and includes
-    return Verified(ErrorCode.NONE if in_hand else ErrorCode.INVALID_TXN_STATE, record.number)
+    return VerifiedTransaction(ErrorCode.NONE if in_hand else ErrorCode.INVALID_TXN_STATE, record.number)

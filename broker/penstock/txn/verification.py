@@ -17,9 +17,9 @@ from uuid import UUID
 from penstock.runtime.logging import get_logger
 from penstock.state import keys
 from penstock.txn.coordinator import TransactionCoordinator
-from penstock.txn.heard import Heard
+from penstock.txn.heard import AcknowledgedMarkers
 from penstock.txn.places import OFFSETS_TOPIC, OFFSETS_TOPIC_ID
-from penstock.txn.state_machine import FINAL, Producer, Verified
+from penstock.txn.state_machine import FINAL, ProducerIdentity, VerifiedTransaction
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
@@ -42,15 +42,15 @@ class Question(NamedTuple):
     """`group_id` where it is answered here; other brokers are asked for the group's shard, by `partition`."""
 
     transactional_id: str
-    producer: Producer
+    producer: ProducerIdentity
     topic: str
     topic_id: UUID
     partition: int
     group_id: str | None = None
 
 
-Answer = Verified | asyncio.Future[Verified]
-UNANSWERED = Verified(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+Answer = VerifiedTransaction | asyncio.Future[VerifiedTransaction]
+UNANSWERED = VerifiedTransaction(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
 
 class Verifier:
@@ -60,25 +60,27 @@ class Verifier:
         self,
         coordinator: TransactionCoordinator,
         broker_id: int,
-        heard: Heard,
+        heard: AcknowledgedMarkers,
         channel: VerificationChannel | None = None,
     ) -> None:
         self._coordinator, self._broker_id, self._heard, self._channel = coordinator, broker_id, heard, channel
-        self._asked: dict[Question, asyncio.Future[Verified]] = {}
+        self._asked: dict[Question, asyncio.Future[VerifiedTransaction]] = {}
         self._queues: dict[int, list[Question]] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
 
-    def partition(self, transactional_id: str, producer: Producer, topic: str, topic_id: UUID, index: int) -> Answer:
+    def partition(
+        self, transactional_id: str, producer: ProducerIdentity, topic: str, topic_id: UUID, index: int
+    ) -> Answer:
         question = Question(transactional_id, producer, topic, topic_id, index)
         return self._ask(self._target(transactional_id), question)
 
-    def group(self, transactional_id: str, producer: Producer, group_id: str) -> Answer:
+    def group(self, transactional_id: str, producer: ProducerIdentity, group_id: str) -> Answer:
         target = self._target(transactional_id)
         own = group_id if target == self._broker_id else None
         shard = keys.shard_of(group_id)
         return self._ask(target, Question(transactional_id, producer, OFFSETS_TOPIC, OFFSETS_TOPIC_ID, shard, own))
 
-    def settle(self, producer_id: int, answer: Verified) -> ErrorCode:
+    def settle(self, producer_id: int, answer: VerifiedTransaction) -> ErrorCode:
         """What an answer comes to, when what it was asked for is about to be done: an end that was heard of since, or
         the beginning of a later transaction, makes it worthless, and whoever asked is to ask again."""
         if answer.error:
@@ -114,7 +116,7 @@ class Verifier:
                 self._tasks[target] = asyncio.ensure_future(self._drain(target))
         return asked
 
-    def _here(self, question: Question) -> Verified:
+    def _here(self, question: Question) -> VerifiedTransaction:
         """By what this broker remembers."""
         who = question.transactional_id, question.producer
         if question.group_id is not None:
@@ -124,7 +126,7 @@ class Verifier:
     async def _drain(self, target: int) -> None:
         try:
             while questions := self._queues.pop(target, None):
-                found: dict[Question, Verified] = {}
+                found: dict[Question, VerifiedTransaction] = {}
                 try:
                     found = await self._answers(target, questions)
                 except (OSError, TimeoutError) as e:
@@ -139,7 +141,7 @@ class Verifier:
         finally:
             del self._tasks[target]
 
-    async def _answers(self, target: int, questions: list[Question]) -> dict[Question, Verified]:
+    async def _answers(self, target: int, questions: list[Question]) -> dict[Question, VerifiedTransaction]:
         """Of another broker; or of this one where it would refuse for good, once it is known to be the coordinator."""
         if target != self._broker_id:
             assert self._channel is not None, "without a channel there is no other broker"
@@ -148,12 +150,14 @@ class Verifier:
         names = list(dict.fromkeys(q.transactional_id for q in questions))
         errors = dict(zip(names, await asyncio.gather(*map(self._coordinator.confirmed, names)), strict=True))
         # Asked again: what was remembered before may be of an earlier tenure than the one that was confirmed.
-        return {q: Verified(error) if (error := errors[q.transactional_id]) else self._here(q) for q in questions}
+        return {
+            q: VerifiedTransaction(error) if (error := errors[q.transactional_id]) else self._here(q) for q in questions
+        }
 
 
 def request_of(questions: list[Question]) -> AddPartitionsToTxnRequest:
-    transactions: dict[tuple[str, Producer], AddPartitionsToTxnTransaction] = {}
-    topics: dict[tuple[str, Producer, UUID], AddPartitionsToTxnTopic] = {}
+    transactions: dict[tuple[str, ProducerIdentity], AddPartitionsToTxnTransaction] = {}
+    topics: dict[tuple[str, ProducerIdentity, UUID], AddPartitionsToTxnTopic] = {}
     for q in questions:
         who = q.transactional_id, q.producer
         transaction = transactions.get(who)
@@ -172,11 +176,13 @@ def request_of(questions: list[Question]) -> AddPartitionsToTxnRequest:
     return AddPartitionsToTxnRequest(transactions=list(transactions.values()))
 
 
-def answers_in(request: AddPartitionsToTxnRequest, response: AddPartitionsToTxnResponse) -> dict[Question, Verified]:
+def answers_in(
+    request: AddPartitionsToTxnRequest, response: AddPartitionsToTxnResponse
+) -> dict[Question, VerifiedTransaction]:
     """By question; answers stand in the order of what was asked. Raises ValueError where they do not."""
-    found: dict[Question, Verified] = {}
+    found: dict[Question, VerifiedTransaction] = {}
     for asked, result in zip(request.transactions, response.results_by_transaction, strict=True):
-        producer = Producer(asked.producer_id, asked.producer_epoch)
+        producer = ProducerIdentity(asked.producer_id, asked.producer_epoch)
         for topic, answered in zip(asked.topics, result.topic_results, strict=True):
             for index, p in zip(topic.partitions, answered.results_by_partition, strict=True):
                 if (asked.transactional_id, topic.name, index) != (
@@ -186,5 +192,5 @@ def answers_in(request: AddPartitionsToTxnRequest, response: AddPartitionsToTxnR
                 ):
                     raise ValueError(f"an answer about {answered.name}-{p.partition_index} was not asked for")
                 question = Question(asked.transactional_id, producer, topic.name, topic.topic_id, index)
-                found[question] = Verified(ErrorCode(p.partition_error_code), result.transaction_number)
+                found[question] = VerifiedTransaction(ErrorCode(p.partition_error_code), result.transaction_number)
     return found

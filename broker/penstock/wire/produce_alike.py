@@ -1,9 +1,9 @@
 """Produce requests that begin as an earlier one did: what a producer repeats is read once.
 
-From its client id to the topic's name, a producer's requests are the same bytes again and again. A `Likeness` is learnt
-from a request that the general parser has read. Of one that begins with the same bytes it only reads the partitions,
-and it knows what stands around the result in the answer. What it does not know (several topics, transactions, the
-encoding before version 9, tagged fields) is left to the general parser: a likeness refuses nothing.
+From its client id to the topic's name, a producer's requests are the same bytes again and again. A `ProduceTemplate` is
+learnt from a request that the general parser has read. Of one that begins with the same bytes it only reads the
+partitions, and it knows what stands around the result in the answer. What it does not know (several topics,
+transactions, the encoding before version 9, tagged fields) is left to the general parser: a likeness refuses nothing.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MISSES = 8
 """After so many requests that are not alike in the beginning, another one is learnt from."""
 
 
-class Likeness:
+class ProduceTemplate:
     """What requests of a connection have in common."""
 
     __slots__ = (
@@ -137,7 +137,7 @@ class Likeness:
         )  # fmt: skip
 
 
-def learn(frame: memoryview, version: int, request: ProduceFrame) -> Likeness | None:
+def learn(frame: memoryview, version: int, request: ProduceFrame) -> ProduceTemplate | None:
     """What requests like this one have in common; None for those that are not taken up."""
     if version < FLEXIBLE_FROM or request.transactional_id is not None or len(request.topics) != 1:
         return None
@@ -147,7 +147,7 @@ def learn(frame: memoryview, version: int, request: ProduceFrame) -> Likeness | 
     # Before the first batch stand the count of partitions, the first one's index, and the batch's size plus one.
     size_bytes = max((places[0].size + 1).bit_length() + 6, 7) // 7
     end = places[0].start - size_bytes - 4 - 1
-    found = Likeness(frame, end, version, topic, request.acks, request.timeout_ms)
+    found = ProduceTemplate(frame, end, version, topic, request.acks, request.timeout_ms)
     if found.places(frame) != places:
         return None
     found.misses_left = MISSES

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from penstock.adopt.move import Mover
-from penstock.adopt.source import Source
+from penstock.adopt.move import Adoption
+from penstock.adopt.source import AdoptionSource
 from penstock.log.meta import claim
 from penstock.runtime.disk import OsFiles
 from penstock.state import keys
@@ -30,7 +30,7 @@ from penstock.state.records import (
     TxnOffsetRecord,
     encode,
 )
-from penstock.state.store import Compare, Operation, Put, StoreUnavailable, TxnResult
+from penstock.state.store import Compare, Operation, PutOp, StoreUnavailable, TxnResult
 
 CLUSTER_ID = "g8OcYHCRTaWYM_Q-xMFn6A"
 FLIGHTS = UUID("c94c07d9-84b3-4cce-ad48-3ef13cb4fe22")
@@ -80,7 +80,7 @@ async def make_directory(path: Path, values: Mapping[str, bytes] | None = None) 
 
 async def fill(path: Path, values: Mapping[str, bytes]) -> None:
     store = EmbeddedStore(str(path))
-    puts: list[Operation] = [Put(key, value) for key, value in values.items()]
+    puts: list[Operation] = [PutOp(key, value) for key, value in values.items()]
     for start in range(0, len(puts), 100):
         await store.txn([], puts[start : start + 100])
     await store.close()
@@ -107,9 +107,9 @@ class Failing(EmbeddedStore):
 @asynccontextmanager
 async def moving(path: Path, store: EmbeddedStore) -> Any:
     """A mover of the directory; its lock is given back at the end."""
-    source = Source(OsFiles(), str(path))
+    source = AdoptionSource(OsFiles(), str(path))
     try:
-        yield Mover(source, store)
+        yield Adoption(source, store)
     finally:
         source.close()
 

@@ -8,15 +8,15 @@ import adopt_kit
 import pytest
 from adopt_kit import CLUSTER_ID, Failing, adopt, adopt_until_it_fails, contents, fill, make_directory, moving
 
-from penstock.adopt.source import CannotAdopt, Source
+from penstock.adopt.source import AdoptionSource, CannotAdopt
 from penstock.control.membership import ensure_cluster
-from penstock.log.log_dir import LogDir
+from penstock.log.log_dir import LogDirectory
 from penstock.log.types import LogError
 from penstock.runtime.clock import SystemClock
 from penstock.runtime.disk import OsFiles
 from penstock.state import keys
 from penstock.state.records import ClusterRecord, OffsetRecord, encode
-from penstock.state.store import Put, StoreError
+from penstock.state.store import PutOp, StoreError
 
 
 async def whole(path: Path) -> tuple[dict[str, bytes], int]:
@@ -114,7 +114,7 @@ async def test_the_directory_is_a_clusters_then_and_never_that_of_a_broker_alone
     await make_directory(tmp_path)
     await adopt(tmp_path, store)
     assert not (tmp_path / "state.db").exists()
-    log_dir = LogDir(OsFiles(), str(tmp_path), SystemClock(), adopt_kit.BROKER)
+    log_dir = LogDirectory(OsFiles(), str(tmp_path), SystemClock(), adopt_kit.BROKER)
     log_dir.claim((await ensure_cluster(store)).cluster_id)
     with pytest.raises(LogError):
         log_dir.claim("that-of-a-new-state-db")
@@ -141,13 +141,13 @@ async def refused(path: Path, store: Failing, says: str) -> None:
 
 async def test_an_etcd_with_another_cluster_is_refused(tmp_path: Path, store: Failing) -> None:
     await make_directory(tmp_path)
-    await store.txn([], [Put(keys.CLUSTER, encode(ClusterRecord(cluster_id="other")))])
+    await store.txn([], [PutOp(keys.CLUSTER, encode(ClusterRecord(cluster_id="other")))])
     await refused(tmp_path, store, "holds the cluster other already")
 
 
 async def test_an_etcd_with_keys_of_nobody_is_refused(tmp_path: Path, store: Failing) -> None:
     await make_directory(tmp_path)
-    await store.txn([], [Put(keys.group("x"), b"{}")])
+    await store.txn([], [PutOp(keys.group("x"), b"{}")])
     await refused(tmp_path, store, "etcdctl del --prefix /penstock/v1/")
 
 
@@ -181,7 +181,7 @@ async def test_where_another_was_faster_the_directory_is_given_back(tmp_path: Pa
 
         async def txn(self, compares, then, otherwise=()):  # type: ignore[no-untyped-def]
             if any(operation.key == keys.CLUSTER for operation in then):
-                await super().txn([], [Put(keys.CLUSTER, encode(ClusterRecord(cluster_id="faster")))])
+                await super().txn([], [PutOp(keys.CLUSTER, encode(ClusterRecord(cluster_id="faster")))])
             return await super().txn(compares, then, otherwise)
 
     store = Overtaken()
@@ -195,7 +195,7 @@ async def test_where_another_was_faster_the_directory_is_given_back(tmp_path: Pa
 
 async def test_a_directory_in_use_is_refused(tmp_path: Path, store: Failing) -> None:
     await make_directory(tmp_path)
-    running = LogDir(OsFiles(), str(tmp_path), SystemClock(), adopt_kit.BROKER)
+    running = LogDirectory(OsFiles(), str(tmp_path), SystemClock(), adopt_kit.BROKER)
     await refused(tmp_path, store, "stop its broker first")
     await running.close()
 
@@ -233,4 +233,4 @@ async def test_a_damaged_store_is_refused_and_not_put_aside(tmp_path: Path, stor
 async def test_its_lock_is_given_back(tmp_path: Path, store: Failing) -> None:
     await make_directory(tmp_path)
     await adopt(tmp_path, store)
-    Source(OsFiles(), str(tmp_path)).close()
+    AdoptionSource(OsFiles(), str(tmp_path)).close()

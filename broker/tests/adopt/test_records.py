@@ -12,14 +12,14 @@ from adopt_kit import BROKER, FLIGHTS, GONE, Failing, adopt, make_directory
 from penstock.adopt.move import batches
 from penstock.adopt.records import LEFT, SAME, carry
 from penstock.adopt.source import CannotAdopt
-from penstock.control.controller.leaders import Facts, settle
+from penstock.control.controller.leaders import ReplicaFacts, settle
 from penstock.control.controller.registry import Registry
 from penstock.control.members import partition_name
 from penstock.control.membership import Registration, ensure_cluster
 from penstock.runtime.clock import SystemClock
 from penstock.state import keys
 from penstock.state.records import BrokerRecord, PartitionRecord, decode
-from penstock.state.store import Delete, Entry, Operation, Put
+from penstock.state.store import DeleteOp, Operation, PutOp, StoreEntry
 
 HOLD_OTHERS = {keys.ROOT, keys.METADATA}
 OTHERWISE = {keys.CLUSTER, keys.ADOPTION, keys.PARTITIONS}
@@ -33,7 +33,7 @@ def test_it_is_decided_for_every_kind_of_key_whether_a_cluster_has_it() -> None:
 
 def test_what_nobody_knows_is_refused_by_name() -> None:
     with pytest.raises(CannotAdopt, match="/penstock/v1/acls/1"):
-        carry([Entry(keys.ROOT + "acls/1", b"{}", 1, 1, 1)], BROKER, 5)
+        carry([StoreEntry(keys.ROOT + "acls/1", b"{}", 1, 1, 1)], BROKER, 5)
 
 
 async def test_most_records_are_the_same_and_processes_and_revisions_stay_behind(
@@ -61,7 +61,7 @@ async def led_after(store: Failing, directory_id: UUID, was_unclean: bool = Fals
     entry = await store.get(key)
     assert entry is not None
     name = partition_name(FLIGHTS, 0)
-    facts = Facts(
+    facts = ReplicaFacts(
         {BROKER: epoch}, registry.revision, standing=lambda broker, at: registry.standing(broker, at, True, name)
     )
     return settle(decode(PartitionRecord, key, entry.value), facts)
@@ -89,20 +89,20 @@ async def test_an_empty_directory_with_the_same_id_does_not_lead(tmp_path: Path,
 def test_a_partition_with_other_replicas_is_refused() -> None:
     value = b'{"replicas":[0,1],"leader":0,"isr":[0]}'
     with pytest.raises(CannotAdopt, match="no directory of a broker that was alone"):
-        carry([Entry(keys.partition(FLIGHTS, 0), value, 1, 1, 1)], BROKER, 5)
+        carry([StoreEntry(keys.partition(FLIGHTS, 0), value, 1, 1, 1)], BROKER, 5)
 
 
 def test_transactions_stay_within_their_bounds() -> None:
-    operations: list[Operation] = [Put(f"/{n}", b"x" * 300_000) for n in range(10)]
-    operations += [Delete(f"/d{n}") for n in range(300)]
+    operations: list[Operation] = [PutOp(f"/{n}", b"x" * 300_000) for n in range(10)]
+    operations += [DeleteOp(f"/d{n}") for n in range(300)]
     made = list(batches(operations))
     assert [operation for batch in made for operation in batch] == operations
     assert max(map(len, made)) <= 128
-    assert all(sum(len(o.value) for o in batch if isinstance(o, Put)) <= 1 << 20 for batch in made)
+    assert all(sum(len(o.value) for o in batch if isinstance(o, PutOp)) <= 1 << 20 for batch in made)
     assert list(batches([])) == []
 
 
 def test_what_is_set_for_groups_is_carried_over_as_it_is() -> None:
     value = b'{"settings":{"penstock.owner":"uid"},"changed_ms":1}'
-    wanted = carry([Entry(keys.group_settings("g"), value, 1, 1, 1)], BROKER, 5)
+    wanted = carry([StoreEntry(keys.group_settings("g"), value, 1, 1, 1)], BROKER, 5)
     assert wanted.values == {keys.group_settings("g"): value}

@@ -14,7 +14,7 @@ import pytest
 
 from penstock.api.cluster import ClusterApi
 from penstock.api.configs import ConfigsApi
-from penstock.api.exchange import Peer
+from penstock.api.exchange import PeerInfo
 from penstock.api.log_dirs import LogDirsApi, LogDirState
 from penstock.api.metadata import MetadataApi
 from penstock.api.quorum import QuorumApi
@@ -22,13 +22,13 @@ from penstock.api.reassignments import ReassignmentsApi
 from penstock.api.routes import RequestContext, Route
 from penstock.api.topics import TopicsApi
 from penstock.config.broker import BrokerConfig
-from penstock.control.config_admin import ConfigAdmin
-from penstock.control.controller.wishes import Wishes
+from penstock.control.config_admin import ConfigService
+from penstock.control.controller.wishes import ReassignmentRequests
 from penstock.control.membership import ensure_cluster, register_embedded
-from penstock.control.topic_admin import TopicAdmin
+from penstock.control.topic_admin import TopicService
 from penstock.runtime.clock import SystemClock
 from penstock.state.embedded import EmbeddedStore
-from penstock.state.view import ClusterView, Endpoint
+from penstock.state.view import BrokerEndpoint, ClusterView
 from penstock.state.watcher import Watcher
 from penstock.wire import codec
 from penstock.wire.schema import Payload
@@ -77,7 +77,7 @@ class Asker:
         route = self.routes[type(request)]
         assert route.first <= version <= route.last
         received = codec.decode(route.request, version, codec.encode(request, version))
-        peer = Peer(1, listener, "127.0.0.1", 5)
+        peer = PeerInfo(1, listener, "127.0.0.1", 5)
         context = RequestContext(version, 1, "test", peer, Waits())  # type: ignore[arg-type]
         answer = route.handler(received, context)
         response = await answer if inspect.isawaitable(answer) else answer
@@ -96,7 +96,7 @@ class Broker:
     store: EmbeddedStore
     view: ClusterView
     config: BrokerConfig
-    admin: TopicAdmin
+    admin: TopicService
     disk: Disk
 
 
@@ -110,19 +110,19 @@ def settings() -> dict[str, str]:
 async def broker(settings: dict[str, str]) -> AsyncIterator[Broker]:
     store, view, config = EmbeddedStore(":memory:"), ClusterView(), BrokerConfig.from_texts(settings)
     await ensure_cluster(store)
-    endpoints = [Endpoint("INSIDE", "10.0.0.1", 9092), Endpoint("OUTSIDE", "example.org", 19092)]
+    endpoints = [BrokerEndpoint("INSIDE", "10.0.0.1", 9092), BrokerEndpoint("OUTSIDE", "example.org", 19092)]
     await register_embedded(store, 0, endpoints, "rack-1", UUID(int=7), 1)
     watcher = Watcher(store, view, config)
     await watcher.start()
-    admin = TopicAdmin(store, view, watcher, SystemClock(), config)
-    configs = ConfigAdmin(store, view, watcher, config, SystemClock())
+    admin = TopicService(store, view, watcher, SystemClock(), config)
+    configs = ConfigService(store, view, watcher, config, SystemClock())
     disk = Disk()
     apis = [
         MetadataApi(view, admin, config),
         TopicsApi(view, admin, config),
         ConfigsApi(view, configs, config),
         ClusterApi(view),
-        ReassignmentsApi(view, Wishes(store, view, watcher, SystemClock(), config)),
+        ReassignmentsApi(view, ReassignmentRequests(store, view, watcher, SystemClock(), config)),
         QuorumApi(store, view, FixedClock()),
         LogDirsApi(view, disk),
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.api.log_dirs import LogDirState
-from penstock.control.results import NewTopic
+from penstock.control.results import TopicRequest
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import alter_partition_reassignments as alter
 from penstock.wire.messages import describe_topic_partitions as partitions
@@ -21,7 +21,7 @@ from penstock.wire.messages.list_partition_reassignments import ListPartitionRea
 
 
 async def created(broker, **topics: int) -> None:
-    await broker.admin.create([NewTopic(name, count, 1) for name, count in topics.items()])
+    await broker.admin.create([TopicRequest(name, count, 1) for name, count in topics.items()])
 
 
 @pytest.mark.parametrize("version", range(3))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from penstock.config.broker import BROKER_SETTINGS
-from penstock.config.definition import Kind, Source
+from penstock.config.definition import SettingSource, SettingType
 from penstock.config.kafka_settings import KAFKA_BROKER_SETTINGS
 from penstock.config.listeners import ListenerAddress
 from penstock.config.topic import TOPIC_SETTINGS
 from penstock.control.config_describe import note_identity
-from penstock.control.results import NewTopic
+from penstock.control.results import TopicRequest
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import alter_configs as alter
 from penstock.wire.messages import incremental_alter_configs as incremental
@@ -23,7 +23,7 @@ TOPIC, BROKER, LOGGER, METRICS, GROUP = 2, 4, 8, 16, 32
 
 @pytest.fixture(autouse=True)
 async def topic(broker) -> None:
-    await broker.admin.create([NewTopic("t", 1, 1, settings={"retention.ms": "1000"})])
+    await broker.admin.create([TopicRequest("t", 1, 1, settings={"retention.ms": "1000"})])
 
 
 async def describe(broker, kind: int, name: str, version: int = 4, configuration_keys=None, **more):
@@ -38,10 +38,10 @@ async def test_all_settings_of_a_topic_are_described(broker, version: int) -> No
     result = await describe(broker, TOPIC, "t", version)
     found = {c.name: c for c in result.configs}
     assert set(found) == set(TOPIC_SETTINGS)
-    assert (found["retention.ms"].value, found["retention.ms"].config_source) == ("1000", Source.TOPIC)
-    assert (found["segment.bytes"].value, found["segment.bytes"].config_source) == ("1073741824", Source.DEFAULT)
+    assert (found["retention.ms"].value, found["retention.ms"].config_source) == ("1000", SettingSource.TOPIC)
+    assert (found["segment.bytes"].value, found["segment.bytes"].config_source) == ("1073741824", SettingSource.DEFAULT)
     assert not any(c.is_sensitive or c.synonyms or c.documentation for c in result.configs)
-    assert found["retention.ms"].config_type == (Kind.LONG if version >= 3 else 0)
+    assert found["retention.ms"].config_type == (SettingType.LONG if version >= 3 else 0)
 
 
 @pytest.mark.parametrize("version", DESCRIBE)
@@ -50,7 +50,7 @@ async def test_all_settings_of_a_broker_are_described(broker, version: int) -> N
     result = await describe(broker, BROKER, "0", version)
     found = {c.name: c for c in result.configs}
     assert set(found) == {*BROKER_SETTINGS, *KAFKA_BROKER_SETTINGS, "penstock.release"}
-    assert (found["num.partitions"].value, found["num.partitions"].config_source) == ("3", Source.STATIC)
+    assert (found["num.partitions"].value, found["num.partitions"].config_source) == ("3", SettingSource.STATIC)
     assert found["num.partitions"].read_only
     assert not found["log.retention.ms"].read_only
     assert found["broker.rack"].value is None
@@ -75,11 +75,11 @@ async def test_who_the_broker_is_and_where_it_listens_is_described_as_given_at_i
     }
     result = await describe(broker, BROKER, "0", version, list(expected), include_synonyms=True)
     assert {c.name: c.value for c in result.configs} == expected
-    assert all(c.read_only and c.config_source == Source.STATIC for c in result.configs)
+    assert all(c.read_only and c.config_source == SettingSource.STATIC for c in result.configs)
     synonyms = {c.name: [(s.value, s.source) for s in c.synonyms] for c in result.configs}
-    assert synonyms["broker.id"] == [("0", Source.STATIC), ("-1", Source.DEFAULT)]
-    assert synonyms["listeners"] == [(expected["listeners"], Source.STATIC)]
-    assert synonyms["log.dirs"] == [("/data", Source.STATIC)]
+    assert synonyms["broker.id"] == [("0", SettingSource.STATIC), ("-1", SettingSource.DEFAULT)]
+    assert synonyms["listeners"] == [(expected["listeners"], SettingSource.STATIC)]
+    assert synonyms["log.dirs"] == [("/data", SettingSource.STATIC)]
 
 
 async def test_what_was_given_at_the_start_stays_when_settings_change_at_run_time(broker) -> None:
@@ -90,7 +90,7 @@ async def test_what_was_given_at_the_start_stays_when_settings_change_at_run_tim
     assert broker.config.topic_defaults.retention_ms == 5
     assert broker.config.advertised_listeners == before
     (config,) = (await describe(broker, BROKER, "0", configuration_keys=["advertised.listeners"])).configs
-    assert (config.value, config.config_source) == (before, Source.STATIC)
+    assert (config.value, config.config_source) == (before, SettingSource.STATIC)
 
 
 @pytest.mark.parametrize("version", DESCRIBE)
@@ -99,7 +99,7 @@ async def test_synonyms_and_documentation_come_when_asked_for(broker, version: i
     result = await describe(broker, TOPIC, "t", version, ["retention.ms"], **more)
     (config,) = result.configs
     assert [(s.name, s.value, s.source) for s in config.synonyms] == [
-        ("retention.ms", "1000", Source.TOPIC),
+        ("retention.ms", "1000", SettingSource.TOPIC),
     ]
     assert bool(config.documentation) == (version >= 3)
 
@@ -186,8 +186,8 @@ async def test_altering_incrementally_leaves_other_settings(broker, version: int
     assert broker.config.topic_defaults.retention_ms == 5
     shown = await describe(broker, BROKER, "", configuration_keys=None)
     assert [(c.name, c.value, c.config_source) for c in shown.configs] == [
-        ("min.insync.replicas", "1", Source.ALL_BROKERS),
-        ("log.retention.ms", "5", Source.ALL_BROKERS),
+        ("min.insync.replicas", "1", SettingSource.ALL_BROKERS),
+        ("log.retention.ms", "5", SettingSource.ALL_BROKERS),
     ]
 
 
@@ -206,7 +206,7 @@ async def listed(broker, *types: int) -> list[tuple[int, str]]:
 
 
 async def test_all_topics_and_brokers_are_listed_as_what_has_settings(broker) -> None:
-    await broker.admin.create([NewTopic("a", 1, 1)])
+    await broker.admin.create([TopicRequest("a", 1, 1)])
     assert await listed(broker) == [(TOPIC, "a"), (TOPIC, "t"), (BROKER, "0"), (LOGGER, "0")]
 
 

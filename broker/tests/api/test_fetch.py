@@ -17,7 +17,7 @@ from penstock.log.types import CorruptLog
 from penstock.replica.leader import Leader
 from penstock.state import keys
 from penstock.state.records import PartitionRecord, encode
-from penstock.state.store import Put
+from penstock.state.store import PutOp
 from penstock.wire.apis import ApiKey
 from penstock.wire.compression import Codec
 from penstock.wire.errors import ErrorCode
@@ -82,7 +82,7 @@ async def test_an_offset_that_is_not_in_the_log_is_out_of_range_at_once(wire: Wi
 async def test_the_leader_elsewhere_is_named_where_the_version_can(wire: Wire, version: int) -> None:
     topic_id = await wire.path.create()
     record = PartitionRecord(replicas=[5, 0], leader=5, leader_epoch=8, isr=[5])
-    result = await wire.path.watcher.store.txn([], [Put(keys.partition(topic_id, 0), encode(record))])
+    result = await wire.path.watcher.store.txn([], [PutOp(keys.partition(topic_id, 0), encode(record))])
     await wire.path.watcher.applied(result.revision)
     data = only(await fetch(wire, version, max_wait_ms=LONG_MS))
     assert data.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER

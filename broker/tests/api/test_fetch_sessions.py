@@ -6,7 +6,7 @@ import pytest
 
 from penstock.api import fetch_sessions
 from penstock.api.fetch import by_topic
-from penstock.api.fetch_sessions import EVICT_AFTER_S, FetchSessions, Selection, Session, Target
+from penstock.api.fetch_sessions import EVICT_AFTER_S, FetchSelection, FetchSession, FetchSessions, FetchTarget
 from penstock.wire.errors import ErrorCode
 from penstock.wire.fetch_frame import FetchedPartition
 from penstock.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
@@ -40,7 +40,7 @@ def sessions(time: Time) -> FetchSessions:
     return FetchSessions(2, time, seed=1)
 
 
-def offsets(selection: Selection) -> dict[int, int]:
+def offsets(selection: FetchSelection) -> dict[int, int]:
     return {t.partition: t.fetch_offset for t in selection.targets}
 
 
@@ -124,9 +124,9 @@ def test_a_session_cannot_grow_past_what_all_sessions_may_remember(
 
 
 def test_an_answer_names_each_topic_once_however_its_partitions_take_turns() -> None:
-    session = Session(1, False, "me")
+    session = FetchSession(1, False, "me")
     found = [
-        (Target(session, topic, FetchPartition(partition=number)), FetchedPartition(number))
+        (FetchTarget(session, topic, FetchPartition(partition=number)), FetchedPartition(number))
         for number, topic in enumerate(("aa", "aa", "bb", "aa", "".join(["b", "b"])))
     ]
     grouped = [(topic, [each.partition for each in partitions]) for topic, partitions in by_topic(found)]

@@ -13,9 +13,9 @@ from fetch_kit import LONG_MS, MUCH, answered, fetch, filled, only, parts, read,
 from replica_kit import accepted, batch_of, until
 from wire_in_memory import RecordedConnection, RecordedExchange, Wire, opened_wire
 
-from penstock.api.exchange import Peer
+from penstock.api.exchange import PeerInfo
 from penstock.api.fetch import PendingFetch
-from penstock.api.fetch_sessions import Target
+from penstock.api.fetch_sessions import FetchTarget
 from penstock.replica.partition import Partition
 from penstock.wire.batch import TRANSACTIONAL
 from penstock.wire.errors import ErrorCode
@@ -233,7 +233,7 @@ async def test_a_session_costs_what_its_busy_partitions_cost(wire: Wire, monkeyp
     looked_at: list[str | UUID] = []
     find = PendingFetch.find
 
-    def counted(self: PendingFetch, target: Target) -> Partition | None:
+    def counted(self: PendingFetch, target: FetchTarget) -> Partition | None:
         looked_at.append(target.topic)
         return find(self, target)
 
@@ -399,7 +399,7 @@ async def test_a_stranger_neither_reads_nor_ends_a_session(wire: Wire) -> None:
     await filled(wire, 3)
     reader = Reader(wire, 11)
     await reader({("t", 0): 0})
-    ours, wire.connection = wire.connection, RecordedConnection(Peer(2, "PLAINTEXT", "10.9.9.9", 5))
+    ours, wire.connection = wire.connection, RecordedConnection(PeerInfo(2, "PLAINTEXT", "10.9.9.9", 5))
     taken = await fetch(wire, 11, {}, session_id=reader.session_id, session_epoch=1)
     assert taken.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     for epoch in (-1, 0):

@@ -9,7 +9,7 @@ from penstock.config.kafka_settings import KAFKA_GROUP_SETTINGS
 from penstock.control.group_settings import WHOLE_SHARD_FROM
 from penstock.state import keys
 from penstock.state.records import GroupSettingsRecord, decode, encode
-from penstock.state.store import Delete, Put, StoreUnavailable
+from penstock.state.store import DeleteOp, PutOp, StoreUnavailable
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import alter_configs as alter
 from penstock.wire.messages import incremental_alter_configs as incremental
@@ -116,7 +116,7 @@ async def test_validating_sets_nothing(broker) -> None:
 
 async def test_what_is_set_already_is_not_written_again(broker) -> None:
     record = GroupSettingsRecord(settings={OWNER: "uid-1"}, changed_ms=5)
-    await broker.store.txn((), [Put(keys.group_settings("g"), encode(record))])
+    await broker.store.txn((), [PutOp(keys.group_settings("g"), encode(record))])
     before = await broker.store.get(keys.group_settings("g"))
     await change(broker, "g", (OWNER, SET, "uid-1"))
     assert await broker.store.get(keys.group_settings("g")) == before
@@ -158,7 +158,7 @@ async def test_while_the_store_is_away_clients_are_told_to_come_again(broker, mo
 
 
 async def test_unreadable_settings_are_none_until_they_are_replaced(broker) -> None:
-    await broker.store.txn((), [Put(keys.group_settings("g"), b"nonsense")])
+    await broker.store.txn((), [PutOp(keys.group_settings("g"), b"nonsense")])
     assert await settings_of(broker, "g") == {}
     assert (await change(broker, "g", (OWNER, SET, "x"))).error_code == ErrorCode.INVALID_CONFIG
     assert not (await replace(broker, "g", {OWNER: "x"})).error_code
@@ -185,7 +185,7 @@ async def test_groups_with_settings_are_listed(broker) -> None:
     await change(broker, "a", (OWNER, SET, "x"))
     answer = await broker.ask(ListConfigResourcesRequest(resource_types=[GROUP]), 1)
     assert [(r.resource_name, r.resource_type) for r in answer.config_resources] == [("a", GROUP), ("b/1", GROUP)]
-    await broker.store.txn((), [Delete(keys.group_settings("a"))])
+    await broker.store.txn((), [DeleteOp(keys.group_settings("a"))])
     everything = await broker.ask(ListConfigResourcesRequest(resource_types=[]), 1)
     assert [r.resource_name for r in everything.config_resources if r.resource_type == GROUP] == ["b/1"]
 

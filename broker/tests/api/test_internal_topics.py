@@ -10,10 +10,10 @@ from replica_kit import batch_of, until
 from wire_in_memory import opened_wire
 
 from penstock.config.internal_topics import INTERNAL_TOPICS
-from penstock.control.results import NewTopic
+from penstock.control.results import TopicRequest
 from penstock.state import keys
 from penstock.state.records import PartitionRecord, TopicNameRecord, TopicRecord, encode
-from penstock.state.store import Put
+from penstock.state.store import PutOp
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from penstock.wire.messages.delete_topics import DeleteTopicsRequest
@@ -30,7 +30,7 @@ async def make_as_earlier_releases_did(store, view, name: str) -> None:
         keys.partition(topic_id, 0): PartitionRecord(replicas=[0], leader=0, isr=[0]),
         keys.topic_name(name): TopicNameRecord(topic_id=topic_id),
     }
-    await store.txn((), [Put(key, encode(record)) for key, record in puts.items()])
+    await store.txn((), [PutOp(key, encode(record)) for key, record in puts.items()])
     await until(lambda: name in view.topics)
 
 
@@ -101,5 +101,5 @@ async def test_one_that_an_earlier_release_made_can_be_read_about_and_deleted(br
 
 async def test_auto_creation_of_it_is_refused_too(broker) -> None:
     assert (await broker.admin.auto_create("__transaction_state")).error is ErrorCode.INVALID_REQUEST
-    (outcome,) = await broker.admin.create([NewTopic("__transaction_states", 1, 1)])
+    (outcome,) = await broker.admin.create([TopicRequest("__transaction_states", 1, 1)])
     assert outcome.error is ErrorCode.NONE

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.config.definition import Kind, Source
+from penstock.config.definition import SettingSource, SettingType
 from penstock.config.kafka_settings import KAFKA_BROKER_SETTINGS, KAFKA_GROUP_SETTINGS
-from penstock.control.results import NewTopic
+from penstock.control.results import TopicRequest
 from penstock.runtime import logging
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import alter_configs as alter
@@ -37,20 +37,20 @@ async def change(broker, kind: int, name: str, *changes: tuple[str, int, str | N
 async def test_a_broker_describes_what_holds_for_settings_that_it_has_no_use_for(broker) -> None:
     """Names that dashboards and tests of clients ask for."""
     expected = {
-        "log.cleaner.backoff.ms": ("15000", Kind.LONG),
-        "offsets.topic.num.partitions": ("64", Kind.INT),
-        "offsets.topic.replication.factor": ("3", Kind.SHORT),
-        "num.io.threads": ("1", Kind.INT),
-        "group.coordinator.rebalance.protocols": ("classic", Kind.LIST),
-        "sasl.enabled.mechanisms": ("", Kind.LIST),
-        "remote.log.storage.system.enable": ("false", Kind.BOOLEAN),
-        "log.cleaner.io.buffer.load.factor": ("0.9", Kind.DOUBLE),
-        "create.topic.policy.class.name": (None, Kind.CLASS),
-        "ssl.keystore.password": (None, Kind.PASSWORD),
+        "log.cleaner.backoff.ms": ("15000", SettingType.LONG),
+        "offsets.topic.num.partitions": ("64", SettingType.INT),
+        "offsets.topic.replication.factor": ("3", SettingType.SHORT),
+        "num.io.threads": ("1", SettingType.INT),
+        "group.coordinator.rebalance.protocols": ("classic", SettingType.LIST),
+        "sasl.enabled.mechanisms": ("", SettingType.LIST),
+        "remote.log.storage.system.enable": ("false", SettingType.BOOLEAN),
+        "log.cleaner.io.buffer.load.factor": ("0.9", SettingType.DOUBLE),
+        "create.topic.policy.class.name": (None, SettingType.CLASS),
+        "ssl.keystore.password": (None, SettingType.PASSWORD),
     }
     result = await describe(broker, BROKER, "0", *expected, include_documentation=True)
     assert {c.name: (c.value, c.config_type) for c in result.configs} == expected
-    assert all(c.read_only and c.config_source == Source.DEFAULT for c in result.configs)
+    assert all(c.read_only and c.config_source == SettingSource.DEFAULT for c in result.configs)
     assert {c.name for c in result.configs if c.is_sensitive} == {"ssl.keystore.password"}
     assert all("without effect" in c.documentation for c in result.configs)
 
@@ -58,7 +58,7 @@ async def test_a_broker_describes_what_holds_for_settings_that_it_has_no_use_for
 @pytest.mark.parametrize("name", KAFKA_BROKER_SETTINGS)
 async def test_a_setting_without_effect_takes_the_value_that_holds_and_is_refused_any_other(broker, name: str) -> None:
     setting = KAFKA_BROKER_SETTINGS[name].setting
-    held, other = setting.default, {Kind.BOOLEAN: "true", Kind.LIST: "a,b"}.get(setting.kind, "7")
+    held, other = setting.default, {SettingType.BOOLEAN: "true", SettingType.LIST: "a,b"}.get(setting.kind, "7")
     if other == held:
         other = "false"
     error, message = await change(broker, BROKER, "0", (name, SET, other))
@@ -83,16 +83,16 @@ async def test_a_topic_is_created_and_altered_with_what_kafkas_manifests_hold(br
         "compression.lz4.level": "9",
         "compression.zstd.level": "3",
     }
-    (created,) = await broker.admin.create([NewTopic("t", 1, 1, settings=settings)])
+    (created,) = await broker.admin.create([TopicRequest("t", 1, 1, settings=settings)])
     assert created.message is None
-    (plain,) = await broker.admin.create([NewTopic("u", 1, 1)])
+    (plain,) = await broker.admin.create([TopicRequest("u", 1, 1)])
     assert plain.message is None
     assert (await change(broker, TOPIC, "u", *[(n, SET, v) for n, v in settings.items()]))[0] == 0
     assert broker.view.topics["u"].overrides == broker.view.topics["t"].overrides == settings
     error, message = await change(broker, TOPIC, "u", ("remote.storage.enable", SET, "true"))
     assert error == ErrorCode.INVALID_CONFIG
     assert "tiered storage is not offered" in message
-    (refused,) = await broker.admin.create([NewTopic("v", 1, 1, settings={"remote.storage.enable": "true"})])
+    (refused,) = await broker.admin.create([TopicRequest("v", 1, 1, settings={"remote.storage.enable": "true"})])
     assert (refused.error, refused.message) == (ErrorCode.INVALID_CONFIG, message)
 
 
@@ -109,10 +109,10 @@ async def test_the_throttles_of_kafkas_tools_are_set_and_removed(broker, resourc
     assert (await change(broker, BROKER, resource, (rate, SET, "1000")))[0] == 0
     (described,) = (await describe(broker, BROKER, "0", rate)).configs
     assert (described.value, described.read_only) == ("1000", False)
-    assert described.config_source == (Source.BROKER if resource else Source.ALL_BROKERS)
+    assert described.config_source == (SettingSource.BROKER if resource else SettingSource.ALL_BROKERS)
     assert (await change(broker, BROKER, resource, (rate, DELETE, None)))[0] == 0
     (described,) = (await describe(broker, BROKER, "0", rate)).configs
-    assert described.config_source == Source.DEFAULT
+    assert described.config_source == SettingSource.DEFAULT
     assert (await change(broker, BROKER, resource, (rate, SET, "-1")))[0] == ErrorCode.INVALID_REQUEST
 
 
@@ -120,12 +120,12 @@ async def test_the_throttles_of_kafkas_tools_are_set_and_removed(broker, resourc
 async def test_a_group_takes_the_value_that_holds_of_settings_without_effect(broker, name: str) -> None:
     known = KAFKA_GROUP_SETTINGS[name]
     (before,) = (await describe(broker, GROUP, "g", name)).configs
-    assert (before.value, before.config_source) == (known.setting.default, Source.DEFAULT)
-    assert [(s.name, s.source) for s in before.synonyms] == [(known.synonym, Source.DEFAULT)]
+    assert (before.value, before.config_source) == (known.setting.default, SettingSource.DEFAULT)
+    assert [(s.name, s.source) for s in before.synonyms] == [(known.synonym, SettingSource.DEFAULT)]
     assert (await change(broker, GROUP, "g", (name, SET, known.setting.default)))[0] == 0
     (after,) = (await describe(broker, GROUP, "g", name)).configs
-    assert (after.value, after.config_source) == (known.setting.default, Source.GROUP)
-    other = "false" if known.setting.kind is Kind.BOOLEAN else "7"
+    assert (after.value, after.config_source) == (known.setting.default, SettingSource.GROUP)
+    other = "false" if known.setting.kind is SettingType.BOOLEAN else "7"
     error, message = await change(broker, GROUP, "g", (name, SET, other))
     assert error == ErrorCode.INVALID_CONFIG
     assert known.setting.reason in message
@@ -137,7 +137,7 @@ async def test_only_what_is_set_is_told_where_only_that_is_asked_for(broker) -> 
     await change(broker, BROKER, "", ("min.insync.replicas", SET, "1"))
     for name in ("", "0"):
         (config,) = (await describe(broker, BROKER, name, only_own=True)).configs
-        assert (config.name, config.config_source) == ("min.insync.replicas", Source.ALL_BROKERS)
+        assert (config.name, config.config_source) == ("min.insync.replicas", SettingSource.ALL_BROKERS)
 
 
 @pytest.fixture
@@ -153,7 +153,7 @@ async def test_the_level_of_the_log_is_described_and_changed(broker, level) -> N
         assert (await change(broker, LOGGER, "0", ("root", SET, name)))[0] == 0
         assert level() == own
         (config,) = (await describe(broker, LOGGER, "0")).configs
-        assert (config.name, config.value, config.config_source) == ("root", name, Source.BROKER_LOGGER)
+        assert (config.name, config.value, config.config_source) == ("root", name, SettingSource.BROKER_LOGGER)
         assert not config.read_only
 
 

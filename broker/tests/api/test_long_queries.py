@@ -14,7 +14,7 @@ from replica_kit import accepted, batch_of, until
 from wire_in_memory import Wire, opened_wire
 
 from penstock.log.partition_log import PartitionLog
-from penstock.log.types import OffsetAndTimestamp
+from penstock.log.types import LogTimestamp
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.delete_records import (
     DeleteRecordsPartition,
@@ -121,7 +121,7 @@ class HeldSearches:
         self.begun = 0
         search = PartitionLog.offset_for_timestamp
 
-        def held(log: PartitionLog, timestamp_ms: int, limit_offset: int) -> OffsetAndTimestamp | None:
+        def held(log: PartitionLog, timestamp_ms: int, limit_offset: int) -> LogTimestamp | None:
             self.begun += 1
             assert self.gate.wait(30)
             return search(log, timestamp_ms, limit_offset)

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from penstock.api.metadata import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
-from penstock.control.results import NewTopic
+from penstock.control.results import TopicRequest
 from penstock.state import keys
 from penstock.state.records import BrokerRecord, PartitionRecord, decode, encode
-from penstock.state.store import Delete, Put
+from penstock.state.store import DeleteOp, PutOp
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from penstock.wire.primitives import ZERO_UUID
@@ -26,7 +26,7 @@ def asking(*names: str, create: bool = True, **more: bool) -> MetadataRequest:
 
 
 async def created(broker, *names: str, partitions: int = 2) -> None:
-    await broker.admin.create([NewTopic(name, partitions, 1) for name in names])
+    await broker.admin.create([TopicRequest(name, partitions, 1) for name in names])
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -148,7 +148,7 @@ async def test_a_new_leader_epoch_is_told(broker) -> None:
     await broker.ask(MetadataRequest(topics=None), 12)
     topic_id = broker.view.topics["t"].topic_id
     value = encode(PartitionRecord(replicas=[0], leader=0, leader_epoch=5, isr=[0]))
-    result = await broker.store.txn([], [Put(keys.partition(topic_id, 1), value)])
+    result = await broker.store.txn([], [PutOp(keys.partition(topic_id, 1), value)])
     await broker.admin.watcher.applied(result.revision)
     for request in (MetadataRequest(topics=None), asking("t")):
         (topic,) = (await broker.ask(request, 12)).topics
@@ -158,7 +158,7 @@ async def test_a_new_leader_epoch_is_told(broker) -> None:
 async def test_a_partition_whose_leader_is_away_says_so(broker) -> None:
     await created(broker, "t")
     await broker.ask(MetadataRequest(topics=None), 12)
-    result = await broker.store.txn([], [Delete(keys.broker(0))])
+    result = await broker.store.txn([], [DeleteOp(keys.broker(0))])
     await broker.admin.watcher.applied(result.revision)
     (topic,) = (await broker.ask(MetadataRequest(topics=None), 12)).topics
     (partition, _) = topic.partitions
@@ -169,11 +169,11 @@ async def test_a_partition_whose_leader_is_away_says_so(broker) -> None:
 async def test_a_broker_that_is_gone_is_named_by_nothing_and_named_again_once_it_registers(broker) -> None:
     await created(broker, "t")
     entry = await broker.store.get(keys.broker(0))
-    await broker.admin.watcher.applied((await broker.store.txn([], [Delete(keys.broker(0))])).revision)
+    await broker.admin.watcher.applied((await broker.store.txn([], [DeleteOp(keys.broker(0))])).revision)
     response = await broker.ask(asking("t"), 12)
     assert response.brokers == []
     assert {p.leader_id for p in response.topics[0].partitions} == {-1}
-    result = await broker.store.txn([], [Put(keys.broker(0), entry.value)])
+    result = await broker.store.txn([], [PutOp(keys.broker(0), entry.value)])
     await broker.admin.watcher.applied(result.revision)
     assert len((await broker.ask(asking("t"), 12)).brokers) == 1
 
@@ -181,13 +181,13 @@ async def test_a_broker_that_is_gone_is_named_by_nothing_and_named_again_once_it
 async def test_a_controller_that_is_gone_is_not_named_to_administrators(broker) -> None:
     entry = await broker.store.get(keys.broker(0))
     record = msgspec.structs.replace(decode(BrokerRecord, entry.key, entry.value), broker_id=1)
-    operations = [Put(keys.broker(1), encode(record)), Delete(keys.broker(0))]
+    operations = [PutOp(keys.broker(1), encode(record)), DeleteOp(keys.broker(0))]
     await broker.admin.watcher.applied((await broker.store.txn([], operations)).revision)
     assert (await broker.ask(MetadataRequest(topics=[]), 12)).controller_id == 1
 
 
 async def test_a_topic_asked_for_before_a_broker_has_registered_is_asked_for_again(broker) -> None:
-    result = await broker.store.txn([], [Delete(keys.broker(0))])
+    result = await broker.store.txn([], [DeleteOp(keys.broker(0))])
     await broker.admin.watcher.applied(result.revision)
     response = await broker.ask(asking("new"), 12)
     assert response.topics[0].error_code == ErrorCode.LEADER_NOT_AVAILABLE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock import __version__
 from penstock.config.topic import TOPIC_SETTINGS
-from penstock.control.results import NewTopic
+from penstock.control.results import TopicRequest
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import alter_configs as replacing
 from penstock.wire.messages import incremental_alter_configs as incremental
@@ -21,7 +21,7 @@ async def described(broker, kind: int, *names: str, **more):
 
 async def test_only_what_is_set_for_a_topic_is_told_where_that_is_asked_for(broker) -> None:
     mine = {"retention.ms": "1000", "penstock.owner": "uid-1", "penstock.deletion.policy": "Delete"}
-    await broker.admin.create([NewTopic("t", 1, 1, settings=mine), NewTopic("plain", 1, 1)])
+    await broker.admin.create([TopicRequest("t", 1, 1, settings=mine), TopicRequest("plain", 1, 1)])
     own, plain, absent = await described(broker, TOPIC, "t", "plain", "absent", only_own=True)
     assert {c.name: c.value for c in own.configs} == mine
     assert plain.configs == []
@@ -32,7 +32,7 @@ async def test_only_what_is_set_for_a_topic_is_told_where_that_is_asked_for(brok
 
 async def test_notes_of_an_owner_change_nothing_of_how_a_topic_is_kept(broker) -> None:
     notes = {"penstock.owner": "uid-1", "penstock.deletion.policy": "Delete"}
-    await broker.admin.create([NewTopic("t", 1, 1, settings=notes), NewTopic("plain", 1, 1)])
+    await broker.admin.create([TopicRequest("t", 1, 1, settings=notes), TopicRequest("plain", 1, 1)])
     assert broker.view.topics["t"].overrides == notes
     assert broker.view.topics["t"].config is broker.view.topics["plain"].config
 
@@ -61,7 +61,7 @@ async def test_settings_that_kafka_does_not_have_are_described_as_read_only_so_t
 
 async def test_replacing_all_settings_of_a_topic_leaves_those_that_kafka_does_not_have(broker) -> None:
     notes = {"penstock.owner": "uid-1", "penstock.record.validation": "all"}
-    await broker.admin.create([NewTopic("t", 1, 1, settings={"retention.ms": "1000", **notes})])
+    await broker.admin.create([TopicRequest("t", 1, 1, settings={"retention.ms": "1000", **notes})])
     for settings, expected in (
         ({"flush.ms": "5"}, {"flush.ms": "5", **notes}),
         ({"penstock.record.validation": "none"}, {**notes, "penstock.record.validation": "none"}),
@@ -94,7 +94,7 @@ async def test_a_broker_tells_its_release_which_nobody_can_set(broker) -> None:
 
 async def test_changes_of_many_topics_are_answered_in_their_order_each_for_itself(broker) -> None:
     names = [f"t{number:03d}" for number in range(150)]
-    await broker.admin.create([NewTopic(name, 1, 1) for name in names])
+    await broker.admin.create([TopicRequest(name, 1, 1) for name in names])
     resources = [
         incremental.AlterConfigsResource(
             resource_type=TOPIC,

@@ -19,7 +19,7 @@ from penstock.api.leaderships import Leaderships
 from penstock.log.types import CorruptLog
 from penstock.state import keys
 from penstock.state.records import PartitionRecord, encode
-from penstock.state.store import Put
+from penstock.state.store import PutOp
 from penstock.wire.apis import ApiKey
 from penstock.wire.errors import ErrorCode
 from penstock.wire.frame import request_head
@@ -96,7 +96,7 @@ async def test_an_unknown_topic_is_answered_as_such(wire: Wire, version: int) ->
 async def test_the_leader_elsewhere_is_named_where_the_version_can(wire: Wire, version: int) -> None:
     topic_id = await wire.path.create()
     record = PartitionRecord(replicas=[5, 0], leader=5, leader_epoch=8, isr=[5])
-    result = await wire.path.watcher.store.txn([], [Put(keys.partition(topic_id, 0), encode(record))])
+    result = await wire.path.watcher.store.txn([], [PutOp(keys.partition(topic_id, 0), encode(record))])
     await wire.path.watcher.applied(result.revision)
     answer = only(await wire.produced(version))
     assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER

@@ -12,7 +12,7 @@ from wire_in_memory import RecordedConnection, RecordedExchange, Wire, opened_wi
 
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.produce import ProduceRequest, ProduceResponse
-from penstock.wire.produce_alike import Likeness
+from penstock.wire.produce_alike import ProduceTemplate
 
 Batches = dict[tuple[str, int], memoryview | bytes | None]
 
@@ -21,11 +21,11 @@ class Forgetful(RecordedConnection):
     """A connection whose requests are never alike."""
 
     @property  # type: ignore[override]
-    def likeness(self) -> Likeness | None:
+    def likeness(self) -> ProduceTemplate | None:
         return None
 
     @likeness.setter
-    def likeness(self, value: Likeness | None) -> None:
+    def likeness(self, value: ProduceTemplate | None) -> None:
         del value
 
 

@@ -16,7 +16,7 @@ from penstock.log import creation
 from penstock.replica.leader import Leader
 from penstock.state import keys
 from penstock.state.records import PartitionRecord, encode
-from penstock.state.store import Put
+from penstock.state.store import PutOp
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.produce import (
     PartitionProduceData,
@@ -261,7 +261,7 @@ async def test_a_leader_that_is_replaced_meanwhile_takes_nothing_in(wire: Wire) 
     exchange = send(wire, acks=1)
     log = led(wire, "t").log
     record = PartitionRecord(replicas=[5, 0], leader=5, leader_epoch=8, isr=[5])
-    result = await wire.path.watcher.store.txn([], [Put(keys.partition(topic_id, 0), encode(record))])
+    result = await wire.path.watcher.store.txn([], [PutOp(keys.partition(topic_id, 0), encode(record))])
     await wire.path.watcher.applied(result.revision)
     wire.path.files.let_go()
     await until(lambda: exchange.completed)

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.state import keys
 from penstock.state.records import ControllerRecord, encode
-from penstock.state.store import Delete, Put
+from penstock.state.store import DeleteOp, PutOp
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.describe_quorum import DescribeQuorumRequest, PartitionData, TopicData
 
@@ -21,7 +21,7 @@ async def describe(broker, version: int = 2, **topics: list[int]):
 
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_the_controller_leads_a_quorum_of_one_voter(broker, version: int) -> None:
-    await broker.store.txn([], [Put(keys.CONTROLLER, encode(ControllerRecord(broker_id=0, epoch=7)))])
+    await broker.store.txn([], [PutOp(keys.CONTROLLER, encode(ControllerRecord(broker_id=0, epoch=7)))])
     response = await describe(broker, version, **{METADATA: [0]})
     assert (response.error_code, response.error_message) == (0, None)
     ((partition,),) = [topic.partitions for topic in response.topics]
@@ -34,10 +34,10 @@ async def test_the_controller_leads_a_quorum_of_one_voter(broker, version: int) 
 
 
 async def test_the_high_watermark_is_the_revision_of_the_store_and_grows_with_it(broker) -> None:
-    written = (await broker.store.txn([], [Put(keys.PRODUCER_IDS, b"{}")])).revision
+    written = (await broker.store.txn([], [PutOp(keys.PRODUCER_IDS, b"{}")])).revision
     (before,) = (await describe(broker, **{METADATA: [0]})).topics[0].partitions
     assert before.high_watermark == written
-    await broker.store.txn([], [Put(keys.PRODUCER_IDS, b"{ }")])
+    await broker.store.txn([], [PutOp(keys.PRODUCER_IDS, b"{ }")])
     (after,) = (await describe(broker, **{METADATA: [0]})).topics[0].partitions
     assert after.high_watermark == written + 1
 
@@ -63,7 +63,7 @@ async def test_no_other_partition_has_a_quorum(broker, version: int) -> None:
 
 
 async def test_without_a_controller_there_is_no_leader(broker) -> None:
-    await broker.store.txn([], [Delete(keys.CONTROLLER)])
+    await broker.store.txn([], [DeleteOp(keys.CONTROLLER)])
     response = await describe(broker, **{METADATA: [0]})
     (partition,) = response.topics[0].partitions
     assert (partition.error_code, partition.leader_id) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
@@ -71,7 +71,7 @@ async def test_without_a_controller_there_is_no_leader(broker) -> None:
 
 
 async def test_a_record_that_cannot_be_read_is_told(broker) -> None:
-    await broker.store.txn([], [Put(keys.CONTROLLER, b"?")])
+    await broker.store.txn([], [PutOp(keys.CONTROLLER, b"?")])
     response = await describe(broker, **{METADATA: [0]})
     assert (response.error_code, response.topics) == (ErrorCode.KAFKA_STORAGE_ERROR, [])
     assert keys.CONTROLLER in response.error_message

@@ -7,12 +7,12 @@ from uuid import UUID
 import pytest
 
 from penstock.api.reassignments import MAX_PARTITIONS, ReassignmentsApi
-from penstock.control.controller.wishes import Wishes
-from penstock.control.results import NewTopic
+from penstock.control.controller.wishes import ReassignmentRequests
+from penstock.control.results import TopicRequest
 from penstock.runtime.clock import SystemClock
 from penstock.state import keys
 from penstock.state.records import BrokerRecord, encode
-from penstock.state.store import Put
+from penstock.state.store import PutOp
 from penstock.state.watcher import Watcher
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import alter_partition_reassignments as alter
@@ -26,15 +26,15 @@ async def cluster(broker):
     """Brokers 0, 1 and 2, of which the first is asked; nobody is controller, so that wishes stay wishes."""
     for number in (1, 2):
         record = BrokerRecord(broker_id=number, incarnation=UUID(int=70 + number), endpoints=[])
-        await broker.store.txn([], [Put(keys.broker(number), encode(record))])
+        await broker.store.txn([], [PutOp(keys.broker(number), encode(record))])
     watcher: Watcher = broker.admin.watcher
-    result = await broker.store.txn([], [Put(keys.METADATA + "done", b"{}")])
+    result = await broker.store.txn([], [PutOp(keys.METADATA + "done", b"{}")])
     await watcher.applied(result.revision)
     broker.admin.is_clustered = True
-    wishes = Wishes(broker.store, broker.view, watcher, SystemClock(), broker.config)
+    wishes = ReassignmentRequests(broker.store, broker.view, watcher, SystemClock(), broker.config)
     routes = ReassignmentsApi(broker.view, wishes).routes()
     broker.ask.routes.update({route.request: route for route in routes})
-    await broker.admin.create([NewTopic("t", assignment={0: [0, 1], 1: [1, 2]})])
+    await broker.admin.create([TopicRequest("t", assignment={0: [0, 1], 1: [1, 2]})])
     return broker
 
 

@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 
-from penstock.config.definition import Source
+from penstock.config.definition import SettingSource
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.create_partitions import (
     CreatePartitionsAssignment,
@@ -50,8 +50,8 @@ async def test_the_new_topics_settings_are_told_with_their_sources(broker, versi
     configs = [CreatableTopicConfig(name="retention.ms", value="99")]
     (result,) = await create(broker, new("t", configs=configs), version=version)
     told = {c.name: (c.value, c.config_source) for c in result.configs}
-    assert told["retention.ms"] == ("99", Source.TOPIC)
-    assert told["flush.messages"] == ("1", Source.DEFAULT)
+    assert told["retention.ms"] == ("99", SettingSource.TOPIC)
+    assert told["flush.messages"] == ("1", SettingSource.DEFAULT)
     assert len(told) > 20
 
 

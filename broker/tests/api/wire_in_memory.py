@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from replica_kit import DataPath, batch_of, opened_data_path, until
 
 from penstock.api.dispatch import Dispatcher
-from penstock.api.exchange import Callback, Part, Peer
+from penstock.api.exchange import Callback, Part, PeerInfo
 from penstock.api.fetch import FetchApi, FetchLimits
 from penstock.api.fetch_sessions import FetchSessions
 from penstock.api.log_queries import LogQueriesApi
@@ -30,11 +30,11 @@ from penstock.wire.messages.fetch import FetchRequest, FetchResponse
 from penstock.wire.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from penstock.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from penstock.wire.primitives import Buffer
-from penstock.wire.produce_alike import Likeness
+from penstock.wire.produce_alike import ProduceTemplate
 from penstock.wire.schema import Payload
 
 R = TypeVar("R", bound=Payload)
-PEER = Peer(1, "PLAINTEXT", "127.0.0.1", 5)
+PEER = PeerInfo(1, "PLAINTEXT", "127.0.0.1", 5)
 
 
 class RecordedExchange:
@@ -87,9 +87,9 @@ class RecordedExchange:
 class RecordedConnection:
     """Implements `api.exchange.Connection`."""
 
-    def __init__(self, peer: Peer = PEER) -> None:
+    def __init__(self, peer: PeerInfo = PEER) -> None:
         self.peer = peer
-        self.likeness: Likeness | None = None
+        self.likeness: ProduceTemplate | None = None
         self.exchanges: list[RecordedExchange] = []
 
     def open_exchange(self) -> RecordedExchange:

@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 
 from penstock.cli.demo.flights import Totals
-from penstock.cli.demo.tally import Tally, verdict
+from penstock.cli.demo.tally import DeliveryTally, verdict
 
-Change = Callable[[Tally, dict[int, int]], object]
+Change = Callable[[DeliveryTally, dict[int, int]], object]
 
 
-def fine() -> tuple[Tally, Totals]:
+def fine() -> tuple[DeliveryTally, Totals]:
     """Two partitions of three flights each; two of partition 1 were read again after a commit at 1."""
-    tally, expected = Tally(2), Totals()
+    tally, expected = DeliveryTally(2), Totals()
     for partition, carrier in ((0, "UA"), (1, "AA")):
         rows = [(carrier, 5), (carrier, None), (carrier, -3)]
         tally.add("one", partition, 0, list(rows))

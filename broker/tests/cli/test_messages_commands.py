@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from penstock.cli.consume import Options, Writing
+from penstock.cli.consume import ConsumeOptions, ConsumeRun
 from penstock.client import Consumer, Producer
-from penstock.client.cluster import Cluster
+from penstock.client.cluster import ClusterConnections
 from penstock.wire.batch import CRC, checksum
 from penstock.wire.batch_builder import build_batch
 from penstock.wire.compression import Codec
@@ -230,7 +230,9 @@ def test_a_brokers_files_are_shown_and_checked_without_a_broker(alone: Cli, tmp_
 
 async def put(bootstrap: str, topic: str, batch: bytes) -> None:
     """Writes a batch to partition 0 as it is."""
-    cluster = Cluster(bootstrap, client_id="t", request_timeout_ms=30_000, metadata_max_age_ms=60_000, security=None)
+    cluster = ClusterConnections(
+        bootstrap, client_id="t", request_timeout_ms=30_000, metadata_max_age_ms=60_000, security=None
+    )
     try:
         await cluster.start()
         leader = (await cluster.topic(topic)).partitions[0].leader
@@ -300,7 +302,9 @@ def test_a_member_has_not_finished_while_its_group_is_divided_anew(bootstrap: st
             while reader.assignment:
                 await reader.getmany(timeout_ms=50)
             # The one that asks for nothing has not rejoined, so that nobody is told anything.
-            assert not await Writing(reader, Options([], "readers", None, False, False, False, None, False)).finished()
+            assert not await ConsumeRun(
+                reader, ConsumeOptions([], "readers", None, False, False, False, None, False)
+            ).finished()
             joining.cancel()
             await asyncio.gather(joining, return_exceptions=True)
 

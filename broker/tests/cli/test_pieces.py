@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.cli.common import CommandError
-from penstock.cli.group_reset import Step, Target, parse_topic, plan
+from penstock.cli.group_reset import OffsetResetStep, OffsetResetTarget, parse_topic, plan
 from penstock.cli.lines import read_lines
 from penstock.cli.output import print_table, printable, size_text
-from penstock.cli.produce import Message, Options, parse_line
+from penstock.cli.produce import InputMessage, ProduceOptions, parse_line
 from penstock.cli.times import format_time, parse_time_ms
 from penstock.cli.up import parse_settings
 from penstock.client import TopicPartition
@@ -101,7 +101,7 @@ def test_lines_are_the_same_however_the_bytes_come(chunks: list[bytes]) -> None:
 
 
 def test_an_option_key_is_for_lines_that_bring_none() -> None:
-    options = Options("lines", ":", "default", None, [])
+    options = ProduceOptions("lines", ":", "default", None, [])
     assert [parse_line(line, options).key for line in (b"a:b", b"c", b":d")] == [b"a", b"default", b""]
 
 
@@ -111,17 +111,17 @@ def test_settings_may_hold_equal_signs_and_the_last_wins() -> None:
 
 def test_a_plan_keeps_offsets_within_the_log() -> None:
     ends = {TP: (10, 20)}
-    assert plan(Target(earliest=True), {}, ends, {}) == {TP: Step(None, 10)}
-    assert plan(Target(latest=True), {TP: 12}, ends, {}) == {TP: Step(12, 20)}
-    assert plan(Target(offset=5), {TP: 12}, ends, {}) == {TP: Step(12, 10)}
-    assert plan(Target(shift=100), {TP: 12}, ends, {}) == {TP: Step(12, 20)}
-    assert plan(Target(time_ms=7), {}, ends, {TP: 15}) == {TP: Step(None, 15)}
-    assert plan(Target(time_ms=7), {}, ends, {TP: -1}) == {TP: Step(None, 20)}
+    assert plan(OffsetResetTarget(earliest=True), {}, ends, {}) == {TP: OffsetResetStep(None, 10)}
+    assert plan(OffsetResetTarget(latest=True), {TP: 12}, ends, {}) == {TP: OffsetResetStep(12, 20)}
+    assert plan(OffsetResetTarget(offset=5), {TP: 12}, ends, {}) == {TP: OffsetResetStep(12, 10)}
+    assert plan(OffsetResetTarget(shift=100), {TP: 12}, ends, {}) == {TP: OffsetResetStep(12, 20)}
+    assert plan(OffsetResetTarget(time_ms=7), {}, ends, {TP: 15}) == {TP: OffsetResetStep(None, 15)}
+    assert plan(OffsetResetTarget(time_ms=7), {}, ends, {TP: -1}) == {TP: OffsetResetStep(None, 20)}
 
 
 def test_a_shift_needs_something_to_shift() -> None:
     with pytest.raises(CommandError, match="t-0 has no committed offset"):
-        plan(Target(shift=1), {}, {TP: (0, 5)}, {})
+        plan(OffsetResetTarget(shift=1), {}, {TP: (0, 5)}, {})
 
 
 def test_partitions_are_named_behind_the_topic() -> None:
@@ -132,7 +132,7 @@ def test_partitions_are_named_behind_the_topic() -> None:
             parse_topic(wrong)
 
 
-JSON = Options("json", None, None, None, ())
+JSON = ProduceOptions("json", None, None, None, ())
 
 
 @pytest.mark.parametrize(
@@ -172,4 +172,4 @@ def test_a_document_that_cannot_be_sent_is_refused_with_the_reason(line: bytes, 
 
 
 def test_a_byte_order_mark_before_a_document_is_skipped() -> None:
-    assert parse_line(b'\xef\xbb\xbf{"value": "v", "timestamp_ms": -1}', JSON) == Message(b"v", None, [], None, -1)
+    assert parse_line(b'\xef\xbb\xbf{"value": "v", "timestamp_ms": -1}', JSON) == InputMessage(b"v", None, [], None, -1)

@@ -10,9 +10,9 @@ import typer
 from penstock.cli.cluster import factor_of
 from penstock.cli.common import CommandError, ExitCode
 from penstock.cli.picture import (
-    BrokerState,
-    Picture,
-    Plan,
+    BrokerSummary,
+    ClusterSnapshot,
+    MovePlan,
     check_answers,
     check_room,
     domain_of,
@@ -34,11 +34,11 @@ from penstock.placement.model import Move, PartitionKey
 
 
 def picture(
-    brokers: list[BrokerState],
+    brokers: list[BrokerSummary],
     topics: dict[str, list[tuple[int, ...]]],
     under_way: dict[TopicPartition, Reassignment] | None = None,
     size: int = 100,
-) -> Picture:
+) -> ClusterSnapshot:
     infos = {
         name: TopicInfo(
             name, UUID(int=1), False, {i: PartitionInfo(i, r[0], 0, r, r) for i, r in enumerate(partitions)}
@@ -46,11 +46,11 @@ def picture(
         for name, partitions in topics.items()
     }
     sizes = {TopicPartition(name, i): size for name, partitions in topics.items() for i in range(len(partitions))}
-    return Picture(ClusterInfo("c", 1, ()), {b.broker_id: b for b in brokers}, infos, under_way or {}, sizes)
+    return ClusterSnapshot(ClusterInfo("c", 1, ()), {b.broker_id: b for b in brokers}, infos, under_way or {}, sizes)
 
 
-def broker(broker_id: int, domain: str = "", **more: object) -> BrokerState:
-    return BrokerState(broker_id, f"host-{broker_id}:9092", domain_of(domain), **more)  # type: ignore[arg-type]
+def broker(broker_id: int, domain: str = "", **more: object) -> BrokerSummary:
+    return BrokerSummary(broker_id, f"host-{broker_id}:9092", domain_of(domain), **more)  # type: ignore[arg-type]
 
 
 def test_a_domain_is_a_path() -> None:
@@ -147,10 +147,10 @@ def test_a_drain_without_room_for_a_factor_names_the_topics() -> None:
 def test_a_plan_that_would_fill_a_disk_is_refused() -> None:
     seen = picture([broker(1), broker(2, free_bytes=199)], {"t": [(1,), (1,)]})
     move = [Move(PartitionKey("t", i), (1,), (2,)) for i in range(2)]
-    check_room(seen, Plan(move[:1], (), {2: 199}))
+    check_room(seen, MovePlan(move[:1], (), {2: 199}))
     with pytest.raises(CommandError, match="broker 2 would get 200 B and has 199 B left"):
-        check_room(seen, Plan(move, (), {2: 200}))
-    check_room(picture([broker(2)], {}), Plan(move, (), {2: 1 << 60}))
+        check_room(seen, MovePlan(move, (), {2: 200}))
+    check_room(picture([broker(2)], {}), MovePlan(move, (), {2: 1 << 60}))
 
 
 def test_without_the_answer_of_every_broker_nothing_is_planned() -> None:

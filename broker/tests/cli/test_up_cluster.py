@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from penstock.cli import up as module
 from penstock.cli import up_checks
 from penstock.cli.local_cluster import etcd
-from penstock.cli.local_cluster.console import MAX_LINE_BYTES, Console, Lines
+from penstock.cli.local_cluster.console import MAX_LINE_BYTES, Console, LineSplitter
 from penstock.cli.local_cluster.plan import LocalCluster, by_hand, command
 from penstock.cli.local_cluster.processes import how_it_ended
 from penstock.config.options import UpOptions
@@ -187,7 +187,7 @@ def test_names_stand_in_a_column_and_have_colours_on_a_terminal_alone() -> None:
 
 
 def test_lines_come_whole_however_they_are_cut() -> None:
-    lines = Lines()
+    lines = LineSplitter()
     assert lines.feed(b"one\ntw") == ["one"]
     assert lines.feed(b"o\r\n\xc3") == ["two"]
     assert lines.feed(b"\xa4\n") == ["ä"]
@@ -196,7 +196,7 @@ def test_lines_come_whole_however_they_are_cut() -> None:
 
 
 def test_a_line_without_an_end_is_shown_in_pieces() -> None:
-    lines = Lines()
+    lines = LineSplitter()
     shown = lines.feed(b"x" * (2 * MAX_LINE_BYTES + 5))
     assert [len(line) for line in shown] == [MAX_LINE_BYTES, MAX_LINE_BYTES]
     assert lines.end() == ["x" * 5]

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from penstock.client.accumulator import Accumulator, BatchResult, Memory
+from penstock.client.accumulator import Accumulator, BatchResult, MemoryBudget
 from penstock.client.errors import DeliveryFailed
 from penstock.client.types import TopicPartition
 
@@ -16,7 +16,7 @@ TP = TopicPartition("t", 0)
 
 def full_queue(batches: int) -> Accumulator:
     """An accumulator whose queue for `TP` holds so many batches of one record."""
-    accumulator = Accumulator(100, Memory(10_000))
+    accumulator = Accumulator(100, MemoryBudget(10_000))
     for number in range(batches):
         assert accumulator.memory.take_now(90)
         accumulator.append(TP, None, b"%d" % number * 20, (), 0, 90)
@@ -26,7 +26,7 @@ def full_queue(batches: int) -> Accumulator:
 
 
 async def test_a_record_that_does_not_fit_opens_the_next_batch() -> None:
-    accumulator = Accumulator(230, Memory(10_000))
+    accumulator = Accumulator(230, MemoryBudget(10_000))
     opened = [accumulator.append(TP, None, b"x" * 30, (), 0, 70)[2] for _ in range(4)]
     assert opened == [True, False, False, True]
 
@@ -78,7 +78,7 @@ async def test_a_batch_that_came_back_waits_for_later_ones_even_when_one_of_them
 
 
 async def test_a_delivery_knows_its_offset_within_the_batch() -> None:
-    accumulator = Accumulator(1000, Memory(10_000))
+    accumulator = Accumulator(1000, MemoryBudget(10_000))
     deliveries = []
     for _ in range(3):
         accumulator.memory.take_now(50)
@@ -118,7 +118,7 @@ async def test_cancelling_one_who_awaits_a_delivery_does_not_cancel_the_others()
 
 
 async def test_memory_is_given_in_the_order_of_asking() -> None:
-    memory = Memory(100)
+    memory = MemoryBudget(100)
     assert memory.take_now(80)
     large, small = asyncio.create_task(memory.take(60)), asyncio.create_task(memory.take(10))
     await asyncio.sleep(0)
@@ -129,7 +129,7 @@ async def test_memory_is_given_in_the_order_of_asking() -> None:
 
 
 async def test_one_who_stops_waiting_for_memory_leaves_no_trace() -> None:
-    memory = Memory(100)
+    memory = MemoryBudget(100)
     memory.take_now(80)
     large, small = asyncio.create_task(memory.take(60)), asyncio.create_task(memory.take(10))
     await asyncio.sleep(0)
@@ -140,7 +140,7 @@ async def test_one_who_stops_waiting_for_memory_leaves_no_trace() -> None:
 
 
 async def test_memory_granted_in_the_moment_of_cancelling_goes_back() -> None:
-    memory = Memory(100)
+    memory = MemoryBudget(100)
     memory.take_now(80)
     waiting = asyncio.create_task(memory.take(60))
     await asyncio.sleep(0)
@@ -151,7 +151,7 @@ async def test_memory_granted_in_the_moment_of_cancelling_goes_back() -> None:
 
 
 async def test_one_who_stopped_waiting_when_memory_came_back_leaves_it_to_the_next() -> None:
-    memory = Memory(100)
+    memory = MemoryBudget(100)
     assert memory.take_now(100)
     first, second = asyncio.create_task(memory.take(60)), asyncio.create_task(memory.take(50))
     await asyncio.sleep(0)

@@ -34,8 +34,8 @@ from penstock.client import (
 from penstock.client.admin_lag import parts_by_offsets
 from penstock.client.admin_topics import CREATED_PARTITIONS, parts_by_partitions
 from penstock.client.backoff import Backoff
-from penstock.client.cluster import Cluster
-from penstock.client.connection import Connection
+from penstock.client.cluster import ClusterConnections
+from penstock.client.connection import ClientConnection
 from penstock.client.many import all_or_raise, ask_each, of_nodes
 
 OWNER = "penstock.owner"
@@ -65,9 +65,11 @@ class Asked:
         return {key: failure.get(key, len(key)) for key in part}
 
 
-def cluster_of(timeout_ms: float = 30_000) -> Cluster:
+def cluster_of(timeout_ms: float = 30_000) -> ClusterConnections:
     backoff = Backoff(base_ms=1, max_ms=1)
-    return cast(Cluster, SimpleNamespace(request_timeout_ms=timeout_ms, backoff=backoff, invalidate=lambda: None))
+    return cast(
+        ClusterConnections, SimpleNamespace(request_timeout_ms=timeout_ms, backoff=backoff, invalidate=lambda: None)
+    )
 
 
 LATE = BrokerError(ErrorCode.LEADER_NOT_AVAILABLE)
@@ -351,13 +353,13 @@ async def test_a_group_that_read_a_topic_which_is_gone_lags_nowhere(admin: Admin
 def older(monkeypatch: Any) -> dict[int, tuple[int, int]]:
     """Versions by API key that the broker seems to serve; to be filled in before the first connection."""
     versions: dict[int, tuple[int, int]] = {}
-    negotiate = Connection._negotiate
+    negotiate = ClientConnection._negotiate
 
-    async def less(connection: Connection) -> None:
+    async def less(connection: ClientConnection) -> None:
         await negotiate(connection)
         connection._versions |= versions
 
-    monkeypatch.setattr(Connection, "_negotiate", less)
+    monkeypatch.setattr(ClientConnection, "_negotiate", less)
     return versions
 
 

@@ -7,30 +7,37 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.client.assignors import KNOWN, Assignment, CooperativeSticky, Member, Range, RoundRobin
+from penstock.client.assignors import (
+    KNOWN,
+    Assignment,
+    AssignorMember,
+    CooperativeStickyAssignor,
+    RangeAssignor,
+    RoundRobinAssignor,
+)
 from penstock.client.types import TopicPartition
 
 TOPICS = st.dictionaries(st.sampled_from("abcd"), st.integers(1, 12), min_size=1)
 MEMBERS = st.lists(st.frozensets(st.sampled_from("abcd"), min_size=1), min_size=1, max_size=6)
 
 
-def group(subscriptions: list[frozenset[str]]) -> list[Member]:
-    return [Member(f"m{n}", topics) for n, topics in enumerate(subscriptions)]
+def group(subscriptions: list[frozenset[str]]) -> list[AssignorMember]:
+    return [AssignorMember(f"m{n}", topics) for n, topics in enumerate(subscriptions)]
 
 
 def everything(partitions: Mapping[str, int]) -> list[TopicPartition]:
     return [TopicPartition(topic, p) for topic, count in partitions.items() for p in range(count)]
 
 
-def again(members: list[Member], assignment: Assignment, generation: int) -> list[Member]:
+def again(members: list[AssignorMember], assignment: Assignment, generation: int) -> list[AssignorMember]:
     """The members as they join next, owning what they were assigned."""
-    return [Member(m.member_id, m.topics, tuple(assignment[m.member_id]), generation) for m in members]
+    return [AssignorMember(m.member_id, m.topics, tuple(assignment[m.member_id]), generation) for m in members]
 
 
-def settle(partitions: Mapping[str, int], members: list[Member]) -> tuple[list[Member], int]:
+def settle(partitions: Mapping[str, int], members: list[AssignorMember]) -> tuple[list[AssignorMember], int]:
     """Rebalances until nothing moves any more; returns the members and how many rounds that took."""
     for round_ in range(1, 10):
-        assignment = CooperativeSticky().assign(partitions, members)
+        assignment = CooperativeStickyAssignor().assign(partitions, members)
         after = again(members, assignment, round_)
         if [set(m.owned) for m in after] == [set(m.owned) for m in members]:
             return after, round_
@@ -61,7 +68,7 @@ def test_equal_subscriptions_get_equal_shares(partitions: dict[str, int], count:
 
 def test_range_gives_neighbours_to_one_member_and_the_rest_to_the_first() -> None:
     members = group([frozenset("a"), frozenset("a")])
-    assert Range().assign({"a": 5}, members) == {
+    assert RangeAssignor().assign({"a": 5}, members) == {
         "m0": [TopicPartition("a", p) for p in (0, 1, 2)],
         "m1": [TopicPartition("a", p) for p in (3, 4)],
     }
@@ -69,7 +76,7 @@ def test_range_gives_neighbours_to_one_member_and_the_rest_to_the_first() -> Non
 
 def test_round_robin_deals_across_topics() -> None:
     members = group([frozenset("ab"), frozenset("ab")])
-    assert RoundRobin().assign({"a": 3, "b": 1}, members) == {
+    assert RoundRobinAssignor().assign({"a": 3, "b": 1}, members) == {
         "m0": [TopicPartition("a", 0), TopicPartition("a", 2)],
         "m1": [TopicPartition("a", 1), TopicPartition("b", 0)],
     }
@@ -77,8 +84,11 @@ def test_round_robin_deals_across_topics() -> None:
 
 def test_static_members_keep_their_order_when_their_ids_change() -> None:
     def shares(first_id: str) -> list[list[TopicPartition]]:
-        members = [Member(first_id, frozenset("a"), instance_id="x"), Member("m", frozenset("a"), instance_id="y")]
-        return list(Range().assign({"a": 3}, members).values())
+        members = [
+            AssignorMember(first_id, frozenset("a"), instance_id="x"),
+            AssignorMember("m", frozenset("a"), instance_id="y"),
+        ]
+        return list(RangeAssignor().assign({"a": 3}, members).values())
 
     assert shares("a") == shares("z")
 
@@ -99,8 +109,8 @@ def test_a_cooperative_group_never_has_two_owners_and_comes_to_rest(
 ) -> None:
     members, _ = settle(partitions, group(subscriptions))
     owners = {tp: m.member_id for m in members for tp in m.owned}
-    joined = [*members, Member("new", newcomer)]
-    first = CooperativeSticky().assign(partitions, joined)
+    joined = [*members, AssignorMember("new", newcomer)]
+    first = CooperativeStickyAssignor().assign(partitions, joined)
     for member_id, share in first.items():
         assert all(owners.get(tp, member_id) == member_id for tp in share), "given away while still owned"
     settled, rounds = settle(partitions, again(joined, first, 20))
@@ -113,17 +123,17 @@ def test_a_cooperative_group_never_has_two_owners_and_comes_to_rest(
 @given(TOPICS, st.integers(2, 6))
 def test_when_a_member_leaves_the_others_keep_what_they_have(partitions: dict[str, int], count: int) -> None:
     members, _ = settle(partitions, group([frozenset("abcd")] * count))
-    assignment = CooperativeSticky().assign(partitions, members[1:])
+    assignment = CooperativeStickyAssignor().assign(partitions, members[1:])
     for member in members[1:]:
         assert set(member.owned) <= set(assignment[member.member_id])
 
 
 def test_of_two_that_claim_a_partition_the_newer_generation_is_believed() -> None:
     tp = TopicPartition("a", 0)
-    members = [Member("m0", frozenset("a"), (tp,), 4), Member("m1", frozenset("a"), (tp,), 5)]
-    assert CooperativeSticky().assign({"a": 1}, members) == {"m0": [], "m1": [tp]}
+    members = [AssignorMember("m0", frozenset("a"), (tp,), 4), AssignorMember("m1", frozenset("a"), (tp,), 5)]
+    assert CooperativeStickyAssignor().assign({"a": 1}, members) == {"m0": [], "m1": [tp]}
 
 
 def test_partitions_that_are_gone_are_not_kept() -> None:
-    members = [Member("m0", frozenset("a"), (TopicPartition("a", 0), TopicPartition("a", 9)), 1)]
-    assert CooperativeSticky().assign({"a": 1}, members) == {"m0": [TopicPartition("a", 0)]}
+    members = [AssignorMember("m0", frozenset("a"), (TopicPartition("a", 0), TopicPartition("a", 9)), 1)]
+    assert CooperativeStickyAssignor().assign({"a": 1}, members) == {"m0": [TopicPartition("a", 0)]}

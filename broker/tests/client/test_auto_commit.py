@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from penstock.client import Admin, Consumer, Producer, RebalanceListener, TopicPartition
-from penstock.client.cluster import Cluster
+from penstock.client.cluster import ClusterConnections
 from penstock.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
 
 
@@ -130,7 +130,7 @@ async def test_a_cooperative_member_that_was_thrown_out_neither_keeps_its_place_
 
 
 async def throw_out(bootstrap: str, group: str, member_id: str) -> None:
-    cluster = Cluster(bootstrap)
+    cluster = ClusterConnections(bootstrap)
     await cluster.start()
     request = LeaveGroupRequest(group_id=group, member_id=member_id, members=[MemberIdentity(member_id=member_id)])
     answer = await cluster.call_coordinator(group, request, LeaveGroupResponse)

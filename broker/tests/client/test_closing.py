@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from penstock.client import Closed, Consumer, TopicPartition
-from penstock.client.cluster import Cluster
+from penstock.client.cluster import ClusterConnections
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -74,7 +74,7 @@ async def test_unsubscribing_lets_a_waiting_call_go_on_without_partitions(
 
 
 async def test_a_cluster_that_is_closed_says_so_to_who_waits_for_it_and_connects_no_more(bootstrap: str) -> None:
-    cluster = Cluster(bootstrap)
+    cluster = ClusterConnections(bootstrap)
     await cluster.start()
     work = [cluster.refresh(), cluster.connection(cluster.metadata.controller_id)]
     waiting = [asyncio.ensure_future(one) for one in work]

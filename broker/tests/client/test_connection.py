@@ -11,7 +11,7 @@ import pytest
 from client_doubles.scripted import ScriptedBroker
 
 from penstock.client import ConnectionFailed, NoBrokerAvailable, Producer, RequestTimedOut, UnsupportedByBroker
-from penstock.client.connection import Connection
+from penstock.client.connection import ClientConnection
 from penstock.wire import codec
 from penstock.wire.messages.api_versions import ApiVersion, ApiVersionsResponse
 from penstock.wire.messages.metadata import MetadataRequest, MetadataResponse
@@ -48,8 +48,8 @@ def framed(body: bytes) -> bytes:
     return struct.pack(">i", len(body)) + body
 
 
-async def open_to(broker: ScriptedBroker, **options: float) -> Connection:
-    return await Connection.open("127.0.0.1", broker.port, **options)  # type: ignore[arg-type]
+async def open_to(broker: ScriptedBroker, **options: float) -> ClientConnection:
+    return await ClientConnection.open("127.0.0.1", broker.port, **options)  # type: ignore[arg-type]
 
 
 async def test_requests_are_pipelined_and_each_gets_its_answer(scripted: ScriptedBroker) -> None:
@@ -91,7 +91,7 @@ async def test_a_broker_that_knows_only_the_oldest_version_question_is_asked_aga
         return framed(struct.pack(">i", correlation_id) + bytes(codec.encode(body, 0)))
 
     async with answering(answer) as port:
-        connection = await Connection.open("127.0.0.1", port)
+        connection = await ClientConnection.open("127.0.0.1", port)
         assert connection.version(MetadataRequest) == 1
         await connection.close()
     assert asked == [3, 0]
@@ -114,7 +114,7 @@ async def test_a_broker_that_knows_only_the_oldest_version_question_is_asked_aga
 async def test_nonsense_ends_the_connection_with_a_reason(answer: bytes, says: str) -> None:
     async with answering(lambda count, frame: answer) as port:
         with pytest.raises(ConnectionFailed, match=says):
-            await Connection.open("127.0.0.1", port)
+            await ClientConnection.open("127.0.0.1", port)
 
 
 async def test_silence_ends_the_connection_when_a_requests_time_is_over(scripted: ScriptedBroker) -> None:
@@ -140,7 +140,7 @@ async def test_a_cancelled_call_does_not_disturb_the_next(scripted: ScriptedBrok
 
 async def test_an_address_where_nobody_listens_is_named() -> None:
     with pytest.raises(ConnectionFailed, match=r"127\.0\.0\.1:1: .*refused"):
-        await Connection.open("127.0.0.1", 1)
+        await ClientConnection.open("127.0.0.1", 1)
     with pytest.raises(NoBrokerAvailable, match=r"127\.0\.0\.1:1"):
         async with Producer("127.0.0.1:1"):
             pass

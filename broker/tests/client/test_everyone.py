@@ -8,7 +8,7 @@ import pytest
 from client_doubles.scripted import ScriptedBroker
 
 from penstock.client import ClientError
-from penstock.client.cluster import Cluster
+from penstock.client.cluster import ClusterConnections
 from penstock.wire.messages.metadata import MetadataRequest, MetadataResponse
 from penstock.wire.schema import Payload
 
@@ -44,7 +44,7 @@ async def brokers() -> AsyncIterator[list[Named]]:
 
 async def heard(bootstrap: str, timeout_ms: float = 10_000, silent: Named | None = None) -> dict[object, int]:
     """Who said which id."""
-    cluster = Cluster(bootstrap)
+    cluster = ClusterConnections(bootstrap)
     await cluster.start()
     try:
         if silent is not None:

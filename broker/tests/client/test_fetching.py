@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 from client_doubles.replicas import FOLLOWER, LEADER, TP, Replicas, prefers, refuses
 
-from penstock.client.cluster import Cluster
+from penstock.client.cluster import ClusterConnections
 from penstock.client.errors import ConnectionFailed
 from penstock.client.fetcher import FetchOptions
 from penstock.client.polling import Polling
@@ -32,7 +32,7 @@ class FetchedFrom(Replicas):
 @asynccontextmanager
 async def polling_of(replicas: FetchedFrom, options: FetchOptions) -> AsyncIterator[Polling]:
     """Reads the partition from its beginning."""
-    polling = Polling(cast(Cluster, replicas), options, None, "error", None)
+    polling = Polling(cast(ClusterConnections, replicas), options, None, "error", None)
     polling.assign([TP])
     polling.seek(TP, 0)
     yield polling

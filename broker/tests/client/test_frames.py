@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.client.frames import RECEIVE_SIZE, FrameReader, response_body
+from penstock.client.frames import RECEIVE_SIZE, ResponseReader, response_body
 from penstock.wire.schema import MalformedMessage
 
 LIMIT = 4 * 1024 * 1024
 
 
-def receive(reader: FrameReader, data: bytes, piece: int) -> list[bytes]:
+def receive(reader: ResponseReader, data: bytes, piece: int) -> list[bytes]:
     frames = []
     while data:
         with reader.buffer() as buffer:
@@ -28,24 +28,24 @@ def receive(reader: FrameReader, data: bytes, piece: int) -> list[bytes]:
 @given(st.lists(st.binary(max_size=300), max_size=20), st.integers(1, 700))
 def test_frames_come_out_as_they_went_in_whatever_the_pieces(frames: list[bytes], piece: int) -> None:
     stream = b"".join(struct.pack(">i", len(f)) + f for f in frames)
-    assert receive(FrameReader(LIMIT), stream, piece) == frames
+    assert receive(ResponseReader(LIMIT), stream, piece) == frames
 
 
 @pytest.mark.parametrize("size", [RECEIVE_SIZE - 4, RECEIVE_SIZE - 3, RECEIVE_SIZE, 3 * RECEIVE_SIZE + 7])
 def test_a_frame_larger_than_the_buffer_arrives_between_small_ones(size: int) -> None:
     frames = [b"before", bytes(range(256)) * (size // 256) + b"x" * (size % 256), b"after"]
     stream = b"".join(struct.pack(">i", len(f)) + f for f in frames)
-    assert receive(FrameReader(LIMIT), stream, 60_000) == frames
+    assert receive(ResponseReader(LIMIT), stream, 60_000) == frames
 
 
 @pytest.mark.parametrize("size", [-1, LIMIT + 1, 2**31 - 1])
 def test_a_length_out_of_bounds_is_an_error(size: int) -> None:
     with pytest.raises(MalformedMessage, match=str(size)):
-        receive(FrameReader(LIMIT), struct.pack(">i", size) + b"x", 100)
+        receive(ResponseReader(LIMIT), struct.pack(">i", size) + b"x", 100)
 
 
 def test_a_declared_length_allocates_little_until_bytes_come() -> None:
-    reader = FrameReader(1 << 30)
+    reader = ResponseReader(1 << 30)
     receive(reader, struct.pack(">i", 1 << 30) + b"x" * 100, 200)
     assert len(reader.buffer()) <= 2 * RECEIVE_SIZE
 

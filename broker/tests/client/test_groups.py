@@ -19,7 +19,7 @@ from penstock.client import (
     TopicPartition,
 )
 from penstock.client.assignors import find
-from penstock.client.cluster import Cluster
+from penstock.client.cluster import ClusterConnections
 from penstock.client.membership import GroupOptions
 from penstock.client.positions import Positions
 from penstock.client.rebalancing import Rebalancing
@@ -174,7 +174,7 @@ async def test_a_second_rebalance_that_is_wanted_during_the_first_stops_no_recor
         return None
 
     group = GroupOptions("g", [find("cooperative-sticky")])
-    rebalancing = Rebalancing(Cluster("127.0.0.1:1"), group, Positions(), lambda: None, nothing)
+    rebalancing = Rebalancing(ClusterConnections("127.0.0.1:1"), group, Positions(), lambda: None, nothing)
     assert rebalancing.interrupts, "a member joins first"
     rebalancing._task = asyncio.create_task(asyncio.sleep(0))
     rebalancing.membership.request_rejoin()

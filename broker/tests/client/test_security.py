@@ -23,8 +23,8 @@ from penstock.client import (
     Tls,
     TlsFailed,
 )
-from penstock.client.cluster import Cluster
-from penstock.client.connection import Connection
+from penstock.client.cluster import ClusterConnections
+from penstock.client.connection import ClientConnection
 from penstock.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from penstock.wire.records import build_batch
 
@@ -58,7 +58,7 @@ async def round_trip(address: str, security: Security | None) -> None:
 
 
 async def reason(address: str, security: Security | None, kind: type[ClientError], timeout_ms: float = 10_000) -> str:
-    cluster = Cluster(address, security=security, connect_timeout_ms=timeout_ms)
+    cluster = ClusterConnections(address, security=security, connect_timeout_ms=timeout_ms)
     try:
         with pytest.raises(kind) as caught:
             await cluster.start()
@@ -162,7 +162,7 @@ async def test_a_mechanism_that_the_broker_lacks_is_told_with_those_it_offers() 
 async def test_a_broker_without_sasl_is_told_so() -> None:
     async with GuardedBroker() as broker:
         with pytest.raises(AuthenticationFailed, match="knows no SASL"):
-            await Connection.open("127.0.0.1", broker.port, sasl=Sasl("PLAIN", "alice", "secret"))
+            await ClientConnection.open("127.0.0.1", broker.port, sasl=Sasl("PLAIN", "alice", "secret"))
 
 
 async def test_a_broker_that_does_not_know_the_password_is_not_trusted() -> None:
@@ -198,7 +198,7 @@ async def test_a_session_that_ends_soon_is_replaced_and_loses_nothing() -> None:
 async def test_nothing_overtakes_what_was_sent_in_a_session_that_ends() -> None:
     async with GuardedBroker(mechanisms=MECHANISMS, lifetime_ms=50) as broker:
         broker.faults.append("silent")
-        cluster = Cluster(broker.address, security=Security(sasl=Sasl("PLAIN", "alice", "secret")))
+        cluster = ClusterConnections(broker.address, security=Security(sasl=Sasl("PLAIN", "alice", "secret")))
         await cluster.start()
         before = await cluster.connection(0)
         batch = PartitionProduceData(index=0, records=build_batch([Record(value=b"v")]))
@@ -214,7 +214,7 @@ async def test_nothing_overtakes_what_was_sent_in_a_session_that_ends() -> None:
 
 async def test_a_session_without_end_keeps_its_connection() -> None:
     async with GuardedBroker(mechanisms=MECHANISMS) as broker:
-        connection = await Connection.open("127.0.0.1", broker.port, sasl=Sasl("PLAIN", "alice", "secret"))
+        connection = await ClientConnection.open("127.0.0.1", broker.port, sasl=Sasl("PLAIN", "alice", "secret"))
         assert not connection.expiring
         await connection.close()
 

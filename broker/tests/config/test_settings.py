@@ -7,7 +7,7 @@ from dataclasses import fields
 import pytest
 
 from penstock.config.broker import BROKER_SETTINGS, TOPIC_SETTING_OF, BrokerConfig, parse_broker_setting
-from penstock.config.definition import InvalidSetting, Kind, Setting
+from penstock.config.definition import InvalidSetting, Setting, SettingType
 from penstock.config.topic import (
     TOPIC_SETTINGS,
     config_fields,
@@ -104,9 +104,9 @@ def good_and_bad(setting: Setting) -> tuple[list[str], list[str]]:
     if setting.name in TOPIC_SETTING_OF and TOPIC_SETTING_OF[setting.name][1] == 1:
         good, bad = TOPIC_EXAMPLES[TOPIC_SETTING_OF[setting.name][0]]
         return [good], bad
-    if setting.kind is Kind.BOOLEAN:
+    if setting.kind is SettingType.BOOLEAN:
         return ["true", "FALSE"], ["", "yes", "1"]
-    if setting.kind in (Kind.INT, Kind.LONG):
+    if setting.kind in (SettingType.INT, SettingType.LONG):
         assert setting.minimum is not None, setting
         assert setting.maximum is not None, setting
         low, high = int(setting.minimum), int(setting.maximum)
@@ -140,7 +140,7 @@ def test_a_given_broker_setting_arrives_in_its_typed_field(setting: Setting) -> 
     text = good_and_bad(setting)[0][-1]
     others = {"group.max.session.timeout.ms": str(2**31 - 1)} if "session" in setting.name else {}
     config = BrokerConfig.from_texts({**others, setting.name: text})
-    expected = text if setting.kind is Kind.LIST else setting.parse(text)
+    expected = text if setting.kind is SettingType.LIST else setting.parse(text)
     assert getattr(config, setting.name.replace(".", "_")) == expected
 
 

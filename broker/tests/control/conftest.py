@@ -11,13 +11,13 @@ from uuid import UUID
 import pytest
 
 from penstock.config.broker import BrokerConfig
-from penstock.control.config_admin import ConfigAdmin
+from penstock.control.config_admin import ConfigService
 from penstock.control.membership import ensure_cluster, register_embedded
-from penstock.control.topic_admin import TopicAdmin
+from penstock.control.topic_admin import TopicService
 from penstock.runtime.clock import SystemClock
 from penstock.state.embedded import EmbeddedStore
-from penstock.state.store import Changes
-from penstock.state.view import ClusterView, Endpoint
+from penstock.state.store import StoreChanges
+from penstock.state.view import BrokerEndpoint, ClusterView
 from penstock.state.watcher import Watcher
 
 
@@ -27,8 +27,8 @@ class Cluster:
     view: ClusterView
     watcher: Watcher
     config: BrokerConfig
-    topics: TopicAdmin
-    configs: ConfigAdmin
+    topics: TopicService
+    configs: ConfigService
 
     async def close(self) -> None:
         await self.topics.settle()
@@ -39,7 +39,7 @@ class Cluster:
 class LaggingStore(EmbeddedStore):
     """A store whose watches bring everything late."""
 
-    async def watch(self, prefix: str, from_revision: int) -> AsyncIterator[Changes]:
+    async def watch(self, prefix: str, from_revision: int) -> AsyncIterator[StoreChanges]:
         async for changes in super().watch(prefix, from_revision):
             for _ in range(50):
                 await asyncio.sleep(0)
@@ -50,12 +50,12 @@ async def open_cluster(path: str, lagging: bool = False, **settings: str) -> Clu
     store = LaggingStore(path) if lagging else EmbeddedStore(path)
     config = BrokerConfig.from_texts({name.replace("_", "."): text for name, text in settings.items()})
     await ensure_cluster(store)
-    await register_embedded(store, 0, [Endpoint("PLAINTEXT", "127.0.0.1", 9092)], None, UUID(int=7), 1)
+    await register_embedded(store, 0, [BrokerEndpoint("PLAINTEXT", "127.0.0.1", 9092)], None, UUID(int=7), 1)
     view = ClusterView()
     watcher = Watcher(store, view, config)
     await watcher.start()
-    topics = TopicAdmin(store, view, watcher, SystemClock(), config)
-    return Cluster(store, view, watcher, config, topics, ConfigAdmin(store, view, watcher, config, SystemClock()))
+    topics = TopicService(store, view, watcher, SystemClock(), config)
+    return Cluster(store, view, watcher, config, topics, ConfigService(store, view, watcher, config, SystemClock()))
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from penstock.config.definition import Source
+from penstock.config.definition import SettingSource
 from penstock.config.topic import config_fields
 from penstock.control.config_describe import describe_all_brokers, describe_broker, describe_own, describe_topic
-from penstock.control.results import ConfigChange, ConfigOperation, NewTopic, Resource
+from penstock.control.results import ConfigChange, ConfigOperation, ConfigResource, TopicRequest
 from penstock.wire.errors import ErrorCode
 
 SET, DELETE = ConfigOperation.SET, ConfigOperation.DELETE
@@ -18,11 +18,11 @@ APPEND, SUBTRACT = ConfigOperation.APPEND, ConfigOperation.SUBTRACT
 
 @pytest.fixture
 async def topic(cluster):
-    await cluster.topics.create([NewTopic("t", 1, 1, settings={"retention.ms": "1000", "segment.bytes": "2048"})])
+    await cluster.topics.create([TopicRequest("t", 1, 1, settings={"retention.ms": "1000", "segment.bytes": "2048"})])
     return lambda: cluster.view.topics["t"]
 
 
-async def change(cluster, *changes, kind=Resource.TOPIC, name="t", validate_only=False):
+async def change(cluster, *changes, kind=ConfigResource.TOPIC, name="t", validate_only=False):
     return await cluster.configs.change(kind, name, [ConfigChange(*c) for c in changes], validate_only)
 
 
@@ -35,7 +35,7 @@ async def test_setting_and_deleting_leave_the_other_settings(cluster, topic) -> 
 
 
 async def test_replacing_drops_what_is_not_named(cluster, topic) -> None:
-    outcome = await cluster.configs.replace(Resource.TOPIC, "t", [("flush.messages", "7")])
+    outcome = await cluster.configs.replace(ConfigResource.TOPIC, "t", [("flush.messages", "7")])
     assert outcome.error is ErrorCode.NONE
     assert topic().overrides == {"flush.messages": "7"}
 
@@ -85,11 +85,11 @@ async def test_what_cannot_be_set_is_refused_and_nothing_of_it_is_done(cluster, 
 async def test_an_unknown_name_is_refused_in_kafkas_words(cluster, topic) -> None:
     outcome = await change(cluster, ("retention.mss", SET, "1"))
     assert outcome.message == "Unknown topic config name: retention.mss"
-    outcome = await change(cluster, ("retention.mss", SET, "1"), kind=Resource.GROUP, name="g")
+    outcome = await change(cluster, ("retention.mss", SET, "1"), kind=ConfigResource.GROUP, name="g")
     assert outcome.message == "Unknown group config name: retention.mss"
-    (created,) = await cluster.topics.create([NewTopic("new", 1, 1, settings={"x": "1"})])
+    (created,) = await cluster.topics.create([TopicRequest("new", 1, 1, settings={"x": "1"})])
     assert (created.error, created.message) == (ErrorCode.INVALID_CONFIG, "Unknown topic config name: x")
-    outcome = await change(cluster, ("retention.mss", SET, "1"), kind=Resource.BROKER, name="0")
+    outcome = await change(cluster, ("retention.mss", SET, "1"), kind=ConfigResource.BROKER, name="0")
     assert outcome.error is ErrorCode.INVALID_CONFIG
     assert outcome.message.startswith("unknown broker setting 'retention.mss'; did you mean")
 
@@ -97,10 +97,10 @@ async def test_an_unknown_name_is_refused_in_kafkas_words(cluster, topic) -> Non
 @pytest.mark.parametrize(
     ("kind", "name", "setting"),
     [
-        (Resource.TOPIC, "t", "flush.ms"),
-        (Resource.BROKER, "", "log.flush.interval.ms"),
-        (Resource.BROKER, "0", "log.flush.interval.ms"),
-        (Resource.GROUP, "g", "penstock.owner"),
+        (ConfigResource.TOPIC, "t", "flush.ms"),
+        (ConfigResource.BROKER, "", "log.flush.interval.ms"),
+        (ConfigResource.BROKER, "0", "log.flush.interval.ms"),
+        (ConfigResource.GROUP, "g", "penstock.owner"),
     ],
 )
 async def test_what_is_unknown_or_not_set_can_be_unset_beside_changes_that_apply(
@@ -136,7 +136,7 @@ async def test_values_are_stored_and_shown_as_kafka_does(cluster, topic, name, g
     """What Apache Kafka 4.3.1 shows after the same texts."""
     assert (await change(cluster, (name, SET, given))).error is ErrorCode.NONE
     assert topic().overrides[name] == stored
-    (created,) = await cluster.topics.create([NewTopic("new", 1, 1, settings={name: given})])
+    (created,) = await cluster.topics.create([TopicRequest("new", 1, 1, settings={name: given})])
     assert created.overrides == cluster.view.topics["new"].overrides == {name: stored}
     (described,) = [d for d in describe_topic(topic(), cluster.config) if d.setting.name == name]
     assert (described.value, described.synonyms[0].value) == (stored, stored)
@@ -164,33 +164,33 @@ async def test_racing_changes_of_different_settings_are_all_there(cluster, topic
 async def test_topics_and_kinds_that_are_not_there_are_refused(cluster) -> None:
     assert (await change(cluster, name="absent")).error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert (await change(cluster, kind=3, name="0")).error is ErrorCode.INVALID_REQUEST
-    assert (await change(cluster, kind=Resource.BROKER, name="7")).error is ErrorCode.INVALID_REQUEST
-    assert (await change(cluster, kind=Resource.BROKER, name="x")).error is ErrorCode.INVALID_REQUEST
+    assert (await change(cluster, kind=ConfigResource.BROKER, name="7")).error is ErrorCode.INVALID_REQUEST
+    assert (await change(cluster, kind=ConfigResource.BROKER, name="x")).error is ErrorCode.INVALID_REQUEST
 
 
 async def test_a_brokers_default_changes_all_topics_that_have_none_of_their_own(cluster, topic) -> None:
-    await cluster.topics.create([NewTopic("other", 1, 1)])
+    await cluster.topics.create([TopicRequest("other", 1, 1)])
     seen = []
     cluster.view.subscribe(seen.extend)
-    outcome = await change(cluster, ("log.retention.ms", SET, "42"), kind=Resource.BROKER, name="")
+    outcome = await change(cluster, ("log.retention.ms", SET, "42"), kind=ConfigResource.BROKER, name="")
     assert outcome.error is ErrorCode.NONE
     assert cluster.view.topics["other"].config.retention_ms == 42
     assert topic().config.retention_ms == 1000
     assert [c.new.name for c in seen if c.new.config.retention_ms == 42] == ["other"]
-    await change(cluster, ("log.retention.ms", DELETE, None), kind=Resource.BROKER, name="")
+    await change(cluster, ("log.retention.ms", DELETE, None), kind=ConfigResource.BROKER, name="")
     assert cluster.view.topics["other"].config.retention_ms == 14 * 86_400_000
 
 
 async def test_what_is_set_for_one_broker_counts_before_what_is_set_for_all(cluster) -> None:
-    await change(cluster, ("message.max.bytes", SET, "1000"), kind=Resource.BROKER, name="")
-    await change(cluster, ("message.max.bytes", SET, "2000"), kind=Resource.BROKER, name="0")
+    await change(cluster, ("message.max.bytes", SET, "1000"), kind=ConfigResource.BROKER, name="")
+    await change(cluster, ("message.max.bytes", SET, "2000"), kind=ConfigResource.BROKER, name="0")
     assert cluster.config.topic_defaults.max_message_bytes == 2000
     (described,) = [d for d in describe_broker(cluster.config) if d.setting.name == "message.max.bytes"]
-    assert (described.value, described.source) == ("2000", Source.BROKER)
+    assert (described.value, described.source) == ("2000", SettingSource.BROKER)
     assert [(s.value, s.source) for s in described.synonyms] == [
-        ("2000", Source.BROKER),
-        ("1000", Source.ALL_BROKERS),
-        ("1048588", Source.DEFAULT),
+        ("2000", SettingSource.BROKER),
+        ("1000", SettingSource.ALL_BROKERS),
+        ("1048588", SettingSource.DEFAULT),
     ]
     assert {d.setting.name: d.value for d in describe_all_brokers(cluster.config)} == {
         "message.max.bytes": "1000",
@@ -199,14 +199,14 @@ async def test_what_is_set_for_one_broker_counts_before_what_is_set_for_all(clus
 
 
 async def test_settings_that_hold_from_the_start_cannot_be_changed(cluster) -> None:
-    outcome = await change(cluster, ("num.partitions", SET, "2"), kind=Resource.BROKER, name="0")
+    outcome = await change(cluster, ("num.partitions", SET, "2"), kind=ConfigResource.BROKER, name="0")
     assert outcome.error is ErrorCode.INVALID_REQUEST
     assert "Cannot update these configs dynamically: [num.partitions]" in outcome.message
 
 
 async def test_broker_settings_last(opener) -> None:
     cluster = await opener()
-    await change(cluster, ("max.partitions", SET, "5"), kind=Resource.BROKER, name="0")
+    await change(cluster, ("max.partitions", SET, "5"), kind=ConfigResource.BROKER, name="0")
     await cluster.close()
     cluster = await opener()
     assert cluster.config.max_partitions == 5
@@ -217,31 +217,37 @@ async def test_a_topics_value_is_shown_with_where_it_comes_from(opener) -> None:
     """Sources and synonyms as Apache Kafka 4.3.1 tells them: a value from a longer unit is a topic's default."""
     static = {"log_retention_hours": "168", "log_cleanup_policy": " compact , delete ", "min_insync_replicas": "2"}
     cluster = await opener(**static)
-    await cluster.topics.create([NewTopic("t", 1, 1, settings={"segment.bytes": "2048"})])
+    await cluster.topics.create([TopicRequest("t", 1, 1, settings={"segment.bytes": "2048"})])
 
-    def shown(name: str) -> tuple[str | None, Source, list[tuple[str, str | None, Source]]]:
+    def shown(name: str) -> tuple[str | None, SettingSource, list[tuple[str, str | None, SettingSource]]]:
         (d,) = [d for d in describe_topic(cluster.view.topics["t"], cluster.config) if d.setting.name == name]
         return d.value, d.source, [(s.name, s.value, s.source) for s in d.synonyms]
 
     assert shown("segment.bytes") == (
         "2048",
-        Source.TOPIC,
-        [("segment.bytes", "2048", Source.TOPIC), ("log.segment.bytes", "1073741824", Source.DEFAULT)],
+        SettingSource.TOPIC,
+        [("segment.bytes", "2048", SettingSource.TOPIC), ("log.segment.bytes", "1073741824", SettingSource.DEFAULT)],
     )
-    assert shown("retention.ms") == ("604800000", Source.DEFAULT, [])
-    assert shown("segment.ms") == ("604800000", Source.DEFAULT, [])
-    assert shown("remote.storage.enable") == ("false", Source.DEFAULT, [])
+    assert shown("retention.ms") == ("604800000", SettingSource.DEFAULT, [])
+    assert shown("segment.ms") == ("604800000", SettingSource.DEFAULT, [])
+    assert shown("remote.storage.enable") == ("false", SettingSource.DEFAULT, [])
     assert shown("cleanup.policy") == (
         "compact,delete",
-        Source.STATIC,
-        [("log.cleanup.policy", "compact , delete", Source.STATIC), ("log.cleanup.policy", "delete", Source.DEFAULT)],
+        SettingSource.STATIC,
+        [
+            ("log.cleanup.policy", "compact , delete", SettingSource.STATIC),
+            ("log.cleanup.policy", "delete", SettingSource.DEFAULT),
+        ],
     )
     name = "min.insync.replicas"
-    assert shown(name) == ("2", Source.ALL_BROKERS, [(name, "2", 3), (name, "2", 4), (name, "1", 5)])
+    assert shown(name) == ("2", SettingSource.ALL_BROKERS, [(name, "2", 3), (name, "2", 4), (name, "1", 5)])
 
-    await change(cluster, ("log.retention.ms", SET, "99000"), kind=Resource.BROKER, name="")
-    hours = [("log.retention.hours", "168", Source.STATIC), ("log.retention.hours", "336", Source.DEFAULT)]
-    assert shown("retention.ms") == ("99000", Source.ALL_BROKERS, [("log.retention.ms", "99000", 3), *hours])
+    await change(cluster, ("log.retention.ms", SET, "99000"), kind=ConfigResource.BROKER, name="")
+    hours = [
+        ("log.retention.hours", "168", SettingSource.STATIC),
+        ("log.retention.hours", "336", SettingSource.DEFAULT),
+    ]
+    assert shown("retention.ms") == ("99000", SettingSource.ALL_BROKERS, [("log.retention.ms", "99000", 3), *hours])
     (broker,) = [d for d in describe_broker(cluster.config) if d.setting.name == "log.retention.ms"]
     assert (broker.value, len(broker.synonyms)) == ("99000", 3)
     await cluster.close()
@@ -274,4 +280,4 @@ async def test_of_a_topic_that_is_not_there_operations_name_and_settings_are_che
     assert (await change(cluster, change_of, name=name)).error is error
     if change_of[1] is SET:
         settings = [(change_of[0], change_of[2])]
-        assert (await cluster.configs.replace(Resource.TOPIC, name, settings)).error is error
+        assert (await cluster.configs.replace(ConfigResource.TOPIC, name, settings)).error is error

@@ -7,12 +7,12 @@ from uuid import UUID
 import pytest
 
 from penstock.control.membership import begin_leader_epochs, ensure_cluster, register_embedded
-from penstock.control.results import NewTopic
+from penstock.control.results import TopicRequest
 from penstock.state import keys
 from penstock.state.embedded import EmbeddedStore
 from penstock.state.records import ClusterRecord, encode
-from penstock.state.store import Put, StoreError
-from penstock.state.view import Endpoint
+from penstock.state.store import PutOp, StoreError
+from penstock.state.view import BrokerEndpoint
 
 
 async def test_the_cluster_id_is_made_once() -> None:
@@ -25,7 +25,7 @@ async def test_the_cluster_id_is_made_once() -> None:
 
 async def test_state_of_a_newer_format_is_refused() -> None:
     store = EmbeddedStore(":memory:")
-    await store.txn([], [Put(keys.CLUSTER, encode(ClusterRecord(cluster_id="c", schema_version=2)))])
+    await store.txn([], [PutOp(keys.CLUSTER, encode(ClusterRecord(cluster_id="c", schema_version=2)))])
     with pytest.raises(StoreError, match="run a newer one"):
         await ensure_cluster(store)
     await store.close()
@@ -33,11 +33,16 @@ async def test_state_of_a_newer_format_is_refused() -> None:
 
 async def test_the_registration_is_seen_with_its_endpoints(cluster) -> None:
     revision = await register_embedded(
-        cluster.store, 0, [Endpoint("INSIDE", "::1", 1), Endpoint("OUTSIDE", "example.org", 2)], "r1", UUID(int=8), 2
+        cluster.store,
+        0,
+        [BrokerEndpoint("INSIDE", "::1", 1), BrokerEndpoint("OUTSIDE", "example.org", 2)],
+        "r1",
+        UUID(int=8),
+        2,
     )
     await cluster.watcher.applied(revision)
     broker = cluster.view.brokers[0]
-    assert broker.endpoint("OUTSIDE") == Endpoint("OUTSIDE", "example.org", 2)
+    assert broker.endpoint("OUTSIDE") == BrokerEndpoint("OUTSIDE", "example.org", 2)
     assert broker.endpoint("ABSENT") is None
     assert (broker.rack, cluster.view.controller_id) == ("r1", 0)
 
@@ -48,7 +53,7 @@ async def test_a_broker_of_another_id_is_refused(cluster) -> None:
 
 
 async def test_leader_epochs_begin_anew_for_all_partitions(cluster) -> None:
-    await cluster.topics.create([NewTopic("a", 300, 1), NewTopic("b", 1, 1)])
+    await cluster.topics.create([TopicRequest("a", 300, 1), TopicRequest("b", 1, 1)])
     await cluster.watcher.applied(await begin_leader_epochs(cluster.store))
     epochs = {p.leader_epoch for topic in cluster.view.topics.values() for p in topic.partitions}
     assert epochs == {1}

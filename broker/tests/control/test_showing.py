@@ -9,8 +9,8 @@ import pytest
 from penstock.config.broker import BrokerConfig
 from penstock.config.definition import InvalidSetting
 from penstock.control.config_describe import describe_broker
-from penstock.control.results import ConfigChange, ConfigOperation, Resource
-from penstock.control.showing import Showing, Shown, show_embedded
+from penstock.control.results import ConfigChange, ConfigOperation, ConfigResource
+from penstock.control.showing import BrokerReports, ReportedBroker, show_embedded
 from penstock.state import keys
 from penstock.state.records import BrokerRecord, decode
 from penstock.state.store import StoreUnavailable
@@ -23,15 +23,15 @@ RACK, DOMAIN, DRAINING = "broker.rack", "broker.failure.domain", "broker.drainin
 @pytest.mark.parametrize(
     ("settings", "shown"),
     [
-        ({}, Shown(None, "", False)),
-        ({RACK: "a"}, Shown("a", "a", False)),
-        ({RACK: "a", DOMAIN: "a/n1"}, Shown("a", "a/n1", False)),
-        ({RACK: ""}, Shown(None, "", False)),
-        ({DRAINING: "true"}, Shown(None, "", True)),
+        ({}, ReportedBroker(None, "", False)),
+        ({RACK: "a"}, ReportedBroker("a", "a", False)),
+        ({RACK: "a", DOMAIN: "a/n1"}, ReportedBroker("a", "a/n1", False)),
+        ({RACK: ""}, ReportedBroker(None, "", False)),
+        ({DRAINING: "true"}, ReportedBroker(None, "", True)),
     ],
 )
-def test_where_no_failure_domain_is_set_the_rack_is_one(settings: dict[str, str], shown: Shown) -> None:
-    assert Shown.of(BrokerConfig.from_texts(settings)) == shown
+def test_where_no_failure_domain_is_set_the_rack_is_one(settings: dict[str, str], shown: ReportedBroker) -> None:
+    assert ReportedBroker.of(BrokerConfig.from_texts(settings)) == shown
 
 
 @pytest.mark.parametrize("name", [RACK, DOMAIN])
@@ -44,23 +44,23 @@ def test_a_place_is_printable_text_of_bounded_length(name: str, bad: str) -> Non
 def test_what_is_set_at_run_time_counts_before_what_was_given_at_the_start() -> None:
     config = BrokerConfig.from_texts({RACK: "file"})
     config.change({}, {RACK: "store", DOMAIN: "store/n1"})
-    assert Shown.of(config) == Shown("store", "store/n1", False)
+    assert ReportedBroker.of(config) == ReportedBroker("store", "store/n1", False)
     config.change({}, {})
-    assert Shown.of(config) == Shown("file", "file", False)
+    assert ReportedBroker.of(config) == ReportedBroker("file", "file", False)
 
 
 @pytest.fixture
 async def showing(cluster):
     """A lone broker's registration, kept up with its settings."""
-    showing = Showing(cluster.config, lambda shown: show_embedded(cluster.store, 0, shown))
-    showing.start(Shown.of(cluster.config))
+    showing = BrokerReports(cluster.config, lambda shown: show_embedded(cluster.store, 0, shown))
+    showing.start(ReportedBroker.of(cluster.config))
     yield showing
     await showing.close()
 
 
 async def change(cluster, *changes: tuple[str, int, str | None]) -> ErrorCode:
     wanted = [ConfigChange(*each) for each in changes]
-    return (await cluster.configs.change(Resource.BROKER, "0", wanted)).error
+    return (await cluster.configs.change(ConfigResource.BROKER, "0", wanted)).error
 
 
 async def until(condition) -> None:
@@ -95,14 +95,14 @@ async def test_the_newest_settings_are_shown_last_and_again_while_the_store_is_a
     monkeypatch.setattr("penstock.control.showing.RETRY_S", 0)
     config, written, held = BrokerConfig(), [], asyncio.Event()
 
-    async def show(shown: Shown) -> None:
+    async def show(shown: ReportedBroker) -> None:
         await held.wait()
         written.append(shown.rack)
         if len(written) == 1:
             raise StoreUnavailable("away")
 
-    showing = Showing(config, show)
-    showing.start(Shown.of(config))
+    showing = BrokerReports(config, show)
+    showing.start(ReportedBroker.of(config))
     for rack in ("a", "b", "c"):
         config.change({}, {RACK: rack})
         await asyncio.sleep(0)

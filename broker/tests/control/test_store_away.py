@@ -18,18 +18,18 @@ from etcd_process import EtcdCluster
 
 from penstock.config.broker import BrokerConfig
 from penstock.control import config_admin, topic_admin
-from penstock.control.config_admin import ConfigAdmin
-from penstock.control.controller.controller import Controller, Surroundings
+from penstock.control.config_admin import ConfigService
+from penstock.control.controller.controller import ControllerContext, ControllerTask
 from penstock.control.membership import Registration, ensure_cluster
-from penstock.control.results import ConfigChange, ConfigOperation, NewTopic, Resource
-from penstock.control.topic_admin import TopicAdmin
+from penstock.control.results import ConfigChange, ConfigOperation, ConfigResource, TopicRequest
+from penstock.control.topic_admin import TopicService
 from penstock.runtime.clock import SystemClock
 from penstock.state import keys
 from penstock.state.embedded import EmbeddedStore
 from penstock.state.etcd.options import EtcdOptions
 from penstock.state.etcd.store import EtcdStore
 from penstock.state.records import BrokerRecord, EndpointRecord
-from penstock.state.store import Changes, Store, StoreUnavailable
+from penstock.state.store import Store, StoreChanges, StoreUnavailable
 from penstock.state.view import ClusterView
 from penstock.state.watcher import Watcher
 from penstock.wire.errors import ErrorCode
@@ -53,7 +53,7 @@ class AwayStore(EmbeddedStore):
         if self.is_away:
             raise StoreUnavailable("etcd does not answer")
 
-    async def watch(self, prefix: str, from_revision: int) -> AsyncIterator[Changes]:
+    async def watch(self, prefix: str, from_revision: int) -> AsyncIterator[StoreChanges]:
         async for changes in super().watch(prefix, from_revision):
             while self.silent:
                 await asyncio.sleep(0.005)
@@ -81,13 +81,13 @@ class Broker:
         self.registration = Registration(self.store, SystemClock(), record, lease_ms)
         await self.registration.register()
         await self.watcher.start()
-        self.topics = TopicAdmin(self.store, self.view, self.watcher, SystemClock(), self.config, is_clustered=True)
-        self.configs = ConfigAdmin(self.store, self.view, self.watcher, self.config, SystemClock())
+        self.topics = TopicService(self.store, self.view, self.watcher, SystemClock(), self.config, is_clustered=True)
+        self.configs = ConfigService(self.store, self.view, self.watcher, self.config, SystemClock())
         self.tasks.append(asyncio.ensure_future(self.registration.keep_alive().run()))
-        given = Surroundings(
+        given = ControllerContext(
             self.store, self.view, self.watcher, self.config, SystemClock(), self.registration, Network(), Ends()
         )
-        self.controller = Controller(given)
+        self.controller = ControllerTask(given)
         self.tasks.append(asyncio.ensure_future(self.controller.run()))
         return self
 
@@ -100,7 +100,7 @@ class Broker:
         await self.store.close()
 
     async def create(self, name: str) -> ErrorCode:
-        (outcome,) = await self.topics.create([NewTopic(name, 3)])
+        (outcome,) = await self.topics.create([TopicRequest(name, 3)])
         return outcome.error
 
 
@@ -133,8 +133,8 @@ async def every_change(broker: Broker) -> list[ErrorCode]:
         await broker.create("new"),
         (await broker.topics.create_partitions("there", 5)).error,
         (await broker.topics.delete(there)).error,
-        (await broker.configs.change(Resource.TOPIC, "there", [RETENTION])).error,
-        (await broker.configs.change(Resource.BROKER, "", [ConfigChange("log.retention.ms", 0, "5000")])).error,
+        (await broker.configs.change(ConfigResource.TOPIC, "there", [RETENTION])).error,
+        (await broker.configs.change(ConfigResource.BROKER, "", [ConfigChange("log.retention.ms", 0, "5000")])).error,
     ]
 
 
@@ -158,7 +158,9 @@ async def test_a_change_that_is_made_but_not_heard_of_is_answered_in_time(
     assert await broker.create("there") is ErrorCode.NONE
     broker.store.silent = True
     assert await broker.create("new") is ErrorCode.REQUEST_TIMED_OUT
-    assert (await broker.configs.change(Resource.TOPIC, "there", [RETENTION])).error is ErrorCode.REQUEST_TIMED_OUT
+    assert (
+        await broker.configs.change(ConfigResource.TOPIC, "there", [RETENTION])
+    ).error is ErrorCode.REQUEST_TIMED_OUT
     assert await broker.create("new") is ErrorCode.TOPIC_ALREADY_EXISTS, "trying again tells that it was made"
     broker.store.silent = False
     await until(lambda: "new" in broker.view.topics)
@@ -208,12 +210,12 @@ async def test_after_half_a_minute_all_come_back_as_new_incarnations_and_lead_wh
 
 
 async def test_an_election_goes_on_after_an_error_that_is_no_silence(world: World) -> None:
-    from penstock.state.store import Delete, Put
+    from penstock.state.store import DeleteOp, PutOp
 
     key = keys.CONTROLLER
-    await world.store.txn([], [Put(key, b"no record")])
+    await world.store.txn([], [PutOp(key, b"no record")])
     await world.time.advance(2)
-    await world.store.txn([], [Delete(key)])
+    await world.store.txn([], [DeleteOp(key)])
     await world.time.until(lambda: len(world.controllers()) == 1)
 
 

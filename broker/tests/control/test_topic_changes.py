@@ -7,15 +7,15 @@ from uuid import UUID
 
 import pytest
 
-from penstock.control.results import ConfigChange, ConfigOperation, NewTopic, Resource
+from penstock.control.results import ConfigChange, ConfigOperation, ConfigResource, TopicRequest
 from penstock.state import keys
 from penstock.state.records import PartitionRecord, encode
-from penstock.state.store import Put
+from penstock.state.store import PutOp
 from penstock.wire.errors import ErrorCode
 
 
 async def created(cluster, name: str = "t", partitions: int = 1) -> UUID:
-    (outcome,) = await cluster.topics.create([NewTopic(name, partitions, 1)])
+    (outcome,) = await cluster.topics.create([TopicRequest(name, partitions, 1)])
     assert outcome.error is ErrorCode.NONE
     return outcome.topic_id
 
@@ -39,7 +39,9 @@ async def test_each_answer_waits_for_a_view_that_lags(lagging_cluster) -> None:
     assert len(view.topics["t"].partitions) == 2
     await lagging_cluster.topics.create_partitions("t", 3)
     assert len(view.topics["t"].partitions) == 3
-    await lagging_cluster.configs.change(Resource.TOPIC, "t", [ConfigChange("flush.ms", ConfigOperation.SET, "5")])
+    await lagging_cluster.configs.change(
+        ConfigResource.TOPIC, "t", [ConfigChange("flush.ms", ConfigOperation.SET, "5")]
+    )
     assert view.topics["t"].config.flush_ms == 5
     await lagging_cluster.topics.delete(view.topics["t"])
     assert not view.topics
@@ -187,7 +189,7 @@ async def test_of_racing_growths_to_one_size_one_wins(cluster) -> None:
 async def test_growth_that_was_cut_short_is_made_good_by_the_next(cluster) -> None:
     topic_id = await created(cluster)
     stale = encode(PartitionRecord(replicas=[0], leader=0, isr=[0], leader_epoch=3))
-    await cluster.store.txn([], [Put(keys.partition(topic_id, 1), stale)])
+    await cluster.store.txn([], [PutOp(keys.partition(topic_id, 1), stale)])
     assert len(cluster.view.topics["t"].partitions) == 1
     assert (await cluster.topics.create_partitions("t", 3)).error is ErrorCode.NONE
     assert [p.leader_epoch for p in cluster.view.topics["t"].partitions] == [0, 0, 0]

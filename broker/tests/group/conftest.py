@@ -23,9 +23,9 @@ from penstock.config.values import TopicConfig
 from penstock.group.calls import Answer, JoinAnswer, JoinRequest, Persist, SyncAnswer, SyncRequest
 from penstock.group.coordinator import GroupCoordinator
 from penstock.group.state_machine import ClassicGroup
-from penstock.group.tenure import Running
+from penstock.group.tenure import RunningTenancy
 from penstock.state.embedded import EmbeddedStore
-from penstock.state.view import BrokerView, ClusterView, Endpoint, PartitionView, TopicChange, TopicView
+from penstock.state.view import BrokerEndpoint, BrokerView, ClusterView, PartitionView, TopicChange, TopicView
 from penstock.wire import codec
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.consumer_protocol_subscription import ConsumerProtocolSubscription
@@ -263,7 +263,7 @@ class World:
         self.config = BrokerConfig()
         self.config.group_initial_rebalance_delay_ms = 0
         self.view = ClusterView(cluster_id="test", controller_id=0, revision=1)
-        self.view.brokers[0] = BrokerView(0, [Endpoint("MAIN", "broker.example", 9092)])
+        self.view.brokers[0] = BrokerView(0, [BrokerEndpoint("MAIN", "broker.example", 9092)])
         self.store: EmbeddedStore
         self.groups: GroupCoordinator
 
@@ -281,7 +281,7 @@ class World:
         self.groups._settings.close()
         for tenure in self.groups._ownership:
             for known in tenure.groups.values():
-                if isinstance(known, Running) and known.timer is not None:
+                if isinstance(known, RunningTenancy) and known.timer is not None:
                     known.timer.cancel()
         await self.store.close()
         return await self.start()

@@ -10,10 +10,10 @@ from penstock.control.shard_plan import assign
 from penstock.group.calls import JoinRequest, SyncRequest
 from penstock.group.coordinator import GroupCoordinator
 from penstock.group.offset_table import OffsetKey
-from penstock.group.offsets import Commit
+from penstock.group.offsets import OffsetCommit
 from penstock.state import keys, records
 from penstock.state.embedded import EmbeddedStore
-from penstock.state.store import Delete, Put, StoreUnavailable
+from penstock.state.store import DeleteOp, PutOp, StoreUnavailable
 from penstock.state.view import ClusterView
 from penstock.state.watcher import Watcher
 from penstock.wire.errors import ErrorCode
@@ -77,7 +77,7 @@ class Broker:
 
     async def start(self):
         record = records.BrokerRecord(broker_id=self.broker_id, incarnation=uuid4(), endpoints=[])
-        result = await self.cluster.store.txn((), [Put(keys.broker(self.broker_id), records.encode(record))])
+        result = await self.cluster.store.txn((), [PutOp(keys.broker(self.broker_id), records.encode(record))])
         self.membership = Membership(result.revision)
         await self.watcher.start()
         self.groups = GroupCoordinator(
@@ -90,7 +90,7 @@ class Broker:
         await self.freeze()
         self.line.is_cut = True
         self.groups.offsets.residence.close()
-        await self.cluster.store.txn((), [Delete(keys.broker(self.broker_id))])
+        await self.cluster.store.txn((), [DeleteOp(keys.broker(self.broker_id))])
         self.cluster.brokers.pop(self.broker_id)
         self.cluster.dead.append(self)
 
@@ -109,7 +109,7 @@ class Broker:
     async def commit(self, group_id, topic_id, offset, index=0):
         """The error of a commit."""
         error = self.groups.check_commit(group_id, "", None, -1)
-        if not error and await self.groups.commit(group_id, [Commit(topic_id, index, offset, -1, "")]):
+        if not error and await self.groups.commit(group_id, [OffsetCommit(topic_id, index, offset, -1, "")]):
             error = self.groups.commit_failure(group_id)
         return error
 
@@ -172,13 +172,13 @@ class Cluster:
         topic = records.TopicRecord(name=name, topic_id=topic_id, partition_count=1)
         named = records.TopicNameRecord(topic_id=topic_id)
         puts = {keys.topic(topic_id): topic, keys.partition(topic_id, 0): part, keys.topic_name(name): named}
-        await self.store.txn((), [Put(key, records.encode(record)) for key, record in puts.items()])
+        await self.store.txn((), [PutOp(key, records.encode(record)) for key, record in puts.items()])
         await asyncio.sleep(0.1)
         return topic_id
 
     async def delete_topic(self, name, topic_id):
         topic = records.TopicRecord(name=name, topic_id=topic_id, partition_count=1, deleting=True)
-        await self.store.txn((), [Put(keys.topic(topic_id), records.encode(topic)), Delete(keys.topic_name(name))])
+        await self.store.txn((), [PutOp(keys.topic(topic_id), records.encode(topic)), DeleteOp(keys.topic_name(name))])
         await asyncio.sleep(0.1)
 
 

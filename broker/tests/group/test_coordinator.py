@@ -10,10 +10,10 @@ from penstock.control.group_settings import MAX_GROUP_ID
 from penstock.group import admin
 from penstock.group.calls import SyncRequest
 from penstock.group.coordinator import MAX_METADATA_BYTES, MAX_PROTOCOLS
-from penstock.group.offsets import Commit
+from penstock.group.offsets import OffsetCommit
 from penstock.group.phases import GroupState
 from penstock.state import keys
-from penstock.state.store import Put
+from penstock.state.store import PutOp
 from penstock.wire.errors import ErrorCode
 
 E = ErrorCode
@@ -138,10 +138,10 @@ def test_an_unreadable_group_or_offset_is_skipped(run_world):
     async def scene(world):
         topic_id = world.create_topic("t")
         await world.stable("good")
-        await world.store.txn((), [Put(keys.group("bad"), b"{"), Put(keys.offset("bad", topic_id, 0), b"[]")])
-        await world.store.txn((), [Put(keys.OFFSETS + "nonsense", b"{}")])
+        await world.store.txn((), [PutOp(keys.group("bad"), b"{"), PutOp(keys.offset("bad", topic_id, 0), b"[]")])
+        await world.store.txn((), [PutOp(keys.OFFSETS + "nonsense", b"{}")])
         twice = b'{"members":[{"member_id":"a"},{"member_id":"a"}],"protocol":"x"}'
-        await world.store.txn((), [Put(keys.group("twice"), twice)])
+        await world.store.txn((), [PutOp(keys.group("twice"), twice)])
         await world.restart()
         assert world.groups.group_ids() == ["good"]
 
@@ -233,7 +233,7 @@ def test_only_a_group_without_members_can_be_deleted_and_its_offsets_go_with_it(
     async def scene(world):
         topic_id = world.create_topic("t")
         member = await world.stable("g")
-        await world.groups.commit("g", [Commit(topic_id, 0, 5, -1, "")])
+        await world.groups.commit("g", [OffsetCommit(topic_id, 0, 5, -1, "")])
         assert await world.groups.delete("g") is E.NON_EMPTY_GROUP
         world.groups.leave("g", [(member.member_id, None)])
         assert await world.groups.delete("g") is E.NONE
@@ -249,10 +249,10 @@ def test_only_a_group_without_members_can_be_deleted_and_its_offsets_go_with_it(
 def test_a_commit_on_its_way_does_not_bring_a_deleted_group_back(run_world):
     async def scene(world):
         topic_id = world.create_topic("t")
-        await world.groups.commit("g", [Commit(topic_id, 0, 5, -1, "")])
-        commit = world.groups.commit("g", [Commit(topic_id, 1, 5, -1, "")])
+        await world.groups.commit("g", [OffsetCommit(topic_id, 0, 5, -1, "")])
+        commit = world.groups.commit("g", [OffsetCommit(topic_id, 1, 5, -1, "")])
         await asyncio.sleep(0)
-        pending = world.groups.commit("g", [Commit(topic_id, 2, 5, -1, "")])
+        pending = world.groups.commit("g", [OffsetCommit(topic_id, 2, 5, -1, "")])
         assert await world.groups.delete("g") is E.NONE
         await asyncio.gather(commit, pending)
         assert not world.groups.exists("g")
@@ -283,7 +283,7 @@ def test_groups_are_listed_by_state_and_type(run_world):
         await world.stable("stable")
         gone = await world.stable("empty")
         world.groups.leave("empty", [(gone.member_id, None)])
-        await world.groups.commit("simple", [Commit(topic_id, 0, 5, -1, "")])
+        await world.groups.commit("simple", [OffsetCommit(topic_id, 0, 5, -1, "")])
 
         def names(states=(), types=()):
             return sorted(group_id for group_id, _, _ in admin.list_groups(world.groups, states, types))
@@ -301,7 +301,7 @@ def test_offsets_of_subscribed_topics_cannot_be_deleted(run_world):
     async def scene(world):
         t, u = world.create_topic("t"), world.create_topic("u")
         member = await world.stable("g")
-        await world.groups.commit("g", [Commit(t, 0, 5, -1, ""), Commit(u, 0, 6, -1, "")])
+        await world.groups.commit("g", [OffsetCommit(t, 0, 5, -1, ""), OffsetCommit(u, 0, 6, -1, "")])
         asked = [(world.view.topics["t"], 0), (world.view.topics["u"], 0), (None, 0), (world.view.topics["u"], 99)]
         error, errors = await admin.delete_offsets(world.groups, "g", asked)
         assert error is E.NONE

@@ -9,10 +9,10 @@ from shards_kit import stable
 from penstock.control.group_settings import GroupSettings
 from penstock.control.results import ConfigChange, ConfigOperation
 from penstock.group.admin import list_groups
-from penstock.group.offsets import Commit
+from penstock.group.offsets import OffsetCommit
 from penstock.state import keys
 from penstock.state.records import GroupSettingsRecord, encode
-from penstock.state.store import Put, StoreUnavailable
+from penstock.state.store import PutOp, StoreUnavailable
 from penstock.wire.errors import ErrorCode
 
 OWNER = "penstock.owner"
@@ -44,10 +44,10 @@ def test_settings_go_when_their_group_is_deleted(run_world):
         t = world.create_topic("t")
         for group_id in ("g", "kept"):
             await note(world.store, world.clock, group_id)
-            await world.groups.commit(group_id, [Commit(t, 0, 1, -1, "")])
+            await world.groups.commit(group_id, [OffsetCommit(t, 0, 1, -1, "")])
         assert await world.groups.delete("g") is ErrorCode.NONE
         assert await noted(world.store) == ["kept"]
-        await world.groups.commit("g", [Commit(t, 0, 1, -1, "")])
+        await world.groups.commit("g", [OffsetCommit(t, 0, 1, -1, "")])
         assert await noted(world.store) == ["kept"], "a group that comes again has none"
 
     run_world(scene)
@@ -78,7 +78,7 @@ def test_settings_go_with_a_group_whose_offsets_have_expired(run_world):
     async def scene(world):
         t = world.create_topic("t")
         await note(world.store, world.clock, "g")
-        await world.groups.commit("g", [Commit(t, 0, 1, -1, "")])
+        await world.groups.commit("g", [OffsetCommit(t, 0, 1, -1, "")])
         await asyncio.sleep(DAY_S / 2)
         assert await noted(world.store) == ["g"]
         await asyncio.sleep(DAY_S / 2 + 1200)
@@ -118,7 +118,7 @@ def test_settings_of_a_group_with_members_stay_however_old_they_are(run_world):
 def test_settings_survive_a_restart_and_unreadable_ones_are_left_alone(run_world):
     async def scene(world):
         await note(world.store, world.clock, "g")
-        await world.store.txn((), [Put(keys.group_settings("odd"), b"nonsense")])
+        await world.store.txn((), [PutOp(keys.group_settings("odd"), b"nonsense")])
         await world.restart()
         await asyncio.sleep(DAY_S / 2)
         assert sorted(await noted(world.store)) == ["g", "odd"]
@@ -155,7 +155,7 @@ def test_a_coordinator_that_was_shut_out_ends_nothing(run_cluster):
     async def scene(cluster):
         old = cluster.owner("g")
         record = GroupSettingsRecord(settings={OWNER: "uid"}, changed_ms=0)
-        await cluster.store.txn((), [Put(keys.group_settings("g"), encode(record))])
+        await cluster.store.txn((), [PutOp(keys.group_settings("g"), encode(record))])
         await old.freeze()
         await cluster.assign(draining=[old.broker_id])
         cluster.brokers.pop(old.broker_id)

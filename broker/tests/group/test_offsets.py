@@ -7,13 +7,13 @@ from uuid import uuid4
 
 import pytest
 
-from penstock.group.lanes import Lane
+from penstock.group.lanes import RequestQueue
 from penstock.group.offset_table import OffsetKey, OffsetTable
-from penstock.group.offsets import Commit
+from penstock.group.offsets import OffsetCommit
 from penstock.group.shard_writer import ShardWriter
 from penstock.state import keys, records
 from penstock.state.records import OffsetRecord
-from penstock.state.store import MAX_TXN_OPERATIONS, Put, StoreUnavailable, TxnResult
+from penstock.state.store import MAX_TXN_OPERATIONS, PutOp, StoreUnavailable, TxnResult
 from penstock.wire.errors import ErrorCode
 
 
@@ -42,12 +42,12 @@ class PausedStore:
 
 
 def put(key, value=b"v"):
-    return (Put(key, value), key)
+    return (PutOp(key, value), key)
 
 
 async def test_writes_of_one_turn_share_a_transaction():
     store, applied = PausedStore(), []
-    writer = ShardWriter(Lane(store), applied.extend)
+    writer = ShardWriter(RequestQueue(store), applied.extend)
     results = [writer.submit([put(f"k{i}")]) for i in range(100)]
     assert await asyncio.gather(*results) == [[]] * 100
     assert len(store.txns) == 1
@@ -56,7 +56,7 @@ async def test_writes_of_one_turn_share_a_transaction():
 
 async def test_while_a_transaction_is_in_flight_writes_collect_and_the_last_of_a_key_wins():
     store, applied = PausedStore(), []
-    writer = ShardWriter(Lane(store), applied.extend)
+    writer = ShardWriter(RequestQueue(store), applied.extend)
     store.gate.clear()
     first = writer.submit([put("k", b"0")])
     await asyncio.sleep(0)
@@ -72,7 +72,7 @@ async def test_while_a_transaction_is_in_flight_writes_collect_and_the_last_of_a
 
 async def test_nothing_is_applied_before_the_store_has_it():
     store, applied = PausedStore(), []
-    writer = ShardWriter(Lane(store), applied.extend)
+    writer = ShardWriter(RequestQueue(store), applied.extend)
     store.gate.clear()
     done = writer.submit([put("k")])
     await asyncio.sleep(0.01)
@@ -84,7 +84,7 @@ async def test_nothing_is_applied_before_the_store_has_it():
 
 async def test_a_large_write_is_split_into_transactions_that_the_store_takes():
     store, applied = PausedStore(), []
-    writer = ShardWriter(Lane(store), applied.extend)
+    writer = ShardWriter(RequestQueue(store), applied.extend)
     assert await writer.submit([put(f"k{i}") for i in range(300)]) == []
     assert [len(txn) for txn in store.txns] == [128, 128, 44]
     assert len(applied) == 300
@@ -92,14 +92,14 @@ async def test_a_large_write_is_split_into_transactions_that_the_store_takes():
 
 async def test_transactions_are_bounded_in_bytes_too():
     store = PausedStore()
-    writer = ShardWriter(Lane(store), lambda tokens: None)
+    writer = ShardWriter(RequestQueue(store), lambda tokens: None)
     await writer.submit([put(f"k{i}", b"x" * 400_000) for i in range(4)])
     assert [len(txn) for txn in store.txns] == [2, 2]
 
 
 async def test_tied_writes_are_never_parted_by_a_split():
     store = PausedStore()
-    writer = ShardWriter(Lane(store), lambda tokens: None)
+    writer = ShardWriter(RequestQueue(store), lambda tokens: None)
     writes = [put(f"{side}{i}") for i in range(200) for side in "ab"]
     assert await writer.submit([put("odd"), *writes], [(f"a{i}", f"b{i}") for i in range(200)]) == []
     assert [len(txn) for txn in store.txns] == [127, 128, 128, 18]
@@ -109,7 +109,7 @@ async def test_tied_writes_are_never_parted_by_a_split():
 
 async def test_a_tie_holds_where_one_of_the_two_was_waiting_already():
     store = PausedStore()
-    writer = ShardWriter(Lane(store), lambda tokens: None)
+    writer = ShardWriter(RequestQueue(store), lambda tokens: None)
     store.gate.clear()
     first = writer.submit([put("under way")])
     await asyncio.sleep(0)
@@ -124,7 +124,7 @@ async def test_a_tie_holds_where_one_of_the_two_was_waiting_already():
 
 async def test_more_tied_writes_than_a_transaction_takes_are_written_all_the_same():
     store = PausedStore()
-    writer = ShardWriter(Lane(store), lambda tokens: None)
+    writer = ShardWriter(RequestQueue(store), lambda tokens: None)
     names = [f"k{i}" for i in range(300)]
     assert await writer.submit([put(name) for name in names], [("k0", name) for name in names[1:]]) == []
     assert sorted(store.values) == sorted(names)
@@ -132,14 +132,14 @@ async def test_more_tied_writes_than_a_transaction_takes_are_written_all_the_sam
 
 async def test_a_single_write_may_be_larger_than_what_is_put_together():
     store = PausedStore()
-    writer = ShardWriter(Lane(store), lambda tokens: None)
+    writer = ShardWriter(RequestQueue(store), lambda tokens: None)
     assert await writer.submit([put("a"), put("large", b"x" * (2 << 20)), put("b")]) == []
     assert store.txns == [["a"], ["large"], ["b"]]
 
 
 async def test_one_bad_key_fails_alone():
     store, applied = PausedStore(), []
-    writer = ShardWriter(Lane(store), applied.extend)
+    writer = ShardWriter(RequestQueue(store), applied.extend)
     store.bad_keys = {"k7"}
     bystander = writer.submit([put("other")])
     assert await writer.submit([put(f"k{i}") for i in range(20)]) == [7]
@@ -150,7 +150,7 @@ async def test_one_bad_key_fails_alone():
 
 async def test_where_the_store_does_not_answer_all_fail_and_the_next_may_succeed():
     store, applied = PausedStore(), []
-    writer = ShardWriter(Lane(store), applied.extend)
+    writer = ShardWriter(RequestQueue(store), applied.extend)
     store.unavailable = True
     assert await writer.submit([put("a"), put("b")]) == [0, 1]
     assert len(store.txns) == 1, "what is not answered is not tried in halves"
@@ -165,7 +165,7 @@ async def test_a_defect_while_applying_leaves_nobody_waiting():
     def applied(tokens):
         raise AssertionError("defect")
 
-    writer = ShardWriter(Lane(store), applied)
+    writer = ShardWriter(RequestQueue(store), applied)
     task_errors = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: task_errors.append(context))
     assert await writer.submit([put("a")]) == [0]
@@ -174,7 +174,7 @@ async def test_a_defect_while_applying_leaves_nobody_waiting():
 
 async def test_closing_waits_for_what_is_under_way():
     store, applied = PausedStore(), []
-    writer = ShardWriter(Lane(store), applied.extend)
+    writer = ShardWriter(RequestQueue(store), applied.extend)
     writer.submit([put("a")])
     await writer.settle()
     assert applied == ["a"]
@@ -192,7 +192,7 @@ def test_a_commit_is_in_the_store_when_it_is_answered_and_survives_a_restart(run
     async def scene(world):
         t = world.create_topic("t")
         begun_ms = world.clock.wall_ms()  # time goes on while the store is at work
-        assert await world.groups.commit("g", [Commit(t, 1, 42, 7, "note")]) == []
+        assert await world.groups.commit("g", [OffsetCommit(t, 1, 42, 7, "note")]) == []
         assert (await world.store.get(keys.offset("g", t, 1))) is not None
         await world.restart()
         record = world.groups.offsets.table.get(OffsetKey("g", t, 1))
@@ -205,7 +205,7 @@ def test_a_commit_is_in_the_store_when_it_is_answered_and_survives_a_restart(run
 def test_thousands_of_commits_share_few_transactions(run_world):
     async def scene(world):
         t = world.create_topic("t", 100)
-        commits = [world.groups.commit("g", [Commit(t, i % 100, i, -1, "")]) for i in range(10_000)]
+        commits = [world.groups.commit("g", [OffsetCommit(t, i % 100, i, -1, "")]) for i in range(10_000)]
         assert await asyncio.gather(*commits) == [[]] * 10_000
         assert world.groups.offsets.writers.transactions == 1
         assert {c.offset for c in world.groups.committed()} == set(range(9_900, 10_000))
@@ -216,9 +216,9 @@ def test_thousands_of_commits_share_few_transactions(run_world):
 def test_a_failed_commit_changes_nothing_in_memory(run_world):
     async def scene(world):
         t = world.create_topic("t")
-        await world.groups.commit("g", [Commit(t, 0, 1, -1, "")])
+        await world.groups.commit("g", [OffsetCommit(t, 0, 1, -1, "")])
         await world.store.close()
-        assert await world.groups.commit("g", [Commit(t, 0, 2, -1, "")]) == [0]
+        assert await world.groups.commit("g", [OffsetCommit(t, 0, 2, -1, "")]) == [0]
         assert [c.offset for c in world.groups.committed()] == [1]
 
     run_world(scene)
@@ -229,7 +229,7 @@ def test_a_deleted_topic_takes_its_offsets_along(run_world):
         t, u = world.create_topic("t"), world.create_topic("u")
         for group in ("g", "h"):
             await world.groups.commit(
-                group, [Commit(t, 0, 1, -1, ""), Commit(t, 1, 1, -1, ""), Commit(u, 0, 1, -1, "")]
+                group, [OffsetCommit(t, 0, 1, -1, ""), OffsetCommit(t, 1, 1, -1, ""), OffsetCommit(u, 0, 1, -1, "")]
             )
         world.delete_topic("t")
         await asyncio.sleep(0.1)
@@ -242,7 +242,7 @@ def test_a_deleted_topic_takes_its_offsets_along(run_world):
 def test_a_topic_of_the_same_name_starts_without_offsets(run_world):
     async def scene(world):
         t = world.create_topic("t")
-        await world.groups.commit("g", [Commit(t, 0, 1, -1, "")])
+        await world.groups.commit("g", [OffsetCommit(t, 0, 1, -1, "")])
         world.delete_topic("t")
         again = world.create_topic("t")
         assert world.groups.offsets.table.get(OffsetKey("g", again, 0)) is None
@@ -254,7 +254,7 @@ def test_a_topic_of_the_same_name_starts_without_offsets(run_world):
 def test_a_commit_that_becomes_durable_after_its_topic_went_is_taken_back(run_world):
     async def scene(world):
         t = world.create_topic("t")
-        commit = world.groups.commit("g", [Commit(t, 0, 1, -1, "")])
+        commit = world.groups.commit("g", [OffsetCommit(t, 0, 1, -1, "")])
         world.delete_topic("t")
         await commit
         await asyncio.sleep(0.1)
@@ -266,7 +266,7 @@ def test_a_commit_that_becomes_durable_after_its_topic_went_is_taken_back(run_wo
 def test_offsets_of_a_topic_that_was_deleted_before_a_restart_go_afterwards(run_world):
     async def scene(world):
         t = world.create_topic("t")
-        await world.groups.commit("g", [Commit(t, 0, 1, -1, "")])
+        await world.groups.commit("g", [OffsetCommit(t, 0, 1, -1, "")])
         world.view.listeners.clear()
         world.delete_topic("t")
         await world.restart()
@@ -280,7 +280,7 @@ def test_offsets_of_a_topic_that_was_deleted_before_a_restart_go_afterwards(run_
 def test_offsets_of_a_topic_that_is_missing_without_having_been_deleted_are_kept(run_world):
     async def scene(world):
         t = world.create_topic("t")
-        await world.groups.commit("g", [Commit(t, 0, 1, -1, "")])
+        await world.groups.commit("g", [OffsetCommit(t, 0, 1, -1, "")])
         topic = world.view.topics.pop("t")
         del world.view.topics_by_id[t]
         await world.restart()
@@ -295,9 +295,9 @@ def test_offsets_of_a_topic_that_is_missing_without_having_been_deleted_are_kept
 def test_forgetting_a_topic_waits_for_commits_on_their_way_and_takes_them_along(run_world):
     async def scene(world):
         t = world.create_topic("t")
-        commit = world.groups.commit("g", [Commit(t, 0, 1, -1, "")])
+        commit = world.groups.commit("g", [OffsetCommit(t, 0, 1, -1, "")])
         await asyncio.sleep(0)
-        pending = world.groups.commit("g", [Commit(t, 1, 1, -1, "")])
+        pending = world.groups.commit("g", [OffsetCommit(t, 1, 1, -1, "")])
         world.view.listeners.clear()
         world.delete_topic("t")
         await world.groups.offsets.forget_topic(t)
@@ -311,7 +311,7 @@ def test_forgetting_a_topic_waits_for_commits_on_their_way_and_takes_them_along(
 def test_where_offsets_of_a_deleted_topic_cannot_be_deleted_that_is_said(run_world):
     async def scene(world):
         t = world.create_topic("t")
-        await world.groups.commit("g", [Commit(t, 0, 1, -1, "")])
+        await world.groups.commit("g", [OffsetCommit(t, 0, 1, -1, "")])
         world.delete_topic("t")
         await world.store.close()
         with pytest.raises(StoreUnavailable):
@@ -325,7 +325,7 @@ def test_group_ids_of_any_kind_keep_apart(run_world):
         t = world.create_topic("t")
         names = ["a", "a/b", "a%2Fb", "ä", "", " ", "a\x00b"]
         for offset, name in enumerate(names):
-            assert await world.groups.commit(name, [Commit(t, 0, offset, -1, "")]) == []
+            assert await world.groups.commit(name, [OffsetCommit(t, 0, offset, -1, "")]) == []
         await world.restart()
         assert {c.group_id: c.offset for c in world.groups.committed()} == {n: i for i, n in enumerate(names)}
 
@@ -353,7 +353,7 @@ def test_offsets_that_a_transaction_brings_to_a_group_that_was_asked_for_before_
         assert await world.groups.reads.prepare(["g"]) == {"g": ErrorCode.NONE}
         key, record = OffsetKey("g", t, 0), OffsetRecord(offset=7, commit_ms=world.clock.wall_ms())
         writer = world.groups.offsets.writers.of_group("g")
-        assert await writer.submit([(Put(keys.offset(*key), records.encode(record)), (key, record))]) == []
+        assert await writer.submit([(PutOp(keys.offset(*key), records.encode(record)), (key, record))]) == []
         await asyncio.sleep(1)
         assert [c.offset for c in world.groups.committed()] == [7]
         world.delete_topic("t")

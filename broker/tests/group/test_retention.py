@@ -8,12 +8,12 @@ import pytest
 
 from penstock.group.expiry import NEVER, ExpiryQueue, GroupStanding, expires_ms
 from penstock.group.offset_table import OffsetKey
-from penstock.group.offsets import Commit
+from penstock.group.offsets import OffsetCommit
 from penstock.state import keys
 from penstock.state.records import OffsetRecord
 from penstock.txn.offsets import TxnCommit, TxnOffsets
-from penstock.txn.places import Ending
-from penstock.txn.state_machine import Producer
+from penstock.txn.places import TransactionEnding
+from penstock.txn.state_machine import ProducerIdentity
 from penstock.wire.control_batch import Marker
 from penstock.wire.errors import ErrorCode
 
@@ -56,9 +56,9 @@ def test_the_queue_gives_groups_out_once_in_their_time():
 def test_offsets_without_a_group_end_after_their_last_commit(run_world):
     async def scene(world):
         t = world.create_topic("t")
-        await world.groups.commit("g", [Commit(t, 0, 1, -1, ""), Commit(t, 1, 1, -1, "")])
+        await world.groups.commit("g", [OffsetCommit(t, 0, 1, -1, ""), OffsetCommit(t, 1, 1, -1, "")])
         await asyncio.sleep(DAY_S / 2)
-        await world.groups.commit("g", [Commit(t, 0, 2, -1, "")])
+        await world.groups.commit("g", [OffsetCommit(t, 0, 2, -1, "")])
         await asyncio.sleep(DAY_S / 2 + 1200)
         assert [c.partition for c in world.groups.committed()] == [0]
         await asyncio.sleep(DAY_S / 2)
@@ -71,7 +71,7 @@ def test_offsets_of_a_group_are_kept_while_it_has_members_and_a_day_longer(run_w
     async def scene(world):
         t = world.create_topic("t")
         member = await world.stable("g", session_timeout_ms=1_800_000)
-        await world.groups.commit("g", [Commit(t, 0, 1, -1, "")])
+        await world.groups.commit("g", [OffsetCommit(t, 0, 1, -1, "")])
         for _ in range(3 * 48):
             await asyncio.sleep(1700)
             world.groups.heartbeat("g", member.member_id, None, 1)
@@ -90,7 +90,7 @@ def test_offsets_of_topics_that_members_no_longer_subscribe_to_end(run_world):
     async def scene(world):
         t, u = world.create_topic("t"), world.create_topic("u")
         member = await world.stable("g", session_timeout_ms=1_800_000)
-        await world.groups.commit("g", [Commit(t, 0, 1, -1, ""), Commit(u, 0, 1, -1, "")])
+        await world.groups.commit("g", [OffsetCommit(t, 0, 1, -1, ""), OffsetCommit(u, 0, 1, -1, "")])
         for _ in range(60):
             await asyncio.sleep(1700)
             world.groups.heartbeat("g", member.member_id, None, 1)
@@ -102,8 +102,8 @@ def test_offsets_of_topics_that_members_no_longer_subscribe_to_end(run_world):
 def test_a_client_may_ask_for_another_retention(run_world):
     async def scene(world):
         t = world.create_topic("t")
-        await world.groups.commit("g", [Commit(t, 0, 1, -1, "")], retention_ms=3_600_000)
-        await world.groups.commit("g", [Commit(t, 1, 1, -1, "")])
+        await world.groups.commit("g", [OffsetCommit(t, 0, 1, -1, "")], retention_ms=3_600_000)
+        await world.groups.commit("g", [OffsetCommit(t, 1, 1, -1, "")])
         await asyncio.sleep(3000)
         assert len(list(world.groups.committed())) == 2
         await asyncio.sleep(1300)
@@ -118,7 +118,7 @@ def test_a_restart_does_not_end_offsets_of_a_group_that_had_members_for_long(run
         t = world.create_topic("t")
         protocols = {"range": b"x" * metadata_bytes}
         member = await world.stable("g", session_timeout_ms=1_800_000, protocols=protocols)
-        await world.groups.commit("g", [Commit(t, 0, 1, -1, "")])
+        await world.groups.commit("g", [OffsetCommit(t, 0, 1, -1, "")])
         for _ in range(60):
             await asyncio.sleep(1700)
             world.groups.heartbeat("g", member.member_id, None, 1)
@@ -132,7 +132,7 @@ def test_a_restart_does_not_end_offsets_of_a_group_that_had_members_for_long(run
 def test_a_restart_does_not_prolong_retention(run_world):
     async def scene(world):
         t = world.create_topic("t")
-        await world.groups.commit("g", [Commit(t, 0, 1, -1, "")])
+        await world.groups.commit("g", [OffsetCommit(t, 0, 1, -1, "")])
         await asyncio.sleep(DAY_S - 100)
         await world.restart()
         await asyncio.sleep(1300)
@@ -155,10 +155,10 @@ def test_an_empty_group_without_offsets_goes_with_the_next_pass(run_world):
 def test_a_commit_on_its_way_saves_an_offset_that_was_about_to_end(run_world):
     async def scene(world):
         t = world.create_topic("t")
-        await world.groups.commit("g", [Commit(t, 0, 1, -1, "")])
+        await world.groups.commit("g", [OffsetCommit(t, 0, 1, -1, "")])
         world.groups.retention.close()
         await asyncio.sleep(2 * DAY_S)
-        commit = world.groups.commit("g", [Commit(t, 0, 2, -1, "")])
+        commit = world.groups.commit("g", [OffsetCommit(t, 0, 2, -1, "")])
         world.groups.retention.run()
         assert await commit == []
         await asyncio.sleep(1)
@@ -176,14 +176,16 @@ def test_a_group_for_which_a_transaction_has_brought_offsets_waits_for_its_end(r
         for number in range(keys.SHARD_COUNT):
             pending.take(number, [])
         member = await world.stable("g")
-        await world.groups.commit("g", [Commit(t, 0, 1, -1, "")])
-        who = TxnCommit("g", "x", Producer(5, 0), 1)
-        assert await pending.commit(pending.writer("g"), who, [Commit(t, 1, 9, -1, "")]) == []
+        await world.groups.commit("g", [OffsetCommit(t, 0, 1, -1, "")])
+        who = TxnCommit("g", "x", ProducerIdentity(5, 0), 1)
+        assert await pending.commit(pending.writer("g"), who, [OffsetCommit(t, 1, 9, -1, "")]) == []
         world.groups.leave("g", [(member.member_id, None)])
         await asyncio.sleep(2 * DAY_S)
         assert list(world.groups.committed()) == []
         assert world.groups.exists("g")
-        assert await pending.decide(keys.shard_of("g"), Ending(Marker(5, 0, committed, 0), 1)) is ErrorCode.NONE
+        assert (
+            await pending.decide(keys.shard_of("g"), TransactionEnding(Marker(5, 0, committed, 0), 1)) is ErrorCode.NONE
+        )
         await asyncio.sleep(1)
         assert [c.offset for c in world.groups.committed()] == left
         await asyncio.sleep(3 * DAY_S)
@@ -199,7 +201,7 @@ async def is_mine(number):
 def test_nothing_ends_after_the_wall_clock_leaped_until_it_is_set_right(run_world):
     async def scene(world):
         t = world.create_topic("t")
-        await world.groups.commit("g", [Commit(t, 0, 1, -1, "")])
+        await world.groups.commit("g", [OffsetCommit(t, 0, 1, -1, "")])
         world.clock.leap_ms = 40 * DAY_S * 1000
         await asyncio.sleep(3600)
         assert world.groups.retention.paused
@@ -226,7 +228,7 @@ def test_an_offset_that_is_to_stay_for_ever_does(run_world, retention_ms, is_sto
             forever = OffsetRecord(offset=7, commit_ms=world.clock.wall_ms(), expire_ms=retention_ms)
             world.groups.offsets._put(OffsetKey("g", t, 0), forever)
         else:
-            assert not await world.groups.commit("g", [Commit(t, 0, 7, -1, "")], retention_ms=retention_ms)
+            assert not await world.groups.commit("g", [OffsetCommit(t, 0, 7, -1, "")], retention_ms=retention_ms)
         world.groups.leave("g", [(member.member_id, None)])
         await asyncio.sleep(40 * DAY_S)
         assert [c.offset for c in world.groups.committed()] == [7]
@@ -240,7 +242,7 @@ def test_of_groups_that_were_deleted_or_have_expired_nothing_stays_in_memory(run
     async def scene(world):
         t = world.create_topic("t")
         for i in range(100):
-            await world.groups.commit(f"g{i}", [Commit(t, 0, 7, -1, "")])
+            await world.groups.commit(f"g{i}", [OffsetCommit(t, 0, 7, -1, "")])
         if is_deleted:
             for i in range(100):
                 assert await world.groups.delete(f"g{i}") == ErrorCode.NONE
@@ -255,11 +257,11 @@ def test_of_groups_that_were_deleted_or_have_expired_nothing_stays_in_memory(run
 def test_a_commit_that_crosses_the_deletion_of_its_group_counts(run_world):
     async def scene(world):
         t = world.create_topic("t")
-        await world.groups.commit("g", [Commit(t, 0, 7, -1, "")])
+        await world.groups.commit("g", [OffsetCommit(t, 0, 7, -1, "")])
         deleting = asyncio.ensure_future(world.groups.delete("g"))
         while world.groups.exists("g"):
             await asyncio.sleep(0)
-        assert not await world.groups.commit("g", [Commit(t, 0, 9, -1, "")])
+        assert not await world.groups.commit("g", [OffsetCommit(t, 0, 9, -1, "")])
         assert await deleting == ErrorCode.NONE
         assert await world.groups.reads.prepare(["g"]) == {"g": ErrorCode.NONE}
         assert [c.offset for c in world.groups.committed()] == [9]
@@ -272,10 +274,10 @@ def test_offsets_may_change_while_the_metrics_walk_through_them(run_world):
     async def scene(world):
         t = world.create_topic("t")
         for group in ("a", "b"):
-            await world.groups.commit(group, [Commit(t, p, 7, -1, "") for p in range(3)])
+            await world.groups.commit(group, [OffsetCommit(t, p, 7, -1, "") for p in range(3)])
         walk = world.groups.committed()
         found = [next(walk)]
-        await world.groups.commit("a", [Commit(t, 3, 7, -1, "")])
+        await world.groups.commit("a", [OffsetCommit(t, 3, 7, -1, "")])
         await world.groups.delete("b")
         found += list(walk)
         assert [(c.group_id, c.partition) for c in found] == [("a", 0), ("a", 1), ("a", 2)]

@@ -8,12 +8,12 @@ import pytest
 from shards_kit import stable
 
 from penstock.group.lanes import LANES
-from penstock.group.offsets import Commit
+from penstock.group.offsets import OffsetCommit
 from penstock.group.reads import MAX_GROUPS, READS
 from penstock.group.shard_writer import MAX_PENDING
 from penstock.state import keys, records
 from penstock.state.records import OffsetRecord
-from penstock.state.store import Put, StoreUnavailable
+from penstock.state.store import PutOp, StoreUnavailable
 from penstock.wire.errors import ErrorCode
 
 E = ErrorCode
@@ -117,9 +117,9 @@ def test_what_waits_for_the_store_is_bounded(run_cluster):
     async def scene(cluster):
         t = await cluster.create_topic("t")
         (broker,) = cluster.brokers.values()
-        commits = [Commit(t, n, 1, -1, "") for n in range(MAX_PENDING - 1)]
+        commits = [OffsetCommit(t, n, 1, -1, "") for n in range(MAX_PENDING - 1)]
         accepted = broker.groups.commit("g", commits)
-        refused = broker.groups.commit("g", [Commit(t, MAX_PENDING, 1, -1, "")])
+        refused = broker.groups.commit("g", [OffsetCommit(t, MAX_PENDING, 1, -1, "")])
         assert refused.result() == [0], "at once"
         assert await accepted == []
 
@@ -172,7 +172,7 @@ async def no_record(store):
 
 
 async def unreadable_record(store):
-    await store.txn((), [Put(keys.group("g"), b"?")])
+    await store.txn((), [PutOp(keys.group("g"), b"?")])
 
 
 @pytest.mark.parametrize("left", [no_record, unreadable_record])
@@ -182,7 +182,7 @@ def test_what_a_group_without_a_record_had_committed_is_told_also_after_it_commi
         (old,) = cluster.brokers.values()
         await old.kill()
         stored = records.encode(OffsetRecord(offset=7, commit_ms=cluster.clock.wall_ms()))
-        await cluster.store.txn((), [Put(keys.offset("g", t, 0), stored)])
+        await cluster.store.txn((), [PutOp(keys.offset("g", t, 0), stored)])
         await left(cluster.store)
         new = await cluster.add(2)
         await cluster.assign()

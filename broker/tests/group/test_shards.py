@@ -9,9 +9,9 @@ import pytest
 from shards_kit import request, stable
 
 from penstock.group.calls import SyncRequest
-from penstock.group.offsets import Commit
+from penstock.group.offsets import OffsetCommit
 from penstock.state import keys, records
-from penstock.state.store import Put
+from penstock.state.store import PutOp
 from penstock.wire.errors import ErrorCode
 
 E = ErrorCode
@@ -97,7 +97,7 @@ def test_a_group_survives_its_coordinators_kill_without_a_rebalance_or_a_lost_co
         t = await cluster.create_topic("t")
         old = cluster.owner("g")
         member = await stable(old, "g", instance_id=instance_id)
-        assert not await old.groups.commit("g", [Commit(t, 0, 7, -1, "")])
+        assert not await old.groups.commit("g", [OffsetCommit(t, 0, 7, -1, "")])
         await old.kill()
         await cluster.assign()
         new = cluster.owner("g")
@@ -217,7 +217,7 @@ def test_a_lost_shard_takes_no_other_down_with_it(run_cluster):
         await broker.freeze()
         shard = broker.view.shards[keys.shard_of("g")]
         record = records.ShardRecord(broker_id=9, broker_epoch=1, epoch=shard.epoch + 1)
-        await cluster.store.txn((), [Put(keys.shard(keys.shard_of("g")), records.encode(record))])
+        await cluster.store.txn((), [PutOp(keys.shard(keys.shard_of("g")), records.encode(record))])
         names = ["g", *(f"h{n}" for n in range(300) if keys.shard_of(f"h{n}") != keys.shard_of("g"))]
         errors = await asyncio.gather(*[broker.commit(name, t, 1) for name in names])
         assert errors[0] is E.NOT_COORDINATOR

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 from shards_kit import request, stable
 
-from penstock.api.exchange import Peer
+from penstock.api.exchange import PeerInfo
 from penstock.api.groups import GroupsApi
 from penstock.api.offsets import OffsetsApi
 from penstock.api.routes import RequestContext
@@ -38,7 +38,7 @@ async def ask(broker, message):
     apis = [GroupsApi(broker.groups, broker.view), OffsetsApi(broker.groups, broker.view)]
     route = next(r for api in apis for r in api.routes() if r.request is type(message))
     version = OLDEST_WITH_INSTANCES[type(message)]
-    context = RequestContext(version, 1, "me", Peer(1, "MAIN", "127.0.0.1", 5), Waits())
+    context = RequestContext(version, 1, "me", PeerInfo(1, "MAIN", "127.0.0.1", 5), Waits())
     response = route.handler(message, context)
     if inspect.isawaitable(response):
         response = await response

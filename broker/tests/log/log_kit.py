@@ -14,8 +14,8 @@ from uuid import UUID
 from crc32c import crc32c
 
 from penstock.config.values import FOREVER, TopicConfig
-from penstock.log.compaction.runner import Runner, ThreadRunner
-from penstock.log.log_dir import LogDir
+from penstock.log.compaction.runner import CompactionRunner, ThreadRunner
+from penstock.log.log_dir import LogDirectory
 from penstock.log.partition_log import PartitionLog
 from penstock.runtime.clock import Clock
 from penstock.runtime.files import Files
@@ -147,11 +147,11 @@ async def opened(
     *,
     make_state: Callable[[], Digest] = Digest,
     max_open_files: int = 512,
-    compaction: Runner | None = None,
+    compaction: CompactionRunner | None = None,
     clean: bool = True,
-) -> AsyncIterator[LogDir]:
+) -> AsyncIterator[LogDirectory]:
     """A started log directory; with `clean` False it is left as a killed process leaves it."""
-    directory = LogDir(
+    directory = LogDirectory(
         files, path, clock or HandClock(), 0, max_open_files, compaction=compaction or ThreadRunner(files)
     )
     try:
@@ -166,7 +166,7 @@ async def opened(
             await abandon(directory)
 
 
-async def abandon(directory: LogDir) -> None:
+async def abandon(directory: LogDirectory) -> None:
     """Ends the threads and gives the lock back; writes nothing."""
     directory.retention.stop()
     directory.closing = True
@@ -182,7 +182,7 @@ async def abandon(directory: LogDir) -> None:
 
 
 def open_log(
-    directory: LogDir,
+    directory: LogDirectory,
     config: TopicConfig = SMALL,
     partition: int = 0,
     topic_id: UUID = TOPIC,
@@ -191,7 +191,7 @@ def open_log(
     return directory.open_or_create(topic_id, "events", partition, config, state or Digest())
 
 
-async def settle(directory: LogDir) -> None:
+async def settle(directory: LogDirectory) -> None:
     """Returns when no flush and no background work is under way."""
     for _ in range(1000):
         await directory.flusher.idle()

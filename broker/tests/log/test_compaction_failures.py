@@ -15,9 +15,9 @@ from log_kit import SMALL, Digest, append, batch_of, open_log, opened, read_all,
 
 from penstock.log import checkpoint
 from penstock.log.compaction.cleaner import cleaned_name
-from penstock.log.compaction.job import Job, Result
+from penstock.log.compaction.job import CompactionJob, CompactionResult
 from penstock.log.compaction.runner import ProcessRunner, ThreadRunner
-from penstock.log.log_dir import LogDir
+from penstock.log.log_dir import LogDirectory
 from penstock.log.partition_log import PartitionLog
 from penstock.log.segment import Segment
 from penstock.runtime.files import Files
@@ -26,7 +26,7 @@ PLAIN = replace(SMALL, cleanup_delete=False)
 COMPACT = replace(PLAIN, cleanup_compact=True, min_cleanable_dirty_ratio=0.0)
 
 
-async def dirty(directory: LogDir) -> PartitionLog:
+async def dirty(directory: LogDirectory) -> PartitionLog:
     """A log that will be worth compacting."""
     log = open_log(directory, PLAIN)
     while len(log.segments) < 5:
@@ -139,12 +139,12 @@ async def test_a_swap_that_cannot_be_ended_once_it_counts_stops_the_directory(tm
 class DyingWorker(ThreadRunner):
     """Gets as far as a worker that the kernel kills for its memory."""
 
-    async def run(self, job: Job) -> Result:
+    async def run(self, job: CompactionJob) -> CompactionResult:
         for source in job.sources[:2]:
             segment = Segment(job.directory, source.base_offset)
             for path in (segment.path, segment.index_path):
                 self.files.open(cleaned_name(path, job.name), create=True).append(random.Random(1).randbytes(1000))
-        return Result(job.name, error="the compaction worker died")
+        return CompactionResult(job.name, error="the compaction worker died")
 
 
 async def test_what_a_dead_worker_has_written_goes_at_once(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from log_kit import (
 from memory_files import CrashImages, MemoryFiles
 
 from penstock.log.flusher import Flusher, FlushWork
-from penstock.log.log_dir import LogDir
+from penstock.log.log_dir import LogDirectory
 from penstock.log.partition_log import PartitionLog
 from penstock.log.types import LogError
 
@@ -113,7 +113,7 @@ async def begin(log: PartitionLog, rng: random.Random) -> None:
 
 
 async def act(
-    directory: LogDir, files: MemoryFiles, log: PartitionLog, history: History, rng: random.Random, step: int
+    directory: LogDirectory, files: MemoryFiles, log: PartitionLog, history: History, rng: random.Random, step: int
 ) -> None:
     choice = rng.random()
     if choice < 0.86:

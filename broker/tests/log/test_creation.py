@@ -15,7 +15,7 @@ from faulty import FaultyFiles
 from log_kit import SMALL, append, batch_of, open_log, opened, read_all, settle
 
 from penstock.log import creation
-from penstock.log.log_dir import LogDir
+from penstock.log.log_dir import LogDirectory
 from penstock.log.partition_log import PartitionLog
 from penstock.log.types import LogDirFailed, LogFull
 
@@ -261,7 +261,7 @@ async def test_a_directory_whose_file_could_not_be_made_is_deleted(tmp_path: Pat
         await gone(directory, log)
 
 
-async def gone(directory: LogDir, log: PartitionLog) -> None:
+async def gone(directory: LogDirectory, log: PartitionLog) -> None:
     """Asserts that nothing is left of a partition."""
     deadline = asyncio.get_running_loop().time() + 60
     while True:

@@ -15,7 +15,7 @@ from faulty import FaultyFiles
 from log_kit import CLUSTER, SMALL, TOPIC, Digest, HandClock, append, open_log, opened, read_all, settle
 from memory_files import MemoryFiles
 
-from penstock.log.log_dir import LogDir
+from penstock.log.log_dir import LogDirectory
 from penstock.log.meta import WrongDirectory
 from penstock.log.opening import DirectoryInUse
 from penstock.log.partition_log import PartitionLog
@@ -26,7 +26,7 @@ META = "/data/meta.json"
 
 
 def claim(files: MemoryFiles, cluster: str = CLUSTER, broker: int = 0) -> None:
-    directory = LogDir(files, "/data", HandClock(), broker)
+    directory = LogDirectory(files, "/data", HandClock(), broker)
     try:
         directory.claim(cluster)
     finally:
@@ -88,7 +88,7 @@ async def test_a_second_process_is_refused_and_the_directory_is_free_after_the_f
         assert second.returncode
         assert f"DirectoryInUse: {tmp_path} is in use by another process" in second.stderr
         with pytest.raises(DirectoryInUse):
-            LogDir(OsFiles(), str(tmp_path), HandClock(), 0)
+            LogDirectory(OsFiles(), str(tmp_path), HandClock(), 0)
     assert subprocess.run(command, check=False, env=os.environ).returncode == 0
 
 

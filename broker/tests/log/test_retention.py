@@ -13,7 +13,7 @@ from log_kit import SMALL, START_MS, TOPIC, Digest, HandClock, append, batch_of,
 from memory_files import CrashImages, MemoryFiles
 
 from penstock.config.values import DAY_MS
-from penstock.log.log_dir import LogDir
+from penstock.log.log_dir import LogDirectory
 from penstock.log.partition_log import PartitionLog
 from penstock.log.retention import LEAP_MS, PAUSE_MS, ClockGuard
 
@@ -29,7 +29,7 @@ async def fill(log: PartitionLog, segments: int, step_ms: int = 1000) -> None:
     await log.flush()
 
 
-async def apply(directory: LogDir, log: PartitionLog) -> None:
+async def apply(directory: LogDirectory, log: PartitionLog) -> None:
     directory.retention.apply(log)
     await settle(directory)
 

@@ -19,7 +19,7 @@ from penstock.node import parts
 from penstock.node.parts import DeletedTopics, Hosted
 from penstock.state import keys
 from penstock.state.records import TopicRecord, encode
-from penstock.state.store import Delete, Put
+from penstock.state.store import DeleteOp, PutOp
 
 
 class Doubt:
@@ -54,7 +54,7 @@ async def delete(broker: Broker, *names: str) -> None:
     for name in names:
         topic_id = broker.view.topics[name].topic_id
         tombstone = TopicRecord(name=name, topic_id=topic_id, partition_count=1, deleting=True)
-        operations = [Put(keys.topic(topic_id), encode(tombstone)), Delete(keys.topic_name(name))]
+        operations = [PutOp(keys.topic(topic_id), encode(tombstone)), DeleteOp(keys.topic_name(name))]
         await broker.cluster.applied((await broker.cluster.store.txn([], operations)).revision)
 
 
@@ -93,7 +93,7 @@ async def test_a_tombstone_that_goes_while_the_store_is_in_doubt_is_no_reason_to
     deleted = DeletedTopics(broker.view, broker.replicas, doubt.may_discard)
     deleted.start()
     await delete(broker, "t")
-    result = await broker.cluster.store.txn([], [Delete(keys.topic(topic_id))])
+    result = await broker.cluster.store.txn([], [DeleteOp(keys.topic(topic_id))])
     await broker.cluster.applied(result.revision)
     doubt.is_over = True
     await until(lambda: not deleted.due)
@@ -113,7 +113,7 @@ async def test_an_end_does_not_wait_for_the_doubt_to_be_over(broker: Broker) -> 
 
 async def test_data_of_a_topic_whose_records_are_not_all_understood_is_known(broker: Broker) -> None:
     named, recorded, whole = await filled(broker, "named", "recorded", "whole")
-    damaged = [Put(keys.topic_name("named"), b"broken"), Put(keys.topic(recorded), b"broken")]
+    damaged = [PutOp(keys.topic_name("named"), b"broken"), PutOp(keys.topic(recorded), b"broken")]
     await broker.cluster.store.txn([], damaged)
     other = Broker(broker.cluster, 2, broker.cluster.home / "2", {})
     await other.watcher.start()

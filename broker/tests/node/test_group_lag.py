@@ -16,7 +16,7 @@ from penstock.client import Admin, NewTopic, Producer, TopicPartition
 from penstock.config.values import TopicConfig
 from penstock.http.sources import Ends
 from penstock.node import lags
-from penstock.node.lags import LeadersElsewhere
+from penstock.node.lags import RemoteLeaders
 from penstock.state.view import BrokerView, ClusterView, PartitionView, TopicView
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.list_offsets import (
@@ -134,7 +134,7 @@ class Others:
 
 async def test_each_leader_is_asked_for_what_it_leads_and_nobody_for_what_nobody_leads() -> None:
     others = Others()
-    found = await LeadersElsewhere(view_of(2, 3, 2, -1, 1, 9), 1, others)(
+    found = await RemoteLeaders(view_of(2, 3, 2, -1, 1, 9), 1, others)(
         {("t", index): [index, 50] for index in range(7)} | {("gone", 0): [1]}
     )
     assert others.asked == {2: [{0: [0, 50], 2: [2, 50]}], 3: [{1: [1, 50]}]}
@@ -147,7 +147,7 @@ async def test_what_a_leader_does_not_tell_is_missing_and_the_others_answers_are
     monkeypatch.setattr(lags, "ANSWER_S", 0.05)
     others = Others()
     others.silent, others.away, others.failed = {2}, {1}, {2}
-    found = await LeadersElsewhere(view_of(1, 2, 3, 3), 0, others)({("t", index): [7] for index in range(4)})
+    found = await RemoteLeaders(view_of(1, 2, 3, 3), 0, others)({("t", index): [7] for index in range(4)})
     assert others.asked.keys() == {1, 2, 3}
     assert found == {("t", 3): Ends(5, 100, {7: 7})}
 
@@ -155,12 +155,12 @@ async def test_what_a_leader_does_not_tell_is_missing_and_the_others_answers_are
 async def test_a_leader_too_old_to_tell_where_logs_begin_tells_no_lag() -> None:
     others = Others()
     others.no_starts = True
-    assert await LeadersElsewhere(view_of(2), 1, others)({("t", 0): [7]}) == {}
+    assert await RemoteLeaders(view_of(2), 1, others)({("t", 0): [7]}) == {}
 
 
 async def test_many_offsets_are_asked_in_several_requests() -> None:
     others, count = Others(), lags.MAX_OFFSETS
-    found = await LeadersElsewhere(view_of(2, 2, 2), 1, others)(
+    found = await RemoteLeaders(view_of(2, 2, 2), 1, others)(
         {("t", 0): range(count - 1), ("t", 1): [1], ("t", 2): range(count + 3)}
     )
     assert [{p: len(offsets) for p, offsets in part.items()} for part in others.asked[2]] == [

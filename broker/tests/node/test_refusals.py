@@ -13,9 +13,9 @@ import pytest
 from node_kit import Client, Process, refusal
 
 from penstock.config.options import UpOptions
-from penstock.log.meta import FORMAT_VERSION, Meta
-from penstock.node.broker import Node
-from penstock.node.outside import System
+from penstock.log.meta import FORMAT_VERSION, PartitionMeta
+from penstock.node.broker import BrokerNode
+from penstock.node.outside import SystemEnvironment
 from penstock.node.settings import StartError
 
 Up = Callable[..., Process]
@@ -26,14 +26,14 @@ async def node_error(data: Path, **options: object) -> str:
     """Why a node in this process does not start there; it must leave the directory to the next one."""
     fields: dict[str, object] = {"data_dir": str(data), "port": 0, "http_port": None, **options}
     with pytest.raises(StartError) as caught:
-        await Node(UpOptions(**fields), {}, System()).start()  # type: ignore[arg-type]
+        await BrokerNode(UpOptions(**fields), {}, SystemEnvironment()).start()  # type: ignore[arg-type]
     return str(caught.value)
 
 
 async def run_once(data: Path, **options: object) -> None:
     """Starts there and ends in good order."""
     fields: dict[str, object] = {"data_dir": str(data), "port": 0, "http_port": None, **options}
-    node = Node(UpOptions(**fields), {}, System())  # type: ignore[arg-type]
+    node = BrokerNode(UpOptions(**fields), {}, SystemEnvironment())  # type: ignore[arg-type]
     await node.start()
     assert node.reason is None
     await node.stop()
@@ -90,7 +90,7 @@ def test_a_setting_that_is_wrong_is_named_with_its_place(
     if file:
         (tmp_path / "penstock.toml").write_text(file)
     with pytest.raises(StartError) as caught:
-        Node(UpOptions(data_dir=str(tmp_path / "data"), **options), {}, System())
+        BrokerNode(UpOptions(data_dir=str(tmp_path / "data"), **options), {}, SystemEnvironment())
     for part in named:
         assert part in str(caught.value)
     assert not (tmp_path / "data").exists()
@@ -107,7 +107,7 @@ async def test_the_directory_of_another_broker_id_is_refused(tmp_path: Path) -> 
 async def test_a_directory_in_a_newer_format_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
     await run_once(tmp_path)
     path = tmp_path / "meta.json"
-    meta = msgspec.json.decode(path.read_bytes(), type=Meta)
+    meta = msgspec.json.decode(path.read_bytes(), type=PartitionMeta)
     newer = msgspec.structs.replace(meta, format_version=FORMAT_VERSION + 1)
     path.write_bytes(msgspec.json.encode(msgspec.structs.replace(newer, crc=newer.checksum())))
     before = {p.name: p.read_bytes() for p in tmp_path.iterdir() if p.is_file() and not p.name.startswith("state.db")}

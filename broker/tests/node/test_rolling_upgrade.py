@@ -17,7 +17,7 @@ from cluster_processes import Cluster, in_sync, read_all, until, write
 import penstock
 from penstock.client import Admin, NewTopic, Producer
 from penstock.client.admin_types import BrokerVersion
-from penstock.client.connection import Connection
+from penstock.client.connection import ClientConnection
 from penstock.state import keys
 from penstock.state.etcd.options import EtcdOptions
 from penstock.state.etcd.store import EtcdStore
@@ -57,7 +57,7 @@ async def roll(cluster: Cluster, admin: Admin, build: Path | None) -> None:
 
 
 async def raise_level(cluster: Cluster, level: int) -> UpdateFeaturesResponse:
-    connection = await Connection.open("127.0.0.1", cluster.brokers[1].port)
+    connection = await ClientConnection.open("127.0.0.1", cluster.brokers[1].port)
     try:
         update = FeatureUpdateKey(feature="penstock.version", max_version_level=level)
         return await connection.call(

@@ -24,12 +24,12 @@ from node_kit import DEADLINE_S, Client, Process, port_of, reserved_port
 
 from penstock.api.log_dirs import LogDirState
 from penstock.config.options import UpOptions
-from penstock.log.log_dir import LogDir
+from penstock.log.log_dir import LogDirectory
 from penstock.log.opening import LOCK_NAME, DirectoryInUse, lock_directory
 from penstock.log.space import RESERVE_BYTES, RESERVE_NAME
 from penstock.node import process as processes
-from penstock.node.broker import Node
-from penstock.node.outside import System
+from penstock.node.broker import BrokerNode
+from penstock.node.outside import SystemEnvironment
 from penstock.node.parts import DirSizes
 from penstock.node.settings import StartError
 from penstock.runtime.clock import SystemClock
@@ -74,9 +74,9 @@ def free_port() -> Iterator[int]:
         yield port_of(reserved)
 
 
-def node_in(home: Path, http_port: int | None = None) -> Node:
+def node_in(home: Path, http_port: int | None = None) -> BrokerNode:
     options = UpOptions(data_dir=str(home), host="127.0.0.1", port=0, http_host="127.0.0.1", http_port=http_port)
-    return Node(options, {}, System())
+    return BrokerNode(options, {}, SystemEnvironment())
 
 
 async def kill_after_one_batch(home: Path) -> None:
@@ -99,23 +99,23 @@ class Held:
         self.gate, self.begun = threading.Event(), threading.Event()
 
     def recovery(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        recover = LogDir.recover
+        recover = LogDirectory.recover
 
-        def held(log_dir: LogDir, make_state: Any) -> None:
+        def held(log_dir: LogDirectory, make_state: Any) -> None:
             self.begun.set()
             assert self.gate.wait(DEADLINE_S)
             recover(log_dir, make_state)
 
-        monkeypatch.setattr(LogDir, "recover", held)
+        monkeypatch.setattr(LogDirectory, "recover", held)
 
     def close(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        close = LogDir.close
+        close = LogDirectory.close
 
-        async def held(log_dir: LogDir) -> None:
+        async def held(log_dir: LogDirectory) -> None:
             await asyncio.to_thread(self.gate.wait, DEADLINE_S)
             await close(log_dir)
 
-        monkeypatch.setattr(LogDir, "close", held)
+        monkeypatch.setattr(LogDirectory, "close", held)
 
 
 async def test_health_answers_while_logs_are_recovered(
@@ -214,7 +214,7 @@ async def test_a_broker_that_is_to_come_back_waits_for_settings_that_can_be_read
     options = UpOptions(
         data_dir=str(tmp_path / "data"), host="127.0.0.1", port=0, http_port=None, config_file=str(file)
     )
-    node = Node(options, {}, System())
+    node = BrokerNode(options, {}, SystemEnvironment())
     listeners, _ = await node.start()
     await node.stop()
     file.write_text("broken = [")
@@ -282,11 +282,11 @@ async def test_a_start_that_fails_leaves_no_health_page_behind(
 ) -> None:
     monkeypatch.setattr("penstock.http.late.PATIENCE_S", 0.0)
 
-    def broken(log_dir: LogDir, make_state: Any) -> None:
+    def broken(log_dir: LogDirectory, make_state: Any) -> None:
         assert ask_until(free_port, "/health/live") == (200, "live\n")
         raise OSError(errno.EIO, "planted")
 
-    monkeypatch.setattr(LogDir, "recover", broken)
+    monkeypatch.setattr(LogDirectory, "recover", broken)
     with pytest.raises(StartError, match="planted"):
         await node_in(tmp_path, free_port).start()
     assert await get(free_port, "/health/live") is None
@@ -350,7 +350,7 @@ def sync(client: Client, joined: JoinGroupResponse) -> None:
 
 async def test_a_file_system_that_does_not_answer_has_an_unknown_size(tmp_path: Path) -> None:
     path = str(tmp_path / "data")
-    log_dir = LogDir(OsFiles(), path, SystemClock(), 0)
+    log_dir = LogDirectory(OsFiles(), path, SystemClock(), 0)
     (known,) = DirSizes(log_dir).log_dirs()
     assert known.total_bytes >= known.usable_bytes > 0
     shutil.rmtree(path)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import strategies as st
 
 from penstock.placement.domains import Domains
-from penstock.placement.model import Broker, PartitionKey
+from penstock.placement.model import PartitionKey, PlacementBroker
 
 
 class Spec:
@@ -111,14 +111,14 @@ class Spec:
 
     @staticmethod
     def flat(count, excluded=()):
-        return [Broker(i, (), i in excluded) for i in range(count)]
+        return [PlacementBroker(i, (), i in excluded) for i in range(count)]
 
     @staticmethod
     def zones(*sizes, nodes=1):
         """Brokers in zones of these sizes, each zone's over so many nodes."""
         result = []
         for zone, size in enumerate(sizes):
-            result += [Broker(len(result) + i, (f"z{zone}", f"n{zone}.{i % nodes}")) for i in range(size)]
+            result += [PlacementBroker(len(result) + i, (f"z{zone}", f"n{zone}.{i % nodes}")) for i in range(size)]
         return result
 
     @classmethod
@@ -127,7 +127,7 @@ class Spec:
         shapes = [(z, n, b) for z in range(1, 5) for n in range(1, 4) for b in range(1, 4) if z * n * b <= most]
         return st.sampled_from(shapes).map(
             lambda shape: [
-                Broker(100 + i, (f"z{i % shape[0]}", f"n{i // shape[0] % shape[1]}"))
+                PlacementBroker(100 + i, (f"z{i % shape[0]}", f"n{i // shape[0] % shape[1]}"))
                 for i in range(shape[0] * shape[1] * shape[2])
             ]
         )
@@ -139,7 +139,7 @@ class Spec:
         broker = st.tuples(path, st.integers(0, 4).map(lambda n: excluded and n == 0))
         return (
             st.lists(broker, min_size=1, max_size=most)
-            .map(lambda drawn: [Broker(i, path, out) for i, (path, out) in enumerate(drawn)])
+            .map(lambda drawn: [PlacementBroker(i, path, out) for i, (path, out) in enumerate(drawn)])
             .filter(lambda brokers: not all(broker.excluded for broker in brokers))
         )
 

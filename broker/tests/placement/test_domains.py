@@ -14,8 +14,8 @@ from penstock.placement.model import (
     MAX_BROKERS,
     MAX_DEPTH,
     BadInputError,
-    Broker,
     NoBrokersError,
+    PlacementBroker,
     TooFewBrokersError,
     checked_brokers,
 )
@@ -87,7 +87,12 @@ def test_two_replicas_share_a_node_only_when_all_other_nodes_have_one(spec):
 
 
 def test_paths_may_differ_in_length():
-    brokers = [Broker(0), Broker(1, ("z",)), Broker(2, ("z", "n")), Broker(3, ("z", "n"))]
+    brokers = [
+        PlacementBroker(0),
+        PlacementBroker(1, ("z",)),
+        PlacementBroker(2, ("z", "n")),
+        PlacementBroker(3, ("z", "n")),
+    ]
     domains = tree(brokers)
     assert not domains.legal(domains.mask_of([1, 2]), 2)
     assert domains.legal(domains.mask_of([0, 3]), 2)
@@ -97,10 +102,10 @@ def test_paths_may_differ_in_length():
     ("brokers", "error", "words"),
     [
         ([], NoBrokersError, "start a broker"),
-        ([Broker(1, (), True)], NoBrokersError, "None of 1 broker"),
-        ([Broker(1), Broker(1)], BadInputError, "Broker 1 is listed twice"),
-        ([Broker(1, ("a",) * (MAX_DEPTH + 1))], BadInputError, "Broker 1 has a failure domain of 17 parts"),
-        ([Broker(1)] * (MAX_BROKERS + 1), BadInputError, "10001 brokers"),
+        ([PlacementBroker(1, (), True)], NoBrokersError, "None of 1 broker"),
+        ([PlacementBroker(1), PlacementBroker(1)], BadInputError, "Broker 1 is listed twice"),
+        ([PlacementBroker(1, ("a",) * (MAX_DEPTH + 1))], BadInputError, "Broker 1 has a failure domain of 17 parts"),
+        ([PlacementBroker(1)] * (MAX_BROKERS + 1), BadInputError, "10001 brokers"),
     ],
 )
 def test_brokers_that_cannot_be_used_are_refused_by_name(brokers, error, words):

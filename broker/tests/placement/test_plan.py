@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.placement.model import BadInputError, Broker, Move, NoBrokersError, PartitionKey, TooFewBrokersError
+from penstock.placement.model import (
+    BadInputError,
+    Move,
+    NoBrokersError,
+    PartitionKey,
+    PlacementBroker,
+    TooFewBrokersError,
+)
 from penstock.placement.place import place
 from penstock.placement.plan import plan, plan_what_can_be
 
@@ -167,7 +174,7 @@ def test_a_second_replica_in_a_zone_moves_when_another_zone_has_none(spec):
 
 
 def test_two_replicas_on_one_node_part_when_another_node_of_the_zone_is_free():
-    brokers = [Broker(0, ("z", "n0")), Broker(1, ("z", "n0")), Broker(2, ("z", "n1"))]
+    brokers = [PlacementBroker(0, ("z", "n0")), PlacementBroker(1, ("z", "n0")), PlacementBroker(2, ("z", "n1"))]
     assert plan(brokers, {PartitionKey("t", 0): (0, 1)}) == [Move(PartitionKey("t", 0), (0, 1), (0, 2))]
 
 
@@ -192,10 +199,16 @@ def test_topics_with_different_factors_are_balanced_together(spec):
     ("brokers", "cluster", "wanted", "error", "words"),
     [
         ([], {("t", 0): (1,)}, {}, NoBrokersError, "None of 0"),
-        ([Broker(1)], {("t", 0): ()}, {}, BadInputError, "'t'-0 has no replicas"),
-        ([Broker(1)], {("t", 0): (1, 1)}, {}, BadInputError, "'t'-0 has a broker twice"),
-        ([Broker(1)], {("t", 0): (1,)}, {"t": 0}, BadInputError, "replication factor of 0"),
-        ([Broker(1), Broker(2, (), True)], {("t", 0): (1, 2)}, {}, TooFewBrokersError, "Topic 't' wants 2 .* only 1"),
+        ([PlacementBroker(1)], {("t", 0): ()}, {}, BadInputError, "'t'-0 has no replicas"),
+        ([PlacementBroker(1)], {("t", 0): (1, 1)}, {}, BadInputError, "'t'-0 has a broker twice"),
+        ([PlacementBroker(1)], {("t", 0): (1,)}, {"t": 0}, BadInputError, "replication factor of 0"),
+        (
+            [PlacementBroker(1), PlacementBroker(2, (), True)],
+            {("t", 0): (1, 2)},
+            {},
+            TooFewBrokersError,
+            "Topic 't' wants 2 .* only 1",
+        ),
     ],
 )
 def test_what_cannot_be_planned_is_refused_by_name(brokers, cluster, wanted, error, words):

@@ -16,19 +16,19 @@ from faulty import FaultyFiles
 from log_kit import START_MS, HandClock, abandon, headers_in, settle
 
 from penstock.config.broker import BrokerConfig
-from penstock.control.config_admin import ConfigAdmin
+from penstock.control.config_admin import ConfigService
 from penstock.control.membership import ensure_cluster, register_embedded
-from penstock.control.results import ConfigChange, ConfigOperation, NewTopic, Resource
-from penstock.control.topic_admin import TopicAdmin
+from penstock.control.results import ConfigChange, ConfigOperation, ConfigResource, TopicRequest
+from penstock.control.topic_admin import TopicService
 from penstock.log.compaction.runner import ThreadRunner
-from penstock.log.log_dir import LogDir
+from penstock.log.log_dir import LogDirectory
 from penstock.log.partition_log import PartitionLog
 from penstock.replica.acceptance import Appended
 from penstock.replica.leader import Leader
 from penstock.replica.manager import ReplicaManager
 from penstock.replica.producer_state import ProducerState
 from penstock.state.embedded import EmbeddedStore
-from penstock.state.view import ClusterView, Endpoint
+from penstock.state.view import BrokerEndpoint, ClusterView
 from penstock.state.watcher import Watcher
 from penstock.wire.batch import CRC, BatchHeader, checksum, read_header
 from penstock.wire.errors import ErrorCode
@@ -77,15 +77,15 @@ class DataPath:
     config: BrokerConfig
     view: ClusterView
     watcher: Watcher
-    topics: TopicAdmin
-    configs: ConfigAdmin
-    log_dir: LogDir
+    topics: TopicService
+    configs: ConfigService
+    log_dir: LogDirectory
     replicas: ReplicaManager
 
     async def create(self, name: str = "t", partitions: int = 1, **settings: str) -> UUID:
         """Makes a topic; settings by Kafka's names with underscores."""
         overrides = {key.replace("_", "."): text for key, text in settings.items()}
-        (outcome,) = await self.topics.create([NewTopic(name, partitions, 1, settings=dict(overrides))])
+        (outcome,) = await self.topics.create([TopicRequest(name, partitions, 1, settings=dict(overrides))])
         assert outcome.error is ErrorCode.NONE, outcome.message
         assert outcome.topic_id is not None
         return outcome.topic_id
@@ -99,7 +99,7 @@ class DataPath:
 
     async def alter(self, name: str, setting: str, value: str) -> None:
         change = ConfigChange(setting, ConfigOperation.SET, value)
-        outcome = await self.configs.change(Resource.TOPIC, name, [change])
+        outcome = await self.configs.change(ConfigResource.TOPIC, name, [change])
         assert outcome.error is ErrorCode.NONE, outcome.message
 
     async def delete(self, name: str = "t") -> None:
@@ -123,17 +123,17 @@ async def opened_data_path(
     files, clock = GatedFiles(), clock or HandClock()
     store, view, config = EmbeddedStore(state or str(home / "state.db")), ClusterView(), BrokerConfig.from_texts({})
     cluster = await ensure_cluster(store)
-    await register_embedded(store, 0, [Endpoint("PLAINTEXT", "127.0.0.1", 9092)], None, UUID(int=7), 1)
+    await register_embedded(store, 0, [BrokerEndpoint("PLAINTEXT", "127.0.0.1", 9092)], None, UUID(int=7), 1)
     watcher = Watcher(store, view, config)
     await watcher.start()
-    log_dir = LogDir(files, str(home), clock, 0, compaction=ThreadRunner(files))
+    log_dir = LogDirectory(files, str(home), clock, 0, compaction=ThreadRunner(files))
     log_dir.claim(cluster.cluster_id)
     log_dir.recover(ProducerState)
     log_dir.start()
     replicas = ReplicaManager(view, log_dir, clock, config)
-    topics = TopicAdmin(store, view, watcher, clock, config)
+    topics = TopicService(store, view, watcher, clock, config)
     topics.cleaners.append(replicas.forget_topic)
-    configs = ConfigAdmin(store, view, watcher, config, clock)
+    configs = ConfigService(store, view, watcher, config, clock)
     try:
         yield DataPath(files, clock, config, view, watcher, topics, configs, log_dir, replicas)
     finally:

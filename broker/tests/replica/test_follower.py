@@ -13,7 +13,7 @@ from replica_kit import DataPath, batch_of, until
 
 from penstock.config.broker import BrokerConfig
 from penstock.replica.fetcher import BrokerFetcher
-from penstock.replica.follower import Follower, Next
+from penstock.replica.follower import Follower, FollowerStep
 from penstock.replica.producer_state import ProducerState
 from penstock.replica.throttle import Throttles
 from penstock.state.view import ClusterView
@@ -72,7 +72,7 @@ def answer(content: memoryview | None = None, **more: Any) -> PartitionData:
     return PartitionData(**{"high_watermark": 0, "log_start_offset": 0, "records": content, **more})
 
 
-def took(follower: Follower, data: PartitionData) -> Next:
+def took(follower: Follower, data: PartitionData) -> FollowerStep:
     return follower.take(data, follower.place)
 
 
@@ -83,7 +83,7 @@ async def worked(follower: Follower) -> None:
 async def test_batches_are_appended_as_they_are_with_their_epochs(path: DataPath) -> None:
     follower = following(path)
     content = bytes(records((0, 3), (3, 1), epoch=4)) + bytes(records((4, 2)))
-    assert took(follower, answer(memoryview(content))) is Next.GO_ON
+    assert took(follower, answer(memoryview(content))) is FollowerStep.GO_ON
     assert follower.log.epochs.entries() == [(4, 0), (5, 4)]
     found = follower.log.read(0, 1 << 20, 6, True)
     assert found is not None
@@ -128,7 +128,7 @@ def of_another_kind(position: int, value: int) -> memoryview:
 )
 async def test_what_is_not_a_sound_batch_of_this_epoch_is_not_appended(path: DataPath, content: memoryview) -> None:
     follower = following(path)
-    assert took(follower, answer(content)) is Next.REST
+    assert took(follower, answer(content)) is FollowerStep.REST
     assert follower.log.end_offset == 0
 
 
@@ -136,7 +136,7 @@ async def test_a_batch_that_lies_before_the_end_or_is_of_an_earlier_epoch_is_not
     follower = following(path)
     took(follower, answer(records((0, 3))))
     for content in (records((0, 3)), records((3, 1), epoch=4)):
-        assert took(follower, answer(content)) is Next.REST
+        assert took(follower, answer(content)) is FollowerStep.REST
     assert follower.log.end_offset == 3
 
 
@@ -144,7 +144,7 @@ async def test_what_came_before_a_damaged_batch_stays(path: DataPath) -> None:
     follower = following(path)
     content = bytearray(bytes(records((0, 3))) + bytes(records((3, 1))))
     content[-1] ^= 1
-    assert took(follower, answer(memoryview(content))) is Next.REST
+    assert took(follower, answer(memoryview(content))) is FollowerStep.REST
     assert follower.log.end_offset == 3
 
 
@@ -152,7 +152,7 @@ async def test_an_answer_to_an_earlier_place_changes_nothing(path: DataPath) -> 
     follower = following(path)
     before = follower.place
     took(follower, answer(records((0, 3))))
-    assert follower.take(answer(records((3, 3))), before) is Next.GO_ON
+    assert follower.take(answer(records((3, 3))), before) is FollowerStep.GO_ON
     assert follower.log.end_offset == 3
 
 
@@ -166,7 +166,7 @@ async def test_a_log_is_cut_to_where_both_agree_on_an_epoch(path: DataPath, told
     for epoch, start in ((1, 0), (2, 5), (4, 10)):
         took(follower, answer(records(*((start + i, 1) for i in range(5)), epoch=epoch)))
     data = answer(diverging_epoch=EpochEndOffset(*told))
-    assert took(follower, data) is Next.WAIT
+    assert took(follower, data) is FollowerStep.WAIT
     await worked(follower)
     assert follower.log.end_offset == left
 
@@ -174,8 +174,8 @@ async def test_a_log_is_cut_to_where_both_agree_on_an_epoch(path: DataPath, told
 async def test_nothing_is_taken_in_while_the_log_is_cut(path: DataPath) -> None:
     follower = following(path)
     took(follower, answer(records((0, 3), (3, 3))))
-    assert took(follower, answer(diverging_epoch=EpochEndOffset(EPOCH, 3))) is Next.WAIT
-    assert took(follower, answer(records((6, 1)))) is Next.WAIT
+    assert took(follower, answer(diverging_epoch=EpochEndOffset(EPOCH, 3))) is FollowerStep.WAIT
+    assert took(follower, answer(records((6, 1)))) is FollowerStep.WAIT
     await worked(follower)
     assert follower.log.end_offset == 3
 
@@ -199,11 +199,11 @@ async def test_who_rests_on_a_log_that_begins_anew_or_is_cut_is_answered(path: D
     follower = following(path)
     took(follower, answer(records((0, 3), (3, 3)), high_watermark=6))
     reader = Resting(follower)
-    assert took(follower, answer(diverging_epoch=EpochEndOffset(EPOCH, 3))) is Next.WAIT
+    assert took(follower, answer(diverging_epoch=EpochEndOffset(EPOCH, 3))) is FollowerStep.WAIT
     await worked(follower)
-    assert took(follower, answer(error_code=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=40)) is Next.WAIT
+    assert took(follower, answer(error_code=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=40)) is FollowerStep.WAIT
     await worked(follower)
-    assert took(follower, answer(records((38, 4)), log_start_offset=38)) is Next.WAIT
+    assert took(follower, answer(records((38, 4)), log_start_offset=38)) is FollowerStep.WAIT
     await worked(follower)
     assert (follower.log.end_offset, reader.ends) == (42, [(0, 3), (40, 40), (38, 38)])
 
@@ -212,7 +212,7 @@ async def test_who_rests_below_a_cut_of_what_was_not_committed_rests_on(path: Da
     follower = following(path)
     took(follower, answer(records((0, 3), (3, 3)), high_watermark=3))
     reader = Resting(follower)
-    assert took(follower, answer(diverging_epoch=EpochEndOffset(EPOCH, 3))) is Next.WAIT
+    assert took(follower, answer(diverging_epoch=EpochEndOffset(EPOCH, 3))) is FollowerStep.WAIT
     await worked(follower)
     assert (follower.log.end_offset, reader.ends) == (3, [])
 
@@ -220,9 +220,9 @@ async def test_who_rests_below_a_cut_of_what_was_not_committed_rests_on(path: Da
 async def test_a_full_disk_makes_it_rest(path: DataPath) -> None:
     follower = following(path)
     path.files.fail("append", 28)
-    assert took(follower, answer(records((0, 3)))) is Next.REST
+    assert took(follower, answer(records((0, 3)))) is FollowerStep.REST
     path.files.heal()
-    assert took(follower, answer(records((0, 3)))) is Next.GO_ON
+    assert took(follower, answer(records((0, 3)))) is FollowerStep.GO_ON
 
 
 # The fetcher

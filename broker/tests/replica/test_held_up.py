@@ -9,7 +9,7 @@ import pytest
 from replica_kit import DataPath, accepted, batch_of
 
 from penstock.replica import held_up
-from penstock.replica.held_up import HELD_UP_MS, MAX_NAME_CHARS, MOST, HeldUp, TurnedAway
+from penstock.replica.held_up import HELD_UP_MS, MAX_NAME_CHARS, MOST, BlockedProducers, RejectedBatches
 from penstock.replica.leader import Leader
 from penstock.wire.batch import BatchHeader, read_header
 from penstock.wire.errors import ErrorCode
@@ -89,7 +89,7 @@ def header(producer_id: int, sequence: int = 0) -> BatchHeader:
 @pytest.mark.parametrize("first", [6, 2**31 - 3], ids=["plain", "around the end of the numbers"])
 def test_of_several_that_were_refused_the_first_comes_first(first: int) -> None:
     later = (first + 3) % 2**31
-    held_up = HeldUp()
+    held_up = BlockedProducers()
     for sequence in (first, later):
         held_up.note(header(1, sequence), ErrorCode.NOT_ENOUGH_REPLICAS, 0)
     assert held_up.code_before(header(1, later), 0) == ErrorCode.NOT_ENOUGH_REPLICAS
@@ -97,7 +97,7 @@ def test_of_several_that_were_refused_the_first_comes_first(first: int) -> None:
 
 
 def test_the_memory_is_bounded_and_forgets_who_was_refused_first() -> None:
-    held_up = HeldUp()
+    held_up = BlockedProducers()
     for producer_id in range(MOST):
         held_up.note(header(producer_id), ErrorCode.NOT_ENOUGH_REPLICAS, 0)
     held_up.note(header(0), ErrorCode.NOT_ENOUGH_REPLICAS, 0)
@@ -113,7 +113,7 @@ TOPIC_ID = UUID(int=7)
 
 
 def test_a_leader_begins_with_those_who_were_turned_away_by_name_or_by_id() -> None:
-    turned_away = TurnedAway()
+    turned_away = RejectedBatches()
     turned_away.note("t", 0, batch_of(1, producer=(1, 0, 0)), UNKNOWN, 0)
     turned_away.note(TOPIC_ID, 0, batch_of(1, producer=(2, 0, 0)), UNKNOWN, 0)
     turned_away.note("t", 1, batch_of(1, producer=(3, 0, 0)), UNKNOWN, 0)
@@ -124,7 +124,7 @@ def test_a_leader_begins_with_those_who_were_turned_away_by_name_or_by_id() -> N
 
 
 def test_what_is_no_producer_s_batch_or_no_topic_s_name_is_not_remembered() -> None:
-    turned_away = TurnedAway()
+    turned_away = RejectedBatches()
     turned_away.note("t", 0, batch_of(1), UNKNOWN, 0)
     turned_away.note("t", 0, batch_of(1, producer=(1, 0, 0))[:60], UNKNOWN, 0)
     turned_away.note("x" * (MAX_NAME_CHARS + 1), 0, batch_of(1, producer=(1, 0, 0)), UNKNOWN, 0)
@@ -134,7 +134,7 @@ def test_what_is_no_producer_s_batch_or_no_topic_s_name_is_not_remembered() -> N
 def test_partitions_and_producers_that_were_turned_away_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(held_up, "MOST_PARTITIONS", 3)
     monkeypatch.setattr(held_up, "MOST_TURNED_AWAY", 5)
-    turned_away = TurnedAway()
+    turned_away = RejectedBatches()
     for index in range(4):
         turned_away.note("t", index, batch_of(1, producer=(1, 0, 0)), UNKNOWN, 0)
     assert [index for _, index in turned_away.partitions] == [1, 2, 3]

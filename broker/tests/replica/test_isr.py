@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from penstock.replica.isr import InSync, IsrChange, Progress, effective_min_isr
+from penstock.replica.isr import InSyncReplicas, IsrChange, ReplicaProgress, effective_min_isr
 from penstock.state.view import PartitionView
 
 KEY = UUID(int=5), 0
@@ -22,11 +22,11 @@ def placed(
     return view
 
 
-def in_sync(view: PartitionView | None = None, epoch_start: int = 0) -> InSync:
-    return InSync(1, view or placed([1, 2, 3]), epoch_start, 0)
+def in_sync(view: PartitionView | None = None, epoch_start: int = 0) -> InSyncReplicas:
+    return InSyncReplicas(1, view or placed([1, 2, 3]), epoch_start, 0)
 
 
-def proposed(isr: InSync, gone: set[int], joined: list[tuple[int, int]], min_isr: int = 1) -> IsrChange:
+def proposed(isr: InSyncReplicas, gone: set[int], joined: list[tuple[int, int]], min_isr: int = 1) -> IsrChange:
     change = isr.pending = isr.change(KEY, 101, gone, joined, min_isr)
     isr.count()
     return change
@@ -158,7 +158,7 @@ def test_who_has_left_must_be_heard_of_before_it_is_back() -> None:
 
 
 def test_a_follower_has_caught_up_when_it_has_what_there_was_at_its_last_fetch() -> None:
-    progress = Progress(2, 102, 0)
+    progress = ReplicaProgress(2, 102, 0)
     progress.record(50, 50, 100, 10)
     assert progress.caught_up_ms == 0
     progress.record(100, 99, 150, 20)

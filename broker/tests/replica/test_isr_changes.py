@@ -15,7 +15,7 @@ from penstock.replica.isr_changes import IsrChanges
 from penstock.state import keys
 from penstock.state.embedded import EmbeddedStore
 from penstock.state.records import BrokerRecord, PartitionRecord, decode, encode
-from penstock.state.store import Delete, Put, StoreUnavailable, TxnResult
+from penstock.state.store import DeleteOp, PutOp, StoreUnavailable, TxnResult
 from penstock.state.view import PartitionView
 
 TOPIC = UUID(int=5)
@@ -44,7 +44,7 @@ class Kit:
 
     async def register(self, broker_id: int, **more: Any) -> Member:
         record = BrokerRecord(broker_id=broker_id, incarnation=UUID(int=broker_id), endpoints=[], **more)
-        await self.store.txn([], [Put(keys.broker(broker_id), encode(record))])
+        await self.store.txn([], [PutOp(keys.broker(broker_id), encode(record))])
         entry = await self.store.get(keys.broker(broker_id))
         assert entry is not None
         return broker_id, entry.create_revision
@@ -53,7 +53,7 @@ class Kit:
         record = PartitionRecord(
             replicas=[1, 2, 3], leader=1, leader_epoch=7, isr=[i for i, _ in isr], isr_epochs=[e for _, e in isr]
         )
-        revision = (await self.store.txn([], [Put(keys.partition(TOPIC, index), encode(record))])).revision
+        revision = (await self.store.txn([], [PutOp(keys.partition(TOPIC, index), encode(record))])).revision
         return PartitionView(index, [1, 2, 3], 1, 7, record.isr, record.isr_epochs, revision=revision)
 
     def submit(
@@ -106,7 +106,7 @@ async def test_one_that_cannot_be_made_does_not_keep_the_others(kit: Kit) -> Non
 async def test_who_joins_must_be_registered_as_this_incarnation(kit: Kit) -> None:
     one, two = await kit.register(1), await kit.register(2)
     view = await kit.place(0, [one])
-    await kit.store.txn([], [Delete(keys.broker(2))])
+    await kit.store.txn([], [DeleteOp(keys.broker(2))])
     await kit.register(2)
     kit.submit(view, one, [one, two], [two])
     await kit.done()
@@ -141,7 +141,7 @@ async def test_a_registration_that_goes_between_the_look_and_the_write_is_notice
 async def test_a_leader_that_is_not_registered_any_more_changes_nothing(kit: Kit) -> None:
     one, two = await kit.register(1), await kit.register(2)
     view = await kit.place(0, [one, two])
-    await kit.store.txn([], [Delete(keys.broker(1))])
+    await kit.store.txn([], [DeleteOp(keys.broker(1))])
     await kit.register(1)
     kit.submit(view, one, [one])
     await kit.done()
@@ -170,6 +170,6 @@ async def test_of_a_change_without_an_answer_the_record_tells_also_where_who_joi
     kit.store.lost = [done]
     kit.submit(view, one, [one, two], [two])
     await until(lambda: not kit.store.lost)
-    await kit.store.txn([], [Delete(keys.broker(2))])
+    await kit.store.txn([], [DeleteOp(keys.broker(2))])
     await kit.done()
     assert (await kit.isr(), kit.refused) == (([one, two], []) if done else ([one], [0]))

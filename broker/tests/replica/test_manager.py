@@ -15,7 +15,7 @@ from penstock.log.types import CorruptLog
 from penstock.replica.manager import ReplicaManager
 from penstock.state import keys
 from penstock.state.records import PartitionRecord, encode
-from penstock.state.store import Put
+from penstock.state.store import PutOp
 from penstock.wire.errors import ErrorCode
 
 
@@ -70,7 +70,7 @@ async def test_what_the_cluster_does_not_have_is_not_found_and_why(
 async def test_a_partition_that_another_broker_leads_is_not_found_and_where_it_is(path: DataPath) -> None:
     topic_id = await path.create()
     record = PartitionRecord(replicas=[5, 0], leader=5, leader_epoch=8, isr=[5])
-    result = await path.watcher.store.txn([], [Put(keys.partition(topic_id, 0), encode(record))])
+    result = await path.watcher.store.txn([], [PutOp(keys.partition(topic_id, 0), encode(record))])
     await path.watcher.applied(result.revision)
     assert path.replicas.find("t", 0) is None
     assert path.replicas.absence("t", 0) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, (5, 8))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.replica import producer_state
-from penstock.replica.producer_state import SEQUENCES, ProducerState, Verdict
+from penstock.replica.producer_state import SEQUENCES, ProducerState, SequenceCheck
 from penstock.wire.batch import BatchHeader
 
 
@@ -21,7 +21,7 @@ def batch(sequence: int, count: int = 1, *, epoch: int = 0, base_offset: int = 0
 def state_after(*headers: BatchHeader) -> ProducerState:
     state = ProducerState()
     for header in headers:
-        assert state.check(header)[0] is Verdict.APPEND
+        assert state.check(header)[0] is SequenceCheck.APPEND
         state.update(header)
     return state
 
@@ -33,49 +33,49 @@ def test_batches_in_sequence_are_appended() -> None:
 def test_a_repeated_batch_is_a_duplicate_of_the_original() -> None:
     state = state_after(batch(0, 3, base_offset=40), batch(3, base_offset=43))
     verdict, original = state.check(batch(0, 3))
-    assert verdict is Verdict.DUPLICATE
+    assert verdict is SequenceCheck.DUPLICATE
     assert original is not None
     assert (original.base_offset, original.last_offset) == (40, 42)
 
 
 def test_each_of_the_last_five_batches_is_remembered() -> None:
     state = state_after(*(batch(i, base_offset=i) for i in range(5)))
-    assert [state.check(batch(i))[0] for i in range(5)] == [Verdict.DUPLICATE] * 5
+    assert [state.check(batch(i))[0] for i in range(5)] == [SequenceCheck.DUPLICATE] * 5
 
 
 def test_a_repeat_of_what_came_before_those_is_an_old_duplicate() -> None:
     state = state_after(*(batch(i, base_offset=i) for i in range(8)))
-    assert state.check(batch(1))[0] is Verdict.OLD_DUPLICATE
+    assert state.check(batch(1))[0] is SequenceCheck.OLD_DUPLICATE
 
 
 def test_a_gap_is_out_of_order() -> None:
     state = state_after(batch(0))
-    assert state.check(batch(2))[0] is Verdict.OUT_OF_ORDER
+    assert state.check(batch(2))[0] is SequenceCheck.OUT_OF_ORDER
 
 
 def test_a_batch_that_overlaps_a_remembered_one_is_out_of_order() -> None:
     state = state_after(batch(0, 4))
-    assert state.check(batch(2, 4))[0] is Verdict.OUT_OF_ORDER
+    assert state.check(batch(2, 4))[0] is SequenceCheck.OUT_OF_ORDER
 
 
 def test_an_older_epoch_is_fenced() -> None:
     state = state_after(batch(0, epoch=3))
-    assert state.check(batch(1, epoch=2))[0] is Verdict.FENCED
+    assert state.check(batch(1, epoch=2))[0] is SequenceCheck.FENCED
 
 
 def test_a_newer_epoch_starts_at_zero() -> None:
     state = state_after(batch(0), batch(1))
-    assert state.check(batch(1, epoch=1))[0] is Verdict.OUT_OF_ORDER
-    assert state.check(batch(0, epoch=1))[0] is Verdict.APPEND
+    assert state.check(batch(1, epoch=1))[0] is SequenceCheck.OUT_OF_ORDER
+    assert state.check(batch(0, epoch=1))[0] is SequenceCheck.APPEND
 
 
 def test_an_unknown_producer_may_start_anywhere() -> None:
-    assert ProducerState().check(batch(17))[0] is Verdict.APPEND
+    assert ProducerState().check(batch(17))[0] is SequenceCheck.APPEND
 
 
 def test_sequence_numbers_wrap() -> None:
     state = state_after(batch(SEQUENCES - 2, 2), batch(0, 2, base_offset=2))
-    assert state.check(batch(SEQUENCES - 2, 2))[0] is Verdict.DUPLICATE
+    assert state.check(batch(SEQUENCES - 2, 2))[0] is SequenceCheck.DUPLICATE
 
 
 def test_silent_producers_are_forgotten() -> None:

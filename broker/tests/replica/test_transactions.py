@@ -12,7 +12,7 @@ from log_kit import HandClock, headers_in, read_all
 from replica_kit import batch_of, opened_data_path
 
 from penstock.replica.leader import Leader
-from penstock.replica.producer_state import ProducerState, Verdict
+from penstock.replica.producer_state import ProducerState, SequenceCheck
 from penstock.replica.transactions import OpenTransactions
 from penstock.wire.batch import TRANSACTIONAL, BatchHeader, read_header
 from penstock.wire.control_batch import Marker, build_marker
@@ -35,19 +35,19 @@ def mark(state: ProducerState, offset: int, marker: Marker) -> None:
 def test_the_first_batch_of_a_transaction_must_be_verified_and_the_others_need_not() -> None:
     state = ProducerState()
     assert state.needs_verification(1, 0)
-    assert state.check(data(0, 1), verified=True)[0] is Verdict.APPEND
+    assert state.check(data(0, 1), verified=True)[0] is SequenceCheck.APPEND
     state.update(data(0, 1))
     assert not state.needs_verification(1, 0)
-    assert state.check(data(1, 1, sequence=1), verified=True)[0] is Verdict.APPEND
+    assert state.check(data(1, 1, sequence=1), verified=True)[0] is SequenceCheck.APPEND
     mark(state, 1, Marker(1, 0, True, 0))
     assert state.needs_verification(1, 0)
 
 
 def test_a_batch_of_a_transaction_without_a_transactional_id_is_refused_also_while_the_transaction_is_open() -> None:
     state = ProducerState()
-    assert state.check(data(0, 1))[0] is Verdict.UNVERIFIED
+    assert state.check(data(0, 1))[0] is SequenceCheck.UNVERIFIED
     state.update(data(0, 1))
-    assert state.check(data(1, 1, sequence=1))[0] is Verdict.UNVERIFIED
+    assert state.check(data(1, 1, sequence=1))[0] is SequenceCheck.UNVERIFIED
 
 
 @pytest.mark.parametrize("is_open", [True, False])
@@ -57,7 +57,7 @@ def test_a_fenced_epoch_is_refused_without_the_coordinator(is_open: bool) -> Non
     if not is_open:
         mark(state, 1, Marker(1, 3, True, 0))
     assert not state.needs_verification(1, 2)
-    assert state.check(data(2, 1, epoch=2), verified=True)[0] is Verdict.FENCED
+    assert state.check(data(2, 1, epoch=2), verified=True)[0] is SequenceCheck.FENCED
     assert state.needs_verification(1, 4)
 
 
@@ -65,22 +65,22 @@ def test_a_repeated_batch_of_a_transaction_that_has_ended_is_a_duplicate() -> No
     state = ProducerState()
     state.update(data(0, 1))
     mark(state, 1, Marker(1, 0, True, 0))
-    assert state.check(data(0, 1))[0] is Verdict.DUPLICATE
+    assert state.check(data(0, 1))[0] is SequenceCheck.DUPLICATE
 
 
 def test_other_writes_of_a_producer_with_an_open_transaction_are_refused() -> None:
     state = ProducerState()
     state.update(data(0, 1))
-    assert state.check(data(1, 1, sequence=1, transactional=False))[0] is Verdict.WRONG_STATE
-    assert state.check(data(1, 1, epoch=1), verified=True)[0] is Verdict.WRONG_STATE
+    assert state.check(data(1, 1, sequence=1, transactional=False))[0] is SequenceCheck.WRONG_STATE
+    assert state.check(data(1, 1, epoch=1), verified=True)[0] is SequenceCheck.WRONG_STATE
 
 
 def test_a_zombie_is_fenced_by_the_marker_that_ended_its_transaction() -> None:
     state = ProducerState()
     state.update(data(0, 1, epoch=4))
     mark(state, 1, Marker(1, 5, False, 0))
-    assert state.check(data(2, 1, epoch=4, sequence=1), verified=True)[0] is Verdict.FENCED
-    assert state.check(data(2, 1, epoch=5), verified=True)[0] is Verdict.APPEND
+    assert state.check(data(2, 1, epoch=4, sequence=1), verified=True)[0] is SequenceCheck.FENCED
+    assert state.check(data(2, 1, epoch=5), verified=True)[0] is SequenceCheck.APPEND
 
 
 def test_a_marker_of_a_coordinator_that_was_replaced_is_refused_also_after_a_restart() -> None:
@@ -187,7 +187,7 @@ def test_a_snapshot_of_the_format_without_transactions_is_read() -> None:
     state = ProducerState()
     state.restore(old)
     assert state.entries[9].epoch == 2
-    assert state.check(data(0, 9, epoch=2, sequence=1, transactional=False))[0] is Verdict.APPEND
+    assert state.check(data(0, 9, epoch=2, sequence=1, transactional=False))[0] is SequenceCheck.APPEND
     assert not state.transactions.open
 
 

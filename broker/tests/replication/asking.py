@@ -7,14 +7,14 @@ from typing import Any
 from cluster_kit import VERSION, Answered, Cluster
 from replica_kit import batch_of
 
-from penstock.api.exchange import Peer
+from penstock.api.exchange import PeerInfo
 from penstock.api.produce import ProduceApi
 from penstock.runtime.stats import RequestStats
 from penstock.wire import codec
 from penstock.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from penstock.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from penstock.wire.primitives import Buffer
-from penstock.wire.produce_alike import Likeness
+from penstock.wire.produce_alike import ProduceTemplate
 
 PRODUCE = 9
 MUCH = 1 << 20
@@ -56,12 +56,12 @@ async def asked(cluster: Cluster, broker_id: int, offset: int, **more: Any) -> P
 class Producer:
     """A connection to one of the brokers, for its producers. Implements `api.exchange.Connection`."""
 
-    peer = Peer(1, "PLAINTEXT", "127.0.0.1", 5)
+    peer = PeerInfo(1, "PLAINTEXT", "127.0.0.1", 5)
 
     def __init__(self, cluster: Cluster, broker_id: int) -> None:
         self.api = ProduceApi(cluster[broker_id].replicas, RequestStats())
         self.exchanges: list[Answered] = []
-        self.likeness: Likeness | None = None
+        self.likeness: ProduceTemplate | None = None
 
     def open_exchange(self) -> Answered:
         self.exchanges.append(Answered())

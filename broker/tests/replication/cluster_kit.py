@@ -25,7 +25,7 @@ from penstock.api.replica_fetch import ReplicaFetchApi
 from penstock.config.broker import BrokerConfig
 from penstock.control.membership import ensure_cluster
 from penstock.log.compaction.runner import ThreadRunner
-from penstock.log.log_dir import LogDir
+from penstock.log.log_dir import LogDirectory
 from penstock.log.types import LogSlice
 from penstock.replica.acceptance import Appended
 from penstock.replica.fetchers import ReplicaFetchers
@@ -39,7 +39,7 @@ from penstock.runtime.stats import RequestStats
 from penstock.state import keys
 from penstock.state.embedded import EmbeddedStore
 from penstock.state.records import BrokerRecord, PartitionRecord, TopicNameRecord, TopicRecord, decode, encode
-from penstock.state.store import Delete, Operation, Put
+from penstock.state.store import DeleteOp, Operation, PutOp
 from penstock.state.view import ClusterView
 from penstock.state.watcher import Watcher
 from penstock.wire import codec
@@ -144,7 +144,7 @@ class Broker:
         self.config = BrokerConfig.from_texts(given)
         self.membership = Enrolled()
         self.watcher = Watcher(cluster.store, self.view, self.config)
-        self.log_dir = LogDir(self.files, str(home), self.clock, broker_id, compaction=ThreadRunner(self.files))
+        self.log_dir = LogDirectory(self.files, str(home), self.clock, broker_id, compaction=ThreadRunner(self.files))
         self.links: dict[int, Link] = {}
         self.resigned: list[tuple[UUID, int]] = []
         self.marks: dict[tuple[UUID, int], list[tuple[type[Partition], int, int]]] = {}
@@ -270,8 +270,8 @@ class Cluster:
             rack=self.racks.get(broker_id),
             draining=draining,
         )
-        await self.store.txn([], [Delete(keys.broker(broker_id))])
-        return (await self.store.txn([], [Put(keys.broker(broker_id), encode(record))])).revision
+        await self.store.txn([], [DeleteOp(keys.broker(broker_id))])
+        return (await self.store.txn([], [PutOp(keys.broker(broker_id), encode(record))])).revision
 
     async def kill(self, broker_id: int, *, fence: bool = True) -> None:
         """Ends a run at once; with `fence` its registration goes too."""
@@ -281,7 +281,7 @@ class Cluster:
                 link.cut()
         await broker.stop()
         if fence:
-            await self.store.txn([], [Delete(keys.broker(broker_id))])
+            await self.store.txn([], [DeleteOp(keys.broker(broker_id))])
 
     def cut(self, follower: int, leader: int) -> None:
         self.cuts.add((follower, leader))
@@ -309,9 +309,9 @@ class Cluster:
         record = PartitionRecord(
             replicas=list(replicas), leader=replicas[0], isr=list(replicas), isr_epochs=epochs, leader_epoch=0
         )
-        puts: list[Operation] = [Put(keys.partition(topic_id, i), encode(record)) for i in range(partitions)]
-        puts.append(Put(keys.topic(topic_id), encode(topic)))
-        puts.append(Put(keys.topic_name(name), encode(TopicNameRecord(topic_id=topic_id))))
+        puts: list[Operation] = [PutOp(keys.partition(topic_id, i), encode(record)) for i in range(partitions)]
+        puts.append(PutOp(keys.topic(topic_id), encode(topic)))
+        puts.append(PutOp(keys.topic_name(name), encode(TopicNameRecord(topic_id=topic_id))))
         await self.applied((await self.store.txn([], puts)).revision)
         return topic_id
 
@@ -331,7 +331,7 @@ class Cluster:
     async def change(self, name: str = "t", index: int = 0, **changes: Any) -> None:
         """Writes a partition's record, whatever it was."""
         record = msgspec.structs.replace(await self.record(name, index), **changes)
-        await self.applied((await self.store.txn([], [Put(self.key(name, index), encode(record))])).revision)
+        await self.applied((await self.store.txn([], [PutOp(self.key(name, index), encode(record))])).revision)
 
     async def elect(self, leader: int, isr: Sequence[int] | None = None, name: str = "t", index: int = 0) -> None:
         """A new leader in a new epoch; the ISR is what it was, or given, with the present incarnations."""

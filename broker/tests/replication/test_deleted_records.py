@@ -11,7 +11,7 @@ import pytest
 from cluster_kit import Answered, Cluster
 from replica_kit import Waiter, until
 
-from penstock.api.exchange import Peer
+from penstock.api.exchange import PeerInfo
 from penstock.api.log_queries import LogQueriesApi
 from penstock.api.routes import RequestContext
 from penstock.log.partition_log import PartitionLog
@@ -25,7 +25,7 @@ from penstock.wire.messages.delete_records import (
     DeleteRecordsTopic,
 )
 
-PEER = Peer(1, "PLAINTEXT", "127.0.0.1", 5)
+PEER = PeerInfo(1, "PLAINTEXT", "127.0.0.1", 5)
 LONG_MS = 60_000
 
 

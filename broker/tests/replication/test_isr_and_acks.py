@@ -8,7 +8,7 @@ from cluster_kit import Cluster
 from replica_kit import batch_of, until
 
 from penstock.state import keys
-from penstock.state.store import Delete
+from penstock.state.store import DeleteOp
 from penstock.wire.errors import ErrorCode
 
 
@@ -181,7 +181,7 @@ async def test_a_leader_whose_registration_is_gone_cannot_change_the_isr(cluster
     await cluster.kill(3, fence=False)
     _, waiter = cluster.produce(1)
     await cluster.caught_up(1, 2)
-    await cluster.store.txn([], [Delete(keys.broker(1))])
+    await cluster.store.txn([], [DeleteOp(keys.broker(1))])
     await cluster.lag()
     await until(lambda: cluster[1].keeper.changes.task is None)
     assert cluster[1].keeper.changes.transactions == 1

@@ -10,7 +10,7 @@ from replica_kit import batch_of, until
 
 from penstock.state import keys
 from penstock.state.records import TopicRecord, decode, encode
-from penstock.state.store import Put
+from penstock.state.store import PutOp
 
 MOVING = "reassignment.throttle.bytes.per.second"
 
@@ -119,7 +119,7 @@ async def list_replicas(cluster: Cluster, **lists: str) -> None:
     record = decode(TopicRecord, entry.key, entry.value)
     overrides = {name.replace("_", "."): text for name, text in lists.items()}
     new = TopicRecord(name=record.name, topic_id=topic_id, partition_count=record.partition_count, overrides=overrides)
-    await cluster.applied((await cluster.store.txn([], [Put(entry.key, encode(new))])).revision)
+    await cluster.applied((await cluster.store.txn([], [PutOp(entry.key, encode(new))])).revision)
 
 
 async def test_a_listed_follower_that_fell_out_of_sync_is_bounded_by_either_side(cluster: Cluster) -> None:

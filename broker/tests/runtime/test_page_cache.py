@@ -10,7 +10,7 @@ import pytest
 
 from penstock.runtime import linux, page_cache
 from penstock.runtime.disk import OsFiles
-from penstock.runtime.page_cache import STEP_BYTES, Hint, PageCache, Stretch, Tail
+from penstock.runtime.page_cache import STEP_BYTES, ByteRange, CachedTail, Hint, PageCache
 
 BATCH = STEP_BYTES // 4
 DEAR_NS, CHEAP_NS = 2 * BATCH, BATCH // 10
@@ -23,11 +23,11 @@ class Recording(PageCache):
         super().__init__(keep_bytes)
         self.told: list[tuple[str, int, int]] = []
 
-    def hint(self, hint: Hint, stretch: Stretch) -> None:
+    def hint(self, hint: Hint, stretch: ByteRange) -> None:
         self.told.append(("forget" if hint is linux.forget else "write", stretch.start, stretch.size))
 
 
-def append(tail: Tail, steps: int, elapsed_ns: int) -> None:
+def append(tail: CachedTail, steps: int, elapsed_ns: int) -> None:
     for _ in range(steps * 4):
         tail.appended(BATCH, elapsed_ns)
 
@@ -141,7 +141,7 @@ def test_nothing_is_said_of_a_file_that_is_closed(tmp_path: Path) -> None:
     file.close()
     cache = files.page_cache
     assert cache is not None
-    cache.hint(linux.forget, Stretch(tail, 0, 10))
+    cache.hint(linux.forget, ByteRange(tail, 0, 10))
     assert cache.thread is None
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from penstock.api.exchange import Connection, Exchange
+from penstock.api.exchange import PeerConnection, RequestExchange
 from penstock.config.listeners import ListenerAddress
 from penstock.log.types import LogSlice
 from penstock.server import connection as connection_module
@@ -38,12 +38,12 @@ def run(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
 class Desk:
     """A handler that lets the test decide: it records requests, and answers by `answer` or leaves them open."""
 
-    answer: Callable[[Exchange, bytes], None] | None = None
+    answer: Callable[[RequestExchange, bytes], None] | None = None
     requests: list[bytes] = field(default_factory=list)
-    open: list[Exchange] = field(default_factory=list)
+    open: list[RequestExchange] = field(default_factory=list)
     most_open: int = 0
 
-    def __call__(self, connection: Connection, frame: memoryview) -> None:
+    def __call__(self, connection: PeerConnection, frame: memoryview) -> None:
         content = bytes(frame)
         self.requests.append(content)
         exchange = connection.open_exchange()
@@ -58,7 +58,7 @@ class Desk:
             await asyncio.sleep(0.001)
 
 
-def echo(exchange: Exchange, content: bytes) -> None:
+def echo(exchange: RequestExchange, content: bytes) -> None:
     exchange.reply([framed(content)])
 
 

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.api.exchange import ProtocolViolation
-from penstock.server.buffers import GROWTH, SHARED_BYTES, SMALL_BYTES, BufferPool, FrameReader
+from penstock.server.buffers import GROWTH, SHARED_BYTES, SMALL_BYTES, BufferPool, RequestReader
 
 MIB = 1 << 20
 
 
-def feed(reader: FrameReader, data: bytes, most: int | None = None) -> list[bytes]:
+def feed(reader: RequestReader, data: bytes, most: int | None = None) -> list[bytes]:
     """Receives `data` as a socket would and takes up to `most` frames in a turn."""
     frames = []
     while data:
@@ -29,7 +29,7 @@ def feed(reader: FrameReader, data: bytes, most: int | None = None) -> list[byte
     return frames
 
 
-def take(reader: FrameReader, most: int | None = None) -> list[bytes]:
+def take(reader: RequestReader, most: int | None = None) -> list[bytes]:
     frames = []
     while most is None or len(frames) < most:
         frame = reader.next_frame()
@@ -57,7 +57,7 @@ def test_frames_come_out_as_they_went_in_however_they_are_cut(lengths: list[int]
     pool = BufferPool(8 * MIB)
     contents = [rng.randbytes(n) for n in lengths]
     stream = b"".join(map(framed, contents))
-    pairs = [(FrameReader(pool), list[bytes]()) for _ in range(readers)]
+    pairs = [(RequestReader(pool), list[bytes]()) for _ in range(readers)]
     cuts = sorted(rng.randrange(len(stream) + 1) for _ in range(rng.choice([0, 3, 60])))
     for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
         for reader, frames in pairs:  # side by side, so that none may lean on the shared buffer
@@ -71,7 +71,7 @@ def test_frames_come_out_as_they_went_in_however_they_are_cut(lengths: list[int]
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(0, 2000), min_size=1, max_size=200), st.integers(1, 30))
 def test_what_is_not_taken_yet_waits_its_turn(lengths: list[int], most: int) -> None:
-    reader = FrameReader(BufferPool(MIB))
+    reader = RequestReader(BufferPool(MIB))
     contents = [bytes([i % 256]) * n for i, n in enumerate(lengths)]
     frames = feed(reader, b"".join(map(framed, contents)), most)
     while len(frames) < len(contents):
@@ -85,7 +85,7 @@ def test_what_is_not_taken_yet_waits_its_turn(lengths: list[int], most: int) -> 
 
 def test_a_declared_size_takes_no_memory_before_bytes_come() -> None:
     pool = BufferPool(100 * MIB)
-    readers = [FrameReader(pool) for _ in range(1000)]
+    readers = [RequestReader(pool) for _ in range(1000)]
     for reader in readers:
         assert feed(reader, struct.pack(">i", 100 * MIB) + b"x" * 20) == []
     assert pool.held_bytes == 24_000
@@ -93,7 +93,7 @@ def test_a_declared_size_takes_no_memory_before_bytes_come() -> None:
 
 def test_memory_for_a_frame_grows_with_what_has_arrived() -> None:
     pool = BufferPool(100 * MIB)
-    reader = FrameReader(pool)
+    reader = RequestReader(pool)
     arrived = 4
     feed(reader, struct.pack(">i", 64 * MIB))
     while arrived < 63 * MIB:
@@ -104,7 +104,7 @@ def test_memory_for_a_frame_grows_with_what_has_arrived() -> None:
 
 def test_a_peer_that_has_sent_large_frames_gets_room_for_the_next_at_once() -> None:
     pool = BufferPool(100 * MIB)
-    reader = FrameReader(pool)
+    reader = RequestReader(pool)
     frame = framed(b"y" * 900_000)
     assert len(feed(reader, frame)) == 1
     assert feed(reader, frame[:70_000]) == []
@@ -118,7 +118,7 @@ def test_what_a_peer_has_sent_before_gets_it_no_more_than_all_peers_are_trusted_
     """Else five bytes of each of a hundred connections would hold a hundred times the largest request."""
     frame = framed(b"z" * (2 * MIB))
     pool = BufferPool(8 * MIB, trusted_bytes=5 * MIB)
-    readers = [FrameReader(pool) for _ in range(100)]
+    readers = [RequestReader(pool) for _ in range(100)]
     for reader in readers:
         assert len(feed(reader, frame)) == 1
     assert pool.held_bytes == 0
@@ -134,7 +134,7 @@ def test_what_a_peer_has_sent_before_gets_it_no_more_than_all_peers_are_trusted_
 
 
 def test_a_buffer_that_was_given_on_trust_does_not_count_against_its_own_frame() -> None:
-    reader = FrameReader(BufferPool(8 * MIB, trusted_bytes=5 * MIB))
+    reader = RequestReader(BufferPool(8 * MIB, trusted_bytes=5 * MIB))
     frame = framed(b"z" * (3 * MIB))
     assert len(feed(reader, frame)) == 1
     feed(reader, frame[:5])
@@ -149,12 +149,12 @@ def test_a_buffer_that_was_given_on_trust_does_not_count_against_its_own_frame()
 def test_an_impossible_size_is_refused_before_anything_is_held(size: int) -> None:
     pool = BufferPool(MIB)
     with pytest.raises(ProtocolViolation, match=str(size)):
-        feed(FrameReader(pool), struct.pack(">i", size) + b"x" * 100)
+        feed(RequestReader(pool), struct.pack(">i", size) + b"x" * 100)
     assert pool.held_bytes == 0
 
 
 def test_the_largest_size_allowed_is_taken_and_an_empty_frame_too() -> None:
-    reader = FrameReader(BufferPool(MIB))
+    reader = RequestReader(BufferPool(MIB))
     assert feed(reader, framed(b"") + framed(b"z" * MIB)) == [b"", b"z" * MIB]
 
 

@@ -10,7 +10,7 @@ import struct
 import pytest
 from server_kit import Desk, Run, echo, framed, serving, until
 
-from penstock.api.exchange import Connection, Exchange, ProtocolViolation
+from penstock.api.exchange import PeerConnection, ProtocolViolation, RequestExchange
 from penstock.server.buffers import violation
 from penstock.server.limits import ServerLimits
 from penstock.server.stats import CloseReason
@@ -67,7 +67,7 @@ def test_a_request_without_an_answer_leaves_no_gap(run: Run) -> None:
 class Counter(Desk):
     """Answers at once what asks for it."""
 
-    def __call__(self, connection: Connection, frame: memoryview) -> None:
+    def __call__(self, connection: PeerConnection, frame: memoryview) -> None:
         if bytes(frame[:3]) == b"now":
             self.requests.append(bytes(frame))
             connection.answer(framed(bytes(frame)))
@@ -97,7 +97,7 @@ def test_a_pipeline_of_100_000_requests_is_served_within_bounds(run: Run) -> Non
     async def scenario() -> None:
         highest = 0
 
-        def answer(exchange: Exchange, content: bytes) -> None:
+        def answer(exchange: RequestExchange, content: bytes) -> None:
             nonlocal highest
             hub = service.server.hub
             highest = max(highest, *(c.open_exchanges for c in hub.connections.values()))  # type: ignore[attr-defined]
@@ -122,7 +122,7 @@ def test_a_pipeline_of_100_000_requests_is_served_within_bounds(run: Run) -> Non
 class Flood(Desk):
     """Answers everything at once, and at length."""
 
-    def __call__(self, connection: Connection, frame: memoryview) -> None:
+    def __call__(self, connection: PeerConnection, frame: memoryview) -> None:
         if self.answer is not None:
             super().__call__(connection, frame)
         else:
@@ -219,7 +219,7 @@ def test_a_length_that_is_another_protocol_is_told_by_its_name(first: bytes, why
 
 def test_a_handler_that_is_told_nonsense_ends_the_connection_behind_earlier_answers(run: Run) -> None:
     async def scenario() -> None:
-        def answer(exchange: Exchange, content: bytes) -> None:
+        def answer(exchange: RequestExchange, content: bytes) -> None:
             if content == b"nonsense":
                 raise ProtocolViolation("no such API")
             echo(exchange, content)
@@ -237,7 +237,7 @@ def test_a_handler_that_is_told_nonsense_ends_the_connection_behind_earlier_answ
 
 def test_an_exception_in_a_handler_costs_only_its_connection(run: Run) -> None:
     async def scenario() -> None:
-        def answer(exchange: Exchange, content: bytes) -> None:
+        def answer(exchange: RequestExchange, content: bytes) -> None:
             raise RuntimeError("a bug")
 
         async with serving(Desk(answer)) as service:
@@ -336,7 +336,7 @@ def test_random_bytes_never_reach_beyond_their_connection(run: Run) -> None:
         rng = random.Random(seed)
 
         class Fussy(Desk):
-            def __call__(self, connection: Connection, frame: memoryview) -> None:
+            def __call__(self, connection: PeerConnection, frame: memoryview) -> None:
                 if len(frame) > 3 and frame[0] > 200:
                     raise ProtocolViolation("a byte above 200")
                 super().__call__(connection, frame)

@@ -8,7 +8,7 @@ import socket
 import pytest
 from server_kit import Desk, Run, echo, framed, serving, until
 
-from penstock.api.exchange import Connection
+from penstock.api.exchange import PeerConnection
 from penstock.config.listeners import ListenerAddress
 from penstock.server.limits import ServerLimits
 from penstock.server.listener import ListenError, Server, bind_sockets
@@ -19,7 +19,7 @@ def test_each_listener_has_its_name_and_gets_a_port(run: Run) -> None:
     async def scenario() -> None:
         names: list[str] = []
 
-        def handler(connection: Connection, frame: memoryview) -> None:
+        def handler(connection: PeerConnection, frame: memoryview) -> None:
             names.append(connection.peer.listener)
             assert connection.peer.host == "127.0.0.1"
             connection.open_exchange().reply([framed(b"hello")])

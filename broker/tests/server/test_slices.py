@@ -11,7 +11,7 @@ import threading
 import pytest
 from server_kit import Desk, Run, SegmentFile, framed, serving, until
 
-from penstock.api.exchange import Exchange, Part
+from penstock.api.exchange import Part, RequestExchange
 from penstock.log.types import LogSlice
 from penstock.server.limits import ServerLimits
 from penstock.server.output import COPIED_SLICE_BYTES
@@ -45,7 +45,7 @@ def test_answers_of_buffers_and_slices_arrive_whole_and_in_order(run: Run, segme
         segment.is_cached = cached
         expected = []
 
-        def answer(exchange: Exchange, content: bytes) -> None:
+        def answer(exchange: RequestExchange, content: bytes) -> None:
             parts, whole = answer_of(segment, rng, 300_000)
             expected.append(whole)
             exchange.reply(parts)
@@ -195,7 +195,7 @@ def test_waiting_answers_with_slices_count_little_but_not_nothing(run: Run, segm
         size = 4 << 20
         lent_most = 0
 
-        def answer(exchange: Exchange, content: bytes) -> None:
+        def answer(exchange: RequestExchange, content: bytes) -> None:
             nonlocal lent_most
             exchange.reply([size.to_bytes(4, "big"), segment.slice(0, size)])
             lent_most = max(lent_most, segment.lent)

@@ -17,7 +17,7 @@ from etcd_process import EtcdCluster
 from penstock.state.embedded import EmbeddedStore
 from penstock.state.etcd.options import EtcdOptions
 from penstock.state.etcd.store import EtcdStore
-from penstock.state.store import Delete, Store
+from penstock.state.store import DeleteOp, Store
 
 ETCD_SECOND_S = 0.3
 """What a second of the suite is with a real etcd, whose leases end by real time."""
@@ -41,7 +41,7 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdCluster]:
 async def emptied(etcd: EtcdCluster) -> AsyncIterator[EtcdStore]:
     """A store on the shared etcd without keys; its revisions go on from where the test before ended."""
     store = HastyEtcdStore(EtcdOptions(endpoints=etcd.endpoints))
-    await store.txn([], [Delete("/", prefix=True)])
+    await store.txn([], [DeleteOp("/", prefix=True)])
     assert (await store.range("")).entries == [], "a test left something outside of /"
     yield store
     await store.close()

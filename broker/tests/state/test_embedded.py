@@ -15,7 +15,7 @@ import pytest
 from penstock.state.database import SCHEMA_VERSION, DiskFull
 from penstock.state.embedded import EmbeddedStore
 from penstock.state.history import MAX_DELIVERY
-from penstock.state.store import Compacted, Compare, Delete, LeaseExpired, Put, StoreError, StoreUnavailable
+from penstock.state.store import Compacted, Compare, DeleteOp, LeaseExpired, PutOp, StoreError, StoreUnavailable
 
 
 @pytest.fixture
@@ -27,8 +27,8 @@ async def filled(path: str) -> int:
     """A closed store with a few hundred keys; returns its revision."""
     store = EmbeddedStore(path)
     for i in range(4):
-        await store.txn([], [Put(f"/k/{i}/{j}", b"value %d" % j) for j in range(100)])
-    revision = (await store.txn([], [Delete("/k/0/", prefix=True)])).revision
+        await store.txn([], [PutOp(f"/k/{i}/{j}", b"value %d" % j) for j in range(100)])
+    revision = (await store.txn([], [DeleteOp("/k/0/", prefix=True)])).revision
     await store.close()
     return revision
 
@@ -40,7 +40,7 @@ async def test_a_reopened_store_has_everything_and_goes_on_counting(path: str) -
     assert listing.revision == revision
     assert len(listing.entries) == 300
     assert listing.entries[0].value == b"value 0"
-    assert (await store.txn([], [Put("/new", b"")])).revision == revision + 1
+    assert (await store.txn([], [PutOp("/new", b"")])).revision == revision + 1
     await store.close()
 
 
@@ -66,7 +66,7 @@ asyncio.run(main())
 async def test_leases_end_with_the_process(path: str) -> None:
     store = EmbeddedStore(path)
     lease = await store.grant_lease(3600)
-    revision = (await store.txn([], [Put("/leased", b"", lease), Put("/stays", b"")])).revision
+    revision = (await store.txn([], [PutOp("/leased", b"", lease), PutOp("/stays", b"")])).revision
     await store.close()
     store = EmbeddedStore(path)
     listing = await store.range("/")
@@ -85,7 +85,7 @@ async def test_a_watch_from_before_the_opening_is_told_to_list_again(path: str) 
 
 async def test_transactions_that_arrive_together_share_a_commit_and_keep_their_revisions(path: str) -> None:
     store = EmbeddedStore(path)
-    results = await asyncio.gather(*[store.txn([], [Put(f"/{i}", b"")]) for i in range(100)])
+    results = await asyncio.gather(*[store.txn([], [PutOp(f"/{i}", b"")]) for i in range(100)])
     assert len({r.revision for r in results}) == 100
     assert store.commits <= 3
     await store.close()
@@ -93,11 +93,11 @@ async def test_transactions_that_arrive_together_share_a_commit_and_keep_their_r
 
 async def test_history_is_bounded_and_a_watch_that_fell_behind_is_told(path: str) -> None:
     store = EmbeddedStore(path, history_events=10)
-    first = (await store.txn([], [Put("/k", b"0")])).revision
+    first = (await store.txn([], [PutOp("/k", b"0")])).revision
     watch = store.watch("/", first)
     assert (await anext(watch)).revision == first
     for i in range(30):
-        await store.txn([], [Put("/k", str(i).encode())])
+        await store.txn([], [PutOp("/k", str(i).encode())])
     with pytest.raises(Compacted):
         await anext(watch)
     await store.close()
@@ -105,7 +105,7 @@ async def test_history_is_bounded_and_a_watch_that_fell_behind_is_told(path: str
 
 async def test_what_a_watch_has_to_catch_up_with_comes_in_bounded_parts(path: str) -> None:
     store = EmbeddedStore(path)
-    puts = [[Put(f"/{i}/{j}", b"") for j in range(128)] for i in range(100)]
+    puts = [[PutOp(f"/{i}/{j}", b"") for j in range(128)] for i in range(100)]
     results = await asyncio.gather(*[store.txn([], part) for part in puts])
     first, last = results[0].revision, results[-1].revision
     parts = []
@@ -121,9 +121,9 @@ async def test_what_a_watch_has_to_catch_up_with_comes_in_bounded_parts(path: st
 
 async def test_history_is_bounded_in_bytes_too(path: str) -> None:
     store = EmbeddedStore(path, history_bytes=10_000)
-    first = (await store.txn([], [Put("/k", bytes(4000))])).revision
+    first = (await store.txn([], [PutOp("/k", bytes(4000))])).revision
     for _ in range(3):
-        await store.txn([], [Put("/k", bytes(4000))])
+        await store.txn([], [PutOp("/k", bytes(4000))])
     with pytest.raises(Compacted):
         await anext(store.watch("/", first))
     await store.close()
@@ -131,7 +131,7 @@ async def test_history_is_bounded_in_bytes_too(path: str) -> None:
 
 async def test_reads_do_not_see_what_is_not_yet_on_disk(path: str) -> None:
     store = EmbeddedStore(path)
-    writing = asyncio.ensure_future(store.txn([], [Put("/k", b"")]))
+    writing = asyncio.ensure_future(store.txn([], [PutOp("/k", b"")]))
     await asyncio.sleep(0)
     assert await store.get("/k") is None
     await writing
@@ -141,9 +141,9 @@ async def test_reads_do_not_see_what_is_not_yet_on_disk(path: str) -> None:
 
 async def test_a_refusal_that_rests_on_a_write_waits_for_it(path: str) -> None:
     store = EmbeddedStore(path)
-    winner = asyncio.ensure_future(store.txn([Compare.absent("/k")], [Put("/k", b"")]))
+    winner = asyncio.ensure_future(store.txn([Compare.absent("/k")], [PutOp("/k", b"")]))
     await asyncio.sleep(0)
-    assert not (await store.txn([Compare.absent("/k")], [Put("/k", b"")])).succeeded
+    assert not (await store.txn([Compare.absent("/k")], [PutOp("/k", b"")])).succeeded
     assert winner.done()
     assert await store.get("/k") is not None
     await store.close()
@@ -151,11 +151,11 @@ async def test_a_refusal_that_rests_on_a_write_waits_for_it(path: str) -> None:
 
 async def test_a_full_disk_fails_the_writes_leaves_the_state_and_recovers(path: str) -> None:
     store = EmbeddedStore(path)
-    await store.txn([], [Put("/small", b"1")])
+    await store.txn([], [PutOp("/small", b"1")])
     limit = store._database._connection.execute("PRAGMA page_count").fetchone()[0] + 2
     store._database._connection.execute(f"PRAGMA max_page_count = {limit}")
-    first = asyncio.ensure_future(store.txn([], [Put("/large", bytes(200_000)), Put("/small", b"2")]))
-    second = asyncio.ensure_future(store.txn([], [Put("/after", b"")]))
+    first = asyncio.ensure_future(store.txn([], [PutOp("/large", bytes(200_000)), PutOp("/small", b"2")]))
+    second = asyncio.ensure_future(store.txn([], [PutOp("/after", b"")]))
     for refused in (first, second):
         with pytest.raises(StoreUnavailable, match="no space"):
             await refused
@@ -164,7 +164,7 @@ async def test_a_full_disk_fails_the_writes_leaves_the_state_and_recovers(path: 
     assert entry.value == b"1"
     assert len((await store.range("/")).entries) == 1
     store._database._connection.execute("PRAGMA max_page_count = 100000")
-    result = await store.txn([Compare.unchanged(entry)], [Put("/large", bytes(200_000))])
+    result = await store.txn([Compare.unchanged(entry)], [PutOp("/large", bytes(200_000))])
     assert result.succeeded
     assert result.revision == entry.mod_revision + 1
     await store.close()
@@ -178,7 +178,7 @@ async def test_keys_of_a_lease_that_ends_on_a_full_disk_go_when_there_is_space(
 ) -> None:
     store = EmbeddedStore(path)
     lease = await store.grant_lease(5)
-    start = (await store.txn([], [Put("/leased", b"", lease)])).revision
+    start = (await store.txn([], [PutOp("/leased", b"", lease)])).revision
     write, full = store._database.write, [True]
 
     def failing(*arguments: object) -> None:
@@ -202,7 +202,7 @@ async def test_a_renewed_lease_lasts_to_the_end_of_its_time_and_no_longer(
 ) -> None:
     store = EmbeddedStore(path)
     lease = await store.grant_lease(10)
-    await store.txn([], [Put("/leased", b"", lease)])
+    await store.txn([], [PutOp("/leased", b"", lease)])
     for _ in range(5):
         await advance(9)
         await store.keep_alive(lease)
@@ -218,7 +218,7 @@ async def test_a_renewed_lease_lasts_to_the_end_of_its_time_and_no_longer(
 
 async def test_an_io_error_stops_the_store_for_good(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     store = EmbeddedStore(path)
-    await store.txn([], [Put("/k", b"1")])
+    await store.txn([], [PutOp("/k", b"1")])
     watch = store.watch("/", 3)
     watching = asyncio.ensure_future(anext(watch))  # type: ignore[arg-type]
     await asyncio.sleep(0)
@@ -228,9 +228,9 @@ async def test_an_io_error_stops_the_store_for_good(path: str, monkeypatch: pyte
 
     monkeypatch.setattr(store._database, "write", fails)
     with pytest.raises(StoreUnavailable, match="I/O"):
-        await store.txn([], [Put("/k", b"2")])
+        await store.txn([], [PutOp("/k", b"2")])
     monkeypatch.undo()
-    for call in (store.txn([], [Put("/k", b"3")]), store.get("/k"), store.range("/"), watching):
+    for call in (store.txn([], [PutOp("/k", b"3")]), store.get("/k"), store.range("/"), watching):
         with pytest.raises(StoreUnavailable, match="I/O"):
             await call
     await store.close()
@@ -243,9 +243,9 @@ async def test_an_io_error_stops_the_store_for_good(path: str, monkeypatch: pyte
 
 async def test_a_closed_store_says_so(path: str) -> None:
     store = EmbeddedStore(path)
-    await store.txn([], [Put("/k", b"")])
+    await store.txn([], [PutOp("/k", b"")])
     watching = asyncio.ensure_future(anext(store.watch("/", 5)))  # type: ignore[arg-type]
-    writing = asyncio.ensure_future(store.txn([], [Put("/last", b"")]))
+    writing = asyncio.ensure_future(store.txn([], [PutOp("/last", b"")]))
     await asyncio.sleep(0)
     await store.close()
     assert (await writing).succeeded

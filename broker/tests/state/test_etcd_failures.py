@@ -16,7 +16,7 @@ from etcd_process import EtcdCluster, EtcdMember, ReservedPorts
 from penstock.state.etcd.errors import ForeignCluster
 from penstock.state.etcd.options import EtcdOptions
 from penstock.state.etcd.store import EtcdStore
-from penstock.state.store import Compare, Put, StoreUnavailable, Target
+from penstock.state.store import Compare, CompareTarget, PutOp, StoreUnavailable
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,7 @@ def member_in_use(store: EtcdStore, etcd: EtcdCluster) -> EtcdMember:
 async def test_a_write_goes_to_the_next_endpoint_when_the_first_cannot_be_reached(etcd: EtcdCluster) -> None:
     with ReservedPorts(1) as [nobody]:
         async with opened(f"http://127.0.0.1:{nobody}", *etcd.endpoints) as store:
-            assert (await store.txn([], [Put("/f/first", b"")])).succeeded
+            assert (await store.txn([], [PutOp("/f/first", b"")])).succeeded
             assert store.endpoints.failovers == 1
             assert await store.get("/f/first") is not None
             assert store.endpoints.failovers == 1, "it stays where it was answered"
@@ -82,17 +82,17 @@ async def test_a_write_goes_to_the_next_endpoint_when_the_first_cannot_be_reache
 async def test_no_endpoint_that_answers_is_an_error_that_names_them_and_the_reason() -> None:
     with ReservedPorts(2) as ports:
         async with opened(*[f"http://127.0.0.1:{port}" for port in ports]) as store:
-            for call in (store.get("/k"), store.txn([], [Put("/k", b"")]), store.grant_lease(5), store.range("/")):
+            for call in (store.get("/k"), store.txn([], [PutOp("/k", b"")]), store.grant_lease(5), store.range("/")):
                 with pytest.raises(StoreUnavailable, match=rf"{ports[0]}.*{ports[1]}.*refused.*is it running"):
                     await call
 
 
 async def test_a_write_whose_answer_is_lost_is_reported_and_not_done_twice(etcd: EtcdCluster) -> None:
     async with Proxy(etcd.members[0].client_port) as proxy, opened(proxy.url, *etcd.endpoints) as store:
-        await store.txn([], [Put("/f/other", b"")])
+        await store.txn([], [PutOp("/f/other", b"")])
         before = await store.get("/f/once")
         proxy.is_swallowing = True
-        writing = asyncio.ensure_future(store.txn([], [Put("/f/once", b"")]))
+        writing = asyncio.ensure_future(store.txn([], [PutOp("/f/once", b"")]))
         version = before.version if before else 0
         async with opened(*etcd.endpoints) as other:
             while (written := await other.get("/f/once")) is None or written.version == version:
@@ -111,13 +111,13 @@ async def test_a_write_that_is_not_answered_in_time_is_reported_and_the_next_goe
         await store.get("/f/warm")
         proxy.is_swallowing = True
         with pytest.raises(StoreUnavailable, match="unknown"):
-            await store.txn([], [Put("/f/late", b"")])
-        assert (await store.txn([Compare.absent("/f/none")], [Put("/f/late", b"2")])).succeeded
+            await store.txn([], [PutOp("/f/late", b"")])
+        assert (await store.txn([Compare.absent("/f/none")], [PutOp("/f/late", b"2")])).succeeded
 
 
 async def test_a_read_whose_answer_is_lost_is_asked_again_elsewhere(etcd: EtcdCluster) -> None:
     async with Proxy(etcd.members[0].client_port) as proxy, opened(proxy.url, *etcd.endpoints) as store:
-        await store.txn([], [Put("/f/read", b"here")])
+        await store.txn([], [PutOp("/f/read", b"here")])
         proxy.is_swallowing = True
         reading = asyncio.ensure_future(store.get("/f/read"))
         await eventually(lambda: proxy.swallowed_bytes > 0)
@@ -147,7 +147,7 @@ async def test_leases_are_granted_renewed_and_ended_although_answers_are_lost(et
 
         await prepared()
         lease, _ = await asyncio.gather(store.grant_lease(60), losing_the_answer())
-        await store.txn([], [Put("/f/leased", b"", lease)])
+        await store.txn([], [PutOp("/f/leased", b"", lease)])
         await prepared()
         await asyncio.gather(store.keep_alive(lease), losing_the_answer())
         await prepared()
@@ -193,11 +193,11 @@ async def test_a_watch_resumes_after_its_connection_was_cut_and_misses_nothing(e
         opened(proxy.url) as store,
         opened(*etcd.endpoints) as writer,
     ):
-        start = (await writer.txn([], [Put("/cut/start", b"")])).revision
+        start = (await writer.txn([], [PutOp("/cut/start", b"")])).revision
         following = Following(store, "/cut/", start + 1)
         written = []
         for i in range(60):
-            revision = (await writer.txn([], [Put(f"/cut/{i}/a", b""), Put(f"/cut/{i}/b", b"")])).revision
+            revision = (await writer.txn([], [PutOp(f"/cut/{i}/a", b""), PutOp(f"/cut/{i}/b", b"")])).revision
             written.append((revision, (f"/cut/{i}/a", f"/cut/{i}/b")))
             if i % 12 == 5:
                 await following.until(written[-3][0])
@@ -215,7 +215,7 @@ async def test_a_watch_resumes_after_its_connection_was_cut_and_misses_nothing(e
 async def test_a_watch_goes_on_while_etcd_is_killed_and_comes_back(tmp_path: Path) -> None:
     with EtcdCluster(tmp_path) as etcd:
         async with opened(*etcd.endpoints) as store:
-            start = (await store.txn([], [Put("/k/0", b"")])).revision
+            start = (await store.txn([], [PutOp("/k/0", b"")])).revision
             following = Following(store, "/k/", start)
             await following.until(start)
             etcd.members[0].kill()
@@ -224,7 +224,7 @@ async def test_a_watch_goes_on_while_etcd_is_killed_and_comes_back(tmp_path: Pat
             etcd.members[0].start()
             await asyncio.to_thread(etcd.members[0].wait_ready)
             assert await persistently(lambda: store.get("/k/0")) is not None
-            last = (await persistently(lambda: store.txn([], [Put("/k/1", b"")]))).revision
+            last = (await persistently(lambda: store.txn([], [PutOp("/k/1", b"")]))).revision
             await following.until(last)
             # A put that was done and answered too late was done again.
             assert (following.seen[0], following.seen[-1]) == ((start, ("/k/0",)), (last, ("/k/1",)))
@@ -235,7 +235,7 @@ async def test_a_watch_goes_on_while_etcd_is_killed_and_comes_back(tmp_path: Pat
 @pytest.mark.parametrize("how", ["paused", "killed"])
 async def test_reads_writes_and_watches_move_on_when_the_member_in_use_is(three: EtcdCluster, how: str) -> None:
     async with opened(*three.endpoints) as store:
-        start = (await persistently(lambda: store.txn([], [Put(f"/move/{how}", b"0")]))).revision
+        start = (await persistently(lambda: store.txn([], [PutOp(f"/move/{how}", b"0")]))).revision
         following = Following(store, f"/move/{how}", start)
         await following.until(start)
         lost = member_in_use(store, three)
@@ -248,7 +248,7 @@ async def test_reads_writes_and_watches_move_on_when_the_member_in_use_is(three:
             assert entry is not None
             assert entry.value == b"0"
             assert store.endpoints.failovers >= 1
-            last = (await persistently(lambda: store.txn([], [Put(f"/move/{how}", b"1")]))).revision
+            last = (await persistently(lambda: store.txn([], [PutOp(f"/move/{how}", b"1")]))).revision
             await following.until(last)
             assert following.seen[0][0] == start
             assert following.seen[-1][0] == last
@@ -263,27 +263,27 @@ async def test_reads_writes_and_watches_move_on_when_the_member_in_use_is(three:
 
 async def test_nothing_is_decided_by_a_member_that_has_lost_its_majority(three: EtcdCluster) -> None:
     async with opened(*three.endpoints) as store:
-        await persistently(lambda: store.txn([], [Put("/fence", b"1")]))
+        await persistently(lambda: store.txn([], [PutOp("/fence", b"1")]))
         others = [member for member in three.members if member is not member_in_use(store, three)]
         for member in others:
             member.pause()
         try:
             # It knows the key, and would answer from memory if it were allowed to: another may have changed it since.
             with pytest.raises(StoreUnavailable):
-                await store.txn([Compare("/fence", Target.VALUE, b"1")], [])
+                await store.txn([Compare("/fence", CompareTarget.VALUE, b"1")], [])
             with pytest.raises(StoreUnavailable):
                 await store.get("/fence")
         finally:
             for member in others:
                 member.resume()
             await asyncio.gather(*[asyncio.to_thread(member.wait_ready) for member in others])
-        await persistently(lambda: store.txn([Compare("/fence", Target.VALUE, b"1")], []))
+        await persistently(lambda: store.txn([Compare("/fence", CompareTarget.VALUE, b"1")], []))
 
 
 async def test_endpoints_of_two_etcd_clusters_are_refused(etcd: EtcdCluster, tmp_path: Path) -> None:
     with EtcdCluster(tmp_path) as other:
         async with Proxy(etcd.members[0].client_port) as proxy, opened(proxy.url, *other.endpoints) as store:
-            await store.txn([], [Put("/f/one", b"")])
+            await store.txn([], [PutOp("/f/one", b"")])
             proxy.is_refusing = True
             proxy.cut()
             with pytest.raises(ForeignCluster, match=f"{other.endpoints[0]}.*only members of one etcd"):
@@ -292,7 +292,7 @@ async def test_endpoints_of_two_etcd_clusters_are_refused(etcd: EtcdCluster, tmp
 
 async def test_a_closed_store_ends_its_watches_and_answers_nothing(etcd: EtcdCluster) -> None:
     async with opened(*etcd.endpoints) as store:
-        revision = (await store.txn([], [Put("/f/close", b"")])).revision
+        revision = (await store.txn([], [PutOp("/f/close", b"")])).revision
 
         async def follow() -> None:
             async for _ in store.watch("/f/close", revision):

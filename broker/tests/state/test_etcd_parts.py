@@ -11,11 +11,11 @@ from aetcd.rpc import kv_pb2, rpc_pb2
 from grpc import StatusCode
 
 from penstock.state.etcd.binary import EtcdBinary, find_etcd
-from penstock.state.etcd.errors import MessageTooLarge, Outcome, error_of, outcome_of
+from penstock.state.etcd.errors import CallOutcome, MessageTooLarge, error_of, outcome_of
 from penstock.state.etcd.messages import entry_of, span, txn_request
 from penstock.state.etcd.options import EtcdOptions, InvalidEtcdOption, parse_endpoint
 from penstock.state.etcd.watch import WholeRevisions
-from penstock.state.store import Compacted, Compare, LeaseExpired, Put, StoreError, StoreUnavailable
+from penstock.state.store import Compacted, Compare, LeaseExpired, PutOp, StoreError, StoreUnavailable
 
 
 @pytest.mark.parametrize(
@@ -80,23 +80,23 @@ def test_a_password_is_not_shown() -> None:
 @pytest.mark.parametrize(
     ("code", "details", "outcome"),
     [
-        (StatusCode.UNAVAILABLE, "Socket closed", Outcome.UNKNOWN),
-        (StatusCode.UNAVAILABLE, "etcdserver: request timed out", Outcome.UNKNOWN),
-        (StatusCode.UNAVAILABLE, "etcdserver: leader changed", Outcome.UNKNOWN),
-        (StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded", Outcome.UNKNOWN),
-        (StatusCode.INTERNAL, "Received RST_STREAM with error code 2", Outcome.UNKNOWN),
-        (StatusCode.UNKNOWN, "raft proposal dropped", Outcome.UNKNOWN),
-        (StatusCode.UNAVAILABLE, "etcdserver: no leader", Outcome.ELSEWHERE),
-        (StatusCode.UNAUTHENTICATED, "etcdserver: invalid auth token", Outcome.TOKEN),
-        (StatusCode.INVALID_ARGUMENT, "etcdserver: user name is empty", Outcome.TOKEN),
-        (StatusCode.INVALID_ARGUMENT, "etcdserver: revision of auth store is old", Outcome.TOKEN),
-        (StatusCode.OUT_OF_RANGE, "etcdserver: mvcc: required revision has been compacted", Outcome.REFUSED),
-        (StatusCode.NOT_FOUND, "etcdserver: requested lease not found", Outcome.REFUSED),
-        (StatusCode.RESOURCE_EXHAUSTED, "CLIENT: Received message larger than max (9 vs. 4)", Outcome.REFUSED),
+        (StatusCode.UNAVAILABLE, "Socket closed", CallOutcome.UNKNOWN),
+        (StatusCode.UNAVAILABLE, "etcdserver: request timed out", CallOutcome.UNKNOWN),
+        (StatusCode.UNAVAILABLE, "etcdserver: leader changed", CallOutcome.UNKNOWN),
+        (StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded", CallOutcome.UNKNOWN),
+        (StatusCode.INTERNAL, "Received RST_STREAM with error code 2", CallOutcome.UNKNOWN),
+        (StatusCode.UNKNOWN, "raft proposal dropped", CallOutcome.UNKNOWN),
+        (StatusCode.UNAVAILABLE, "etcdserver: no leader", CallOutcome.ELSEWHERE),
+        (StatusCode.UNAUTHENTICATED, "etcdserver: invalid auth token", CallOutcome.TOKEN),
+        (StatusCode.INVALID_ARGUMENT, "etcdserver: user name is empty", CallOutcome.TOKEN),
+        (StatusCode.INVALID_ARGUMENT, "etcdserver: revision of auth store is old", CallOutcome.TOKEN),
+        (StatusCode.OUT_OF_RANGE, "etcdserver: mvcc: required revision has been compacted", CallOutcome.REFUSED),
+        (StatusCode.NOT_FOUND, "etcdserver: requested lease not found", CallOutcome.REFUSED),
+        (StatusCode.RESOURCE_EXHAUSTED, "CLIENT: Received message larger than max (9 vs. 4)", CallOutcome.REFUSED),
     ],
 )
 def test_a_failed_call_is_unknown_unless_etcd_itself_says_that_it_was_not_done(
-    code: StatusCode, details: str, outcome: Outcome
+    code: StatusCode, details: str, outcome: CallOutcome
 ) -> None:
     assert outcome_of(code, details) is outcome
 
@@ -159,7 +159,7 @@ def test_a_transaction_that_writes_nothing_asks_for_a_linearizable_read() -> Non
     [operation] = request.success
     assert operation.WhichOneof("request") == "request_range"
     assert not operation.request_range.serializable
-    assert [op.WhichOneof("request") for op in txn_request([], [Put("/k", b"")], []).success] == ["request_put"]
+    assert [op.WhichOneof("request") for op in txn_request([], [PutOp("/k", b"")], []).success] == ["request_put"]
 
 
 def test_a_prefix_is_the_span_of_all_keys_that_begin_with_it() -> None:

@@ -16,7 +16,7 @@ from etcd_process import EtcdCluster
 
 from penstock.state.etcd.options import EtcdOptions, InvalidEtcdOption
 from penstock.state.etcd.store import EtcdStore
-from penstock.state.store import Put, StoreError, StoreUnavailable
+from penstock.state.store import PutOp, StoreError, StoreUnavailable
 
 TOKEN_TTL_S = 1
 ROOT = {"user": "root", "password": "r00t"}
@@ -61,7 +61,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdCluster]:
 async def test_a_user_reads_writes_watches_and_holds_leases(guarded: EtcdCluster) -> None:
     async with opened(*guarded.endpoints, **BROKER) as store:
         lease = await store.grant_lease(60)
-        revision = (await store.txn([], [Put("/penstock/k", b"v", lease)])).revision
+        revision = (await store.txn([], [PutOp("/penstock/k", b"v", lease)])).revision
         assert [e.key for e in (await store.range("/penstock/")).entries] == ["/penstock/k"]
         changes = await anext(aiter(store.watch("/penstock/", revision)))
         assert changes.revision == revision
@@ -78,7 +78,7 @@ async def test_an_expired_token_is_renewed_once_for_all_calls_that_meet_it(guard
         async with asyncio.timeout(DEADLINE_S):
             while store.auth.renewals == 1:  # using a token prolongs it, so leave it alone for long enough
                 await asyncio.sleep(TOKEN_TTL_S * 2.5)
-                results = await asyncio.gather(*[store.txn([], [Put(f"/penstock/{i}", b"")]) for i in range(20)])
+                results = await asyncio.gather(*[store.txn([], [PutOp(f"/penstock/{i}", b"")]) for i in range(20)])
         assert all(result.succeeded for result in results)
         assert store.auth.renewals == 2
 
@@ -89,7 +89,7 @@ async def test_a_watch_outlives_its_token_also_when_its_connection_is_cut(guarde
         opened(proxy.url, **BROKER) as store,
         opened(*guarded.endpoints, **BROKER) as writer,
     ):
-        start = (await writer.txn([], [Put("/penstock/w", b"1")])).revision
+        start = (await writer.txn([], [PutOp("/penstock/w", b"1")])).revision
         watching = aiter(store.watch("/penstock/w", start))
         assert (await anext(watching)).revision == start
         arriving = asyncio.ensure_future(anext(watching))  # type: ignore[arg-type]
@@ -100,7 +100,7 @@ async def test_a_watch_outlives_its_token_also_when_its_connection_is_cut(guarde
                 proxy.cut()
                 await eventually(lambda seen=connections: proxy.connections > seen)  # type: ignore[misc]
                 await asyncio.sleep(0.5)
-        last = (await writer.txn([], [Put("/penstock/w", b"2")])).revision
+        last = (await writer.txn([], [PutOp("/penstock/w", b"2")])).revision
         async with asyncio.timeout(DEADLINE_S):
             assert (await arriving).revision == last
         await watching.aclose()  # type: ignore[attr-defined]
@@ -121,7 +121,7 @@ async def test_what_the_user_may_not_do_is_an_error_that_says_what_to_grant(guar
     async with opened(*guarded.endpoints, **BROKER) as store:
         for call in (
             store.get("/elsewhere"),
-            store.txn([], [Put("/elsewhere", b"")]),
+            store.txn([], [PutOp("/elsewhere", b"")]),
             anext(aiter(store.watch("/elsewhere", 1))),
         ):
             async with asyncio.timeout(DEADLINE_S):
@@ -131,7 +131,7 @@ async def test_what_the_user_may_not_do_is_an_error_that_says_what_to_grant(guar
 
 async def test_a_user_is_not_needed_and_does_no_harm_where_etcd_asks_for_none(etcd: EtcdCluster) -> None:
     async with opened(*etcd.endpoints, **BROKER) as store:
-        assert (await store.txn([], [Put("/k", b"")])).succeeded
+        assert (await store.txn([], [PutOp("/k", b"")])).succeeded
 
 
 def openssl(folder: Path, *arguments: str) -> None:
@@ -190,7 +190,7 @@ def tls(folder: Path, authority: str | None = "ca", client: str | None = "client
 
 async def test_both_sides_show_certificates(encrypted: EtcdCluster, certificates: Path) -> None:
     async with opened(*encrypted.endpoints, **tls(certificates)) as store:
-        revision = (await store.txn([], [Put("/k", b"v")])).revision
+        revision = (await store.txn([], [PutOp("/k", b"v")])).revision
         assert (await anext(aiter(store.watch("/k", revision)))).revision == revision
         lease = await store.grant_lease(60)
         await store.keep_alive(lease)

@@ -24,14 +24,23 @@ from penstock.state.etcd.options import EtcdOptions
 from penstock.state.etcd.store import EtcdStore
 from penstock.state.etcd.watch import WholeRevisions
 from penstock.state.records import ClusterRecord, PartitionRecord, TopicNameRecord, TopicRecord, encode
-from penstock.state.store import Changes, Compacted, Delete, Operation, Put, Store, StoreError, StoreUnavailable
+from penstock.state.store import (
+    Compacted,
+    DeleteOp,
+    Operation,
+    PutOp,
+    Store,
+    StoreChanges,
+    StoreError,
+    StoreUnavailable,
+)
 from penstock.state.view import ClusterView
 from penstock.state.watcher import Watcher
 
 TOPIC = UUID(int=7)
 
 
-async def collect(stream: AsyncIterator[Changes], until: int) -> list[Changes]:
+async def collect(stream: AsyncIterator[StoreChanges], until: int) -> list[StoreChanges]:
     found = []
     async with asyncio.timeout(DEADLINE_S):
         async for changes in stream:
@@ -43,7 +52,7 @@ async def collect(stream: AsyncIterator[Changes], until: int) -> list[Changes]:
 
 async def fill(store: Store, count: int, prefix: str = "/k/") -> int:
     """Writes keys in as few transactions as can be; returns the last revision."""
-    puts = [Put(f"{prefix}{i:06}", b"%d" % i) for i in range(count)]
+    puts = [PutOp(f"{prefix}{i:06}", b"%d" % i) for i in range(count)]
     results = await asyncio.gather(*[store.txn([], puts[i : i + 128]) for i in range(0, count, 128)])
     return max(result.revision for result in results)
 
@@ -61,7 +70,7 @@ async def test_25000_keys_are_listed_as_of_one_revision_while_they_are_written_t
         n = worker
         while not is_listed:
             key = f"/k/{n * 7919 % 25_000:06}"
-            operations: list[Operation] = [Put(key, b"new %d" % n), Delete(key), Put(key + "/more", b"")]
+            operations: list[Operation] = [PutOp(key, b"new %d" % n), DeleteOp(key), PutOp(key + "/more", b"")]
             operation = operations[n // 4 % 3]
             log.append(((await etcd_store.txn([], [operation])).revision, operation))
             n += 4
@@ -84,7 +93,7 @@ async def test_25000_keys_are_listed_as_of_one_revision_while_they_are_written_t
     for revision, operation in sorted(log, key=lambda item: item[0]):
         if revision > listing.revision:
             continue
-        if isinstance(operation, Put):
+        if isinstance(operation, PutOp):
             state[operation.key] = operation.value
         else:
             state.pop(operation.key, None)
@@ -96,7 +105,7 @@ async def test_25000_keys_are_listed_as_of_one_revision_while_they_are_written_t
 async def test_pages_of_large_values_have_fewer_keys(etcd_store: EtcdStore, monkeypatch: pytest.MonkeyPatch) -> None:
     names = [f"/large/{i:02}" for i in range(40)]
     for name in names:
-        await etcd_store.txn([], [Put(name, bytes(1 << 20))])
+        await etcd_store.txn([], [PutOp(name, bytes(1 << 20))])
     call, keys_of_pages = etcd_store.caller.call, []
 
     async def counted(pick: Any, request: Any, **options: Any) -> Any:
@@ -124,8 +133,8 @@ async def test_a_list_whose_revision_is_compacted_under_it_begins_again(
             return response
         pages += 1
         if pages == 1:
-            await etcd_store.txn([], [Put("/k/000099", b"a")])
-            last = await etcd_store.txn([], [Put("/k/000099", b"b")])
+            await etcd_store.txn([], [PutOp("/k/000099", b"a")])
+            last = await etcd_store.txn([], [PutOp("/k/000099", b"b")])
             await etcd_store.compact(last.revision)
         return response
 
@@ -153,7 +162,7 @@ async def test_revisions_that_etcd_sends_in_fragments_are_joined(
     fragments = []
     add = WholeRevisions.add
 
-    def noted(self: WholeRevisions, response: Any) -> Changes | None:
+    def noted(self: WholeRevisions, response: Any) -> StoreChanges | None:
         fragments.append(response.fragment)
         return add(self, response)
 
@@ -161,7 +170,7 @@ async def test_revisions_that_etcd_sends_in_fragments_are_joined(
     start = await etcd_store.revision()
     revisions = []
     for _ in range(6):
-        puts = [Put(f"/k/{i}", bytes(9000)) for i in range(128)]
+        puts = [PutOp(f"/k/{i}", bytes(9000)) for i in range(128)]
         revisions.append((await etcd_store.txn([], puts)).revision)
     found = await collect(etcd_store.watch("/k/", start + 1), revisions[-1])
     assert True in fragments, "etcd did not send fragments"
@@ -179,14 +188,14 @@ async def test_a_watch_that_resumes_from_what_was_compacted_meanwhile_says_so(
 ) -> None:
     async with Proxy(etcd.members[0].client_port) as proxy:
         store = EtcdStore(EtcdOptions(endpoints=(proxy.url,)))
-        start = (await etcd_store.txn([], [Put("/k", b"")])).revision
+        start = (await etcd_store.txn([], [PutOp("/k", b"")])).revision
         stream = aiter(store.watch("/k", start))
         await anext(stream)
         waiting = asyncio.ensure_future(anext(stream))  # type: ignore[arg-type]
         proxy.is_refusing = True
         proxy.cut()
         for i in range(5):
-            last = (await etcd_store.txn([], [Put("/k", b"%d" % i)])).revision
+            last = (await etcd_store.txn([], [PutOp("/k", b"%d" % i)])).revision
         await etcd_store.compact(last)
         proxy.is_refusing = False
         async with asyncio.timeout(DEADLINE_S):
@@ -200,19 +209,19 @@ async def test_a_watch_of_what_does_not_change_resumes_although_its_beginning_wa
         async with Proxy(etcd.members[0].client_port) as proxy:
             writer = EtcdStore(EtcdOptions(endpoints=etcd.endpoints))
             store = EtcdStore(EtcdOptions(endpoints=(proxy.url,)))
-            start = (await writer.txn([], [Put("/quiet", b"1")])).revision
+            start = (await writer.txn([], [PutOp("/quiet", b"1")])).revision
             stream = aiter(store.watch("/quiet", start))
             await anext(stream)
             waiting = asyncio.ensure_future(anext(stream))  # type: ignore[arg-type]
             for i in range(20):
-                last = (await writer.txn([], [Put("/busy", b"%d" % i)])).revision
+                last = (await writer.txn([], [PutOp("/busy", b"%d" % i)])).revision
             [watch] = store._watches
             await eventually(lambda: watch._revisions.next_revision > last)
             await writer.compact(last)
             connections = proxy.connections
             proxy.cut()
             await eventually(lambda: proxy.connections > connections)
-            revision = (await writer.txn([], [Put("/quiet", b"2")])).revision
+            revision = (await writer.txn([], [PutOp("/quiet", b"2")])).revision
             async with asyncio.timeout(DEADLINE_S):
                 assert (await waiting).revision == revision
             await store.close()
@@ -224,12 +233,12 @@ async def test_a_brokers_view_follows_etcd_through_a_cut_and_through_compaction(
 ) -> None:
     async def lead(epoch: int) -> int:
         record = PartitionRecord(replicas=[1], leader=1, leader_epoch=epoch, isr=[1])
-        return (await etcd_store.txn([], [Put(keys.partition(TOPIC, 0), encode(record))])).revision
+        return (await etcd_store.txn([], [PutOp(keys.partition(TOPIC, 0), encode(record))])).revision
 
     topic = TopicRecord(name="t", topic_id=TOPIC, partition_count=1)
     await lead(0)
-    named = Put(keys.topic_name("t"), encode(TopicNameRecord(topic_id=TOPIC)))
-    await etcd_store.txn([], [Put(keys.topic(TOPIC), encode(topic)), named])
+    named = PutOp(keys.topic_name("t"), encode(TopicNameRecord(topic_id=TOPIC)))
+    await etcd_store.txn([], [PutOp(keys.topic(TOPIC), encode(topic)), named])
     async with Proxy(etcd.members[0].client_port) as proxy, asyncio.timeout(DEADLINE_S):
         store = EtcdStore(EtcdOptions(endpoints=(proxy.url,)))
         view = ClusterView()
@@ -253,7 +262,7 @@ async def test_a_brokers_view_follows_etcd_through_a_cut_and_through_compaction(
 
 async def test_a_watch_that_is_closed_ends_its_stream(etcd: EtcdCluster) -> None:
     store = EtcdStore(EtcdOptions(endpoints=etcd.endpoints))
-    revision = (await store.txn([], [Put("/k", b"")])).revision
+    revision = (await store.txn([], [PutOp("/k", b"")])).revision
     for _ in range(3):
         stream = store.watch("/k", revision)
         await anext(aiter(stream))
@@ -270,7 +279,7 @@ async def test_a_lease_is_renewed_from_a_thread_while_the_main_loop_stands_still
     options = EtcdOptions(endpoints=etcd.endpoints)
     store = EtcdStore(options)
     lease = await store.grant_lease(5)
-    await store.txn([], [Put("/alive", b"", lease)])
+    await store.txn([], [PutOp("/alive", b"", lease)])
     stop, renewals = threading.Event(), []
 
     async def renew() -> None:
@@ -298,7 +307,7 @@ async def test_an_etcd_that_is_ours_is_looked_after(tmp_path: Path) -> None:
         care, [url] = store.maintenance(), etcd.endpoints
         with pytest.raises(StoreUnavailable, match="quota"):  # noqa: PT012
             for _ in range(100):
-                await store.txn([], [Put("/fat", bytes(1 << 20))])
+                await store.txn([], [PutOp("/fat", bytes(1 << 20))])
         [alarm] = await care.alarms()
         assert alarm.kind == "NOSPACE"
         full = await care.status(url)
@@ -312,7 +321,7 @@ async def test_an_etcd_that_is_ours_is_looked_after(tmp_path: Path) -> None:
                 await care.defragment(url)  # compaction goes on behind the answer to it
         await care.disarm(alarm)
         assert await care.alarms() == []
-        assert (await store.txn([], [Put("/fat", b"thin")])).succeeded
+        assert (await store.txn([], [PutOp("/fat", b"thin")])).succeeded
         [member] = await care.members()
         assert (member.member_id, member.name, member.client_urls) == (full.member_id, "m0", (url,))
         with pytest.raises(ValueError, match="none of etcd's endpoints"):
@@ -326,7 +335,7 @@ async def test_an_etcd_that_is_ours_is_looked_after(tmp_path: Path) -> None:
 @pytest.mark.parametrize("newer", [{"schema_version": 2}, {"feature_level": 2}])
 async def test_a_store_of_a_newer_version_is_refused(store: Store, newer: dict[str, int]) -> None:
     record = ClusterRecord(cluster_id="abc", **newer)
-    await store.txn([], [Put(keys.CLUSTER, encode(record))])
+    await store.txn([], [PutOp(keys.CLUSTER, encode(record))])
     with pytest.raises(StoreError, match="run a newer one"):
         await ensure_cluster(store)
     entry = await store.get(keys.CLUSTER)

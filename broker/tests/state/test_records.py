@@ -19,7 +19,7 @@ from penstock.state.records import (
     OffsetRecord,
     PartitionRecord,
     ProducerIdsRecord,
-    Record,
+    StoredRecord,
     TopicNameRecord,
     TopicRecord,
     decode,
@@ -27,7 +27,7 @@ from penstock.state.records import (
 )
 
 ID = UUID("6ba7b810-9dad-41d1-80b4-00c04fd430c8")
-RECORDS: list[Record] = [
+RECORDS: list[StoredRecord] = [
     ClusterRecord(cluster_id="abc"),
     ControllerRecord(broker_id=3, epoch=4),
     BrokerRecord(
@@ -57,12 +57,12 @@ RECORDS: list[Record] = [
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda r: type(r).__name__)
-def test_a_record_comes_back_as_it_was(record: Record) -> None:
+def test_a_record_comes_back_as_it_was(record: StoredRecord) -> None:
     assert decode(type(record), "/k", encode(record)) == record
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda r: type(r).__name__)
-def test_what_a_newer_version_added_is_ignored(record: Record) -> None:
+def test_what_a_newer_version_added_is_ignored(record: StoredRecord) -> None:
     assert decode(type(record), "/k", encode(record)[:-1] + b',"added":[{"x":1}]}') == record
 
 
@@ -71,7 +71,7 @@ HOSTILE = [b"", b"{", b"null", b"[]", b'"x"', b"\xff\xfe", b"[" * 10_000, b"{}" 
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda r: type(r).__name__)
 @pytest.mark.parametrize("value", HOSTILE, ids=lambda v: repr(v[:20]))
-def test_what_is_no_record_is_refused_by_its_key(record: Record, value: bytes) -> None:
+def test_what_is_no_record_is_refused_by_its_key(record: StoredRecord, value: bytes) -> None:
     with pytest.raises(BadRecord, match="/the/key"):
         decode(type(record), "/the/key", value)
 
@@ -94,7 +94,7 @@ def test_what_is_no_record_is_refused_by_its_key(record: Record, value: bytes) -
         (EndpointRecord, b'{"listener":"A","host":"h","port":70000}'),
     ],
 )
-def test_numbers_out_of_bounds_are_refused(cls: type[Record], value: bytes) -> None:
+def test_numbers_out_of_bounds_are_refused(cls: type[StoredRecord], value: bytes) -> None:
     with pytest.raises(BadRecord):
         decode(cls, "/k", value)
 

@@ -9,24 +9,24 @@ import pytest
 
 from penstock.state.store import (
     MAX_TXN_OPERATIONS,
-    Changes,
     Compacted,
     Compare,
-    Delete,
+    CompareTarget,
+    DeleteOp,
     LeaseExpired,
-    Put,
+    PutOp,
     Store,
-    Target,
+    StoreChanges,
 )
 
 
 async def put(store: Store, key: str, value: bytes = b"v") -> int:
-    result = await store.txn([], [Put(key, value)])
+    result = await store.txn([], [PutOp(key, value)])
     assert result.succeeded
     return result.revision
 
 
-async def collect(store: Store, prefix: str, from_revision: int, until: int) -> list[Changes]:
+async def collect(store: Store, prefix: str, from_revision: int, until: int) -> list[StoreChanges]:
     """What a watch brings until it has brought revision `until`."""
     found = []
     async with asyncio.timeout(10):
@@ -37,7 +37,7 @@ async def collect(store: Store, prefix: str, from_revision: int, until: int) -> 
     return found
 
 
-def flat(found: list[Changes]) -> list[tuple[str, bytes | None]]:
+def flat(found: list[StoreChanges]) -> list[tuple[str, bytes | None]]:
     return [(e.key, e.entry.value if e.entry else None) for changes in found for e in changes.events]
 
 
@@ -55,7 +55,7 @@ async def test_an_entry_tells_its_value_revisions_and_version(store: Store) -> N
 
 async def test_a_deleted_and_recreated_key_begins_again(store: Store) -> None:
     await put(store, "/k")
-    await store.txn([], [Delete("/k")])
+    await store.txn([], [DeleteOp("/k")])
     again = await put(store, "/k")
     entry = await store.get("/k")
     assert entry is not None
@@ -64,15 +64,15 @@ async def test_a_deleted_and_recreated_key_begins_again(store: Store) -> None:
 
 async def test_a_key_that_comes_and_goes_is_listed_once_or_not_at_all(store: Store) -> None:
     for _ in range(3):
-        await asyncio.gather(*[store.txn([], [op]) for op in (Put("/k", b""), Delete("/k"), Put("/k", b""))])
+        await asyncio.gather(*[store.txn([], [op]) for op in (PutOp("/k", b""), DeleteOp("/k"), PutOp("/k", b""))])
         # Transactions under way together have no order among them: the key is there once, or it was deleted last.
         assert [e.key for e in (await store.range("/")).entries] in (["/k"], [])
         await put(store, "/k")
         assert [e.key for e in (await store.range("/")).entries] == ["/k"]
-        await store.txn([], [Delete("/k")])
+        await store.txn([], [DeleteOp("/k")])
         assert (await store.range("/")).entries == []
     await put(store, "/k")
-    deleted = await store.txn([], [Delete("/", prefix=True)])
+    deleted = await store.txn([], [DeleteOp("/", prefix=True)])
     found = await collect(store, "/", deleted.revision, deleted.revision)
     assert flat(found) == [("/k", None)]
 
@@ -85,22 +85,22 @@ async def test_each_writing_transaction_has_a_greater_revision(store: Store) -> 
 async def test_a_transaction_that_writes_nothing_has_no_revision_of_its_own(store: Store) -> None:
     revision = await put(store, "/k")
     assert (await store.txn([], [])).revision == revision
-    assert (await store.txn([], [Delete("/absent")])).revision == revision
-    assert (await store.txn([], [Delete("/absent/", prefix=True)])).revision == revision
+    assert (await store.txn([], [DeleteOp("/absent")])).revision == revision
+    assert (await store.txn([], [DeleteOp("/absent/", prefix=True)])).revision == revision
     assert await put(store, "/k2") == revision + 1
 
 
 async def test_all_operations_of_a_transaction_have_one_revision(store: Store) -> None:
     await put(store, "/old")
-    result = await store.txn([], [Put("/a", b"1"), Put("/b", b"2"), Delete("/old")])
+    result = await store.txn([], [PutOp("/a", b"1"), PutOp("/b", b"2"), DeleteOp("/old")])
     listing = await store.range("/")
     assert [(e.key, e.mod_revision) for e in listing.entries] == [("/a", result.revision), ("/b", result.revision)]
 
 
 async def test_conditions_that_hold_choose_the_first_branch_else_the_second(store: Store) -> None:
-    result = await store.txn([Compare.absent("/k")], [Put("/k", b"then")], [Put("/k", b"otherwise")])
+    result = await store.txn([Compare.absent("/k")], [PutOp("/k", b"then")], [PutOp("/k", b"otherwise")])
     assert result.succeeded
-    result = await store.txn([Compare.absent("/k")], [Put("/k", b"then")], [Put("/k", b"otherwise")])
+    result = await store.txn([Compare.absent("/k")], [PutOp("/k", b"then")], [PutOp("/k", b"otherwise")])
     assert not result.succeeded
     entry = await store.get("/k")
     assert entry is not None
@@ -110,7 +110,7 @@ async def test_conditions_that_hold_choose_the_first_branch_else_the_second(stor
 
 async def test_all_conditions_must_hold(store: Store) -> None:
     await put(store, "/a")
-    result = await store.txn([Compare.absent("/b"), Compare.absent("/a")], [Put("/b", b"")])
+    result = await store.txn([Compare.absent("/b"), Compare.absent("/a")], [PutOp("/b", b"")])
     assert not result.succeeded
     assert await store.get("/b") is None
 
@@ -118,36 +118,36 @@ async def test_all_conditions_must_hold(store: Store) -> None:
 @pytest.mark.parametrize(
     ("target", "op", "value", "holds"),
     [
-        (Target.VERSION, "=", 2, True),
-        (Target.VERSION, "=", 1, False),
-        (Target.VERSION, "!=", 1, True),
-        (Target.VERSION, ">", 1, True),
-        (Target.VERSION, "<", 2, False),
-        (Target.MOD_REVISION, ">", 0, True),
-        (Target.CREATE_REVISION, "=", 0, False),
-        (Target.VALUE, "=", b"two", True),
-        (Target.VALUE, "=", b"one", False),
-        (Target.VALUE, "<", b"twp", True),
-        (Target.VALUE, ">", b"two", False),
+        (CompareTarget.VERSION, "=", 2, True),
+        (CompareTarget.VERSION, "=", 1, False),
+        (CompareTarget.VERSION, "!=", 1, True),
+        (CompareTarget.VERSION, ">", 1, True),
+        (CompareTarget.VERSION, "<", 2, False),
+        (CompareTarget.MOD_REVISION, ">", 0, True),
+        (CompareTarget.CREATE_REVISION, "=", 0, False),
+        (CompareTarget.VALUE, "=", b"two", True),
+        (CompareTarget.VALUE, "=", b"one", False),
+        (CompareTarget.VALUE, "<", b"twp", True),
+        (CompareTarget.VALUE, ">", b"two", False),
     ],
 )
 async def test_a_condition_compares_one_thing_of_a_key(
-    store: Store, target: Target, op: str, value: int | bytes, holds: bool
+    store: Store, target: CompareTarget, op: str, value: int | bytes, holds: bool
 ) -> None:
     await put(store, "/k", b"one")
     await put(store, "/k", b"two")
     assert (await store.txn([Compare("/k", target, value, op)], [])).succeeded is holds
 
 
-@pytest.mark.parametrize("target", [Target.MOD_REVISION, Target.CREATE_REVISION, Target.VERSION])
-async def test_the_numbers_of_an_absent_key_are_zero(store: Store, target: Target) -> None:
+@pytest.mark.parametrize("target", [CompareTarget.MOD_REVISION, CompareTarget.CREATE_REVISION, CompareTarget.VERSION])
+async def test_the_numbers_of_an_absent_key_are_zero(store: Store, target: CompareTarget) -> None:
     assert (await store.txn([Compare("/k", target, 0)], [])).succeeded
     assert not (await store.txn([Compare("/k", target, 0, ">")], [])).succeeded
 
 
 async def test_no_condition_on_the_value_of_an_absent_key_holds(store: Store) -> None:
     for op in ("=", "!=", "<", ">"):
-        assert not (await store.txn([Compare("/k", Target.VALUE, b"", op)], [])).succeeded
+        assert not (await store.txn([Compare("/k", CompareTarget.VALUE, b"", op)], [])).succeeded
 
 
 async def test_unchanged_fails_after_any_write_of_the_key(store: Store) -> None:
@@ -155,12 +155,12 @@ async def test_unchanged_fails_after_any_write_of_the_key(store: Store) -> None:
     entry = await store.get("/k")
     assert entry is not None
     await put(store, "/k", entry.value)
-    assert not (await store.txn([Compare.unchanged(entry)], [Put("/k", b"lost update")])).succeeded
+    assert not (await store.txn([Compare.unchanged(entry)], [PutOp("/k", b"lost update")])).succeeded
 
 
 async def test_of_many_concurrent_creators_one_wins(store: Store) -> None:
     results = await asyncio.gather(
-        *[store.txn([Compare.absent("/k")], [Put("/k", str(i).encode())]) for i in range(50)]
+        *[store.txn([Compare.absent("/k")], [PutOp("/k", str(i).encode())]) for i in range(50)]
     )
     winners = [i for i, result in enumerate(results) if result.succeeded]
     assert len(winners) == 1
@@ -178,7 +178,7 @@ async def test_concurrent_increments_by_compare_and_swap_are_all_counted(store: 
                 entry = await store.get("/count")
                 assert entry is not None
                 value = str(int(entry.value) + 1).encode()
-                if (await store.txn([Compare.unchanged(entry)], [Put("/count", value)])).succeeded:
+                if (await store.txn([Compare.unchanged(entry)], [PutOp("/count", value)])).succeeded:
                     break
 
     await asyncio.gather(*[increment() for _ in range(5)])
@@ -188,7 +188,7 @@ async def test_concurrent_increments_by_compare_and_swap_are_all_counted(store: 
 
 
 async def test_a_cancelled_call_leaves_the_store_in_order(store: Store) -> None:
-    tasks = [asyncio.ensure_future(store.txn([], [Put(f"/k{i}", b"")])) for i in range(10)]
+    tasks = [asyncio.ensure_future(store.txn([], [PutOp(f"/k{i}", b"")])) for i in range(10)]
     await asyncio.sleep(0)
     tasks[3].cancel()
     results = await asyncio.gather(*tasks, return_exceptions=True)
@@ -221,7 +221,7 @@ async def test_a_range_can_be_read_as_of_an_earlier_revision(store: Store) -> No
     await put(store, "/a", b"2")
     await put(store, "/a", b"3")
     await put(store, "/c", b"1")
-    await store.txn([], [Delete("/b")])
+    await store.txn([], [DeleteOp("/b")])
     assert await store.range("/", then.revision) == then
     assert [(e.key, e.value) for e in (await store.range("/")).entries] == [("/a", b"3"), ("/c", b"1")]
 
@@ -235,13 +235,13 @@ async def test_a_range_of_a_revision_to_come_is_refused(store: Store) -> None:
 async def test_deleting_a_prefix_deletes_its_keys_alone(store: Store) -> None:
     for key in ("/a/1", "/a/2", "/a", "/ab", "/b"):
         await put(store, key)
-    await store.txn([], [Delete("/a/", prefix=True)])
+    await store.txn([], [DeleteOp("/a/", prefix=True)])
     assert [e.key for e in (await store.range("/")).entries] == ["/a", "/ab", "/b"]
 
 
 async def test_a_transaction_takes_128_conditions_and_operations_and_not_one_more(store: Store) -> None:
     assert MAX_TXN_OPERATIONS == 128
-    puts = [Put(f"/k{i}", b"") for i in range(129)]
+    puts = [PutOp(f"/k{i}", b"") for i in range(129)]
     absent = [Compare.absent(p.key) for p in puts]
     assert (await store.txn(absent[:128], puts[:128], puts[:128])).succeeded
     for arguments in (([], puts), (absent, []), ([], [], puts)):
@@ -252,9 +252,9 @@ async def test_a_transaction_takes_128_conditions_and_operations_and_not_one_mor
 
 async def test_a_transaction_cannot_write_a_key_twice(store: Store) -> None:
     with pytest.raises(ValueError, match="twice"):
-        await store.txn([], [Put("/k", b"1"), Put("/k", b"2")])
+        await store.txn([], [PutOp("/k", b"1"), PutOp("/k", b"2")])
     with pytest.raises(ValueError, match="both"):
-        await store.txn([], [Delete("/", prefix=True), Put("/k", b"2")])
+        await store.txn([], [DeleteOp("/", prefix=True), PutOp("/k", b"2")])
     assert await store.get("/k") is None
 
 
@@ -281,7 +281,7 @@ async def test_a_watch_brings_changes_as_they_come(store: Store) -> None:
     await asyncio.sleep(0)
     await put(store, "/a", b"1")
     await put(store, "/a", b"2")
-    await store.txn([], [Delete("/a")])
+    await store.txn([], [DeleteOp("/a")])
     found = await watching
     assert flat(found) == [("/a", b"1"), ("/a", b"2"), ("/a", None)]
     assert found[-1].revision == start + 3
@@ -306,7 +306,9 @@ async def test_a_watch_can_begin_in_the_future(store: Store) -> None:
 
 async def test_a_watch_brings_whole_revisions_in_order(store: Store) -> None:
     start = await put(store, "/before")
-    results = await asyncio.gather(*[store.txn([], [Put(f"/w/{i}/a", b""), Put(f"/w/{i}/b", b"")]) for i in range(40)])
+    results = await asyncio.gather(
+        *[store.txn([], [PutOp(f"/w/{i}/a", b""), PutOp(f"/w/{i}/b", b"")]) for i in range(40)]
+    )
     last = max(r.revision for r in results)
     found = await collect(store, "/w/", start + 1, last)
     events = [e for changes in found for e in changes.events]
@@ -348,7 +350,7 @@ async def test_after_a_list_a_watch_from_the_next_revision_misses_nothing(store:
         i = 0
         while not stop.is_set():
             i += 1
-            await store.txn([], [Put(f"/k/{i % 7}", str(i).encode())])
+            await store.txn([], [PutOp(f"/k/{i % 7}", str(i).encode())])
         return i
 
     writing = asyncio.ensure_future(writer())
@@ -391,7 +393,7 @@ async def test_compaction_forgets_history_and_keeps_what_is_current(store: Store
 async def test_a_deletion_at_the_revision_that_was_compacted_to_is_still_brought(store: Store) -> None:
     await put(store, "/a", b"1")
     await put(store, "/a", b"2")
-    deleted = (await store.txn([], [Delete("/a")])).revision
+    deleted = (await store.txn([], [DeleteOp("/a")])).revision
     last = await put(store, "/b", b"1")
     await store.compact(deleted)
     assert flat(await collect(store, "/", deleted, last)) == [("/a", None), ("/b", b"1")]
@@ -412,7 +414,7 @@ async def test_a_lease_takes_its_keys_with_it_when_it_ends(
     store: Store, advance: Callable[[float], Awaitable[None]]
 ) -> None:
     lease = await store.grant_lease(10)
-    start = (await store.txn([], [Put("/leased", b"", lease), Put("/stays", b"")])).revision
+    start = (await store.txn([], [PutOp("/leased", b"", lease), PutOp("/stays", b"")])).revision
     entry = await store.get("/leased")
     assert entry is not None
     assert entry.lease == lease
@@ -424,7 +426,7 @@ async def test_a_lease_takes_its_keys_with_it_when_it_ends(
     with pytest.raises(LeaseExpired):
         await store.keep_alive(lease)
     with pytest.raises(LeaseExpired):
-        await store.txn([], [Put("/late", b"", lease)])
+        await store.txn([], [PutOp("/late", b"", lease)])
     assert await store.get("/late") is None
 
 
@@ -432,7 +434,7 @@ async def test_keeping_a_lease_alive_renews_it_for_its_whole_time(
     store: Store, advance: Callable[[float], Awaitable[None]]
 ) -> None:
     lease = await store.grant_lease(10)
-    await store.txn([], [Put("/leased", b"", lease)])
+    await store.txn([], [PutOp("/leased", b"", lease)])
     for _ in range(5):
         await advance(3)
         await store.keep_alive(lease)
@@ -441,7 +443,7 @@ async def test_keeping_a_lease_alive_renews_it_for_its_whole_time(
 
 async def test_a_revoked_lease_is_gone_at_once(store: Store) -> None:
     lease = await store.grant_lease(60)
-    await store.txn([], [Put("/leased", b"", lease)])
+    await store.txn([], [PutOp("/leased", b"", lease)])
     await store.revoke_lease(lease)
     assert await store.get("/leased") is None
     with pytest.raises(LeaseExpired):
@@ -452,8 +454,8 @@ async def test_a_revoked_lease_is_gone_at_once(store: Store) -> None:
 
 async def test_a_key_put_again_without_the_lease_outlives_it(store: Store) -> None:
     lease = await store.grant_lease(60)
-    await store.txn([], [Put("/k", b"1", lease)])
-    await store.txn([], [Put("/k", b"2")])
+    await store.txn([], [PutOp("/k", b"1", lease)])
+    await store.txn([], [PutOp("/k", b"2")])
     await store.revoke_lease(lease)
     entry = await store.get("/k")
     assert entry is not None
@@ -464,5 +466,5 @@ async def test_an_expired_lease_refuses_its_transaction_whole(store: Store) -> N
     lease = await store.grant_lease(60)
     await store.revoke_lease(lease)
     with pytest.raises(LeaseExpired):
-        await store.txn([], [Put("/a", b""), Put("/b", b"", lease)])
+        await store.txn([], [PutOp("/a", b""), PutOp("/b", b"", lease)])
     assert (await store.range("/")).entries == []

@@ -23,7 +23,7 @@ from penstock.state.records import (
     TopicRecord,
     encode,
 )
-from penstock.state.store import Delete, Operation, Put, Store, StoreError
+from penstock.state.store import DeleteOp, Operation, PutOp, Store, StoreError
 from penstock.state.tables import Tables
 from penstock.state.view import ClusterView, PartitionView, TopicChange
 from penstock.state.watcher import Watcher
@@ -69,19 +69,19 @@ def partition(leader: int = 0, epoch: int = 0) -> bytes:
 
 def topic(topic_id: UUID, name: str, count: int = 1, **more: object) -> list[Operation]:
     record = TopicRecord(name=name, topic_id=topic_id, partition_count=count, **more)  # type: ignore[arg-type]
-    puts: list[Operation] = [Put(keys.partition(topic_id, i), partition()) for i in range(count)]
+    puts: list[Operation] = [PutOp(keys.partition(topic_id, i), partition()) for i in range(count)]
     return [
         *puts,
-        Put(keys.topic(topic_id), encode(record)),
-        Put(keys.topic_name(name), encode(TopicNameRecord(topic_id=topic_id))),
+        PutOp(keys.topic(topic_id), encode(record)),
+        PutOp(keys.topic_name(name), encode(TopicNameRecord(topic_id=topic_id))),
     ]
 
 
 def gone(topic_id: UUID, name: str) -> list[Operation]:
     return [
-        Delete(keys.topic(topic_id)),
-        Delete(keys.topic_name(name)),
-        Delete(keys.partitions(topic_id), prefix=True),
+        DeleteOp(keys.topic(topic_id)),
+        DeleteOp(keys.topic_name(name)),
+        DeleteOp(keys.partitions(topic_id), prefix=True),
     ]
 
 
@@ -91,9 +91,9 @@ async def test_what_is_there_at_the_start_is_loaded(store: EmbeddedStore) -> Non
     last = await store.txn(
         [],
         [
-            Put(keys.CLUSTER, encode(ClusterRecord(cluster_id="c"))),
-            Put(keys.CONTROLLER, encode(ControllerRecord(broker_id=4))),
-            Put(keys.broker(4), encode(broker)),
+            PutOp(keys.CLUSTER, encode(ClusterRecord(cluster_id="c"))),
+            PutOp(keys.CONTROLLER, encode(ControllerRecord(broker_id=4))),
+            PutOp(keys.broker(4), encode(broker)),
         ],
     )
     followed = Followed(store)
@@ -118,7 +118,7 @@ async def test_applied_returns_when_the_view_has_the_change(followed: Followed) 
 async def test_changes_of_a_partition_replace_its_topic_in_the_view(followed: Followed) -> None:
     await followed.write(*topic(A, "a", 3))
     before = followed.view.topics["a"]
-    await followed.write(Put(keys.partition(A, 1), partition(epoch=5)))
+    await followed.write(PutOp(keys.partition(A, 1), partition(epoch=5)))
     after = followed.view.topics["a"]
     assert [p.leader_epoch for p in after.partitions] == [0, 5, 0]
     assert [p.leader_epoch for p in before.partitions] == [0, 0, 0], "what was handed out was changed in place"
@@ -152,7 +152,7 @@ async def test_what_is_followed_step_by_step_is_what_is_loaded_at_once(followed:
                 operations += gone(topic_id, name)
             else:
                 puts = {random.randrange(5): random.randrange(3) for _ in range(count)}
-                operations += [Put(keys.partition(topic_id, i), partition(epoch=e)) for i, e in puts.items()]
+                operations += [PutOp(keys.partition(topic_id, i), partition(epoch=e)) for i, e in puts.items()]
         await followed.write(*operations)
         fresh = Followed(followed.store)
         await fresh.watcher.start()
@@ -175,7 +175,7 @@ async def test_a_topic_is_seen_when_its_name_comes_and_not_before(followed: Foll
 async def test_a_tombstone_ends_a_topic_and_says_that_its_data_may_go(followed: Followed) -> None:
     await followed.write(*topic(A, "a"))
     tombstone = TopicRecord(name="a", topic_id=A, partition_count=1, deleting=True)
-    await followed.write(Put(keys.topic(A), encode(tombstone)), Delete(keys.topic_name("a")))
+    await followed.write(PutOp(keys.topic(A), encode(tombstone)), DeleteOp(keys.topic_name("a")))
     assert not followed.view.topics
     assert not followed.view.topics_by_id
     assert followed.view.deleting == {A}
@@ -187,7 +187,7 @@ async def test_a_tombstone_ends_a_topic_and_says_that_its_data_may_go(followed: 
 async def test_a_tombstone_keeps_no_partitions_in_memory(followed: Followed) -> None:
     await followed.write(*topic(A, "a", 3))
     await followed.write(*topic(A, "a", 3, deleting=True))
-    await followed.write(Put(keys.partition(A, 0), partition(epoch=9)))
+    await followed.write(PutOp(keys.partition(A, 0), partition(epoch=9)))
     table = followed.watcher._tables.topics[A]
     assert (table.partitions, table.projected) == ({}, None)
     await followed.write(*gone(A, "a"))
@@ -235,14 +235,14 @@ async def test_a_listener_that_fails_does_not_stop_the_others(followed: Followed
 
 async def test_groups_and_offsets_do_not_wake_the_watcher(followed: Followed) -> None:
     before = followed.view.revision
-    await followed.store.txn([], [Put(keys.group("g"), b"{}"), Put(keys.offset("g", A, 0), b"{}")])
+    await followed.store.txn([], [PutOp(keys.group("g"), b"{}"), PutOp(keys.offset("g", A, 0), b"{}")])
     await followed.write(*topic(A, "a"))
     assert followed.view.revision == before + 2
 
 
 async def test_revisions_are_applied_in_order(followed: Followed) -> None:
     await followed.write(*topic(A, "a"))
-    writes = [followed.store.txn([], [Put(keys.partition(A, 0), partition(epoch=e))]) for e in range(1, 40)]
+    writes = [followed.store.txn([], [PutOp(keys.partition(A, 0), partition(epoch=e))]) for e in range(1, 40)]
     results = await asyncio.gather(*writes)
     async with asyncio.timeout(10):
         await followed.watcher.applied(results[-1].revision)
@@ -257,7 +257,7 @@ async def test_a_watcher_that_missed_changes_reads_all_again_and_tells_the_diffe
     await followed.write(*topic(A, "a"), *topic(UUID(int=12), "kept"))
     followed.told.clear()
     kept = followed.view.topics["kept"]
-    writes = [store.txn([], [Put(keys.partition(A, 0), partition(epoch=e))]) for e in range(1, 200)]
+    writes = [store.txn([], [PutOp(keys.partition(A, 0), partition(epoch=e))]) for e in range(1, 200)]
     writes += [store.txn([], topic(B, "b")), store.txn([], gone(A, "a"))]
     results = await asyncio.gather(*writes)
     async with asyncio.timeout(10):
@@ -275,10 +275,10 @@ HOSTILE = [b"", b"not json", b"{}", b"[1]", b"\xff"]
 async def test_values_that_are_no_records_are_reported_by_key_and_change_nothing(
     followed: Followed, value: bytes
 ) -> None:
-    await followed.write(*topic(A, "a", 2), Put(keys.CLUSTER, encode(ClusterRecord(cluster_id="c"))))
+    await followed.write(*topic(A, "a", 2), PutOp(keys.CLUSTER, encode(ClusterRecord(cluster_id="c"))))
     before = followed.view.topics["a"]
     bad = [keys.topic(A), keys.partition(A, 1), keys.CLUSTER, keys.broker(9), keys.topic_name("x"), keys.CONTROLLER]
-    await followed.write(*[Put(key, value) for key in [*bad, keys.broker_config(None)]])
+    await followed.write(*[PutOp(key, value) for key in [*bad, keys.broker_config(None)]])
     assert followed.view.topics["a"] is before
     assert followed.view.cluster_id == "c"
     assert set(followed.watcher.problems) == {*bad, keys.broker_config(None)}
@@ -299,10 +299,10 @@ async def test_values_that_are_no_records_are_reported_by_key_and_change_nothing
     ],
 )
 async def test_keys_that_are_none_of_ours_disturb_nothing(followed: Followed, key: str) -> None:
-    await followed.write(Put(key, partition()))
+    await followed.write(PutOp(key, partition()))
     await followed.write(*topic(A, "a"))
     assert "a" in followed.view.topics
-    await followed.write(Delete(key))
+    await followed.write(DeleteOp(key))
     await followed.write(*topic(B, "b"))
     assert "b" in followed.view.topics
 
@@ -311,8 +311,8 @@ async def test_what_is_not_understood_when_all_is_read_again_stays_as_it_was(
     followed: Followed, store: EmbeddedStore
 ) -> None:
     await followed.write(*topic(A, "a", 2))
-    writes = [store.txn([], [Put(keys.broker_config(7), b'{"settings":{}}')]) for _ in range(200)]
-    writes += [store.txn([], [Put(keys.topic(A), b"broken"), Put(keys.partition(A, 1), b"broken")])]
+    writes = [store.txn([], [PutOp(keys.broker_config(7), b'{"settings":{}}')]) for _ in range(200)]
+    writes += [store.txn([], [PutOp(keys.topic(A), b"broken"), PutOp(keys.partition(A, 1), b"broken")])]
     results = await asyncio.gather(*writes)
     async with asyncio.timeout(10):
         await followed.watcher.applied(results[-1].revision)
@@ -323,11 +323,11 @@ async def test_what_is_not_understood_when_all_is_read_again_stays_as_it_was(
 
 async def test_a_topic_whose_name_is_not_understood_stays_when_all_is_read_again(followed: Followed) -> None:
     await followed.write(*topic(A, "a"), *topic(B, "b"))
-    await followed.write(Put(keys.topic_name("a"), b"broken"))
+    await followed.write(PutOp(keys.topic_name("a"), b"broken"))
     await followed.watcher._reload()
     assert set(followed.view.topics) == {"a", "b"}
     assert followed.watcher.unnamed() == []
-    await followed.write(Delete(keys.topic_name("a")))
+    await followed.write(DeleteOp(keys.topic_name("a")))
     assert followed.watcher.unnamed() == [A], "whoever takes the name away means it"
 
 
@@ -336,7 +336,7 @@ async def test_a_topic_whose_name_was_never_understood_is_not_taken_for_one_with
     store: EmbeddedStore, also_broken: list[str]
 ) -> None:
     await store.txn([], [*topic(A, "a", 2), *topic(B, "b")[:-1]])
-    await store.txn([], [Put(key, b"broken") for key in [keys.topic_name("a"), *also_broken]])
+    await store.txn([], [PutOp(key, b"broken") for key in [keys.topic_name("a"), *also_broken]])
     followed = Followed(store)
     await followed.watcher.start()
     assert followed.watcher.unnamed() == [B]
@@ -345,12 +345,12 @@ async def test_a_topic_whose_name_was_never_understood_is_not_taken_for_one_with
 
 async def test_a_topic_that_lacks_a_partition_is_reported_and_not_seen(store: EmbeddedStore) -> None:
     await store.txn([], [*topic(A, "a", 3), *topic(B, "b")])
-    await store.txn([], [Delete(keys.partition(A, 1))])
+    await store.txn([], [DeleteOp(keys.partition(A, 1))])
     followed = Followed(store)
     await followed.watcher.start()
     assert set(followed.view.topics) == {"b"}
     assert keys.partition(A, 1) in followed.watcher.problems
-    await followed.write(Put(keys.partition(A, 1), partition()))
+    await followed.write(PutOp(keys.partition(A, 1), partition()))
     assert set(followed.view.topics) == {"a", "b"}
     assert not followed.watcher.problems
     await followed.watcher.stop()
@@ -359,12 +359,12 @@ async def test_a_topic_that_lacks_a_partition_is_reported_and_not_seen(store: Em
 async def test_settings_of_topics_and_brokers_make_a_topics_configuration(followed: Followed) -> None:
     await followed.write(*topic(A, "a"), *topic(B, "b", overrides={"retention.ms": "5"}))
     settings = BrokerConfigRecord(settings={"log.retention.ms": "7", "log.segment.bytes": "4096"})
-    await followed.write(Put(keys.broker_config(None), encode(settings)))
+    await followed.write(PutOp(keys.broker_config(None), encode(settings)))
     assert followed.view.topics["a"].config.retention_ms == 7
     assert followed.view.topics["b"].config.retention_ms == 5
     assert followed.view.topics["b"].config.segment_bytes == 4096
     assert followed.config.topic_defaults.retention_ms == 7
-    await followed.write(Delete(keys.broker_config(None)))
+    await followed.write(DeleteOp(keys.broker_config(None)))
     assert followed.view.topics["a"].config.retention_ms != 7
 
 
@@ -380,9 +380,9 @@ async def test_topics_without_settings_of_their_own_share_one_configuration(foll
 
 
 async def test_a_broker_that_goes_leaves_the_view(followed: Followed) -> None:
-    await followed.write(Put(keys.broker(1), encode(BrokerRecord(broker_id=1, incarnation=A, endpoints=[]))))
+    await followed.write(PutOp(keys.broker(1), encode(BrokerRecord(broker_id=1, incarnation=A, endpoints=[]))))
     assert set(followed.view.brokers) == {1}
-    await followed.write(Delete(keys.broker(1)))
+    await followed.write(DeleteOp(keys.broker(1)))
     assert not followed.view.brokers
 
 

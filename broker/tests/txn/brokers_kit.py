@@ -31,10 +31,10 @@ from penstock.group.coordinator import GroupCoordinator
 from penstock.runtime.stats import RequestStats
 from penstock.state import keys
 from penstock.state.records import ShardRecord, TransactionRecord, TxnOffsetRecord, decode, encode
-from penstock.state.store import Compare, Entry, Listing, Operation, Put, StoreUnavailable, TxnResult
+from penstock.state.store import Compare, Operation, PutOp, StoreEntry, StoreListing, StoreUnavailable, TxnResult
 from penstock.txn.producer_ids import ProducerIds
-from penstock.txn.service import Transactions
-from penstock.txn.state_machine import Producer
+from penstock.txn.service import TransactionService
+from penstock.txn.state_machine import ProducerIdentity
 from penstock.wire import codec
 from penstock.wire.apis import response_header_version
 from penstock.wire.batch import TRANSACTIONAL
@@ -85,14 +85,14 @@ class Line:
         if self.is_cut:
             raise StoreUnavailable("cut off")
 
-    async def get(self, key: str) -> Entry | None:
+    async def get(self, key: str) -> StoreEntry | None:
         self.check()
-        found: Entry | None = await self.store.get(key)
+        found: StoreEntry | None = await self.store.get(key)
         return found
 
-    async def range(self, prefix: str, revision: int = 0) -> Listing:
+    async def range(self, prefix: str, revision: int = 0) -> StoreListing:
         self.check()
-        listing: Listing = await self.store.range(prefix, revision)
+        listing: StoreListing = await self.store.range(prefix, revision)
         return listing
 
     async def txn(
@@ -164,7 +164,7 @@ class TxnBroker(Broker):
         self.groups = GroupCoordinator(store, self.view, self.clock, self.config, membership=self.membership)
         await self.groups.start()
         ways = Ways(self.cluster, self.broker_id)
-        self.txns = txns = Transactions(
+        self.txns = txns = TransactionService(
             store, self.view, self.clock, self.config, ids, self.replicas, self.groups, ways, ways
         )
         await txns.start()
@@ -279,7 +279,7 @@ class TxnCluster(Cluster):
         entry = await self.store.get(keys.shard(number))
         epoch = decode(ShardRecord, entry.key, entry.value).epoch + 1 if entry is not None else 1
         record = ShardRecord(broker_id=broker_id, broker_epoch=self.epoch_of(broker_id), epoch=epoch)
-        result = await self.store.txn([], [Put(keys.shard(number), encode(record))])
+        result = await self.store.txn([], [PutOp(keys.shard(number), encode(record))])
         if waits:
             await self.applied(result.revision)
             await until(lambda: self[broker_id].owns(number))
@@ -347,12 +347,12 @@ class Client:
 
     def __init__(self, cluster: TxnCluster, transactional_id: str, coordinator: int) -> None:
         self.cluster, self.transactional_id, self.coordinator = cluster, transactional_id, coordinator
-        self.producer = Producer(-1, -1)
+        self.producer = ProducerIdentity(-1, -1)
         self.sequences: dict[tuple[str, int], int] = {}
 
     async def init(self, claimed: bool = False) -> E:
         """As often as the one before is still being ended."""
-        before = self.producer if claimed else Producer(-1, -1)
+        before = self.producer if claimed else ProducerIdentity(-1, -1)
         request = InitProducerIdRequest(
             transactional_id=self.transactional_id,
             transaction_timeout_ms=TIMEOUT_MS,
@@ -366,7 +366,7 @@ class Client:
                     break
                 await asyncio.sleep(0.01)
         if not answer.error_code:
-            self.producer = Producer(answer.producer_id, answer.producer_epoch)
+            self.producer = ProducerIdentity(answer.producer_id, answer.producer_epoch)
             self.sequences = {}
         return ErrorCode(answer.error_code)
 

@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from kafka import KafkaConsumer, KafkaProducer
 from txn_kit import in_thread, running
 
-from penstock.client.connection import Connection
+from penstock.client.connection import ClientConnection
 from penstock.wire.messages.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,
@@ -216,7 +216,7 @@ async def test_a_marker_from_a_stranger_does_not_stop_the_transactions_after_it(
             transaction_number=number,
         )
         host, port = address.split(":")
-        stranger = await Connection.open(host, int(port))
+        stranger = await ClientConnection.open(host, int(port))
         try:
             answer = await stranger.call(WriteTxnMarkersRequest(markers=[marker]), WriteTxnMarkersResponse)
             assert answer.markers[0].topics[0].partitions[0].error_code == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from penstock.log.compaction.cleaner import clean, cleaned_name
-from penstock.log.compaction.job import Job, Source
+from penstock.log.compaction.job import CompactionJob, CompactionSource
 from penstock.log.segment import Segment
 from penstock.runtime.disk import OsFiles
 from penstock.wire.batch import TRANSACTIONAL, stamp
@@ -36,7 +36,9 @@ def kept(home: Path, batches: list[bytes]) -> list[tuple[bytes | None, bytes | N
     segment = Segment(directory, 0)
     data = b"".join(batches)
     Path(segment.path).write_bytes(data)
-    job = Job("j", directory, [Source(0, len(data), len(batches))], 0, 10**9, 0, 1 << 20, 4096, 1000)
+    job = CompactionJob(
+        "j", directory, [CompactionSource(0, len(data), len(batches))], 0, 10**9, 0, 1 << 20, 4096, 1000
+    )
     result = clean(files, job)
     path = cleaned_name(segment.path, "j") if result.rows else segment.path
     found = []

@@ -14,13 +14,13 @@ from penstock.config.broker import BrokerConfig
 from penstock.state import keys, records
 from penstock.state.embedded import EmbeddedStore
 from penstock.state.records import TransactionRecord
-from penstock.state.store import Compare, Operation, Put, StoreUnavailable, Target, TxnResult
+from penstock.state.store import Compare, CompareTarget, Operation, PutOp, StoreUnavailable, TxnResult
 from penstock.txn import coordinator as coordinating
 from penstock.txn import timer_wheel
 from penstock.txn.coordinator import TransactionCoordinator
-from penstock.txn.places import OFFSETS_TOPIC_ID, Ending, Place
+from penstock.txn.places import OFFSETS_TOPIC_ID, TransactionEnding, TransactionPartition
 from penstock.txn.producer_ids import ProducerIds
-from penstock.txn.state_machine import Producer
+from penstock.txn.state_machine import ProducerIdentity
 from penstock.txn.timer_wheel import TimerWheel
 from penstock.wire.control_batch import Marker
 from penstock.wire.errors import ErrorCode as E
@@ -35,20 +35,22 @@ class Parts:
     """Partitions and groups as the coordinator sees them: who was told what; `error` is what partitions answer."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[Ending, Place]] = []
+        self.told: list[tuple[TransactionEnding, TransactionPartition]] = []
         self.error = E.NONE
         self.open = asyncio.Event()
         self.open.set()
 
     @property
-    def markers(self) -> list[tuple[Marker, Place]]:
+    def markers(self) -> list[tuple[Marker, TransactionPartition]]:
         return [(ending.marker, place) for ending, place in self.told if place.topic_id != OFFSETS_TOPIC_ID]
 
     @property
-    def groups(self) -> list[tuple[Ending, int]]:
+    def groups(self) -> list[tuple[TransactionEnding, int]]:
         return [(ending, place.partition) for ending, place in self.told if place.topic_id == OFFSETS_TOPIC_ID]
 
-    async def send(self, ending: Ending, places: Sequence[Place]) -> dict[Place, E]:
+    async def send(
+        self, ending: TransactionEnding, places: Sequence[TransactionPartition]
+    ) -> dict[TransactionPartition, E]:
         await self.open.wait()
         errors = {place: E.NONE if place.topic_id == OFFSETS_TOPIC_ID else self.error for place in places}
         self.told += [(ending, place) for place, error in errors.items() if not error]
@@ -129,7 +131,7 @@ class Bench:
                 await asyncio.sleep(0.01)
 
 
-async def begun(coordinator: TransactionCoordinator, timeout_ms: int = LONG_MS) -> Producer:
+async def begun(coordinator: TransactionCoordinator, timeout_ms: int = LONG_MS) -> ProducerIdentity:
     error, producer = await coordinator.init_producer_id("x", timeout_ms, None)
     assert error is E.NONE
     assert await coordinator.add("x", producer, {T: [0, 1]}, ["g"]) is E.NONE
@@ -149,8 +151,8 @@ async def test_a_commit_is_answered_when_it_is_decided_and_complete_when_all_are
         bench.parts.open.set()
         await bench.until("CompleteCommit")
     marker = Marker(producer.producer_id, producer.epoch, True, 4)
-    assert bench.parts.markers == [(marker, Place(T, 0)), (marker, Place(T, 1))]
-    assert bench.parts.groups == [(Ending(marker, 1), keys.shard_of("g"))]
+    assert bench.parts.markers == [(marker, TransactionPartition(T, 0)), (marker, TransactionPartition(T, 1))]
+    assert bench.parts.groups == [(TransactionEnding(marker, 1), keys.shard_of("g"))]
 
 
 async def test_a_new_instance_aborts_what_the_one_before_left_and_fences_it() -> None:
@@ -190,7 +192,10 @@ async def test_an_open_transaction_outlives_its_coordinator_and_times_out_under_
         done = await bench.until("CompleteAbort")
         assert done.epoch == producer.epoch + 1
         assert await coordinator.end("x", producer, True) is E.PRODUCER_FENCED
-        assert await coordinator.init_producer_id("x", LONG_MS, producer) == (E.NONE, Producer(producer.producer_id, 1))
+        assert await coordinator.init_producer_id("x", LONG_MS, producer) == (
+            E.NONE,
+            ProducerIdentity(producer.producer_id, 1),
+        )
 
 
 async def test_a_write_without_an_answer_is_read_again_before_anything_is_decided() -> None:
@@ -219,11 +224,11 @@ async def test_a_commit_without_an_answer_is_completed_though_nobody_asks_again(
 
 async def test_a_coordinator_that_lost_its_shard_writes_nothing() -> None:
     bench = Bench()
-    revision = (await bench.embedded.txn([], [Put("owner", b"me")])).revision
-    guard = Compare("owner", Target.MOD_REVISION, revision)
+    revision = (await bench.embedded.txn([], [PutOp("owner", b"me")])).revision
+    guard = Compare("owner", CompareTarget.MOD_REVISION, revision)
     async with bench.coordinator(3, guard) as old:
         producer = await begun(old)
-        await bench.embedded.txn([], [Put("owner", b"another")])
+        await bench.embedded.txn([], [PutOp("owner", b"another")])
         before = await bench.record()
         assert await old.end("x", producer, True) is E.NOT_COORDINATOR
         assert await bench.record() == before
@@ -231,10 +236,10 @@ async def test_a_coordinator_that_lost_its_shard_writes_nothing() -> None:
         assert not bench.parts.markers
 
 
-Ask = Callable[[TransactionCoordinator, Producer], Awaitable[E]]
+Ask = Callable[[TransactionCoordinator, ProducerIdentity], Awaitable[E]]
 
 
-async def claimed(coordinator: TransactionCoordinator, transactional_id: str, producer: Producer) -> E:
+async def claimed(coordinator: TransactionCoordinator, transactional_id: str, producer: ProducerIdentity) -> E:
     return (await coordinator.init_producer_id(transactional_id, LONG_MS, producer))[0]
 
 
@@ -253,8 +258,8 @@ async def claimed(coordinator: TransactionCoordinator, transactional_id: str, pr
 )
 async def test_what_is_final_is_told_by_who_surely_has_the_shard_alone(ask: Ask, found: E) -> None:
     bench = Bench()
-    revision = (await bench.embedded.txn([], [Put("owner", b"me")])).revision
-    async with bench.coordinator(3, Compare("owner", Target.MOD_REVISION, revision)) as coordinator:
+    revision = (await bench.embedded.txn([], [PutOp("owner", b"me")])).revision
+    async with bench.coordinator(3, Compare("owner", CompareTarget.MOD_REVISION, revision)) as coordinator:
         producer = await begun(coordinator)
         assert await coordinator.end("x", producer, True) is E.NONE
         await bench.until("CompleteCommit")
@@ -263,25 +268,25 @@ async def test_what_is_final_is_told_by_who_surely_has_the_shard_alone(ask: Ask,
         assert await ask(coordinator, producer) is E.COORDINATOR_NOT_AVAILABLE
         bench.store.is_away = False
         assert await ask(coordinator, producer) is found
-        await bench.embedded.txn([], [Put("owner", b"another")])
+        await bench.embedded.txn([], [PutOp("owner", b"another")])
         assert await ask(coordinator, producer) is E.NOT_COORDINATOR
 
 
 async def test_partitions_are_known_already_to_who_surely_has_the_shard_alone() -> None:
     bench = Bench()
-    revision = (await bench.embedded.txn([], [Put("owner", b"me")])).revision
-    async with bench.coordinator(3, Compare("owner", Target.MOD_REVISION, revision)) as coordinator:
+    revision = (await bench.embedded.txn([], [PutOp("owner", b"me")])).revision
+    async with bench.coordinator(3, Compare("owner", CompareTarget.MOD_REVISION, revision)) as coordinator:
         producer = await begun(coordinator)
         assert await coordinator.add("x", producer, {T: [0]}) is E.NONE
-        await bench.embedded.txn([], [Put("owner", b"another")])
+        await bench.embedded.txn([], [PutOp("owner", b"another")])
         assert await coordinator.add("x", producer, {T: [0]}) is E.NOT_COORDINATOR
         assert list(coordinator) == []
 
 
 async def test_of_a_transaction_that_goes_as_it_should_nothing_is_asked_of_the_store() -> None:
     bench = Bench()
-    revision = (await bench.embedded.txn([], [Put("owner", b"me")])).revision
-    async with bench.coordinator(3, Compare("owner", Target.MOD_REVISION, revision)) as coordinator:
+    revision = (await bench.embedded.txn([], [PutOp("owner", b"me")])).revision
+    async with bench.coordinator(3, Compare("owner", CompareTarget.MOD_REVISION, revision)) as coordinator:
         producer = await begun(coordinator)
         assert await coordinator.add("x", producer, {T: [2]}) is E.NONE
         assert not coordinator.verify("x", producer, T, 2).error
@@ -297,13 +302,13 @@ async def test_of_a_transaction_that_goes_as_it_should_nothing_is_asked_of_the_s
 async def test_where_a_partition_heard_of_a_newer_coordinator_the_store_knows_whether_there_is_one() -> None:
     for is_replaced in (True, False):
         bench = Bench()
-        revision = (await bench.embedded.txn([], [Put("owner", b"me")])).revision
-        async with bench.coordinator(3, Compare("owner", Target.MOD_REVISION, revision)) as coordinator:
+        revision = (await bench.embedded.txn([], [PutOp("owner", b"me")])).revision
+        async with bench.coordinator(3, Compare("owner", CompareTarget.MOD_REVISION, revision)) as coordinator:
             producer = await begun(coordinator)
             bench.parts.error = E.TRANSACTION_COORDINATOR_FENCED
             assert await coordinator.end("x", producer, True) is E.NONE
             if is_replaced:
-                await bench.embedded.txn([], [Put("owner", b"another")])
+                await bench.embedded.txn([], [PutOp("owner", b"another")])
                 async with asyncio.timeout(20):
                     while await coordinator.end("x", producer, True) is not E.NOT_COORDINATOR:
                         await asyncio.sleep(0.01)
@@ -317,8 +322,8 @@ async def test_where_a_partition_heard_of_a_newer_coordinator_the_store_knows_wh
 
 async def test_a_write_that_takes_effect_after_it_was_given_up_on_is_found_by_the_next() -> None:
     bench = Bench()
-    revision = (await bench.embedded.txn([], [Put("owner", b"me")])).revision
-    async with bench.coordinator(3, Compare("owner", Target.MOD_REVISION, revision)) as coordinator:
+    revision = (await bench.embedded.txn([], [PutOp("owner", b"me")])).revision
+    async with bench.coordinator(3, Compare("owner", CompareTarget.MOD_REVISION, revision)) as coordinator:
         producer = await begun(coordinator)
         bench.store.holds = True
         assert await coordinator.end("x", producer, True) is E.COORDINATOR_NOT_AVAILABLE

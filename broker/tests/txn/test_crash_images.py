@@ -9,7 +9,7 @@ from log_kit import CLUSTER, SMALL, TOPIC, HandClock, abandon, any_seed, batch_o
 from memory_files import CrashImages, MemoryFiles
 
 from penstock.log.compaction.runner import ThreadRunner
-from penstock.log.log_dir import LogDir
+from penstock.log.log_dir import LogDirectory
 from penstock.log.partition_log import PartitionLog
 from penstock.replica.producer_state import ProducerState
 from penstock.wire.batch import ATTRIBUTES, CRC, TRANSACTIONAL, checksum, read_header, stamp
@@ -25,8 +25,8 @@ def known(state: ProducerState, end: int) -> Known:
     return dict(transactions.open), transactions.aborted_between(0, end, 0), epochs
 
 
-def opened(files: MemoryFiles) -> LogDir:
-    directory = LogDir(files, PATH, HandClock(), 0, compaction=ThreadRunner(files))
+def opened(files: MemoryFiles) -> LogDirectory:
+    directory = LogDirectory(files, PATH, HandClock(), 0, compaction=ThreadRunner(files))
     directory.claim(CLUSTER)
     directory.recover(ProducerState)
     directory.start()

@@ -7,7 +7,7 @@ from brokers_kit import Client, E, TxnCluster
 from replica_kit import batch_of
 from scenes import begun
 
-from penstock.txn.state_machine import Producer
+from penstock.txn.state_machine import ProducerIdentity
 from penstock.wire.batch import TRANSACTIONAL
 from penstock.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
@@ -39,7 +39,7 @@ async def client_of(brokers: TxnCluster) -> Client:
 
 
 async def verified(
-    brokers: TxnCluster, version: int, producer: Producer, topics: dict[str, list[int]]
+    brokers: TxnCluster, version: int, producer: ProducerIdentity, topics: dict[str, list[int]]
 ) -> dict[tuple[str, int], int]:
     """The result of AddPartitionsToTxn with verification only, by partition."""
     asked = AddPartitionsToTxnTransaction(
@@ -58,7 +58,7 @@ async def verified(
 async def committed(
     brokers: TxnCluster,
     version: int,
-    producer: Producer,
+    producer: ProducerIdentity,
     parts: list[tuple[str, int]],
     generation: int = -1,
     **who: str,
@@ -88,7 +88,7 @@ async def test_a_verification_names_unknown_partitions_before_anything_else(brok
     found = await verified(brokers, version, client.producer, {"t": [0, 5], "unknown": [0]})
     unknown = E.UNKNOWN_TOPIC_OR_PARTITION
     assert found == {("t", 0): E.OPERATION_NOT_ATTEMPTED, ("t", 5): unknown, ("unknown", 0): unknown}
-    stranger = Producer(4711, 0)
+    stranger = ProducerIdentity(4711, 0)
     assert await verified(brokers, version, stranger, {"t": [5]}) == {("t", 5): unknown}
 
 
@@ -124,7 +124,7 @@ async def test_offsets_outside_of_a_transaction_are_abortable_for_clients_that_k
 
 async def test_unknown_partitions_are_named_before_the_transaction_and_the_group(brokers: TxnCluster) -> None:
     await client_of(brokers)
-    stranger = Producer(4711, 0)
+    stranger = ProducerIdentity(4711, 0)
     unknown = E.UNKNOWN_TOPIC_OR_PARTITION
     assert await committed(brokers, 3, stranger, [("a b", 0), ("t", 5)], generation=7) == [unknown, unknown]
     found = await committed(brokers, 3, stranger, [("t", 5), ("t", 0)], generation=7)

@@ -11,8 +11,8 @@ from scenes import begun, check_whole, scene, work
 
 from penstock.state import keys
 from penstock.state.records import OffsetRecord, TransactionRecord, TxnOffsetRecord, encode
-from penstock.state.store import Delete, Put
-from penstock.txn.heard import MAX_PRODUCERS, Heard
+from penstock.state.store import DeleteOp, PutOp
+from penstock.txn.heard import MAX_PRODUCERS, AcknowledgedMarkers
 from penstock.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
 from penstock.wire.messages.write_txn_markers import (
     WritableTxnMarker,
@@ -189,7 +189,11 @@ async def test_a_topic_made_anew_under_its_name_shares_nothing_with_the_transact
     client = await scene(brokers)
     await brokers[1].watcher.stop()
     old = brokers[2].view.topics["t"]
-    removed = [Delete(keys.topic_name("t")), Delete(keys.topic(old.topic_id)), Delete(keys.partition(old.topic_id, 0))]
+    removed = [
+        DeleteOp(keys.topic_name("t")),
+        DeleteOp(keys.topic(old.topic_id)),
+        DeleteOp(keys.partition(old.topic_id, 0)),
+    ]
     await brokers.store.txn([], removed)
     await recreate(brokers)
     assert brokers[1].view.topics["t"].topic_id == old.topic_id
@@ -248,12 +252,12 @@ async def test_only_offsets_of_transactions_that_are_complete_for_good_are_dropp
 ) -> None:
     topic_id = await brokers.create("t", [2, 3, 1])
     pending = TxnOffsetRecord(transactional_id="x", epoch=0, record=OffsetRecord(offset=9), number=5)
-    puts = [Put(keys.txn_offset("g", 77, topic_id, 0), encode(pending))]
+    puts = [PutOp(keys.txn_offset("g", 77, topic_id, 0), encode(pending))]
     if state is not None:
         record = TransactionRecord(
             producer_id=77, epoch=0, state=state, timeout_ms=10**8, number=number, updated_ms=brokers.clock.wall_ms()
         )
-        puts.append(Put(keys.transaction("x"), encode(record)))
+        puts.append(PutOp(keys.transaction("x"), encode(record)))
     await brokers.store.txn([], puts)
     await brokers.coordinate(3, "g")
     assert await brokers.committed("g") in (E.UNSTABLE_OFFSET_COMMIT, -1)
@@ -265,7 +269,7 @@ async def test_only_offsets_of_transactions_that_are_complete_for_good_are_dropp
 
 
 def test_what_was_heard_last_of_a_producer_decides_what_is_late() -> None:
-    heard = Heard()
+    heard = AcknowledgedMarkers()
     assert heard.in_hand(1, 5)
     assert heard.in_hand(1, 5), "another partition of it"
     assert not heard.ended(1, 4)
@@ -279,7 +283,7 @@ def test_what_was_heard_last_of_a_producer_decides_what_is_late() -> None:
 
 
 def test_what_is_remembered_of_producers_is_bounded() -> None:
-    heard = Heard()
+    heard = AcknowledgedMarkers()
     for producer_id in range(MAX_PRODUCERS + 10):
         assert heard.ended(producer_id, 1)
     assert len(heard._last) == MAX_PRODUCERS

@@ -14,7 +14,7 @@ import pytest
 from penstock.state import keys, records
 from penstock.state.embedded import EmbeddedStore
 from penstock.state.records import BadRecord, ProducerIdsRecord
-from penstock.state.store import Put, StoreError, StoreUnavailable
+from penstock.state.store import PutOp, StoreError, StoreUnavailable
 from penstock.txn.producer_ids import BLOCK, LAST_ID, ProducerIds
 
 
@@ -66,7 +66,7 @@ async def test_a_block_is_taken_by_compare_and_swap():
 
 
 async def test_when_all_ids_are_used_up_that_is_an_error(store):
-    await store.txn((), [Put(keys.PRODUCER_IDS, records.encode(ProducerIdsRecord(next_id=LAST_ID - BLOCK)))])
+    await store.txn((), [PutOp(keys.PRODUCER_IDS, records.encode(ProducerIdsRecord(next_id=LAST_ID - BLOCK)))])
     ids = ProducerIds(store)
     given = [await ids.next_id() for _ in range(BLOCK)]
     assert given[-1] == LAST_ID - 1
@@ -75,7 +75,7 @@ async def test_when_all_ids_are_used_up_that_is_an_error(store):
 
 
 async def test_an_unreadable_counter_is_an_error_and_not_a_new_beginning(store):
-    await store.txn((), [Put(keys.PRODUCER_IDS, b"{}")])
+    await store.txn((), [PutOp(keys.PRODUCER_IDS, b"{}")])
     with pytest.raises(BadRecord):
         await ProducerIds(store).next_id()
 

@@ -14,14 +14,14 @@ from penstock.txn.state_machine import (
     LAST_GIVEN_EPOCH,
     MAX_EPOCH,
     PREPARED,
-    Producer,
+    ProducerIdentity,
     TxnState,
     state_of,
 )
 from penstock.wire.errors import ErrorCode as E
 
 T = UUID(int=1)
-ME = Producer(7, 3)
+ME = ProducerIdentity(7, 3)
 NOW = 1000
 LIVE = [state for state in TxnState if state is not TxnState.DEAD]
 
@@ -102,13 +102,13 @@ def test_a_transaction_has_a_bounded_number_of_partitions() -> None:
 @pytest.mark.parametrize(
     ("who", "error"),
     [
-        (Producer(8, 3), E.INVALID_PRODUCER_ID_MAPPING),
-        (Producer(7, 2), E.PRODUCER_FENCED),
-        (Producer(7, 4), E.PRODUCER_FENCED),
+        (ProducerIdentity(8, 3), E.INVALID_PRODUCER_ID_MAPPING),
+        (ProducerIdentity(7, 2), E.PRODUCER_FENCED),
+        (ProducerIdentity(7, 4), E.PRODUCER_FENCED),
     ],
 )
 def test_a_producer_that_is_not_the_present_one_is_refused_in_each_state(
-    state: TxnState, who: Producer, error: E
+    state: TxnState, who: ProducerIdentity, error: E
 ) -> None:
     now = record(state)
     assert machine.add(now, who, {T: [0]}, (), NOW) == (error, None, False)
@@ -122,8 +122,8 @@ def test_an_unknown_transactional_id_has_no_producer() -> None:
     assert machine.verify(None, ME, True).error is E.INVALID_PRODUCER_ID_MAPPING
 
 
-@pytest.mark.parametrize("claimed", [None, ME, Producer(0, 0), Producer(4711, 5)])
-def test_an_unknown_transactional_id_gets_the_new_producer_id_with_epoch_0(claimed: Producer | None) -> None:
+@pytest.mark.parametrize("claimed", [None, ME, ProducerIdentity(0, 0), ProducerIdentity(4711, 5)])
+def test_an_unknown_transactional_id_gets_the_new_producer_id_with_epoch_0(claimed: ProducerIdentity | None) -> None:
     made = machine.init_producer(None, claimed, 500, NOW, 40).record
     assert made is not None
     assert (made.producer_id, made.epoch, made.state, made.timeout_ms) == (40, 0, "Empty", 500)
@@ -134,7 +134,7 @@ def test_an_unknown_transactional_id_gets_the_new_producer_id_with_epoch_0(claim
 
 @pytest.mark.parametrize("claimed", [None, ME])
 @pytest.mark.parametrize("state", LIVE)
-def test_a_new_instance_in_each_state(state: TxnState, claimed: Producer | None) -> None:
+def test_a_new_instance_in_each_state(state: TxnState, claimed: ProducerIdentity | None) -> None:
     step = machine.init_producer(record(state), claimed, 600, NOW, None)
     last_epoch = -1 if claimed is None else ME.epoch
     if state in PREPARED:
@@ -153,7 +153,7 @@ def test_a_new_instance_in_each_state(state: TxnState, claimed: Producer | None)
 
 @pytest.mark.parametrize("state", LIVE)
 def test_a_claim_of_another_epoch_is_fenced_in_each_state(state: TxnState) -> None:
-    for claimed in (Producer(7, 2), Producer(7, 4), Producer(8, 3)):
+    for claimed in (ProducerIdentity(7, 2), ProducerIdentity(7, 4), ProducerIdentity(8, 3)):
         assert machine.init_producer(record(state), claimed, 500, NOW, None) == (E.PRODUCER_FENCED, None, False)
 
 
@@ -182,7 +182,7 @@ def test_only_a_transaction_in_hand_takes_too_long(state: TxnState) -> None:
 @pytest.mark.parametrize("claims", [False, True])
 def test_used_up_epochs_are_followed_by_a_new_producer_id(claims: bool) -> None:
     spent = record(TxnState.COMPLETE_ABORT, epoch=LAST_GIVEN_EPOCH)
-    claimed = Producer(7, LAST_GIVEN_EPOCH) if claims else None
+    claimed = ProducerIdentity(7, LAST_GIVEN_EPOCH) if claims else None
     assert machine.needs_new_id(spent)
     step = machine.init_producer(spent, claimed, 500, NOW, 99)
     assert step.record is not None
@@ -197,14 +197,14 @@ def test_the_last_epoch_fences_and_is_never_given() -> None:
     assert fenced.epoch == MAX_EPOCH
     done = machine.completed(fenced, NOW)
     assert machine.needs_new_id(done)
-    step = machine.init_producer(done, Producer(7, LAST_GIVEN_EPOCH), 500, NOW, 99)
+    step = machine.init_producer(done, ProducerIdentity(7, LAST_GIVEN_EPOCH), 500, NOW, 99)
     assert step.record is not None
     assert (step.record.producer_id, step.record.epoch) == (99, 0)
 
 
 def test_the_last_epoch_is_no_producers_own() -> None:
     done = record(TxnState.COMPLETE_ABORT, epoch=MAX_EPOCH)
-    imposter = Producer(7, MAX_EPOCH)
+    imposter = ProducerIdentity(7, MAX_EPOCH)
     assert machine.add(done, imposter, {T: [0]}, (), NOW).error is E.PRODUCER_FENCED
     assert machine.end(done, imposter, True, NOW).error is E.PRODUCER_FENCED
     assert machine.verify(done, imposter, True).error is E.PRODUCER_FENCED

@@ -11,7 +11,7 @@ from scenes import begun
 
 from penstock.control.group_settings import MAX_GROUP_ID
 from penstock.state import keys
-from penstock.txn.state_machine import Producer
+from penstock.txn.state_machine import ProducerIdentity
 from penstock.wire.messages.describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse
 
 
@@ -70,7 +70,7 @@ async def test_a_producer_is_fenced_where_another_instance_has_its_expired_trans
 async def test_clients_that_claim_id_0_and_epoch_0_by_default_fence_each_other(brokers: TxnCluster) -> None:
     await brokers.coordinate(1, "x")
     first, second = Client(brokers, "x", 1), Client(brokers, "x", 1)
-    second.producer = first.producer = Producer(0, 0)
+    second.producer = first.producer = ProducerIdentity(0, 0)
     assert await first.init(claimed=True) is E.NONE
     assert await second.init(claimed=True) is not E.NONE or second.producer != first.producer
 
@@ -92,7 +92,7 @@ async def test_an_empty_transactional_id_is_an_invalid_request(brokers: TxnClust
     await brokers.coordinate(1, "")
     await brokers.create("t", [3, 1, 2])
     client = Client(brokers, "", 1)
-    client.producer = Producer(4711, 0)
+    client.producer = ProducerIdentity(4711, 0)
     assert await ask(client) is E.INVALID_REQUEST
 
 
@@ -107,7 +107,7 @@ async def test_the_producer_is_examined_before_the_group_that_it_names(brokers: 
     client = await begun(brokers)
     assert await client.add_group("") is E.NONE
     assert await client.add_group("g" * (MAX_GROUP_ID + 1)) is E.INVALID_GROUP_ID
-    client.producer = Producer(4711, 0)
+    client.producer = ProducerIdentity(4711, 0)
     assert await client.add_group("") is E.INVALID_PRODUCER_ID_MAPPING
 
 

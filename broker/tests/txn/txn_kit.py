@@ -10,20 +10,20 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from penstock.config.options import UpOptions
-from penstock.node.broker import Node
-from penstock.node.outside import System
+from penstock.node.broker import BrokerNode
+from penstock.node.outside import SystemEnvironment
 
 T = TypeVar("T")
 DEADLINE_S = 30.0
 
 
 @contextlib.asynccontextmanager
-async def running(home: Path, **settings: str) -> AsyncIterator[tuple[Node, str]]:
+async def running(home: Path, **settings: str) -> AsyncIterator[tuple[BrokerNode, str]]:
     """A started node and its address."""
     given = {name.replace("_", "."): value for name, value in settings.items()}
     given.setdefault("group.initial.rebalance.delay.ms", "0")
     options = UpOptions(data_dir=str(home), host="127.0.0.1", port=0, http_port=None, settings=given)
-    node = Node(options, dict(os.environ), System())
+    node = BrokerNode(options, dict(os.environ), SystemEnvironment())
     listeners, _ = await node.start()
     try:
         yield node, f"127.0.0.1:{listeners[0].port}"

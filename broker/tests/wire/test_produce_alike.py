@@ -11,7 +11,7 @@ from penstock.wire import codec
 from penstock.wire.apis import ApiKey
 from penstock.wire.frame import parse_request_header, request_head
 from penstock.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from penstock.wire.produce_alike import MISSES, Likeness, learn
+from penstock.wire.produce_alike import MISSES, ProduceTemplate, learn
 from penstock.wire.produce_frame import BatchPlace, PartitionResult, Topic, encode_produce_response, parse_produce
 from penstock.wire.schema import MalformedMessage
 
@@ -29,19 +29,19 @@ def frame_of(
     return codec.encode(asked, version, bytes(request_head(ApiKey.PRODUCE, version, correlation_id, "someone")))[4:]
 
 
-def learnt(frame: bytearray) -> Likeness | None:
+def learnt(frame: bytearray) -> ProduceTemplate | None:
     view = memoryview(frame)
     header = parse_request_header(view)
     return learn(view, header.version, parse_produce(view, header.body_offset, header.version))
 
 
-def known(version: int, topic: str = "flights") -> Likeness:
+def known(version: int, topic: str = "flights") -> ProduceTemplate:
     found = learnt(frame_of(version, [bytes(200)], topic=topic))
     assert found is not None
     return found
 
 
-def read(likeness: Likeness, frame: memoryview) -> list[BatchPlace] | None:
+def read(likeness: ProduceTemplate, frame: memoryview) -> list[BatchPlace] | None:
     """Where the batches lie. One that is alone is found in the short way too, and nothing else is."""
     places = likeness.places(frame)
     alone = places[0] if places is not None and len(places) == 1 else None
@@ -155,7 +155,7 @@ def test_the_answer_is_that_of_the_general_encoder(version: int, topic: str) -> 
 def test_it_is_learnt_anew_after_a_request_that_was_alike_or_many_that_were_not() -> None:
     likeness = known(9)
     assert [likeness.misses() for _ in range(MISSES + 1)] == [False] * MISSES + [True], "it was never of use"
-    for finds in (Likeness.places, Likeness.single):
+    for finds in (ProduceTemplate.places, ProduceTemplate.single):
         likeness = known(9)
         assert finds(likeness, memoryview(frame_of(9, [bytes(80)]))) is not None
         assert likeness.misses(), "the producer has gone on to something else"

@@ -1,4 +1,4 @@
-"""Brokers by `Cluster`: `engine.ports.Connections`. Made by `main`.
+"""Brokers by `Cluster`: `engine.ports.BrokerConnections`. Made by `main`.
 
 A cluster's brokers are reached by its bootstrap Service. Where the operator runs outside of Kubernetes, tests and
 developers name another address (`override`).
@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from penstock.config.addresses import InvalidAddress, parse_bootstrap
 from penstock_operator.brokers.gateway import Gateway
-from penstock_operator.brokers.line import Line
+from penstock_operator.brokers.line import BrokerLine
 from penstock_operator.ports.kube import Object
 
 OVERRIDE = "PENSTOCK_BOOTSTRAP_OVERRIDE"
@@ -19,7 +19,7 @@ OVERRIDE = "PENSTOCK_BOOTSTRAP_OVERRIDE"
 DEFAULT_PORT = 9092
 
 
-class Connections:
+class BrokerConnections:
     """`find` looks a `Cluster` up by namespace and name, `find_service` its bootstrap Service, which has the same name;
     they return None where none is known. Raises ValueError where `override` cannot be read."""
 
@@ -54,7 +54,7 @@ class Connections:
         def is_there() -> bool:
             return bool(override) or self._find_service(namespace, cluster) is not None
 
-        made = Gateway(Line(identity[1], is_there=is_there))
+        made = Gateway(BrokerLine(identity[1], is_there=is_there))
         self._gateways[key] = (identity, made)
         return made
 

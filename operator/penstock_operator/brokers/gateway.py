@@ -26,16 +26,16 @@ from penstock.client import (
 from penstock.client.admin_types import ConfigEntry
 from penstock_operator.brokers.errors import from_client, outcomes
 from penstock_operator.brokers.gateway_groups import GroupGateway
-from penstock_operator.brokers.line import Line
+from penstock_operator.brokers.line import BrokerLine
 from penstock_operator.brokers.settings import alterations
 from penstock_operator.ports.brokers import (
     BrokersError,
-    BrokerState,
-    NewTopic,
-    PartitionState,
-    Picture,
-    SettingsChange,
-    TopicState,
+    BrokerSnapshot,
+    ConfigPatch,
+    ObservedBrokerState,
+    ObservedPartition,
+    ObservedTopicState,
+    TopicCreation,
 )
 
 DOMAIN, RACK, DRAINING, REMOVABLE = "broker.failure.domain", "broker.rack", "broker.draining", "broker.removable"
@@ -54,9 +54,9 @@ Configs = Mapping[str, ConfigEntry]
 class Gateway(GroupGateway):
     """Connects when it is first used, and again where a connection broke."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: BrokerLine) -> None:
         super().__init__(line)
-        self._brokers: dict[int, BrokerState] = {}
+        self._brokers: dict[int, ObservedBrokerState] = {}
         """As they were when they last answered."""
 
     async def close(self) -> None:
@@ -64,16 +64,16 @@ class Gateway(GroupGateway):
 
     # Brokers
 
-    async def picture(self) -> Picture:
-        async def ask(admin: Admin) -> Picture:
+    async def picture(self) -> BrokerSnapshot:
+        async def ask(admin: Admin) -> BrokerSnapshot:
             cluster = await admin.describe_cluster()
             brokers = await asyncio.gather(*(self._broker(admin, node) for node in cluster.brokers))
             self._brokers = {broker.broker_id: broker for broker in brokers}
-            return Picture(cluster.cluster_id, cluster.controller_id, tuple(brokers))
+            return BrokerSnapshot(cluster.cluster_id, cluster.controller_id, tuple(brokers))
 
         return await self._line.call("brokers", ask)
 
-    async def _broker(self, admin: Admin, node: Node) -> BrokerState:
+    async def _broker(self, admin: Admin, node: Node) -> ObservedBrokerState:
         try:
             async with asyncio.timeout(SILENT_S):
                 found = await admin.broker_configs(node.node_id, OF_BROKER)
@@ -82,10 +82,12 @@ class Gateway(GroupGateway):
             if known is not None:
                 return replace(known, answers=False)
             domain = node.rack or ""
-            return BrokerState(node.node_id, node.host, node.port, node.rack, domain, False, False, "", answers=False)
+            return ObservedBrokerState(
+                node.node_id, node.host, node.port, node.rack, domain, False, False, "", answers=False
+            )
         values = {name: entry.value or "" for name, entry in found.items()}
         rack = values.get(RACK) or node.rack
-        return BrokerState(
+        return ObservedBrokerState(
             node.node_id,
             node.host,
             node.port,
@@ -96,8 +98,8 @@ class Gateway(GroupGateway):
             values.get(RELEASE, ""),
         )
 
-    async def change_brokers(self, changes: Sequence[SettingsChange]) -> dict[str, BrokersError | None]:
-        async def change(admin: Admin, wanted: SettingsChange) -> ClientError | None:
+    async def change_brokers(self, changes: Sequence[ConfigPatch]) -> dict[str, BrokersError | None]:
+        async def change(admin: Admin, wanted: ConfigPatch) -> ClientError | None:
             try:
                 broker_id = int(wanted.name) if wanted.name else None
                 async with asyncio.timeout(CHANGE_S):
@@ -135,12 +137,12 @@ class Gateway(GroupGateway):
 
     async def topics(
         self, names: Sequence[str] | None = None, *, settings: bool | Collection[str] = True
-    ) -> dict[str, TopicState]:
+    ) -> dict[str, ObservedTopicState]:
         """A topic whose settings a broker does not know yet counts as not there yet: without its owner it would look
         like nobody's. A move that begins or ends while this is asked counts as under way: without it, replicas that
         come and go would look as if they were all to stay."""
 
-        async def ask(admin: Admin) -> dict[str, TopicState]:
+        async def ask(admin: Admin) -> dict[str, ObservedTopicState]:
             before = await admin.list_partition_reassignments()
             infos = told(await admin.describe_topics_many(names))
             moving = {**before, **await admin.list_partition_reassignments()}
@@ -165,7 +167,7 @@ class Gateway(GroupGateway):
 
         return await self._line.call("settings of topics", ask) if names else {}
 
-    async def create_topics(self, topics: Sequence[NewTopic]) -> dict[str, BrokersError | None]:
+    async def create_topics(self, topics: Sequence[TopicCreation]) -> dict[str, BrokersError | None]:
         wanted = [
             client.NewTopic(
                 topic.name,
@@ -191,7 +193,7 @@ class Gateway(GroupGateway):
             return {}
         return outcomes(await self._line.call("deleting topics", lambda admin: admin.delete_topics_many(dict(topics))))
 
-    async def change_topics(self, changes: Sequence[SettingsChange]) -> dict[str, BrokersError | None]:
+    async def change_topics(self, changes: Sequence[ConfigPatch]) -> dict[str, BrokersError | None]:
         wanted = {change.name: alterations(change.settings) for change in changes}
         if not wanted:
             return {}
@@ -230,16 +232,16 @@ def told(answers: Mapping[str, T | ClientError]) -> dict[str, T]:
 
 def topic_state(
     info: TopicInfo, moving: Mapping[TopicPartition, Reassignment], settings: Mapping[str, str]
-) -> TopicState:
+) -> ObservedTopicState:
     partitions = []
     for index in sorted(info.partitions):
         found = info.partitions[index]
         move = moving.get(TopicPartition(info.name, index))
         if move is None:
-            partitions.append(PartitionState(found.leader, found.replicas, found.isr))
+            partitions.append(ObservedPartition(found.leader, found.replicas, found.isr))
         else:
-            partitions.append(PartitionState(found.leader, move.replicas, found.isr, move.adding, move.removing))
-    return TopicState(info.name, info.topic_id, tuple(partitions), settings)
+            partitions.append(ObservedPartition(found.leader, move.replicas, found.isr, move.adding, move.removing))
+    return ObservedTopicState(info.name, info.topic_id, tuple(partitions), settings)
 
 
 def own(configs: Configs, *sources: str) -> dict[str, str]:

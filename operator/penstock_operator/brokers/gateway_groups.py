@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from penstock.client import Admin, ClientError, OffsetAndMetadata, TopicPartition
 from penstock.client.admin_types import ConfigEntry, GroupDescription, GroupLag
 from penstock_operator.brokers.errors import outcomes
-from penstock_operator.brokers.line import Line
+from penstock_operator.brokers.line import BrokerLine
 from penstock_operator.brokers.settings import alterations
-from penstock_operator.ports.brokers import BrokersError, GroupState, OffsetState, SettingsChange
+from penstock_operator.ports.brokers import BrokersError, ConfigPatch, ObservedGroupState, ObservedOffset
 
 LATEST = -1
 UNKNOWN = -1
@@ -19,18 +19,18 @@ NOBODY = "Dead"
 
 
 class GroupGateway:
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: BrokerLine) -> None:
         self._line = line
 
     async def group_ids(self) -> dict[str, str]:
         listed = await self._line.call("groups", lambda admin: admin.list_groups())
         return {group.group_id: group.state for group in listed}
 
-    async def groups(self, group_ids: Sequence[str]) -> dict[str, GroupState]:
+    async def groups(self, group_ids: Sequence[str]) -> dict[str, ObservedGroupState]:
         """A group of which nothing is there but settings has the state Dead. Raises where one cannot be told of: an
         error must not look like absence."""
 
-        async def ask(admin: Admin) -> dict[str, GroupState]:
+        async def ask(admin: Admin) -> dict[str, ObservedGroupState]:
             described, lags, configs = await asyncio.gather(
                 admin.describe_groups(group_ids), admin.lag(group_ids), admin.group_configs(group_ids)
             )
@@ -43,7 +43,7 @@ class GroupGateway:
 
         return await self._line.call("groups", ask) if group_ids else {}
 
-    async def change_groups(self, changes: Sequence[SettingsChange]) -> dict[str, BrokersError | None]:
+    async def change_groups(self, changes: Sequence[ConfigPatch]) -> dict[str, BrokersError | None]:
         wanted = {change.name: alterations(change.settings) for change in changes}
         if not wanted:
             return {}
@@ -74,7 +74,7 @@ def group_state(
     lag: GroupLag | ClientError,
     configs: Mapping[str, ConfigEntry] | ClientError,
     committed: Mapping[TopicPartition, OffsetAndMetadata] | ClientError | None = None,
-) -> GroupState | None:
+) -> ObservedGroupState | None:
     """None where there is none. `committed` is what the group has committed, where the lag of some partitions cannot be
     told: one partition without a leader must not hide the group, nor look as if nothing was committed of it. Raises
     `ClientError`."""
@@ -87,13 +87,15 @@ def group_state(
     assert not isinstance(committed, ClientError), "it was raised"
     settings = {name: entry.value for name, entry in configs.items() if entry.source == "group" and entry.value}
     offsets = tuple(
-        OffsetState(tp.topic, tp.partition, found.committed.offset, found.start_offset, found.end_offset, found.lag_ms)
+        ObservedOffset(
+            tp.topic, tp.partition, found.committed.offset, found.start_offset, found.end_offset, found.lag_ms
+        )
         for tp, found in lag.partitions.items()
         if found.committed is not None
     )
     for tp in sorted(lag.errors):
         if committed is not None and tp in committed:
-            offsets += (OffsetState(tp.topic, tp.partition, committed[tp].offset, UNKNOWN, UNKNOWN),)
+            offsets += (ObservedOffset(tp.topic, tp.partition, committed[tp].offset, UNKNOWN, UNKNOWN),)
     if described.state == NOBODY and not settings and not offsets:
         return None
-    return GroupState(group_id, described.state, len(described.members), offsets, settings)
+    return ObservedGroupState(group_id, described.state, len(described.members), offsets, settings)

@@ -21,7 +21,7 @@ CALL_TIMEOUT_S = 120.0
 """Of a call for thousands of things, made of many requests."""
 
 
-class Line:
+class BrokerLine:
     """`bootstrap` is as `penstock.client` takes it. Before `is_there` its name is not looked up: for one that is asked
     for a moment too early, name servers go on saying for a while that there is none."""
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from penstock.runtime.logging import get_logger
-from penstock_operator.clusters.observing import Memory
-from penstock_operator.engine.ports import Connections
+from penstock_operator.clusters.observing import ClusterMemory
+from penstock_operator.engine.ports import ConnectionPool
 from penstock_operator.model.cluster import Cluster
 from penstock_operator.ports.brokers import BrokersError
-from penstock_operator.ports.kube import CLAIMS, PODS, STATEFUL_SETS, Happening, Kube, KubeError, Object, Resource
+from penstock_operator.ports.kube import CLAIMS, PODS, STATEFUL_SETS, Kube, KubeError, KubeEvent, KubeResource, Object
 from penstock_operator.reconcile.cluster import settled_digest, wanted_of
 from penstock_operator.reconcile.cluster_actions import (
     Apply,
@@ -15,7 +15,7 @@ from penstock_operator.reconcile.cluster_actions import (
     ClusterAction,
     GrowClaim,
     NoteClaim,
-    Reassign,
+    ReassignPartitions,
     Remove,
     ResizeSet,
     RestartPod,
@@ -36,16 +36,16 @@ class NotOursError(Exception):
     """An object of a name that the cluster needs is somebody else's."""
 
 
-class Acting:
-    def __init__(self, kube: Kube, connections: Connections) -> None:
+class ActionRunner:
+    def __init__(self, kube: Kube, connections: ConnectionPool) -> None:
         self._kube, self._connections = kube, connections
 
     async def act(
-        self, cluster: Cluster, actions: tuple[ClusterAction, ...], memory: Memory, now: float
-    ) -> tuple[list[Happening], str]:
+        self, cluster: Cluster, actions: tuple[ClusterAction, ...], memory: ClusterMemory, now: float
+    ) -> tuple[list[KubeEvent], str]:
         """What people are to be told, and what went wrong. What needs something that went wrong is not begun, and
         nothing is where an object of the cluster's name is somebody else's: brokers are reached by these names."""
-        told: list[Happening] = []
+        told: list[KubeEvent] = []
         problems: list[str] = []
         failed: set[Step] = set()
         for action in actions:
@@ -63,7 +63,7 @@ class Acting:
         return told, summed_up(problems)
 
     async def _one(
-        self, cluster: Cluster, action: ClusterAction, memory: Memory, now: float, told: list[Happening]
+        self, cluster: Cluster, action: ClusterAction, memory: ClusterMemory, now: float, told: list[KubeEvent]
     ) -> str:
         namespace = cluster.metadata.namespace
         match action:
@@ -77,23 +77,23 @@ class Acting:
                     await self._apply_to(resource, namespace, body, memory, seen)
             case ResizeSet(body, removed, version):
                 await self._apply(STATEFUL_SETS, namespace, body, memory, version)
-                told.append(Happening("Normal", "BrokersRemoved", f"broker {words(removed)} held nothing and goes"))
+                told.append(KubeEvent("Normal", "BrokersRemoved", f"broker {words(removed)} held nothing and goes"))
             case Remove(resource, name, uid, orphan):
                 await self._kube.delete(resource, namespace, name, uid, orphan=orphan)
             case GrowClaim():
                 await self._grow(namespace, action, memory, now)
             case NoteClaim(name, members):
-                patch = {"metadata": {"annotations": notes.written(notes.Notes(etcd_members=members))}}
+                patch = {"metadata": {"annotations": notes.written(notes.ClusterAnnotations(etcd_members=members))}}
                 await self._kube.patch(CLAIMS, namespace, name, patch)
             case RestartPod(name, uid, ordinal):
                 if await self._kube.delete(PODS, namespace, name, uid):
                     why = "it was started with something else than what is wanted now"
-                    told.append(Happening("Normal", "BrokerRestarted", f"broker {ordinal} is restarted: {why}"))
-            case ChangeBrokers() | Reassign():
+                    told.append(KubeEvent("Normal", "BrokerRestarted", f"broker {ordinal} is restarted: {why}"))
+            case ChangeBrokers() | ReassignPartitions():
                 return await self._tell_brokers(cluster, action, memory)
         return ""
 
-    async def _made_new(self, cluster: Cluster, resource: Resource, body: Object) -> tuple[Object, Object | None]:
+    async def _made_new(self, cluster: Cluster, resource: KubeResource, body: Object) -> tuple[Object, Object | None]:
         """What is to be applied where no object was seen, and the one that is there all the same, of a StatefulSet:
         a watch that is late, or a label that was taken away, must not take pods that nobody has emptied. Raises
         `NotOursError`."""
@@ -105,7 +105,9 @@ class Acting:
         replicas = max(int(body["spec"]["replicas"]), int(there.get("spec", {}).get("replicas") or 0))
         return body | {"spec": body["spec"] | {"replicas": replicas}}, there
 
-    async def _apply_to(self, resource: Resource, namespace: str, body: Object, memory: Memory, seen: Object) -> None:
+    async def _apply_to(
+        self, resource: KubeResource, namespace: str, body: Object, memory: ClusterMemory, seen: Object
+    ) -> None:
         """Only where what was seen is still wanted as it was: its status may have gone on. A request that was decided
         by another, or long ago, is refused (409), for the next look to decide."""
         try:
@@ -118,7 +120,9 @@ class Acting:
                 raise
             await self._apply(resource, namespace, body, memory, str(there["metadata"]["resourceVersion"]))
 
-    async def _apply(self, resource: Resource, namespace: str, body: Object, memory: Memory, version: str = "") -> None:
+    async def _apply(
+        self, resource: KubeResource, namespace: str, body: Object, memory: ClusterMemory, version: str = ""
+    ) -> None:
         """With `version` only where the object is still of that."""
         meta = body["metadata"] | ({"resourceVersion": version} if version else {})
         made = await self._kube.apply(resource, namespace, body | {"metadata": meta})
@@ -131,7 +135,7 @@ class Acting:
         log.warning("an object is not as it was applied", resource=resource.plural, name=place[1], field=different)
         memory.settled[place] = settled_digest(body, made)
 
-    async def _grow(self, namespace: str, action: GrowClaim, memory: Memory, now: float) -> None:
+    async def _grow(self, namespace: str, action: GrowClaim, memory: ClusterMemory, now: float) -> None:
         patch = {"spec": {"resources": {"requests": {"storage": action.size}}}}
         try:
             await self._kube.patch(CLAIMS, namespace, action.name, patch)
@@ -140,7 +144,9 @@ class Acting:
                 raise
             memory.refused[action.key] = (now + REFUSED_FOR_S, str(e))
 
-    async def _tell_brokers(self, cluster: Cluster, action: ChangeBrokers | Reassign, memory: Memory) -> str:
+    async def _tell_brokers(
+        self, cluster: Cluster, action: ChangeBrokers | ReassignPartitions, memory: ClusterMemory
+    ) -> str:
         brokers = self._connections.of(cluster.metadata.namespace, cluster.metadata.name)
         if brokers is None:
             return "the cluster is not known yet"
@@ -171,7 +177,7 @@ def identity(body: Object) -> tuple[object, object]:
     return body["metadata"].get("uid"), body["metadata"].get("generation")
 
 
-def why_not_ours(cluster: Cluster, resource: Resource, there: Object | None) -> str:
+def why_not_ours(cluster: Cluster, resource: KubeResource, there: Object | None) -> str:
     """Why an object that is about to be made cannot be: one of the name is there, and is somebody else's."""
     meta = cluster.metadata
     if there is None or there["metadata"].get("labels", {}).get(names.CLUSTER_LABEL) == meta.name:

@@ -8,17 +8,17 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 
 from penstock.runtime.logging import get_logger
-from penstock_operator.clusters.acting import Acting
-from penstock_operator.clusters.observing import LARGE, Memory, Observing
-from penstock_operator.engine.ports import Connections, Objects, Queue, Verdict
+from penstock_operator.clusters.acting import ActionRunner
+from penstock_operator.clusters.observing import LARGE, ClusterMemory, ClusterObserver
+from penstock_operator.engine.ports import ConnectionPool, Objects, Queue, ReconcileResult
 from penstock_operator.engine.refusals import tell_refused
 from penstock_operator.model.cluster import Cluster, ClusterStatus
-from penstock_operator.model.common import Key
+from penstock_operator.model.common import ObjectKey
 from penstock_operator.model.parse import InvalidResource, as_json, parse
 from penstock_operator.ports.kube import CLUSTERS, Kube, KubeError, Object
 from penstock_operator.reconcile.cluster import Reconciled, reconcile
 from penstock_operator.reconcile.cluster_actions import ClusterAction, ResizeSet, RestartPod
-from penstock_operator.reconcile.plan import Plan
+from penstock_operator.reconcile.plan import ReconcilePlan
 
 log = get_logger("penstock.operator.clusters")
 
@@ -32,7 +32,7 @@ class ClusterController:
         self,
         kube: Kube,
         objects: Objects,
-        connections: Connections,
+        connections: ConnectionPool,
         queue: Queue,
         *,
         image: str,
@@ -40,39 +40,39 @@ class ClusterController:
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._kube, self._objects, self._queue = kube, objects, queue
-        self._observing, self._acting = Observing(kube, objects, connections), Acting(kube, connections)
+        self._observing, self._acting = ClusterObserver(kube, objects, connections), ActionRunner(kube, connections)
         self._image, self._now, self._wall = image, now, wall
-        self._memories: dict[str, Memory] = {}
+        self._memories: dict[str, ClusterMemory] = {}
         """By UID."""
 
-    async def reconcile(self, keys: Sequence[Key]) -> Mapping[Key, Verdict]:
+    async def reconcile(self, keys: Sequence[ObjectKey]) -> Mapping[ObjectKey, ReconcileResult]:
         return dict(zip(keys, await asyncio.gather(*map(self._look, keys)), strict=True))
 
     async def resync(self) -> None:
         uids = set()
         for body in self._objects.of(CLUSTERS):
             uids.add(body["metadata"].get("uid"))
-            self._queue.put(Key("Cluster", body["metadata"]["namespace"], body["metadata"]["name"]))
+            self._queue.put(ObjectKey("Cluster", body["metadata"]["namespace"], body["metadata"]["name"]))
         self._memories = {uid: memory for uid, memory in self._memories.items() if uid in uids}
 
-    async def _look(self, key: Key) -> Verdict:
+    async def _look(self, key: ObjectKey) -> ReconcileResult:
         body = self._objects.get(CLUSTERS, key.namespace, key.name)
         if body is None or body["metadata"].get("deletionTimestamp") is not None:
-            return Verdict()  # what it owns goes with it, its claims stay
+            return ReconcileResult()  # what it owns goes with it, its claims stay
         try:
             cluster = parse("Cluster", body)
         except InvalidResource as e:
             return await tell_refused(self._kube, CLUSTERS, body, e, self._stamp())
-        memory = self._memories.setdefault(cluster.metadata.uid, Memory())
+        memory = self._memories.setdefault(cluster.metadata.uid, ClusterMemory())
         try:
             return await self._reconcile(cluster, body, memory)
         except KubeError as e:
-            return Verdict(error=str(e))
+            return ReconcileResult(error=str(e))
         except Exception as e:  # one cluster's trouble is not the others'
             log.exception("a cluster could not be reconciled", namespace=key.namespace, name=key.name)
-            return Verdict(error=f"{type(e).__name__}: {e}")
+            return ReconcileResult(error=f"{type(e).__name__}: {e}")
 
-    async def _reconcile(self, cluster: Cluster, body: Object, memory: Memory) -> Verdict:
+    async def _reconcile(self, cluster: Cluster, body: Object, memory: ClusterMemory) -> ReconcileResult:
         found = await self._decide(cluster, memory, fresh=False)
         if any(isinstance(action, RestartPod | ResizeSet) for action in found.plan.actions):
             # What takes a broker away is decided by what is true now, not by copies that may be late.
@@ -92,10 +92,10 @@ class ClusterController:
         if problem:
             if is_news:
                 log.warning("a cluster's plan failed", cluster=cluster.metadata.name, problem=problem)
-            return Verdict(error=problem)
-        return Verdict(0.0 if is_news else plan.look_again_s)
+            return ReconcileResult(error=problem)
+        return ReconcileResult(0.0 if is_news else plan.look_again_s)
 
-    async def _decide(self, cluster: Cluster, memory: Memory, *, fresh: bool) -> Reconciled:
+    async def _decide(self, cluster: Cluster, memory: ClusterMemory, *, fresh: bool) -> Reconciled:
         observed = await self._observing.look(cluster, memory, self._stamp(), self._now(), fresh=fresh)
         if observed.said is not None and len(observed.said.topics) > LARGE:
             return await asyncio.to_thread(reconcile, cluster, observed, image=self._image, planned=memory.planned)
@@ -104,7 +104,7 @@ class ClusterController:
     def _stamp(self) -> str:
         return datetime.fromtimestamp(self._wall(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
-    async def _say(self, cluster: Cluster, body: Object, plan: Plan[ClusterAction, ClusterStatus]) -> None:
+    async def _say(self, cluster: Cluster, body: Object, plan: ReconcilePlan[ClusterAction, ClusterStatus]) -> None:
         """Writes the status where it differs from what is there, and Events."""
         wanted = as_json(plan.status)
         if wanted != (body.get("status") or {}):

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from penstock_operator.engine.ports import Connections, Objects
+from penstock_operator.engine.ports import ConnectionPool, Objects
 from penstock_operator.model.cluster import Cluster
-from penstock_operator.ports.brokers import Brokers, BrokersError, TopicState
+from penstock_operator.ports.brokers import BrokerGateway, BrokersError, ObservedTopicState
 from penstock_operator.ports.kube import (
     BUDGETS,
     CLAIMS,
@@ -18,12 +18,19 @@ from penstock_operator.ports.kube import (
     SERVICES,
     STATEFUL_SETS,
     Kube,
+    KubeResource,
     Object,
-    Resource,
 )
-from penstock_operator.reconcile.cluster_moves import Planned
-from penstock_operator.reconcile.cluster_observed import Observed, Pod, Said, read_claim, read_pod, seconds_between
-from penstock_operator.reconcile.cluster_partitions import Partitions, summary
+from penstock_operator.reconcile.cluster_moves import PlannedMoves
+from penstock_operator.reconcile.cluster_observed import (
+    ObservedCluster,
+    ObservedPod,
+    ReportedState,
+    read_claim,
+    read_pod,
+    seconds_between,
+)
+from penstock_operator.reconcile.cluster_partitions import PartitionReconciler, summary
 from penstock_operator.specs import names
 
 OWNED = (STATEFUL_SETS, SERVICES, CONFIG_MAPS, BUDGETS)
@@ -36,15 +43,15 @@ LARGE = 2000
 
 
 @dataclass(slots=True)
-class Memory:
+class ClusterMemory:
     """Of one cluster between looks. All of it may be lost at any time."""
 
-    planned: Planned | None = None
+    planned: PlannedMoves | None = None
     failure: str = ""
     refused: dict[str, tuple[float, str]] = field(default_factory=dict)
     """What the API server would not do: until when it is not tried again, and why."""
-    settled: dict[tuple[Resource, str], str] = field(default_factory=dict)
-    said: Said | None = None
+    settled: dict[tuple[KubeResource, str], str] = field(default_factory=dict)
+    said: ReportedState | None = None
     said_at: float = 0.0
     min_insync: Mapping[str, int] = field(default_factory=dict)
     """By topic, as of the last look at which something depended on it: enough to go on telling of it."""
@@ -55,13 +62,15 @@ class Memory:
     each would be a status, whose echo is the next look."""
 
 
-class Observing:
+class ClusterObserver:
     """`now` counts seconds and does not leap."""
 
-    def __init__(self, kube: Kube, objects: Objects, connections: Connections) -> None:
+    def __init__(self, kube: Kube, objects: Objects, connections: ConnectionPool) -> None:
         self._kube, self._objects, self._connections = kube, objects, connections
 
-    async def look(self, cluster: Cluster, memory: Memory, wall: str, now: float, *, fresh: bool = False) -> Observed:
+    async def look(
+        self, cluster: Cluster, memory: ClusterMemory, wall: str, now: float, *, fresh: bool = False
+    ) -> ObservedCluster:
         """With `fresh` nothing on which a pod's end depends comes from a copy. Raises `KubeError` then only."""
         namespace, name = cluster.metadata.namespace, cluster.metadata.name
         if fresh:
@@ -83,7 +92,7 @@ class Observing:
         claims = [read_claim(name, body) for body in self._objects.in_cluster(CLAIMS, namespace, name)]
         said, error = await self._ask(cluster, memory, pods, now, fresh)
         memory.refused = {key: entry for key, entry in memory.refused.items() if entry[0] > now}
-        return Observed(
+        return ObservedCluster(
             now=wall,
             live=live,
             pods=pods,
@@ -96,7 +105,7 @@ class Observing:
             settled=memory.settled,
         )
 
-    def _pods(self, name: str, found: Sequence[Object]) -> list[Pod]:
+    def _pods(self, name: str, found: Sequence[Object]) -> list[ObservedPod]:
         return [pod for body in found if (pod := read_pod(name, body)) is not None]
 
     def _zones(self, cluster: Cluster) -> Mapping[str, str] | None:
@@ -110,8 +119,8 @@ class Observing:
         return self._objects.of(NODES)
 
     async def _ask(
-        self, cluster: Cluster, memory: Memory, pods: Sequence[Pod], now: float, fresh: bool
-    ) -> tuple[Said | None, str]:
+        self, cluster: Cluster, memory: ClusterMemory, pods: Sequence[ObservedPod], now: float, fresh: bool
+    ) -> tuple[ReportedState | None, str]:
         """What brokers say, or why they say nothing."""
         if not any(pod.is_running for pod in pods):
             memory.said, memory.brokers_error = None, ""
@@ -137,7 +146,7 @@ class Observing:
         return memory.said, memory.brokers_error
 
 
-def clamped(pods: Sequence[Pod], memory: Memory, wall: str) -> list[Pod]:
+def clamped(pods: Sequence[ObservedPod], memory: ClusterMemory, wall: str) -> list[ObservedPod]:
     """Pods whose `ready_since` is not later than when they were first seen so: the API server's clock may be ahead of
     this one, by longer than anybody wants to wait."""
     seen: dict[str, tuple[str, str]] = {}
@@ -156,7 +165,7 @@ def is_later(one: str, than: str) -> bool:
     return since is not None and since < 0
 
 
-async def surely_said_by(brokers: Brokers) -> tuple[Said, Mapping[str, int]]:
+async def surely_said_by(brokers: BrokerGateway) -> tuple[ReportedState, Mapping[str, int]]:
     """As `said_by`, with min.insync.replicas of all topics, which is a request for every few hundred of them. Where
     that is not told, the rest is as good as before: not everything depends on it."""
     said, min_insync, why = await said_by(brokers, {}), dict[str, int](), ""
@@ -169,15 +178,15 @@ async def surely_said_by(brokers: Brokers) -> tuple[Said, Mapping[str, int]]:
     return replace(said, partitions=partitions, unsure=unsure, unsure_why=why), min_insync
 
 
-async def said_by(brokers: Brokers, min_insync: Mapping[str, int]) -> Said:
+async def said_by(brokers: BrokerGateway, min_insync: Mapping[str, int]) -> ReportedState:
     """Three requests, and one to each broker. Raises `BrokersError`."""
     picture = await brokers.picture()
     settings = await brokers.broker_settings([broker.broker_id for broker in picture.brokers])
     topics = await brokers.topics(settings=False)
-    return Said(picture, settings, topics, await summed(topics, min_insync))
+    return ReportedState(picture, settings, topics, await summed(topics, min_insync))
 
 
-async def summed(topics: Mapping[str, TopicState], min_insync: Mapping[str, int]) -> Partitions:
+async def summed(topics: Mapping[str, ObservedTopicState], min_insync: Mapping[str, int]) -> PartitionReconciler:
     if len(topics) > LARGE:
         return await asyncio.to_thread(summary, topics, min_insync)
     return summary(topics, min_insync)

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from penstock_operator.model.common import API_VERSION, PLURALS, Kind
-from penstock_operator.ports.kube import CLUSTERS, Kube, KubeError, Object, Resource
+from penstock_operator.ports.kube import CLUSTERS, Kube, KubeError, KubeResource, Object
 
 MAX_REMEMBERED = 20_000
 YOUNG_S = 600.0
@@ -82,7 +82,7 @@ async def is_taken_down(kube: Kube, kind: Kind, namespace: str, cluster: str) ->
         "spec": {"clusterRef": {"name": cluster}},
     }
     try:
-        await kube.create(Resource(group, version, PLURALS[kind]), namespace, body, dry_run=True)
+        await kube.create(KubeResource(group, version, PLURALS[kind]), namespace, body, dry_run=True)
     except KubeError as e:
         # Any other 403 is for want of a right, and tells nothing; what is refused as invalid could be created.
         if e.status in (404, 405) or (e.status == 403 and "being terminated" in str(e)):

@@ -10,13 +10,13 @@ from typing import Any
 from penstock.runtime.clock import Clock
 from penstock_operator.engine.copies import CLUSTER_LABEL, Copies
 from penstock_operator.engine.freshness import Freshness
-from penstock_operator.engine.lease import Lease
-from penstock_operator.engine.metrics import Metrics
-from penstock_operator.engine.operator import OURS, OWNED, Operator, Parts
-from penstock_operator.engine.ports import Controller
+from penstock_operator.engine.lease import LeaderLease
+from penstock_operator.engine.metrics import OperatorMetrics
+from penstock_operator.engine.operator import OURS, OWNED, Operator, OperatorParts
+from penstock_operator.engine.ports import ResourceController
 from penstock_operator.engine.queue import WorkQueue
 from penstock_operator.engine.routing import Routing, lane_of
-from penstock_operator.engine.runner import RESYNC_S, Runner
+from penstock_operator.engine.runner import RESYNC_S, ReconcileRunner
 from penstock_operator.engine.sweep import Sweep
 from penstock_operator.engine.watching import Watching
 from penstock_operator.model.common import Kind
@@ -24,7 +24,7 @@ from penstock_operator.ports.kube import CONSUMER_GROUPS, Kube
 
 
 @dataclass(frozen=True, slots=True)
-class Who:
+class OperatorIdentity:
     """Of one process: what it watches (all namespaces where none are named) and how it is told from others."""
 
     namespaces: tuple[str, ...]
@@ -34,15 +34,15 @@ class Who:
 
 
 @dataclass(slots=True)
-class Crew:
+class ControllerSet:
     """The controllers, and what goes on beside them while this process leads, by name."""
 
-    controllers: Mapping[Kind, Controller]
+    controllers: Mapping[Kind, ResourceController]
     background: Mapping[str, Callable[[], Coroutine[Any, Any, None]]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
-class Hull:
+class OperatorRuntime:
     """What controllers are made with. `lease_kube` has threads of its own: a renewal must not wait behind others."""
 
     kube: Kube
@@ -50,38 +50,40 @@ class Hull:
     clock: Clock
     copies: Copies
     queue: WorkQueue
-    metrics: Metrics
+    metrics: OperatorMetrics
     freshness: Freshness
 
 
 Connect = Callable[[Freshness], tuple[Kube, Kube]]
 
 
-def hull(clock: Clock, connect: Connect) -> Hull:
+def hull(clock: Clock, connect: Connect) -> OperatorRuntime:
     """`connect` makes the two connections to the API server, the second for the lease."""
 
     def now() -> float:
         return clock.boot_ms() / 1_000
 
-    metrics, copies = Metrics(), Copies(now)
+    metrics, copies = OperatorMetrics(), Copies(now)
     jitter = random.Random().random  # noqa: S311 - spreads load, guards nothing
     queue = WorkQueue(jitter, lambda key: lane_of(copies, key))
     freshness = Freshness(now, copies, metrics, (*OURS, *OWNED))
     kube, lease_kube = connect(freshness)
-    return Hull(kube, lease_kube, clock, copies, queue, metrics, freshness)
+    return OperatorRuntime(kube, lease_kube, clock, copies, queue, metrics, freshness)
 
 
-def assembled(who: Who, made: Hull, crew: Crew, *, resync_s: float = RESYNC_S) -> Operator:
+def assembled(
+    who: OperatorIdentity, made: OperatorRuntime, crew: ControllerSet, *, resync_s: float = RESYNC_S
+) -> Operator:
     """The operator, ready to run."""
     selectors = {resource: {CLUSTER_LABEL: ""} if resource in OWNED else {} for resource in (*OURS, *OWNED)}
     sweep = Sweep(made.kube, made.copies, made.metrics, who.namespaces, selectors)
     watching = Watching(made.copies, sweep.relisted, dict.fromkeys(OWNED, CLUSTER_LABEL), who.namespaces)
     made.freshness.watching = watching
     made.metrics.watch_groups(lambda: made.copies.of(CONSUMER_GROUPS))
-    leases: list[Lease] = []
+    leases: list[LeaderLease] = []
 
-    def make_lease(changed: Callable[[bool], None]) -> Lease:
-        lease = Lease(made.lease_kube, made.clock, who.lease_namespace, who.lease_name, who.identity, changed)
+    def make_lease(changed: Callable[[bool], None]) -> LeaderLease:
+        lease = LeaderLease(made.lease_kube, made.clock, who.lease_namespace, who.lease_name, who.identity, changed)
         leases.append(lease)
         return lease
 
@@ -93,9 +95,9 @@ def assembled(who: Who, made: Hull, crew: Crew, *, resync_s: float = RESYNC_S) -
         return lambda kind: count(kind) if may_act() else 0
 
     made.metrics.watch_queue(if_acting(made.queue.depth), if_acting(made.queue.failing))
-    runners = [Runner(kind, one, made.queue, made.metrics, may_act) for kind, one in crew.controllers.items()]
+    runners = [ReconcileRunner(kind, one, made.queue, made.metrics, may_act) for kind, one in crew.controllers.items()]
     return Operator(
-        Parts(
+        OperatorParts(
             kube=made.kube,
             queue=made.queue,
             routing=Routing(made.copies, made.queue),

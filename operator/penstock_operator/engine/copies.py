@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from penstock_operator.ports.kube import CLUSTERS, CONSUMER_GROUPS, NODES, TOPICS, Object, Resource
+from penstock_operator.ports.kube import CLUSTERS, CONSUMER_GROUPS, NODES, TOPICS, KubeResource, Object
 
 CLUSTER_LABEL = "penstock.io/cluster"
 Change = Literal["changed", "deleted"]
-Listener = Callable[[Resource, Change, Object], None]
+Listener = Callable[[KubeResource, Change, Object], None]
 _Gone = tuple[float, bool, Object, int]
 Name = tuple[str, str]
 """Namespace ("" where there is none) and name."""
@@ -47,17 +47,17 @@ class Copies:
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        self._kinds: dict[Resource, _Kind] = {}
+        self._kinds: dict[KubeResource, _Kind] = {}
         self._listeners: list[Listener] = []
 
     def listen(self, listener: Listener) -> None:
         self._listeners.append(listener)
 
-    def get(self, resource: Resource, namespace: str, name: str) -> Object | None:
+    def get(self, resource: KubeResource, namespace: str, name: str) -> Object | None:
         kind = self._kinds.get(resource)
         return kind.by_name.get((namespace, name)) if kind else None
 
-    def of(self, resource: Resource, namespace: str | None = None) -> Sequence[Object]:
+    def of(self, resource: KubeResource, namespace: str | None = None) -> Sequence[Object]:
         kind = self._kinds.get(resource)
         if kind is None:
             return ()
@@ -65,27 +65,27 @@ class Copies:
             return tuple(kind.by_name.values())
         return tuple(kind.by_namespace.get(namespace, {}).values())
 
-    def in_cluster(self, resource: Resource, namespace: str, cluster: str) -> Sequence[Object]:
+    def in_cluster(self, resource: KubeResource, namespace: str, cluster: str) -> Sequence[Object]:
         kind = self._kinds.get(resource)
         return tuple(kind.by_cluster.get((namespace, cluster), {}).values()) if kind else ()
 
-    def is_listed(self, resource: Resource) -> bool:
+    def is_listed(self, resource: KubeResource) -> bool:
         kind = self._kinds.get(resource)
         return kind is not None and kind.lists_to_come is not None and not kind.lists_to_come
 
-    def deleted(self, resource: Resource, namespace: str, name: str) -> Object | None:
+    def deleted(self, resource: KubeResource, namespace: str, name: str) -> Object | None:
         kind = self._kinds.get(resource)
         found = kind.gone.get((namespace, name)) if kind else None
         if found is None or not found[1] or found[0] + REMEMBER_DELETED_S < self._now():
             return None
         return found[2]
 
-    def deleted_of_uid(self, resource: Resource, uid: str) -> Object | None:
+    def deleted_of_uid(self, resource: KubeResource, uid: str) -> Object | None:
         kind = self._kinds.get(resource)
         found = kind.told_gone.get(uid) if kind else None
         return None if found is None or found[0] + REMEMBER_DELETED_S < self._now() else found[1]
 
-    def has_same_cluster(self, resource: Resource, uid: str) -> bool:
+    def has_same_cluster(self, resource: KubeResource, uid: str) -> bool:
         kind = self._kinds.get(resource)
         found = kind.told_gone.get(uid) if kind else None
         return found is not None and found[2] != "" and found[2] == self._cluster_uid(resource, found[1])
@@ -97,16 +97,16 @@ class Copies:
             for uid, (when, body, _) in kind.told_gone.items():
                 kind.told_gone[uid] = (when, body, "")
 
-    def deleted_names(self, resource: Resource) -> Sequence[Name]:
+    def deleted_names(self, resource: KubeResource) -> Sequence[Name]:
         """Of all that `deleted` remembers."""
         kind = self._kinds.get(resource)
         return [name for name in kind.gone if self.deleted(resource, *name) is not None] if kind else ()
 
-    def expect(self, resource: Resource, namespaces: Iterable[str | None]) -> None:
+    def expect(self, resource: KubeResource, namespaces: Iterable[str | None]) -> None:
         """Says of which namespaces lists will come: until then `is_listed` is False."""
         self._kind(resource).lists_to_come = set(namespaces)
 
-    def saw(self, resource: Resource, body: Object, *, is_deleted: bool = False) -> bool:
+    def saw(self, resource: KubeResource, body: Object, *, is_deleted: bool = False) -> bool:
         """Takes in one event. Returns whether it told anything new."""
         kind = self._kind(resource)
         name = name_of(body)
@@ -130,7 +130,7 @@ class Copies:
         self._tell(resource, "changed", slim)
         return True
 
-    def complete(self, resource: Resource, namespace: str | None, there: Set[Name], version: str) -> int:
+    def complete(self, resource: KubeResource, namespace: str | None, there: Set[Name], version: str) -> int:
         """Says that a list as of `version`, of one namespace or of all, had the objects `there` and no others (each
         was given to `saw`): those that are not in it and not newer than it are gone. Returns how many were."""
         kind = self._kind(resource)
@@ -149,19 +149,19 @@ class Copies:
             kind.lists_to_come.discard(namespace)
         return len(gone)
 
-    def _kind(self, resource: Resource) -> _Kind:
+    def _kind(self, resource: KubeResource) -> _Kind:
         return self._kinds.setdefault(resource, _Kind())
 
-    def _cluster_uid(self, resource: Resource, body: Object) -> str:
+    def _cluster_uid(self, resource: KubeResource, body: Object) -> str:
         """Of the `Cluster` that an object names; "" where it is not there."""
         found = self.get(CLUSTERS, name_of(body)[0], cluster_of(resource, body))
         return _uid(found) if found is not None else ""
 
-    def _tell(self, resource: Resource, change: Change, body: Object) -> None:
+    def _tell(self, resource: KubeResource, change: Change, body: Object) -> None:
         for listener in self._listeners:
             listener(resource, change, body)
 
-    def _add(self, resource: Resource, kind: _Kind, name: Name, body: Object) -> None:
+    def _add(self, resource: KubeResource, kind: _Kind, name: Name, body: Object) -> None:
         kind.by_name[name] = body
         kind.by_namespace.setdefault(name[0], {})[name[1]] = body
         cluster = cluster_of(resource, body)
@@ -204,14 +204,14 @@ def name_of(body: Object) -> Name:
     return metadata.get("namespace") or "", metadata["name"]
 
 
-def cluster_of(resource: Resource, body: Object) -> str:
+def cluster_of(resource: KubeResource, body: Object) -> str:
     """Which `Cluster` of its namespace an object belongs to; "" where none."""
     if resource in (TOPICS, CONSUMER_GROUPS):
         return str(body.get("spec", {}).get("clusterRef", {}).get("name") or "")
     return str(_labels(body).get(CLUSTER_LABEL) or "")
 
 
-def slimmed(resource: Resource, body: Object) -> Object:
+def slimmed(resource: KubeResource, body: Object) -> Object:
     """A copy without what nobody reads. Keys are interned: each event's JSON brings its own strings for them."""
     managers = body["metadata"].get("managedFields") or ()
     slim = _interned({**body, "metadata": {k: v for k, v in body["metadata"].items() if k != "managedFields"}})

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from penstock_operator.engine.copies import Copies
-from penstock_operator.engine.metrics import Metrics
+from penstock_operator.engine.metrics import OperatorMetrics
 from penstock_operator.engine.watching import Watching
-from penstock_operator.ports.kube import Object, Resource
+from penstock_operator.ports.kube import KubeResource, Object
 
 STALE_S = 180.0
 """Longer than kopf's own inactivity timeout and a list of everything."""
@@ -21,14 +21,14 @@ class Freshness:
     """`written` is what `kube.client` is given. `now` counts seconds and does not leap."""
 
     def __init__(
-        self, now: Callable[[], float], copies: Copies, metrics: Metrics, watched: Collection[Resource]
+        self, now: Callable[[], float], copies: Copies, metrics: OperatorMetrics, watched: Collection[KubeResource]
     ) -> None:
         self._now, self._copies, self._metrics, self._watched = now, copies, metrics, frozenset(watched)
-        self._expected: dict[Resource, tuple[int, float]] = {}
+        self._expected: dict[KubeResource, tuple[int, float]] = {}
         """By resource the oldest version written that has not come back, and when it was written."""
         self.watching: Watching | None = None
 
-    def written(self, method: str, resource: Resource, body: Object | None) -> None:
+    def written(self, method: str, resource: KubeResource, body: Object | None) -> None:
         """Counts a write, and takes its result in as if the watch had brought it."""
         self._metrics.wrote(method, resource.plural)
         if body is None or resource not in self._watched:
@@ -50,7 +50,7 @@ class Freshness:
                 return f"the watch of {resource.plural} did not bring a change of {now - expected[1]:.0f} s ago"
         return None
 
-    def _settle(self, resource: Resource) -> None:
+    def _settle(self, resource: KubeResource) -> None:
         expected = self._expected.get(resource)
         if expected is not None and self.watching is not None and self.watching.newest.get(resource, 0) >= expected[0]:
             del self._expected[resource]

@@ -14,7 +14,7 @@ Check = Callable[[], str | None]
 """None where all is well, otherwise what is not."""
 
 
-class Health:
+class OperatorHealth:
     """Serves until `close`. `text` gives the metrics."""
 
     def __init__(self, text: Callable[[], bytes], live: Mapping[str, Check], ready: Mapping[str, Check]) -> None:

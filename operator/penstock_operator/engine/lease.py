@@ -31,14 +31,14 @@ log = get_logger("operator")
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _ObservedLease:
     """Somebody else's lease as it was, and when by our own clock it was seen so first."""
 
     version: str
     since_ms: int
 
 
-class Lease:
+class LeaderLease:
     """`identity` differs for each process. `changed` is called with True when this one may act and with False when it
     may no longer: at once, from the loop."""
 
@@ -51,7 +51,7 @@ class Lease:
         self._changed = changed
         self._held_until_ms = 0
         self._is_told = False
-        self._seen: _Seen | None = None
+        self._seen: _ObservedLease | None = None
         self._end: asyncio.TimerHandle | None = None
 
     def is_held(self) -> bool:
@@ -109,7 +109,7 @@ class Lease:
         if not spec.get("holderIdentity"):
             return True
         if self._seen is None or self._seen.version != version:
-            self._seen = _Seen(version, now_ms)
+            self._seen = _ObservedLease(version, now_ms)
         duration_s = min(max(int(spec.get("leaseDurationSeconds") or DURATION_S), 1), 3_600)
         return now_ms - self._seen.since_ms > duration_s * 1_000
 

@@ -18,7 +18,7 @@ MAX_GROUPS = 1_000
 _SECONDS = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 180)
 
 
-class Metrics:
+class OperatorMetrics:
     """`penstock_operator_*`."""
 
     def __init__(self) -> None:

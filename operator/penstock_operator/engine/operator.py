@@ -14,12 +14,12 @@ from typing import Any
 
 from penstock.runtime.logging import get_logger
 from penstock_operator.engine.freshness import Freshness
-from penstock_operator.engine.health import Health
-from penstock_operator.engine.lease import Lease
-from penstock_operator.engine.metrics import Metrics
+from penstock_operator.engine.health import OperatorHealth
+from penstock_operator.engine.lease import LeaderLease
+from penstock_operator.engine.metrics import OperatorMetrics
 from penstock_operator.engine.queue import WorkQueue
 from penstock_operator.engine.routing import Routing
-from penstock_operator.engine.runner import RESYNC_S, Runner
+from penstock_operator.engine.runner import RESYNC_S, ReconcileRunner
 from penstock_operator.engine.sweep import Sweep
 from penstock_operator.engine.watching import Watching
 from penstock_operator.ports.kube import (
@@ -35,11 +35,11 @@ from penstock_operator.ports.kube import (
     TOPICS,
     Kube,
     KubeError,
-    Resource,
+    KubeResource,
 )
 
-OURS: tuple[Resource, ...] = (CLUSTERS, TOPICS, CONSUMER_GROUPS)
-OWNED: tuple[Resource, ...] = (STATEFUL_SETS, SERVICES, CONFIG_MAPS, PODS, CLAIMS, BUDGETS)
+OURS: tuple[KubeResource, ...] = (CLUSTERS, TOPICS, CONSUMER_GROUPS)
+OWNED: tuple[KubeResource, ...] = (STATEFUL_SETS, SERVICES, CONFIG_MAPS, PODS, CLAIMS, BUDGETS)
 """Watched by the label `penstock.io/cluster`."""
 STUCK_S = 400.0
 """A batch is cut off after `runner.BATCH_TIMEOUT_S`, once for itself and once more for each half of it."""
@@ -49,18 +49,18 @@ log = get_logger("operator")
 
 
 @dataclass(slots=True)
-class Parts:
+class OperatorParts:
     """`make_lease` is given what to call when leadership comes or goes."""
 
     kube: Kube
     queue: WorkQueue
     routing: Routing
-    metrics: Metrics
+    metrics: OperatorMetrics
     sweep: Sweep
     watching: Watching
     freshness: Freshness
-    runners: Sequence[Runner]
-    make_lease: Callable[[Callable[[bool], None]], Lease]
+    runners: Sequence[ReconcileRunner]
+    make_lease: Callable[[Callable[[bool], None]], LeaderLease]
     background: Mapping[str, Callable[[], Coroutine[Any, Any, None]]]
     """What else goes on while this one leads, by name."""
     resync_s: float = RESYNC_S
@@ -69,13 +69,13 @@ class Parts:
 class Operator:
     """One process of the operator."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: OperatorParts) -> None:
         self._parts = parts
         parts.routing.acts = False
         self._lease = parts.make_lease(self._leadership_changed)
         self._leading: asyncio.Task[None] | None = None
         self._failed: asyncio.Future[None] | None = None
-        self.health = Health(
+        self.health = OperatorHealth(
             parts.metrics.text,
             live={"reconcile": self._stuck, "watch": parts.freshness.why_stale},
             ready={"lists": lambda: None if parts.sweep.is_complete else "the first lists have not come"},

@@ -18,8 +18,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from penstock_operator.engine.ports import Verdict
-from penstock_operator.model.common import Key, Kind
+from penstock_operator.engine.ports import ReconcileResult
+from penstock_operator.model.common import Kind, ObjectKey
 
 FIRST_PAUSE_S = 0.5
 MIN_PAUSE_S = 1.0
@@ -36,21 +36,21 @@ class _Failing:
 class WorkQueue:
     """`jitter` gives numbers from 0 to 1; `lane_of` the lane of a key."""
 
-    def __init__(self, jitter: Callable[[], float], lane_of: Callable[[Key], Lane]) -> None:
+    def __init__(self, jitter: Callable[[], float], lane_of: Callable[[ObjectKey], Lane]) -> None:
         self._jitter, self._lane_of = jitter, lane_of
-        self._due: dict[Key, float] = {}
+        self._due: dict[ObjectKey, float] = {}
         """Keys that wait for their time. The heap may have more entries than this, outdated ones."""
-        self._heap: list[tuple[float, int, Key]] = []
+        self._heap: list[tuple[float, int, ObjectKey]] = []
         self._numbers = itertools.count()
-        self._ready: dict[Kind, OrderedDict[Lane, OrderedDict[Key, None]]] = {}
-        self._is_ready: set[Key] = set()
-        self._taken: dict[Key, float | None] = {}
+        self._ready: dict[Kind, OrderedDict[Lane, OrderedDict[ObjectKey, None]]] = {}
+        self._is_ready: set[ObjectKey] = set()
+        self._taken: dict[ObjectKey, float | None] = {}
         """Keys that are being looked at, and when they are to be looked at again."""
-        self._failing: dict[Key, _Failing] = {}
+        self._failing: dict[ObjectKey, _Failing] = {}
         self._wakers: dict[Kind, asyncio.Event] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def put(self, key: Key, delay_s: float = 0.0) -> None:
+    def put(self, key: ObjectKey, delay_s: float = 0.0) -> None:
         now = asyncio.get_running_loop().time()
         failing = self._failing.get(key)
         due = max(now + delay_s, failing.not_before if failing else now)
@@ -60,7 +60,7 @@ class WorkQueue:
         elif key not in self._is_ready and due < self._due.get(key, float("inf")):
             self._wait_until(key, due, now)
 
-    async def take(self, kind: Kind, limit: int) -> list[Key]:
+    async def take(self, kind: Kind, limit: int) -> list[ObjectKey]:
         """Waits until there are keys of this kind, and takes up to `limit`: from each lane in turn."""
         assert limit > 0, f"a batch of {limit} is none"
         waker = self._wakers.setdefault(kind, asyncio.Event())
@@ -68,7 +68,7 @@ class WorkQueue:
             waker.clear()
             await waker.wait()
         lanes = self._ready[kind]
-        taken: list[Key] = []
+        taken: list[ObjectKey] = []
         while lanes and len(taken) < limit:
             lane, keys = lanes.popitem(last=False)
             key, _ = keys.popitem(last=False)
@@ -79,7 +79,7 @@ class WorkQueue:
             taken.append(key)
         return taken
 
-    def done(self, key: Key, verdict: Verdict) -> None:
+    def done(self, key: ObjectKey, verdict: ReconcileResult) -> None:
         """Gives a key back that was taken."""
         assert key in self._taken, f"{key} was not taken"
         again = self._taken.pop(key)
@@ -97,7 +97,7 @@ class WorkQueue:
         if again is not None:
             self.put(key, max(0.0, again - now))
 
-    def put_back(self, keys: Sequence[Key]) -> None:
+    def put_back(self, keys: Sequence[ObjectKey]) -> None:
         """Gives keys back that were taken and not looked at, as if they had not been."""
         for key in keys:
             self._taken.pop(key, None)
@@ -115,7 +115,7 @@ class WorkQueue:
         """Keys whose last look failed."""
         return sum(key.kind == kind for key in self._failing)
 
-    def _wait_until(self, key: Key, due: float, now: float) -> None:
+    def _wait_until(self, key: ObjectKey, due: float, now: float) -> None:
         if due <= now:
             self._due.pop(key, None)
             self._make_ready(key)
@@ -127,7 +127,7 @@ class WorkQueue:
             heapq.heapify(self._heap)
         self._set_timer()
 
-    def _make_ready(self, key: Key) -> None:
+    def _make_ready(self, key: ObjectKey) -> None:
         self._is_ready.add(key)
         self._ready.setdefault(key.kind, OrderedDict()).setdefault(self._lane_of(key), OrderedDict())[key] = None
         waker = self._wakers.get(key.kind)

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from penstock_operator.engine.copies import Change, Copies, cluster_of
 from penstock_operator.engine.ports import Queue
 from penstock_operator.engine.queue import Lane
-from penstock_operator.model.common import Key, Kind
-from penstock_operator.ports.kube import CLUSTERS, CONSUMER_GROUPS, NODES, TOPICS, Object, Resource
+from penstock_operator.model.common import Kind, ObjectKey
+from penstock_operator.ports.kube import CLUSTERS, CONSUMER_GROUPS, NODES, TOPICS, KubeResource, Object
 
-KINDS: dict[Resource, Kind] = {CLUSTERS: "Cluster", TOPICS: "Topic", CONSUMER_GROUPS: "ConsumerGroup"}
-RESOURCES: dict[Kind, Resource] = {kind: resource for resource, kind in KINDS.items()}
+KINDS: dict[KubeResource, Kind] = {CLUSTERS: "Cluster", TOPICS: "Topic", CONSUMER_GROUPS: "ConsumerGroup"}
+RESOURCES: dict[Kind, KubeResource] = {kind: resource for resource, kind in KINDS.items()}
 
 
 class Routing:
@@ -27,19 +27,19 @@ class Routing:
         """Of each Cluster its uid and whether it is ready, as they were when its children were called last."""
         copies.listen(self.changed)
 
-    def changed(self, resource: Resource, change: Change, body: Object) -> None:
+    def changed(self, resource: KubeResource, change: Change, body: Object) -> None:
         metadata = body["metadata"]
         namespace, name = str(metadata.get("namespace") or ""), str(metadata["name"])
         kind = KINDS.get(resource)
         if kind is not None:
-            self._put(Key(kind, namespace, name))
+            self._put(ObjectKey(kind, namespace, name))
             if kind == "Cluster":
                 self._cluster_changed(change, body, namespace, name)
         elif resource == NODES:
             for cluster in self._copies.of(CLUSTERS):
                 self._put(_key("Cluster", cluster))
         elif owner := cluster_of(resource, body):
-            self._put(Key("Cluster", namespace, owner))
+            self._put(ObjectKey("Cluster", namespace, owner))
 
     def put_all(self) -> None:
         """Everything is to be looked at, what was deleted lately too: this operator has begun to act."""
@@ -47,7 +47,7 @@ class Routing:
             for body in self._copies.of(resource):
                 self._queue.put(_key(kind, body))
             for namespace, name in self._copies.deleted_names(resource):
-                self._queue.put(Key(kind, namespace, name))
+                self._queue.put(ObjectKey(kind, namespace, name))
 
     def _cluster_changed(self, change: Change, body: Object, namespace: str, name: str) -> None:
         place, now = (namespace, name), (str(body["metadata"].get("uid")), _readiness(body))
@@ -61,12 +61,12 @@ class Routing:
             for child in self._copies.in_cluster(resource, namespace, name):
                 self._put(_key(KINDS[resource], child))
 
-    def _put(self, key: Key) -> None:
+    def _put(self, key: ObjectKey) -> None:
         if self.acts:
             self._queue.put(key)
 
 
-def lane_of(copies: Copies, key: Key) -> Lane:
+def lane_of(copies: Copies, key: ObjectKey) -> Lane:
     """The cluster that a key belongs to: lanes take turns in the queue."""
     body = copies.get(RESOURCES[key.kind], key.namespace, key.name)
     if body is None or key.kind == "Cluster":
@@ -74,8 +74,8 @@ def lane_of(copies: Copies, key: Key) -> Lane:
     return key.namespace, cluster_of(RESOURCES[key.kind], body)
 
 
-def _key(kind: Kind, body: Object) -> Key:
-    return Key(kind, body["metadata"].get("namespace") or "", body["metadata"]["name"])
+def _key(kind: Kind, body: Object) -> ObjectKey:
+    return ObjectKey(kind, body["metadata"].get("namespace") or "", body["metadata"]["name"])
 
 
 def _readiness(body: Object) -> str:

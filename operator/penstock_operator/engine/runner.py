@@ -11,10 +11,10 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
 from penstock.runtime.logging import get_logger
-from penstock_operator.engine.metrics import Metrics
-from penstock_operator.engine.ports import Controller, Verdict
+from penstock_operator.engine.metrics import OperatorMetrics
+from penstock_operator.engine.ports import ReconcileResult, ResourceController
 from penstock_operator.engine.queue import WorkQueue
-from penstock_operator.model.common import Key, Kind
+from penstock_operator.model.common import Kind, ObjectKey
 
 BATCHES_IN_FLIGHT = 2
 BATCH_TIMEOUT_S = 180.0
@@ -24,11 +24,16 @@ RESYNC_S = 60.0
 log = get_logger("operator")
 
 
-class Runner:
+class ReconcileRunner:
     """`may_act` is asked before each batch: leadership may be lost between two."""
 
     def __init__(
-        self, kind: Kind, controller: Controller, queue: WorkQueue, metrics: Metrics, may_act: Callable[[], bool]
+        self,
+        kind: Kind,
+        controller: ResourceController,
+        queue: WorkQueue,
+        metrics: OperatorMetrics,
+        may_act: Callable[[], bool],
     ) -> None:
         self.kind, self._controller, self._queue = kind, controller, queue
         self._metrics, self._may_act = metrics, may_act
@@ -55,7 +60,7 @@ class Runner:
         """How long the oldest batch has been under way; 0 where none is."""
         return asyncio.get_running_loop().time() - min(self._began.values()) if self._began else 0.0
 
-    async def _look(self, keys: Sequence[Key]) -> None:
+    async def _look(self, keys: Sequence[ObjectKey]) -> None:
         loop = asyncio.get_running_loop()
         self._batches += 1
         number = self._batches
@@ -70,20 +75,20 @@ class Runner:
         took = loop.time() - began
         self._metrics.looked(self.kind, len(keys), took, sum(v.error is not None for v in verdicts.values()))
         for key in keys:
-            verdict = verdicts.get(key, Verdict(error="the controller said nothing of it"))
+            verdict = verdicts.get(key, ReconcileResult(error="the controller said nothing of it"))
             if verdict.error is not None:
                 place = f"{key.namespace}/{key.name}"
                 log.warning("reconcile failed", kind=key.kind, object=place, why=verdict.error)
             self._queue.done(key, verdict)
 
-    async def _verdicts(self, keys: Sequence[Key]) -> Mapping[Key, Verdict]:
+    async def _verdicts(self, keys: Sequence[ObjectKey]) -> Mapping[ObjectKey, ReconcileResult]:
         try:
             async with asyncio.timeout(BATCH_TIMEOUT_S):
                 return await self._controller.reconcile(keys)
         except Exception as error:
             if len(keys) == 1 or isinstance(error, TimeoutError):
                 log.exception("reconcile raised", kind=self.kind, keys=len(keys), first=keys[0].name)
-                return {key: Verdict(error=f"{type(error).__name__}: {error}") for key in keys}
+                return {key: ReconcileResult(error=f"{type(error).__name__}: {error}") for key in keys}
             log.warning("reconcile raised: the batch is cut in halves", kind=self.kind, keys=len(keys), why=repr(error))
         half = len(keys) // 2
         return {**await self._verdicts(keys[:half]), **await self._verdicts(keys[half:])}

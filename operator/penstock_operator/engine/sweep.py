@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 
 from penstock.runtime.logging import get_logger
 from penstock_operator.engine.copies import Copies, Name, name_of
-from penstock_operator.engine.metrics import Metrics
-from penstock_operator.ports.kube import Kube, KubeError, Resource
+from penstock_operator.engine.metrics import OperatorMetrics
+from penstock_operator.ports.kube import Kube, KubeError, KubeResource
 
 SWEEP_S = 300.0
 AFTER_RELIST_S = 5.0
@@ -26,28 +26,28 @@ class Sweep:
     """`selectors` has the labels that a resource's objects are chosen by. `namespaces` empty: all of them."""
 
     def __init__(
-        self, kube: Kube, copies: Copies, metrics: Metrics, namespaces: Sequence[str],
-        resources: Mapping[Resource, Mapping[str, str]],
+        self, kube: Kube, copies: Copies, metrics: OperatorMetrics, namespaces: Sequence[str],
+        resources: Mapping[KubeResource, Mapping[str, str]],
     ) -> None:  # fmt: skip
         self._kube, self.copies, self._metrics = kube, copies, metrics
         self._namespaces = tuple(namespaces)
-        self._resources: dict[Resource, Mapping[str, str]] = {}
-        self._places: dict[Resource, tuple[str | None, ...]] = {}
-        self._soon: dict[Resource, asyncio.TimerHandle] = {}
+        self._resources: dict[KubeResource, Mapping[str, str]] = {}
+        self._places: dict[KubeResource, tuple[str | None, ...]] = {}
+        self._soon: dict[KubeResource, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.is_complete = False
         """Whether the first lists of all resources have come."""
         for resource, labels in resources.items():
             self.add(resource, labels)
 
-    def add(self, resource: Resource, labels: Mapping[str, str]) -> None:
+    def add(self, resource: KubeResource, labels: Mapping[str, str]) -> None:
         """From now on this one is listed, too."""
         self._resources[resource] = labels
         places = self._namespaces if self._namespaces and resource.is_namespaced else (None,)
         self._places[resource] = places
         self.copies.expect(resource, places)
 
-    def relisted(self, resource: Resource) -> None:
+    def relisted(self, resource: KubeResource) -> None:
         """Lists a resource again soon; many calls are one list."""
         if self.is_complete and resource in self._places and resource not in self._soon:
             self._soon[resource] = asyncio.get_running_loop().call_later(AFTER_RELIST_S, self._start, resource)
@@ -64,7 +64,7 @@ class Sweep:
             await self._persistently(resource)
         self.is_complete = True
 
-    async def list_once(self, resource: Resource) -> None:
+    async def list_once(self, resource: KubeResource) -> None:
         """Lists one resource everywhere. Raises `KubeError`."""
         places = self._places[resource]
         for namespace in places:
@@ -80,7 +80,7 @@ class Sweep:
                 self._metrics.repaired(resource.plural, repaired)
                 log.info("a list put copies right", resource=resource.plural, copies=repaired)
 
-    async def _list_place(self, resource: Resource, namespace: str | None) -> int:
+    async def _list_place(self, resource: KubeResource, namespace: str | None) -> int:
         """Returns how many copies were not right."""
         there: set[Name] = set()
         version, repaired = "", 0
@@ -91,7 +91,7 @@ class Sweep:
             await asyncio.sleep(0)
         return repaired + self.copies.complete(resource, namespace, there, version)
 
-    async def _persistently(self, resource: Resource) -> None:
+    async def _persistently(self, resource: KubeResource) -> None:
         while True:
             try:
                 await self.list_once(resource)
@@ -101,14 +101,14 @@ class Sweep:
             else:
                 return
 
-    def _start(self, resource: Resource) -> None:
+    def _start(self, resource: KubeResource) -> None:
         del self._soon[resource]
         task = asyncio.create_task(self._persistently(resource), name=f"sweep {resource.plural}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
 
-def _cure(resource: Resource, error: KubeError) -> str:
+def _cure(resource: KubeResource, error: KubeError) -> str:
     if error.status == 404 and resource.group == "penstock.io":
         return f"{error}: the custom resource definitions are not installed (kubectl apply -f crds/)"
     if error.status == 403:

@@ -19,7 +19,7 @@ import kopf
 
 from penstock_operator.engine.copies import Copies
 from penstock_operator.kube.http import configuration
-from penstock_operator.ports.kube import Object, Resource
+from penstock_operator.ports.kube import KubeResource, Object
 
 REQUEST_TIMEOUT_S = 30.0
 WATCH_TIMEOUT_S = 240
@@ -48,7 +48,7 @@ class _Nothing(kopf.DiffBaseStorage):
         return None
 
 
-def settings_of(labels: Mapping[Resource, str]) -> kopf.OperatorSettings:
+def settings_of(labels: Mapping[KubeResource, str]) -> kopf.OperatorSettings:
     """`labels` has the label selectors of resources of which not all are watched."""
     settings = kopf.OperatorSettings()
     settings.posting.enabled = False
@@ -74,19 +74,19 @@ class Watching:
     """
 
     def __init__(
-        self, copies: Copies, relisted: Callable[[Resource], None], labels: Mapping[Resource, str],
+        self, copies: Copies, relisted: Callable[[KubeResource], None], labels: Mapping[KubeResource, str],
         namespaces: Sequence[str],
     ) -> None:  # fmt: skip
         self._copies, self._relisted = copies, relisted
         self._labels, self._namespaces = labels, namespaces
-        self._events: deque[tuple[Resource, str | None, Object]] = deque()
+        self._events: deque[tuple[KubeResource, str | None, Object]] = deque()
         self._is_draining = False
         self._stop = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self.newest: dict[Resource, int] = {}
+        self.newest: dict[KubeResource, int] = {}
         """The highest resource version that a watch brought."""
 
-    async def run(self, resources: Sequence[Resource]) -> None:
+    async def run(self, resources: Sequence[KubeResource]) -> None:
         """Until cancelled. Raises what kopf cannot get over (a definition that is gone, rights that are missing): the
         process ends then, and is started again."""
         self._loop = asyncio.get_running_loop()
@@ -101,7 +101,7 @@ class Watching:
             await asyncio.to_thread(thread.join, STOP_TIMEOUT_S)
         raise WatchingEnded("kopf ended without a reason")
 
-    def saw(self, resource: Resource, kind: str | None, body: Object) -> None:
+    def saw(self, resource: KubeResource, kind: str | None, body: Object) -> None:
         """One event of kopf: ADDED, MODIFIED, DELETED, or None for an object of a list."""
         metadata = body["metadata"]
         version = str(metadata.get("resourceVersion") or "")
@@ -112,7 +112,7 @@ class Watching:
             self._relisted(resource)
         self._copies.saw(resource, body, is_deleted=kind == "DELETED")
 
-    def _main(self, resources: Sequence[Resource], ended: asyncio.Future[None]) -> None:
+    def _main(self, resources: Sequence[KubeResource], ended: asyncio.Future[None]) -> None:
         assert self._loop is not None, "started without a loop"
         try:
             asyncio.run(self._operate(resources))
@@ -122,7 +122,7 @@ class Watching:
         with contextlib.suppress(RuntimeError):  # The loop may have been closed meanwhile.
             self._loop.call_soon_threadsafe(_end, ended, why)
 
-    async def _operate(self, resources: Sequence[Resource]) -> None:
+    async def _operate(self, resources: Sequence[KubeResource]) -> None:
         registry = kopf.OperatorRegistry()
         kopf.on.login(registry=registry)(_login)
         for resource in resources:
@@ -136,7 +136,7 @@ class Watching:
             stop_flag=self._stop,
         )
 
-    def _register(self, registry: kopf.OperatorRegistry, resource: Resource) -> None:
+    def _register(self, registry: kopf.OperatorRegistry, resource: KubeResource) -> None:
         @kopf.on.event(resource.group, resource.version, resource.plural, registry=registry)
         async def seen(event: Any, **_: Any) -> None:
             self._events.append((resource, event["type"], event["object"]))

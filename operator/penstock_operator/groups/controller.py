@@ -10,20 +10,20 @@ from datetime import UTC, datetime
 import msgspec
 
 from penstock.runtime.clock import Clock
-from penstock_operator.engine.ports import Connections, Objects, Verdict
+from penstock_operator.engine.ports import ConnectionPool, Objects, ReconcileResult
 from penstock_operator.engine.refusals import tell_refused
-from penstock_operator.groups.endings import Endings
+from penstock_operator.groups.endings import GroupDeletions
 from penstock_operator.groups.pacing import Pacing
-from penstock_operator.groups.views import Views
-from penstock_operator.model.common import Key
+from penstock_operator.groups.views import GroupViews
+from penstock_operator.model.common import ObjectKey
 from penstock_operator.model.group import ConsumerGroup, ConsumerGroupStatus
 from penstock_operator.model.parse import InvalidResource, parse
-from penstock_operator.ports.brokers import Brokers, BrokersError, GroupState, SettingsChange
+from penstock_operator.ports.brokers import BrokerGateway, BrokersError, ConfigPatch, ObservedGroupState
 from penstock_operator.ports.kube import CONSUMER_GROUPS, Kube, KubeError, Object
 from penstock_operator.reconcile.group import reconcile
 from penstock_operator.reconcile.group_names import DISCOVERED, is_taken_over
 from penstock_operator.reconcile.group_reset import questions, ranges_asked, topics_asked
-from penstock_operator.reconcile.group_types import Action, Commit, Observed
+from penstock_operator.reconcile.group_types import Action, CommitOffsets, ObservedGroup
 
 WRITES_AT_ONCE = 8
 UNSEEN_S = 15.0
@@ -32,22 +32,22 @@ Place = tuple[str, str]
 
 
 class GroupController:
-    """Of all clusters. `resync` is `Endings.resync`: groups whose object went while nobody looked."""
+    """Of all clusters. `resync` is `GroupDeletions.resync`: groups whose object went while nobody looked."""
 
     batch = 200
 
     def __init__(
-        self, kube: Kube, objects: Objects, connections: Connections, clock: Clock, views: Views, pacing: Pacing
+        self, kube: Kube, objects: Objects, connections: ConnectionPool, clock: Clock, views: GroupViews, pacing: Pacing
     ) -> None:
         self._kube, self._objects, self._connections = kube, objects, connections
         self._clock, self._views, self._pacing = clock, views, pacing
-        self._endings = Endings(kube, objects, connections, clock, views)
+        self._endings = GroupDeletions(kube, objects, connections, clock, views)
         self._slots = asyncio.Semaphore(WRITES_AT_ONCE)
 
-    async def reconcile(self, keys: Sequence[Key]) -> Mapping[Key, Verdict]:
-        verdicts: dict[Key, Verdict] = {}
-        by_cluster: dict[Place, list[tuple[Key, Object, ConsumerGroup]]] = {}
-        gone: list[Key] = []
+    async def reconcile(self, keys: Sequence[ObjectKey]) -> Mapping[ObjectKey, ReconcileResult]:
+        verdicts: dict[ObjectKey, ReconcileResult] = {}
+        by_cluster: dict[Place, list[tuple[ObjectKey, Object, ConsumerGroup]]] = {}
+        gone: list[ObjectKey] = []
         for key in keys:
             body = self._objects.get(CONSUMER_GROUPS, key.namespace, key.name)
             if body is None:
@@ -62,13 +62,13 @@ class GroupController:
             if group.metadata.deletion_timestamp is None:
                 by_cluster.setdefault((key.namespace, group.spec.cluster_ref.name), []).append((key, body, group))
             else:
-                verdicts[key] = Verdict()
+                verdicts[key] = ReconcileResult()
         await asyncio.gather(*(self._look_at(place, looks, verdicts) for place, looks in by_cluster.items()))
         ends = await asyncio.gather(*(self._gone(key) for key in gone))
         verdicts.update(zip(gone, ends, strict=True))
         return verdicts
 
-    async def _gone(self, key: Key) -> Verdict:
+    async def _gone(self, key: ObjectKey) -> ReconcileResult:
         async with self._slots:
             return await self._endings.gone(key)
 
@@ -76,18 +76,21 @@ class GroupController:
         await self._endings.resync()
 
     async def _look_at(
-        self, place: Place, looks: Sequence[tuple[Key, Object, ConsumerGroup]], verdicts: dict[Key, Verdict]
+        self,
+        place: Place,
+        looks: Sequence[tuple[ObjectKey, Object, ConsumerGroup]],
+        verdicts: dict[ObjectKey, ReconcileResult],
     ) -> None:
         """All objects of one cluster that are in a batch: groups are asked for together."""
         brokers = self._connections.of(*place)
         if brokers is None:
-            seen = Observed(is_cluster_known=False)
+            seen = ObservedGroup(is_cluster_known=False)
             done = [self._carry_out(*look, None, seen) for look in looks]
         else:
             try:
                 states = await self._states(place, brokers, looks)
             except BrokersError as error:
-                unseen = Observed(error=str(error))
+                unseen = ObservedGroup(error=str(error))
                 done = [self._carry_out(*look, None, unseen) for look in looks]
             else:
                 winners = self._views.winners(*place)
@@ -96,8 +99,8 @@ class GroupController:
         verdicts.update(zip((look[0] for look in looks), outcomes, strict=True))
 
     async def _states(
-        self, place: Place, brokers: Brokers, looks: Sequence[tuple[Key, Object, ConsumerGroup]]
-    ) -> Mapping[str, GroupState]:
+        self, place: Place, brokers: BrokerGateway, looks: Sequence[tuple[ObjectKey, Object, ConsumerGroup]]
+    ) -> Mapping[str, ObservedGroupState]:
         """From the last poll where it is new enough and nothing is to be changed, otherwise from the brokers."""
         now_ms = self._clock.boot_ms()
         known, asked = self._views.known(place, now_ms), []
@@ -112,24 +115,26 @@ class GroupController:
 
     async def _see(
         self,
-        brokers: Brokers,
-        look: tuple[Key, Object, ConsumerGroup],
-        state: GroupState | None,
+        brokers: BrokerGateway,
+        look: tuple[ObjectKey, Object, ConsumerGroup],
+        state: ObservedGroupState | None,
         winners: Mapping[str, ConsumerGroup],
-    ) -> Verdict:
+    ) -> ReconcileResult:
         group = look[2]
         winner = winners.get(group.group_id, group)
         if winner.metadata.uid != group.metadata.uid:
-            return await self._carry_out(*look, brokers, Observed(group=state, winner=winner.metadata.name))
+            return await self._carry_out(*look, brokers, ObservedGroup(group=state, winner=winner.metadata.name))
         try:
             seen = await self._ask(brokers, group, state)
         except BrokersError as error:
-            return await self._carry_out(*look, brokers, Observed(error=str(error)))
+            return await self._carry_out(*look, brokers, ObservedGroup(error=str(error)))
         except ValueError as error:  # A timestamp that is none: the schema refuses most of them.
-            return Verdict(error=f"spec.reset: {error}")
+            return ReconcileResult(error=f"spec.reset: {error}")
         return await self._carry_out(*look, brokers, seen)
 
-    async def _ask(self, brokers: Brokers, group: ConsumerGroup, state: GroupState | None) -> Observed:
+    async def _ask(
+        self, brokers: BrokerGateway, group: ConsumerGroup, state: ObservedGroupState | None
+    ) -> ObservedGroup:
         topics = topics_asked(group, state)
         partitions: dict[str, int] = {}
         if topics:
@@ -143,11 +148,11 @@ class GroupController:
             first = await brokers.offsets_at(dict.fromkeys(asked, EARLIEST))
             end = await brokers.offsets_at(dict.fromkeys(asked, LATEST))
             ranges = {at: (first[at], end[at]) for at in asked if at in first and at in end}
-        return Observed(state, partitions=partitions, offsets=offsets, ranges=ranges)
+        return ObservedGroup(state, partitions=partitions, offsets=offsets, ranges=ranges)
 
     async def _carry_out(
-        self, key: Key, body: Object, group: ConsumerGroup, brokers: Brokers | None, seen: Observed
-    ) -> Verdict:
+        self, key: ObjectKey, body: Object, group: ConsumerGroup, brokers: BrokerGateway | None, seen: ObservedGroup
+    ) -> ReconcileResult:
         plan = reconcile(group, seen, self._now())
         try:
             async with self._slots:
@@ -161,14 +166,16 @@ class GroupController:
                 if plan.happenings:
                     await self._kube.tell(body, plan.happenings)
         except (BrokersError, KubeError) as error:
-            return Verdict(error=str(error))
+            return ReconcileResult(error=str(error))
         if seen.error is not None:
-            return Verdict(look_again_s=UNSEEN_S)  # Or sooner: `groups.discovery` calls when the brokers answer again.
+            return ReconcileResult(
+                look_again_s=UNSEEN_S
+            )  # Or sooner: `groups.discovery` calls when the brokers answer again.
         if plan.look_again_s is not None:
-            return Verdict(look_again_s=plan.look_again_s)
-        return Verdict(look_again_s=wait_s)
+            return ReconcileResult(look_again_s=plan.look_again_s)
+        return ReconcileResult(look_again_s=wait_s)
 
-    async def _write(self, key: Key, group: ConsumerGroup, status: ConsumerGroupStatus) -> float | None:
+    async def _write(self, key: ObjectKey, group: ConsumerGroup, status: ConsumerGroupStatus) -> float | None:
         """Writes what is new, now or when it is this object's turn: the answer is how long that is."""
         before = group.status
         if status == before:
@@ -182,7 +189,7 @@ class GroupController:
         self._pacing.written(key)
         return None
 
-    async def _take_over(self, key: Key, body: Object) -> None:
+    async def _take_over(self, key: ObjectKey, body: Object) -> None:
         patch = {"metadata": {"labels": {DISCOVERED: None}, "ownerReferences": None, "uid": body["metadata"]["uid"]}}
         await self._kube.patch(CONSUMER_GROUPS, key.namespace, key.name, patch)
 
@@ -190,11 +197,11 @@ class GroupController:
         return datetime.fromtimestamp(self._clock.wall_ms() / 1_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-async def _do(brokers: Brokers, group_id: str, action: Action) -> None:
-    if isinstance(action, Commit):
+async def _do(brokers: BrokerGateway, group_id: str, action: Action) -> None:
+    if isinstance(action, CommitOffsets):
         await brokers.commit(group_id, action.offsets)
         return
-    refused = (await brokers.change_groups([SettingsChange(group_id, action.settings)])).get(group_id)
+    refused = (await brokers.change_groups([ConfigPatch(group_id, action.settings)])).get(group_id)
     if refused is not None:
         raise refused
 

@@ -14,13 +14,13 @@ from functools import partial
 
 from penstock.runtime.clock import Clock
 from penstock.runtime.logging import get_logger
-from penstock_operator.engine.ports import Connections, Objects, Queue
+from penstock_operator.engine.ports import ConnectionPool, Objects, Queue
 from penstock_operator.groups.endings import owner_of_ended
-from penstock_operator.groups.views import FRESH_MS, Parsed, Place, View, Views
-from penstock_operator.model.common import Key
+from penstock_operator.groups.views import FRESH_MS, GroupView, GroupViews, Parsed, Place
+from penstock_operator.model.common import ObjectKey
 from penstock_operator.model.group import ConsumerGroup
-from penstock_operator.ports.brokers import Brokers, BrokersError, GroupState
-from penstock_operator.ports.kube import CLUSTERS, CONSUMER_GROUPS, Happening, Kube, KubeError, Object
+from penstock_operator.ports.brokers import BrokerGateway, BrokersError, ObservedGroupState
+from penstock_operator.ports.kube import CLUSTERS, CONSUMER_GROUPS, Kube, KubeError, KubeEvent, Object
 from penstock_operator.reconcile.group_names import discovered, hashed_name, plain_name
 from penstock_operator.reconcile.group_types import is_there
 
@@ -44,10 +44,10 @@ class Discovery:
         self,
         kube: Kube,
         objects: Objects,
-        connections: Connections,
+        connections: ConnectionPool,
         queue: Queue,
         clock: Clock,
-        views: Views,
+        views: GroupViews,
         max_discovered: int = MAX_DISCOVERED,
     ) -> None:
         self._kube, self._objects, self._connections = kube, objects, connections
@@ -106,7 +106,7 @@ class Discovery:
 
     def _call_all(self, place: Place) -> None:
         for one in self._views.objects_of(*place):
-            self._queue.put(Key("ConsumerGroup", place[0], one.group.metadata.name))
+            self._queue.put(ObjectKey("ConsumerGroup", place[0], one.group.metadata.name))
 
     async def _poll(self, cluster: Object) -> None:
         place = (cluster["metadata"]["namespace"], cluster["metadata"]["name"])
@@ -124,7 +124,7 @@ class Discovery:
             await self._take_away(place, brokers, view, ids)
 
     async def _notice(
-        self, place: tuple[str, str], brokers: Brokers, view: View, winners: Mapping[str, ConsumerGroup]
+        self, place: tuple[str, str], brokers: BrokerGateway, view: GroupView, winners: Mapping[str, ConsumerGroup]
     ) -> None:
         """Puts in the keys of those whose state is another than before."""
         states = await brokers.groups(sorted(winners)) if winners else {}
@@ -134,9 +134,9 @@ class Discovery:
             self._call_all(place)
         for group_id, group in winners.items():
             if states.get(group_id) != before.get(group_id):
-                self._queue.put(Key("ConsumerGroup", place[0], group.metadata.name))
+                self._queue.put(ObjectKey("ConsumerGroup", place[0], group.metadata.name))
 
-    async def _show_new(self, cluster: Object, brokers: Brokers, view: View, new: Sequence[str]) -> None:
+    async def _show_new(self, cluster: Object, brokers: BrokerGateway, view: GroupView, new: Sequence[str]) -> None:
         metadata = cluster["metadata"]
         namespace, name = metadata["namespace"], metadata["name"]
         looked_at = in_turn(new, view.looked_up_to, max(self._max, LOOKED_AT_A_POLL))
@@ -161,13 +161,13 @@ class Discovery:
                 view.refused_ms[group_id] = now_ms
                 log.warning("a group is not shown", cluster=f"{namespace}/{name}", group=group_id[:100], why=str(error))
 
-    async def _tell_of_cap(self, cluster: Object, view: View, too_many: int) -> None:
+    async def _tell_of_cap(self, cluster: Object, view: GroupView, too_many: int) -> None:
         if too_many > 0 and not view.is_capped:
             why = (
                 f"{self._max} consumer groups are shown and {too_many} more are not: apply a ConsumerGroup for those"
                 " that you want to see, or start the operator with a higher --max-discovered-groups"
             )
-            await self._kube.tell(cluster, [Happening("Warning", "TooManyGroups", why)])
+            await self._kube.tell(cluster, [KubeEvent("Warning", "TooManyGroups", why)])
         view.is_capped = too_many > 0
 
     async def _create(self, cluster: Object, group_id: str) -> None:
@@ -185,10 +185,10 @@ class Discovery:
                 if error.status == 409:
                     return  # It is there already, and the watch has not told.
                 raise
-            self._queue.put(Key("ConsumerGroup", namespace, wanted))
+            self._queue.put(ObjectKey("ConsumerGroup", namespace, wanted))
             return
 
-    async def _take_away(self, place: Place, brokers: Brokers, view: View, ids: Mapping[str, str]) -> None:
+    async def _take_away(self, place: Place, brokers: BrokerGateway, view: GroupView, ids: Mapping[str, str]) -> None:
         winners = self._views.winners(*place)
         missing: dict[str, int] = {}
         suspects: dict[str, Parsed] = {}
@@ -218,7 +218,9 @@ class Discovery:
         except KubeError as error:
             if error.status != 409:
                 raise
-            self._queue.put(Key("ConsumerGroup", metadata.namespace, metadata.name))  # the next poll looks again, too
+            self._queue.put(
+                ObjectKey("ConsumerGroup", metadata.namespace, metadata.name)
+            )  # the next poll looks again, too
 
 
 def in_turn(groups: Sequence[str], behind: str, at_most: int) -> Sequence[str]:
@@ -227,7 +229,9 @@ def in_turn(groups: Sequence[str], behind: str, at_most: int) -> Sequence[str]:
     return [*groups[start:], *groups[:start]][:at_most]
 
 
-def _note_orphans(view: View, new: Sequence[str], looked_at: Sequence[str], states: Mapping[str, GroupState]) -> None:
+def _note_orphans(
+    view: GroupView, new: Sequence[str], looked_at: Sequence[str], states: Mapping[str, ObservedGroupState]
+) -> None:
     """Those that were not looked at this time stay as they were found."""
     unseen = set(new).difference(looked_at)
     found = {g: uid for g, state in states.items() if (uid := owner_of_ended(state))}

@@ -23,17 +23,17 @@ from penstock_operator.engine.absence import (
     does_list_count,
     is_taken_down,
 )
-from penstock_operator.engine.ports import Connections, Objects, Verdict
-from penstock_operator.groups.views import Place, View, Views, parsed
-from penstock_operator.model.common import LISTS_WITHOUT, Key
+from penstock_operator.engine.ports import ConnectionPool, Objects, ReconcileResult
+from penstock_operator.groups.views import GroupView, GroupViews, Place, parsed
+from penstock_operator.model.common import LISTS_WITHOUT, ObjectKey
 from penstock_operator.model.group import ConsumerGroup
 from penstock_operator.ports.brokers import (
     DELETION_POLICY,
     OWNER,
-    Brokers,
+    BrokerGateway,
     BrokersError,
-    GroupState,
-    SettingsChange,
+    ConfigPatch,
+    ObservedGroupState,
 )
 from penstock_operator.ports.kube import CLUSTERS, CONSUMER_GROUPS, Kube, KubeError, Object
 from penstock_operator.reconcile.group_names import is_discovered
@@ -41,8 +41,10 @@ from penstock_operator.reconcile.group_names import is_discovered
 log = get_logger("operator")
 
 
-class Endings:
-    def __init__(self, kube: Kube, objects: Objects, connections: Connections, clock: Clock, views: Views) -> None:
+class GroupDeletions:
+    def __init__(
+        self, kube: Kube, objects: Objects, connections: ConnectionPool, clock: Clock, views: GroupViews
+    ) -> None:
         self._kube, self._objects, self._connections, self._views = kube, objects, connections, views
         self._clock = clock
         self._lacked: dict[tuple[Place, str, str], int] = {}
@@ -51,32 +53,34 @@ class Endings:
         self._told: set[str] = set()
         """Namespaces whose lists prove nothing, as was said."""
 
-    async def gone(self, key: Key) -> Verdict:
+    async def gone(self, key: ObjectKey) -> ReconcileResult:
         """An object that the watches no longer have."""
         last = self._objects.deleted(CONSUMER_GROUPS, key.namespace, key.name)
         if last is None or is_discovered(last):
-            return Verdict()
+            return ReconcileResult()
         try:
             group = parsed(last)
         except msgspec.ValidationError:
-            return Verdict()
+            return ReconcileResult()
         place = (key.namespace, group.spec.cluster_ref.name)
         try:
             await self._settle(place, group)
         except KubeError as error:
-            return Verdict(error=str(error))
+            return ReconcileResult(error=str(error))
         if _is_to_go(group) and not self._objects.has_same_cluster(CONSUMER_GROUPS, group.metadata.uid):
-            return Verdict()  # It may have gone with everything else: lists decide.
+            return ReconcileResult()  # It may have gone with everything else: lists decide.
         brokers = self._connections.of(*place)
         if brokers is None or group.group_id in self._views.winners(*place):
-            return Verdict()  # Nobody to ask, or another object stands for it: that one decides.
+            return ReconcileResult()  # Nobody to ask, or another object stands for it: that one decides.
         if self._views.of(place).is_blind:
-            return Verdict(error=f"no broker of Cluster {place[1]} answers")  # Many at once are not to wait for that.
+            return ReconcileResult(
+                error=f"no broker of Cluster {place[1]} answers"
+            )  # Many at once are not to wait for that.
         try:
             await self._finish(place, brokers, group)
         except (BrokersError, KubeError) as error:
-            return Verdict(error=str(error))
-        return Verdict()
+            return ReconcileResult(error=str(error))
+        return ReconcileResult()
 
     async def _settle(self, place: Place, group: ConsumerGroup) -> None:
         """Notes when the event comes that the group stays, whatever the brokers say: later, when they answer and the
@@ -87,7 +91,7 @@ class Endings:
         if not _is_to_go(group) or await is_taken_down(self._kube, "ConsumerGroup", *place):
             self._kept_owners.note(uid)
 
-    async def _finish(self, place: Place, brokers: Brokers, group: ConsumerGroup) -> None:
+    async def _finish(self, place: Place, brokers: BrokerGateway, group: ConsumerGroup) -> None:
         """The end of a group whose object was deleted, by the last word of that."""
         uid = group.metadata.uid
         state = (await brokers.groups([group.group_id])).get(group.group_id)
@@ -171,8 +175,8 @@ class Endings:
         except msgspec.ValidationError:
             return True
 
-    async def _keep(self, place: Place, brokers: Brokers, group_id: str) -> None:
-        change = SettingsChange(group_id, {OWNER: None, DELETION_POLICY: None})
+    async def _keep(self, place: Place, brokers: BrokerGateway, group_id: str) -> None:
+        change = ConfigPatch(group_id, {OWNER: None, DELETION_POLICY: None})
         refused = (await brokers.change_groups([change])).get(group_id)
         if refused is not None:
             raise refused
@@ -180,11 +184,11 @@ class Endings:
         self._views.of(place).orphans.pop(group_id, None)
         log.info("group kept without its object", namespace=place[0], cluster=place[1], group=group_id)
 
-    async def _delete(self, place: Place, brokers: Brokers, group_id: str) -> None:
+    async def _delete(self, place: Place, brokers: BrokerGateway, group_id: str) -> None:
         refused = (await brokers.delete_groups([group_id])).get(group_id)
         if refused is not None and refused.code != "GROUP_ID_NOT_FOUND":
             raise refused
-        view: View = self._views.of(place)
+        view: GroupView = self._views.of(place)
         view.states.pop(group_id, None)
         view.orphans.pop(group_id, None)
         log.info("group deleted with its object", namespace=place[0], cluster=place[1], group=group_id)
@@ -200,6 +204,6 @@ def _group_of(body: Object) -> tuple[str, str]:
     return str((spec.get("clusterRef") or {}).get("name") or ""), str(spec.get("groupId") or body["metadata"]["name"])
 
 
-def owner_of_ended(state: GroupState) -> str:
+def owner_of_ended(state: ObservedGroupState) -> str:
     """The UID of the object that a group goes with; "" where it stays."""
     return state.settings.get(OWNER, "") if state.settings.get(DELETION_POLICY) == "Delete" else ""

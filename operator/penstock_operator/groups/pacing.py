@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 
 from penstock.runtime.clock import Clock
-from penstock_operator.model.common import Key
+from penstock_operator.model.common import ObjectKey
 
 EVERY_S = 5.0
 WRITES_PER_S = 20.0
@@ -22,12 +22,12 @@ class Pacing:
 
     def __init__(self, clock: Clock, jitter: Callable[[], float]) -> None:
         self._clock, self._jitter = clock, jitter
-        self._due_ms: dict[Key, float] = {}
-        self._written_ms: dict[Key, int] = {}
+        self._due_ms: dict[ObjectKey, float] = {}
+        self._written_ms: dict[ObjectKey, int] = {}
         self._free_ms: dict[tuple[str, str], float] = {}
         """By cluster, when the next write of lag may be."""
 
-    def wait_s(self, key: Key, cluster: tuple[str, str], *, is_urgent: bool) -> float:
+    def wait_s(self, key: ObjectKey, cluster: tuple[str, str], *, is_urgent: bool) -> float:
         """How long a change has to wait; 0: not at all."""
         written_ms = self._written_ms.get(key)
         if is_urgent or written_ms is None:
@@ -41,11 +41,11 @@ class Pacing:
         # Whole seconds, so that many turns are one batch.
         return math.ceil(max(0.0, due_ms - now_ms) / 1_000)
 
-    def written(self, key: Key) -> None:
+    def written(self, key: ObjectKey) -> None:
         self._written_ms[key] = self._clock.boot_ms()
         self._due_ms.pop(key, None)
 
-    def forget(self, key: Key) -> None:
+    def forget(self, key: ObjectKey) -> None:
         """The object is gone."""
         self._written_ms.pop(key, None)
         self._due_ms.pop(key, None)

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import msgspec
 
 from penstock_operator.engine.ports import Objects
-from penstock_operator.model.common import ClusterRef, Meta
+from penstock_operator.model.common import ClusterRef, ObjectMeta
 from penstock_operator.model.group import ConsumerGroup, ConsumerGroupSpec
-from penstock_operator.ports.brokers import GroupState
+from penstock_operator.ports.brokers import ObservedGroupState
 from penstock_operator.ports.kube import CONSUMER_GROUPS, Object
 from penstock_operator.reconcile.group_names import is_discovered, winners
 
@@ -20,12 +20,12 @@ Place = tuple[str, str]
 
 
 @dataclass(slots=True)
-class View:
+class GroupView:
     """`states` of the groups that have objects. `missing` counts, by object's UID, how many complete lists of groups in
     a row lacked its group. `orphans` has groups that no object stands for any more: by id their owner's UID."""
 
     at_ms: int = 0
-    states: dict[str, GroupState] = field(default_factory=dict)
+    states: dict[str, ObservedGroupState] = field(default_factory=dict)
     missing: dict[str, int] = field(default_factory=dict)
     orphans: dict[str, str] = field(default_factory=dict)
     refused_ms: dict[str, int] = field(default_factory=dict)
@@ -37,25 +37,25 @@ class View:
     """Whether the brokers have not answered for longer than `FRESH_MS`, and the objects were called to say so."""
 
 
-class Views:
+class GroupViews:
     """By cluster."""
 
     def __init__(self, objects: Objects) -> None:
         self._objects = objects
-        self._views: dict[Place, View] = {}
+        self._views: dict[Place, GroupView] = {}
         self._parsed: dict[Place, dict[str, Parsed]] = {}
 
-    def of(self, place: Place) -> View:
-        return self._views.setdefault(place, View())
+    def of(self, place: Place) -> GroupView:
+        return self._views.setdefault(place, GroupView())
 
-    def all(self) -> Mapping[Place, View]:
+    def all(self) -> Mapping[Place, GroupView]:
         return self._views
 
     def drop(self, place: Place) -> None:
         self._views.pop(place, None)
         self._parsed.pop(place, None)
 
-    def known(self, place: Place, now_ms: int) -> Mapping[str, GroupState] | None:
+    def known(self, place: Place, now_ms: int) -> Mapping[str, ObservedGroupState] | None:
         """The last poll's states, where they are new enough."""
         view = self._views.get(place)
         return view.states if view is not None and now_ms - view.at_ms < FRESH_MS else None
@@ -110,5 +110,5 @@ def parsed(body: Object) -> ConsumerGroup:
 
 
 _UNREADABLE = ConsumerGroup(
-    metadata=Meta(name="", namespace="", uid=""), spec=ConsumerGroupSpec(cluster_ref=ClusterRef(name=""))
+    metadata=ObjectMeta(name="", namespace="", uid=""), spec=ConsumerGroupSpec(cluster_ref=ClusterRef(name=""))
 )

@@ -7,16 +7,16 @@ from typing import Any
 
 from penstock_operator.kube.events import Events
 from penstock_operator.kube.http import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, Requests, path_of
-from penstock_operator.ports.kube import Happening, KubeError, Object, Page, Resource
+from penstock_operator.ports.kube import KubeError, KubeEvent, KubeResource, ListPage, Object
 
 FIELD_MANAGER = "penstock-operator"
 PAGE = 500
 MAX_PAGES = 1_000
-Written = Callable[[str, Resource, Object | None], None]
+Written = Callable[[str, KubeResource, Object | None], None]
 """What was called, on what, and the object as the API server answered it (None: nothing to see, or gone)."""
 
 
-def _ignore(method: str, resource: Resource, body: Object | None) -> None:
+def _ignore(method: str, resource: KubeResource, body: Object | None) -> None:
     del method, resource, body
 
 
@@ -29,11 +29,11 @@ class KubeClient:
         self._events = events
         self._written = written
 
-    async def get(self, resource: Resource, namespace: str, name: str) -> Object | None:
+    async def get(self, resource: KubeResource, namespace: str, name: str) -> Object | None:
         return await self._or_none("GET", path_of(resource, namespace, name))
 
     async def list(
-        self, resource: Resource, namespace: str | None, labels: Mapping[str, str] | None = None
+        self, resource: KubeResource, namespace: str | None, labels: Mapping[str, str] | None = None
     ) -> list[Object]:
         """A list that grew too old on its way (410) is begun again, once."""
         try:
@@ -44,8 +44,8 @@ class KubeClient:
         return [item async for page in self.pages(resource, namespace, labels) for item in page.items]
 
     async def pages(
-        self, resource: Resource, namespace: str | None, labels: Mapping[str, str] | None = None
-    ) -> AsyncIterator[Page]:
+        self, resource: KubeResource, namespace: str | None, labels: Mapping[str, str] | None = None
+    ) -> AsyncIterator[ListPage]:
         path = path_of(resource, namespace)
         query = {"limit": str(PAGE)}
         if labels:
@@ -57,13 +57,13 @@ class KubeClient:
             for item in items:  # A list names the kind once, for all of its items.
                 item.setdefault("apiVersion", page.get("apiVersion", ""))
                 item.setdefault("kind", str(page.get("kind", "")).removesuffix("List"))
-            yield Page(items, str(metadata.get("resourceVersion") or ""))
+            yield ListPage(items, str(metadata.get("resourceVersion") or ""))
             if not metadata.get("continue"):
                 return
             query["continue"] = metadata["continue"]
         raise KubeError(0, "TooMany", f"{resource.plural}: more than {PAGE * MAX_PAGES} objects")
 
-    async def create(self, resource: Resource, namespace: str, body: Object, *, dry_run: bool = False) -> Object:
+    async def create(self, resource: KubeResource, namespace: str, body: Object, *, dry_run: bool = False) -> Object:
         query = {"fieldManager": FIELD_MANAGER, **({"dryRun": "All"} if dry_run else {})}
         path = path_of(resource, namespace)
         made: Object = await self._requests.send("POST", path, query=query, body=body)
@@ -71,20 +71,22 @@ class KubeClient:
             self._written("create", resource, made)
         return made
 
-    async def apply(self, resource: Resource, namespace: str, body: Object) -> Object:
+    async def apply(self, resource: KubeResource, namespace: str, body: Object) -> Object:
         path = path_of(resource, namespace, body["metadata"]["name"])
         query = {"fieldManager": FIELD_MANAGER, "force": "true"}
         made: Object = await self._requests.send("PATCH", path, query=query, body=body, content_type=APPLY_PATCH)
         self._written("apply", resource, made)
         return made
 
-    async def patch(self, resource: Resource, namespace: str, name: str, patch: Object) -> Object | None:
+    async def patch(self, resource: KubeResource, namespace: str, name: str, patch: Object) -> Object | None:
         path = path_of(resource, namespace, name)
         made = await self._or_none("PATCH", path, body=patch, content_type=MERGE_PATCH)
         self._written("patch", resource, made)
         return made
 
-    async def patch_status(self, resource: Resource, namespace: str, name: str, status: Object, uid: str = "") -> bool:
+    async def patch_status(
+        self, resource: KubeResource, namespace: str, name: str, status: Object, uid: str = ""
+    ) -> bool:
         # A JSON patch replaces the whole, whatever is there, in one request; a merge patch would have to know what
         # is there to take it away.
         path = path_of(resource, namespace, name, "status")
@@ -105,7 +107,7 @@ class KubeClient:
 
     async def delete(
         self,
-        resource: Resource,
+        resource: KubeResource,
         namespace: str,
         name: str,
         uid: str = "",
@@ -128,7 +130,7 @@ class KubeClient:
         self._written("delete", resource, None)
         return True
 
-    async def tell(self, about: Object, happenings: Sequence[Happening]) -> None:
+    async def tell(self, about: Object, happenings: Sequence[KubeEvent]) -> None:
         await self._events.tell(about, happenings)
 
     async def _or_none(

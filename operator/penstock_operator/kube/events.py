@@ -15,9 +15,9 @@ from datetime import UTC, datetime
 
 from penstock.runtime.clock import Clock
 from penstock_operator.kube.http import MERGE_PATCH, Requests, path_of
-from penstock_operator.ports.kube import Happening, KubeError, Object, Resource
+from penstock_operator.ports.kube import KubeError, KubeEvent, KubeResource, Object
 
-EVENTS = Resource("events.k8s.io", "v1", "events")
+EVENTS = KubeResource("events.k8s.io", "v1", "events")
 CONTROLLER = "penstock.io/operator"
 SERIES_S = 600.0
 COUNT_EVERY_S = 60.0
@@ -45,14 +45,14 @@ class Events:
         self._tokens, self._filled = BURST, clock.boot_ms() / 1_000
         self.dropped = 0
 
-    async def tell(self, about: Object, happenings: Sequence[Happening]) -> None:
+    async def tell(self, about: Object, happenings: Sequence[KubeEvent]) -> None:
         for happening in happenings:
             try:
                 await self._tell_one(about, happening)
             except KubeError as error:
                 self._failed(error)
 
-    async def _tell_one(self, about: Object, happening: Happening) -> None:
+    async def _tell_one(self, about: Object, happening: KubeEvent) -> None:
         metadata, now = about["metadata"], self._clock.boot_ms() / 1_000
         text = "\0".join((str(metadata.get("uid")), happening.type, happening.reason, happening.message))
         digest = hashlib.sha256(text.encode()).hexdigest()[:12]
@@ -86,7 +86,7 @@ class Events:
                 raise
             series.began = now - SERIES_S  # It was swept away: the next one is written anew.
 
-    def _body(self, name: str, about: Object, happening: Happening) -> Object:
+    def _body(self, name: str, about: Object, happening: KubeEvent) -> Object:
         metadata = about["metadata"]
         regarding = {
             "apiVersion": about.get("apiVersion", ""),

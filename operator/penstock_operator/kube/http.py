@@ -19,7 +19,7 @@ from kubernetes.client import ApiClient, Configuration
 from kubernetes.client.exceptions import ApiException
 from kubernetes.config import load_incluster_config, load_kube_config
 
-from penstock_operator.ports.kube import KubeError, Resource
+from penstock_operator.ports.kube import KubeError, KubeResource
 
 REQUEST_TIMEOUT_S = 30.0
 THREADS = 12
@@ -45,7 +45,7 @@ def configuration() -> Configuration:
     return found
 
 
-def path_of(resource: Resource, namespace: str | None, name: str = "", subresource: str = "") -> str:
+def path_of(resource: KubeResource, namespace: str | None, name: str = "", subresource: str = "") -> str:
     """The path of a collection (of all namespaces where `namespace` is None or the kind has none), or of an object."""
     parts = ["apis", resource.group, resource.version] if resource.group else ["api", resource.version]
     if resource.is_namespaced and namespace is not None:

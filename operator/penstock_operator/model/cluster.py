@@ -10,21 +10,21 @@ from penstock_operator.model.common import (
     DNS_LABEL,
     MAX_CLUSTER_NAME,
     Condition,
-    Meta,
     Model,
-    Named,
+    NamedReference,
+    ObjectMeta,
     condition_column,
     keyed_by,
     message_column,
 )
 from penstock_operator.model.etcd import Etcd, EtcdSidecar
-from penstock_operator.model.fields import Column, Rule, doc
+from penstock_operator.model.fields import PrinterColumn, Rule, doc
 from penstock_operator.model.settings import CONFIG_VALUE, MAX_SETTINGS, broker_rules
-from penstock_operator.model.storage import SidecarStorage, Storage
+from penstock_operator.model.storage import SidecarStorageSpec, StorageSpec
 
 __all__ = [
-    "BrokerStatus", "Brokers", "Cluster", "ClusterSpec", "ClusterStatus", "Etcd", "EtcdSidecar",
-    "ExternalListener", "Moving", "MovingStatus", "SidecarStorage", "Storage",
+    "BrokerStatus", "BrokersSpec", "Cluster", "ClusterSpec", "ClusterStatus", "Etcd", "EtcdSidecar",
+    "ExternalListener", "Moving", "MovingStatus", "SidecarStorageSpec", "StorageSpec",
 ]  # fmt: skip
 
 HTTP_PORT = 8080
@@ -40,7 +40,7 @@ def port_rule(name: str) -> Rule:
     )
 
 
-class Brokers(Model, frozen=True, kw_only=True):
+class BrokersSpec(Model, frozen=True, kw_only=True):
     """Of the fields that are Kubernetes' own (resources, affinity, ...) the API server's words are passed on."""
 
     replicas: Annotated[
@@ -56,7 +56,9 @@ class Brokers(Model, frozen=True, kw_only=True):
             le=MAX_BROKERS,
         ),
     ] = 3
-    storage: Annotated[Storage, doc("The volume of each broker. It is kept when the Cluster is deleted.")] = Storage()
+    storage: Annotated[StorageSpec, doc("The volume of each broker. It is kept when the Cluster is deleted.")] = (
+        StorageSpec()
+    )
     resources: Annotated[dict[str, Any], doc("Requests and limits of each broker.", schema=pods.RESOURCES)] = {}
     node_selector: Annotated[
         dict[str, str], doc("Labels of the nodes that brokers may run on.", schema=pods.LABEL_VALUE, max_length=64)
@@ -213,7 +215,7 @@ class ClusterSpec(Model, frozen=True, kw_only=True):
         ]
         | None
     ) = None
-    brokers: Annotated[Brokers, doc("The brokers, all alike.")] = Brokers()
+    brokers: Annotated[BrokersSpec, doc("The brokers, all alike.")] = BrokersSpec()
     port: Annotated[int, doc("Where clients inside reach brokers.", port_rule("port"), ge=1024, le=65535)] = 9092
     external: (
         Annotated[ExternalListener, doc("How clients outside of the Kubernetes cluster reach each broker.")] | None
@@ -277,22 +279,22 @@ class ClusterStatus(Model, frozen=True, kw_only=True):
 
 
 class Cluster(Model, frozen=True, kw_only=True):
-    named: ClassVar[Named] = Named(
+    named: ClassVar[NamedReference] = NamedReference(
         kind="Cluster",
         short="pcl",
         description="A cluster of Penstock: brokers with their volumes, Services and etcd.",
         columns=(
-            Column("Brokers", ".spec.brokers.replicas", "integer"),
-            Column("Available", ".status.readyReplicas", "integer"),
+            PrinterColumn("Brokers", ".spec.brokers.replicas", "integer"),
+            PrinterColumn("Available", ".status.readyReplicas", "integer"),
             condition_column("Ready"),
             condition_column("Healthy"),
-            Column("Version", ".status.version"),
-            Column("Bootstrap", ".status.bootstrap"),
+            PrinterColumn("Version", ".status.version"),
+            PrinterColumn("Bootstrap", ".status.bootstrap"),
             AGE,
-            Column("Under-Replicated", ".status.underReplicated", "integer", priority=1),
-            Column("Offline", ".status.offline", "integer", priority=1),
-            Column("Controller", ".status.controller", "integer", priority=1),
-            Column("Moving", ".status.moving.partitionsLeft", "integer", priority=1),
+            PrinterColumn("Under-Replicated", ".status.underReplicated", "integer", priority=1),
+            PrinterColumn("Offline", ".status.offline", "integer", priority=1),
+            PrinterColumn("Controller", ".status.controller", "integer", priority=1),
+            PrinterColumn("Moving", ".status.moving.partitionsLeft", "integer", priority=1),
             condition_column("Scaled", priority=1),
             condition_column("Rolled", priority=1),
             message_column(),
@@ -311,6 +313,6 @@ class Cluster(Model, frozen=True, kw_only=True):
         ),
     )
 
-    metadata: Meta
+    metadata: ObjectMeta
     spec: Annotated[ClusterSpec, doc("What is wanted.")]
     status: Annotated[ClusterStatus, doc("What there is.")] = ClusterStatus()

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 
-from penstock_operator.model.fields import Column, Rule, doc
+from penstock_operator.model.fields import PrinterColumn, Rule, doc
 
 GROUP = "penstock.io"
 VERSION = "v1beta1"
@@ -33,7 +33,7 @@ class Model(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     rules: ClassVar[tuple[Rule, ...]] = ()
 
 
-class Meta(Model, frozen=True, kw_only=True):
+class ObjectMeta(Model, frozen=True, kw_only=True):
     """Of an object's metadata what reconciling needs."""
 
     name: str
@@ -47,7 +47,7 @@ class Meta(Model, frozen=True, kw_only=True):
     annotations: dict[str, str] = {}
 
 
-class Key(msgspec.Struct, frozen=True, order=True):
+class ObjectKey(msgspec.Struct, frozen=True, order=True):
     """What the queue holds: which object is to be looked at."""
 
     kind: Kind
@@ -80,13 +80,13 @@ class ClusterRef(Model, frozen=True, kw_only=True):
     name: Annotated[str, doc("The Cluster's name, in the same namespace.", min_length=1, max_length=63)]
 
 
-class Named(msgspec.Struct, frozen=True, kw_only=True):
+class NamedReference(msgspec.Struct, frozen=True, kw_only=True):
     """What `kubectl` calls a kind, and prints of it."""
 
     kind: Kind
     short: str
     description: str
-    columns: tuple[Column, ...]
+    columns: tuple[PrinterColumn, ...]
     scale: dict[str, str] | None = None
 
     @property
@@ -94,15 +94,15 @@ class Named(msgspec.Struct, frozen=True, kw_only=True):
         return PLURALS[self.kind]
 
 
-def condition_column(type_: str, priority: int = 0) -> Column:
-    return Column(type_, f'.status.conditions[?(@.type=="{type_}")].status', priority=priority)
+def condition_column(type_: str, priority: int = 0) -> PrinterColumn:
+    return PrinterColumn(type_, f'.status.conditions[?(@.type=="{type_}")].status', priority=priority)
 
 
-AGE = Column("Age", ".metadata.creationTimestamp", "date")
+AGE = PrinterColumn("Age", ".metadata.creationTimestamp", "date")
 
 
-def message_column(type_: str = "Ready") -> Column:
-    return Column("Message", f'.status.conditions[?(@.type=="{type_}")].message', priority=1)
+def message_column(type_: str = "Ready") -> PrinterColumn:
+    return PrinterColumn("Message", f'.status.conditions[?(@.type=="{type_}")].message', priority=1)
 
 
 def keyed_by(field: str) -> dict[str, Any]:

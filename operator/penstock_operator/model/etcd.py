@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from penstock_operator.model import pods
 from penstock_operator.model.common import Model
 from penstock_operator.model.fields import Rule, doc
-from penstock_operator.model.storage import SidecarStorage
+from penstock_operator.model.storage import SidecarStorageSpec
 
 MAX_ENDPOINTS = 64
 
@@ -16,7 +16,7 @@ class EtcdSidecar(Model, frozen=True, kw_only=True):
     """An etcd beside each of the first three brokers (or the only one), and a gateway to them beside the others."""
 
     image: Annotated[str, doc("An image with etcd 3.5 or newer.", min_length=1, max_length=512)]
-    storage: Annotated[SidecarStorage, doc("The volume of each etcd.")] = SidecarStorage()
+    storage: Annotated[SidecarStorageSpec, doc("The volume of each etcd.")] = SidecarStorageSpec()
     resources: Annotated[dict[str, Any], doc("Requests and limits of each etcd.", schema=pods.RESOURCES)] = {}
 
 

@@ -1,6 +1,6 @@
 """How a field of a resource is described, once: for the parser, the custom resource's schema and the reference page.
 
-The models use `doc`, `Rule` and `Column`; the generator of the schemas and pages reads them.
+The models use `doc`, `Rule` and `PrinterColumn`; the generator of the schemas and pages reads them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def unchanged(*fields: str) -> str:
     )
 
 
-class Column(msgspec.Struct, frozen=True):
+class PrinterColumn(msgspec.Struct, frozen=True):
     """One that `kubectl get` prints; those of priority 1 with `-o wide` only."""
 
     name: str

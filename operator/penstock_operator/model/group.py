@@ -11,15 +11,15 @@ from penstock_operator.model.common import (
     ClusterRef,
     Condition,
     DeletionPolicy,
-    Meta,
     Model,
-    Named,
+    NamedReference,
+    ObjectMeta,
     condition_column,
     keyed_by,
     message_column,
     topic_name_rule,
 )
-from penstock_operator.model.fields import Column, Rule, doc, unchanged
+from penstock_operator.model.fields import PrinterColumn, Rule, doc, unchanged
 
 MAX_GROUP_ID = 1024
 MAX_TOPICS = 100
@@ -213,22 +213,22 @@ class ConsumerGroupStatus(Model, frozen=True, kw_only=True):
 
 
 class ConsumerGroup(Model, frozen=True, kw_only=True):
-    named: ClassVar[Named] = Named(
+    named: ClassVar[NamedReference] = NamedReference(
         kind="ConsumerGroup",
         short="pcg",
         description="A consumer group of a Cluster: its state and lag, and a reset of its offsets."
         " Groups that clients made appear by themselves.",
         columns=(
-            Column("Cluster", ".spec.clusterRef.name"),
-            Column("State", ".status.state"),
-            Column("Members", ".status.members", "integer"),
-            Column("Lag", ".status.lag", "integer"),
-            Column("Lag-Seconds", ".status.lagSeconds", "integer"),
-            Column("Topics", ".status.topicNames"),
+            PrinterColumn("Cluster", ".spec.clusterRef.name"),
+            PrinterColumn("State", ".status.state"),
+            PrinterColumn("Members", ".status.members", "integer"),
+            PrinterColumn("Lag", ".status.lag", "integer"),
+            PrinterColumn("Lag-Seconds", ".status.lagSeconds", "integer"),
+            PrinterColumn("Topics", ".status.topicNames"),
             AGE,
-            Column("Group", ".status.groupId", priority=1),
+            PrinterColumn("Group", ".status.groupId", priority=1),
             condition_column("Ready", priority=1),
-            Column("Reset", ".status.reset.phase", priority=1),
+            PrinterColumn("Reset", ".status.reset.phase", priority=1),
             message_column(),
         ),
     )
@@ -240,7 +240,7 @@ class ConsumerGroup(Model, frozen=True, kw_only=True):
         ),
     )
 
-    metadata: Meta
+    metadata: ObjectMeta
     spec: Annotated[ConsumerGroupSpec, doc("What is wanted.")]
     status: Annotated[ConsumerGroupStatus, doc("What the brokers report.")] = ConsumerGroupStatus()
 

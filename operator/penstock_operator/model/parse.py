@@ -14,7 +14,7 @@ import msgspec
 
 from penstock.config.internal_topics import INTERNAL_TOPICS
 from penstock_operator.model.cluster import Cluster, ClusterSpec, ClusterStatus
-from penstock_operator.model.common import API_VERSION, TOPIC_NAME, Kind, Meta, Model
+from penstock_operator.model.common import API_VERSION, TOPIC_NAME, Kind, Model, ObjectMeta
 from penstock_operator.model.etcd import Etcd
 from penstock_operator.model.fields import description
 from penstock_operator.model.group import ConsumerGroup, ConsumerGroupSpec, ConsumerGroupStatus, OffsetReset
@@ -50,7 +50,7 @@ def parse(kind: Kind, object_: Mapping[str, Any]) -> Resource:
     metadata = object_.get("metadata")
     shown = metadata if isinstance(metadata, Mapping) else {}
     where = _Where(kind, str(shown.get("namespace", "")), str(shown.get("name", "")))
-    meta = where.convert(metadata, Meta, "metadata")
+    meta = where.convert(metadata, ObjectMeta, "metadata")
     spec = _with_texts(where, object_.get("spec"))
     status = object_.get("status") or {}
     match kind:

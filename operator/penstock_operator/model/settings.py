@@ -10,7 +10,7 @@ from typing import Any
 
 from penstock.config.broker import BROKER_SETTINGS
 from penstock.config.definition import LIMITS, MAX_VALUE_CHARS, InvalidSetting, Setting, unknown
-from penstock.config.definition import Kind as Type
+from penstock.config.definition import SettingType as Type
 from penstock.config.topic import TOPIC_SETTINGS, parse_topic_setting
 from penstock_operator.model.fields import Rule
 

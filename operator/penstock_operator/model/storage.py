@@ -21,7 +21,7 @@ def size_rules() -> tuple[Rule, ...]:
     )
 
 
-class Storage(Model, frozen=True, kw_only=True):
+class StorageSpec(Model, frozen=True, kw_only=True):
     rules = (
         Rule(
             unchanged("className"),
@@ -46,7 +46,7 @@ class Storage(Model, frozen=True, kw_only=True):
     ) = None
 
 
-class SidecarStorage(Storage, frozen=True, kw_only=True):
+class SidecarStorageSpec(StorageSpec, frozen=True, kw_only=True):
     size: Annotated[
         str,
         doc(

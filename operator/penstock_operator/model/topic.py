@@ -11,15 +11,15 @@ from penstock_operator.model.common import (
     ClusterRef,
     Condition,
     DeletionPolicy,
-    Meta,
     Model,
-    Named,
+    NamedReference,
+    ObjectMeta,
     condition_column,
     keyed_by,
     message_column,
     topic_name_rule,
 )
-from penstock_operator.model.fields import Column, Rule, doc
+from penstock_operator.model.fields import PrinterColumn, Rule, doc
 from penstock_operator.model.settings import CONFIG_VALUE, MAX_SETTINGS, topic_rules
 
 MAX_PARTITIONS = 10_000
@@ -146,19 +146,19 @@ class TopicStatus(Model, frozen=True, kw_only=True):
 
 
 class Topic(Model, frozen=True, kw_only=True):
-    named: ClassVar[Named] = Named(
+    named: ClassVar[NamedReference] = NamedReference(
         kind="Topic",
         short="pt",
         description="A topic of a Cluster: partitions, replicas and settings, kept as they are written.",
         columns=(
-            Column("Cluster", ".spec.clusterRef.name"),
-            Column("Partitions", ".status.partitions", "integer"),
-            Column("Replicas", ".status.replicas", "integer"),
-            Column("In-Sync", ".status.inSync", "integer"),
+            PrinterColumn("Cluster", ".spec.clusterRef.name"),
+            PrinterColumn("Partitions", ".status.partitions", "integer"),
+            PrinterColumn("Replicas", ".status.replicas", "integer"),
+            PrinterColumn("In-Sync", ".status.inSync", "integer"),
             condition_column("Ready"),
             AGE,
-            Column("Topic", ".status.topicName", priority=1),
-            Column("Offline", ".status.offline", "integer", priority=1),
+            PrinterColumn("Topic", ".status.topicName", priority=1),
+            PrinterColumn("Offline", ".status.offline", "integer", priority=1),
             condition_column("Synced", priority=1),
             condition_column("Healthy", priority=1),
             message_column(),
@@ -177,7 +177,7 @@ class Topic(Model, frozen=True, kw_only=True):
         ),
     )
 
-    metadata: Meta
+    metadata: ObjectMeta
     spec: Annotated[TopicSpec, doc("What is wanted.")]
     status: Annotated[TopicStatus, doc("What the brokers report.")] = TopicStatus()
 

@@ -23,7 +23,7 @@ class BrokersError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionState:
+class ObservedPartition:
     leader: int
     """-1: none."""
     replicas: tuple[int, ...]
@@ -33,17 +33,17 @@ class PartitionState:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicState:
+class ObservedTopicState:
     """A topic as the brokers report it. `settings` has what is set for the topic itself, `OWNER` included."""
 
     name: str
     topic_id: UUID
-    partitions: tuple[PartitionState, ...]
+    partitions: tuple[ObservedPartition, ...]
     settings: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerState:
+class ObservedBrokerState:
     broker_id: int
     host: str
     port: int
@@ -58,16 +58,16 @@ class BrokerState:
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class BrokerSnapshot:
     """Who is there."""
 
     cluster_id: str
     controller_id: int
-    brokers: tuple[BrokerState, ...]
+    brokers: tuple[ObservedBrokerState, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class OffsetState:
+class ObservedOffset:
     """Of one partition that a group has committed: where it is and where the log ends. `start` and `end` are -1 where
     nobody tells now, such as of a partition without a leader."""
 
@@ -81,17 +81,17 @@ class OffsetState:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupState:
+class ObservedGroupState:
     group_id: str
     state: str
     """Stable, Empty, PreparingRebalance, CompletingRebalance, Dead."""
     members: int
-    offsets: tuple[OffsetState, ...]
+    offsets: tuple[ObservedOffset, ...]
     settings: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class NewTopic:
+class TopicCreation:
     name: str
     partitions: int | None
     replicas: int | None
@@ -99,22 +99,22 @@ class NewTopic:
 
 
 @dataclass(frozen=True, slots=True)
-class SettingsChange:
+class ConfigPatch:
     """None takes a setting back to its default."""
 
     name: str
     settings: Mapping[str, str | None]
 
 
-class Brokers(Protocol):
+class BrokerGateway(Protocol):
     """Of one cluster. Calls for many take many at once and answer for each: None, or why not. All are bounded in time
     and raise `BrokersError` where nobody answers at all."""
 
-    async def picture(self) -> Picture: ...
+    async def picture(self) -> BrokerSnapshot: ...
 
     async def topics(
         self, names: Sequence[str] | None = None, *, settings: bool | Collection[str] = True
-    ) -> dict[str, TopicState]:
+    ) -> dict[str, ObservedTopicState]:
         """Those of `names` that exist, or all but the brokers' own; reassignments that go on are in the partitions.
         `settings` may name those that are wanted: of many topics, all settings are a lot."""
 
@@ -122,16 +122,16 @@ class Brokers(Protocol):
         """`min.insync.replicas` of each topic as it counts: its own, or the brokers' default. Those that there are not,
         or that do not tell, are missing."""
 
-    async def create_topics(self, topics: Sequence[NewTopic]) -> dict[str, BrokersError | None]: ...
+    async def create_topics(self, topics: Sequence[TopicCreation]) -> dict[str, BrokersError | None]: ...
 
     async def grow_topics(self, partitions: Mapping[str, int]) -> dict[str, BrokersError | None]: ...
 
     async def delete_topics(self, topics: Mapping[str, UUID]) -> dict[str, BrokersError | None]:
         """Each only if it is still the one of that id."""
 
-    async def change_topics(self, changes: Sequence[SettingsChange]) -> dict[str, BrokersError | None]: ...
+    async def change_topics(self, changes: Sequence[ConfigPatch]) -> dict[str, BrokersError | None]: ...
 
-    async def change_brokers(self, changes: Sequence[SettingsChange]) -> dict[str, BrokersError | None]:
+    async def change_brokers(self, changes: Sequence[ConfigPatch]) -> dict[str, BrokersError | None]:
         """By broker id as text; "" is all brokers."""
 
     async def broker_settings(self, broker_ids: Sequence[int]) -> dict[int, dict[str, str]]:
@@ -148,10 +148,10 @@ class Brokers(Protocol):
     async def group_ids(self) -> dict[str, str]:
         """Every group's state by its id: cheap, one request a broker."""
 
-    async def groups(self, group_ids: Sequence[str]) -> dict[str, GroupState]:
+    async def groups(self, group_ids: Sequence[str]) -> dict[str, ObservedGroupState]:
         """With offsets and lag; those that do not exist are missing."""
 
-    async def change_groups(self, changes: Sequence[SettingsChange]) -> dict[str, BrokersError | None]: ...
+    async def change_groups(self, changes: Sequence[ConfigPatch]) -> dict[str, BrokersError | None]: ...
 
     async def offsets_at(self, wanted: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], int]:
         """Offsets by time in ms since 1970, -2 earliest, -1 latest; the end where nothing is as late."""

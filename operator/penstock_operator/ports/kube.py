@@ -10,7 +10,7 @@ Object = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Resource:
+class KubeResource:
     """A kind of object: ("apps", "v1", "statefulsets"), ("", "v1", "pods"), ("penstock.io", "v1beta1", "topics")."""
 
     group: str
@@ -19,17 +19,17 @@ class Resource:
     is_namespaced: bool = True
 
 
-CLUSTERS = Resource("penstock.io", "v1beta1", "clusters")
-TOPICS = Resource("penstock.io", "v1beta1", "topics")
-CONSUMER_GROUPS = Resource("penstock.io", "v1beta1", "consumergroups")
-STATEFUL_SETS = Resource("apps", "v1", "statefulsets")
-SERVICES = Resource("", "v1", "services")
-CONFIG_MAPS = Resource("", "v1", "configmaps")
-PODS = Resource("", "v1", "pods")
-CLAIMS = Resource("", "v1", "persistentvolumeclaims")
-BUDGETS = Resource("policy", "v1", "poddisruptionbudgets")
-NODES = Resource("", "v1", "nodes", is_namespaced=False)
-LEASES = Resource("coordination.k8s.io", "v1", "leases")
+CLUSTERS = KubeResource("penstock.io", "v1beta1", "clusters")
+TOPICS = KubeResource("penstock.io", "v1beta1", "topics")
+CONSUMER_GROUPS = KubeResource("penstock.io", "v1beta1", "consumergroups")
+STATEFUL_SETS = KubeResource("apps", "v1", "statefulsets")
+SERVICES = KubeResource("", "v1", "services")
+CONFIG_MAPS = KubeResource("", "v1", "configmaps")
+PODS = KubeResource("", "v1", "pods")
+CLAIMS = KubeResource("", "v1", "persistentvolumeclaims")
+BUDGETS = KubeResource("policy", "v1", "poddisruptionbudgets")
+NODES = KubeResource("", "v1", "nodes", is_namespaced=False)
+LEASES = KubeResource("coordination.k8s.io", "v1", "leases")
 
 
 class KubeError(Exception):
@@ -46,7 +46,7 @@ class KubeError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
+class KubeEvent:
     """An Event about an object, for people. `reason` is CamelCase."""
 
     type: Literal["Normal", "Warning"]
@@ -55,7 +55,7 @@ class Happening:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class ListPage:
     """A part of a list and the resource version that the whole list is of."""
 
     items: list[Object]
@@ -65,33 +65,37 @@ class Page:
 class Kube(Protocol):
     """All raise `KubeError`; bounded in time (30 s)."""
 
-    async def get(self, resource: Resource, namespace: str, name: str) -> Object | None: ...
+    async def get(self, resource: KubeResource, namespace: str, name: str) -> Object | None: ...
 
     async def list(
-        self, resource: Resource, namespace: str | None, labels: Mapping[str, str] | None = None
+        self, resource: KubeResource, namespace: str | None, labels: Mapping[str, str] | None = None
     ) -> list[Object]:
         """All pages; of every namespace where `namespace` is None. A label with the value "" need only be there."""
 
     def pages(
-        self, resource: Resource, namespace: str | None, labels: Mapping[str, str] | None = None
-    ) -> AsyncIterator[Page]:
+        self, resource: KubeResource, namespace: str | None, labels: Mapping[str, str] | None = None
+    ) -> AsyncIterator[ListPage]:
         """As `list`, page by page, so that many objects need not be in memory at once; at least one page comes."""
 
-    async def create(self, resource: Resource, namespace: str, body: Object, *, dry_run: bool = False) -> Object: ...
+    async def create(
+        self, resource: KubeResource, namespace: str, body: Object, *, dry_run: bool = False
+    ) -> Object: ...
 
-    async def apply(self, resource: Resource, namespace: str, body: Object) -> Object:
+    async def apply(self, resource: KubeResource, namespace: str, body: Object) -> Object:
         """Server-side, as field manager `penstock-operator`, by force."""
 
-    async def patch(self, resource: Resource, namespace: str, name: str, patch: Object) -> Object | None:
+    async def patch(self, resource: KubeResource, namespace: str, name: str, patch: Object) -> Object | None:
         """JSON merge patch; None where the object has gone."""
 
-    async def patch_status(self, resource: Resource, namespace: str, name: str, status: Object, uid: str = "") -> bool:
+    async def patch_status(
+        self, resource: KubeResource, namespace: str, name: str, status: Object, uid: str = ""
+    ) -> bool:
         """Replaces the whole status; False where the object has gone. With `uid`, only that object's: another of the
         name may have been made meanwhile."""
 
     async def delete(
         self,
-        resource: Resource,
+        resource: KubeResource,
         namespace: str,
         name: str,
         uid: str = "",
@@ -103,5 +107,5 @@ class Kube(Protocol):
         was changed meanwhile, or is another, is a conflict (409), for the caller to look again. With `orphan` what it
         owns stays, and has no owner."""
 
-    async def tell(self, about: Object, happenings: Sequence[Happening]) -> None:
+    async def tell(self, about: Object, happenings: Sequence[KubeEvent]) -> None:
         """Writes Events (events.k8s.io/v1), the same ones counted in a series; never raises: telling is best effort."""

@@ -11,27 +11,27 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from penstock_operator.model.cluster import Cluster, ClusterStatus
-from penstock_operator.ports.kube import STATEFUL_SETS, Object, Resource
+from penstock_operator.ports.kube import STATEFUL_SETS, KubeResource, Object
 from penstock_operator.reconcile import cluster_moves
 from penstock_operator.reconcile.cluster_actions import (
     Apply,
     ChangeBrokers,
     ClusterAction,
     NoteClaim,
-    Reassign,
+    ReassignPartitions,
     Remove,
     ResizeSet,
 )
 from penstock_operator.reconcile.cluster_external import plan_external
 from penstock_operator.reconcile.cluster_founded import is_founded, members_of_claims
-from penstock_operator.reconcile.cluster_moves import Moves, Planned
-from penstock_operator.reconcile.cluster_observed import Observed
-from penstock_operator.reconcile.cluster_roll import Roll, may_leave, plan_roll
-from penstock_operator.reconcile.cluster_scale import Scale, plan_scale, pods_there
+from penstock_operator.reconcile.cluster_moves import MoveReconciler, PlannedMoves
+from penstock_operator.reconcile.cluster_observed import ObservedCluster
+from penstock_operator.reconcile.cluster_roll import RollingRestart, may_leave, plan_roll
+from penstock_operator.reconcile.cluster_scale import ScaleReconciler, plan_scale, pods_there
 from penstock_operator.reconcile.cluster_settings import domain_changes, running_changes
 from penstock_operator.reconcile.cluster_status import Findings, happenings, status_of
 from penstock_operator.reconcile.cluster_storage import plan_storage
-from penstock_operator.reconcile.plan import Plan
+from penstock_operator.reconcile.plan import ReconcilePlan
 from penstock_operator.specs import compare, etcd, names, notes, objects, pod
 
 LOOK_S = 3.0
@@ -44,11 +44,13 @@ WAIT_S = 5.0
 class Reconciled:
     """`planned` is to be given at the next look."""
 
-    plan: Plan[ClusterAction, ClusterStatus]
-    planned: Planned | None
+    plan: ReconcilePlan[ClusterAction, ClusterStatus]
+    planned: PlannedMoves | None
 
 
-def reconcile(cluster: Cluster, observed: Observed, *, image: str, planned: Planned | None = None) -> Reconciled:
+def reconcile(
+    cluster: Cluster, observed: ObservedCluster, *, image: str, planned: PlannedMoves | None = None
+) -> Reconciled:
     """`image` is the brokers', where the resource names none."""
     noted = notes.read(((observed.config_map or {}).get("metadata") or {}).get("annotations") or {})
     members = etcd_members(cluster, observed, noted)
@@ -73,7 +75,7 @@ def reconcile(cluster: Cluster, observed: Observed, *, image: str, planned: Plan
 
     there = pods_there(cluster, observed)
     holds = bool(external.missing) and cluster.spec.external is not None and cluster.spec.external.type == "NodePort"
-    facts = objects.Facts(
+    facts = objects.ClusterFacts(
         image=image,
         replicas=min(there or 0, scale.pods) if holds else scale.pods,
         services=scale.pods,
@@ -97,15 +99,15 @@ def reconcile(cluster: Cluster, observed: Observed, *, image: str, planned: Plan
     if told or scale.changes:
         actions.append(ChangeBrokers((*told, *scale.changes)))
     if scale.cancels:
-        actions.append(Reassign(dict.fromkeys(scale.cancels)))
+        actions.append(ReassignPartitions(dict.fromkeys(scale.cancels)))
     if moves is not None and moves.begin:
-        actions.append(Reassign(dict(moves.begin)))
+        actions.append(ReassignPartitions(dict(moves.begin)))
     if roll.action is not None and not any(resource_of(action) == STATEFUL_SETS for action in actions):
         actions.append(roll.action)
 
     found = Findings(scale, roll, storage, moves, moving, waits)
     status = status_of(cluster, observed, found)
-    plan = Plan(
+    plan = ReconcilePlan(
         status,
         () if cluster.spec.paused else tuple(actions),
         happenings(cluster, status, is_rolling=bool(roll.outdated)),
@@ -114,7 +116,7 @@ def reconcile(cluster: Cluster, observed: Observed, *, image: str, planned: Plan
     return Reconciled(plan, moves.planned if moves is not None else planned if moving else None)
 
 
-def etcd_members(cluster: Cluster, observed: Observed, noted: notes.Notes) -> int:
+def etcd_members(cluster: Cluster, observed: ObservedCluster, noted: notes.ClusterAnnotations) -> int:
     """Fixed when the cluster is made: etcd's members know each other by name. What pods are made with goes before what
     is noted, which anybody who may write ConfigMaps can change."""
     spec = ((observed.stateful_set or {}).get("spec", {}).get("template") or {}).get("spec") or {}
@@ -127,7 +129,7 @@ def etcd_members(cluster: Cluster, observed: Observed, noted: notes.Notes) -> in
     return noted.etcd_members or members_of_claims(observed) or etcd.members_for(cluster.spec.brokers.replicas)
 
 
-def note_claims(observed: Observed, members: int) -> list[NoteClaim]:
+def note_claims(observed: ObservedCluster, members: int) -> list[NoteClaim]:
     return [
         NoteClaim(claim.name, members)
         for claim in observed.claims
@@ -138,13 +140,13 @@ def note_claims(observed: Observed, members: int) -> list[NoteClaim]:
 
 def plan_moves(
     cluster: Cluster,
-    observed: Observed,
-    scale: Scale,
-    roll: Roll,
+    observed: ObservedCluster,
+    scale: ScaleReconciler,
+    roll: RollingRestart,
     is_telling: bool,
     moving: str,
-    planned: Planned | None,
-) -> tuple[Moves | None, str, str]:
+    planned: PlannedMoves | None,
+) -> tuple[MoveReconciler | None, str, str]:
     """What moves, why replicas are being moved from now on, and why they are not just now."""
     said = observed.said
     if not cluster.spec.moving.automatic:
@@ -175,13 +177,17 @@ def plan_moves(
     return moves, moving if moves.left else "", moves.why_not
 
 
-def replace_begin(moves: Moves) -> Moves | None:
+def replace_begin(moves: MoveReconciler) -> MoveReconciler | None:
     """Nothing is begun, the plan is kept."""
     return replace(moves, begin={}) if moves.planned is not None else None
 
 
 def plan_applies(
-    cluster: Cluster, observed: Observed, facts: objects.Facts, scale: Scale, skipped: set[Resource]
+    cluster: Cluster,
+    observed: ObservedCluster,
+    facts: objects.ClusterFacts,
+    scale: ScaleReconciler,
+    skipped: set[KubeResource],
 ) -> list[Apply | ResizeSet]:
     """Objects that are missing or not as they are rendered."""
     found: list[Apply | ResizeSet] = []
@@ -200,7 +206,7 @@ def plan_applies(
     return found
 
 
-def why_apply(resource: Resource, body: Object, live: Object | None, observed: Observed) -> str:
+def why_apply(resource: KubeResource, body: Object, live: Object | None, observed: ObservedCluster) -> str:
     if live is None:
         return "it is not there"
     different = compare.difference(wanted_of(body), live)
@@ -221,7 +227,7 @@ def settled_digest(body: Object, live: Object) -> str:
     return compare.digest([body, kept])
 
 
-def resource_of(action: ClusterAction) -> Resource | None:
+def resource_of(action: ClusterAction) -> KubeResource | None:
     match action:
         case Apply(resource=resource) | Remove(resource=resource):
             return resource
@@ -232,7 +238,7 @@ def resource_of(action: ClusterAction) -> Resource | None:
 
 
 def look_again(
-    cluster: Cluster, observed: Observed, found: Findings, acts: bool, holds: bool, may_leave: bool
+    cluster: Cluster, observed: ObservedCluster, found: Findings, acts: bool, holds: bool, may_leave: bool
 ) -> float | None:
     """None where only events and the resync can bring anything new."""
     if cluster.spec.paused:

@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from penstock_operator.ports.brokers import SettingsChange
-from penstock_operator.ports.kube import CONFIG_MAPS, STATEFUL_SETS, Object, Resource
+from penstock_operator.ports.brokers import ConfigPatch
+from penstock_operator.ports.kube import CONFIG_MAPS, STATEFUL_SETS, KubeResource, Object
 
 
 @dataclass(frozen=True, slots=True)
 class Apply:
     """Makes an object as it is rendered."""
 
-    resource: Resource
+    resource: KubeResource
     body: Object
     why: str
     """For the log: what was missing or different."""
@@ -28,7 +28,7 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    resource: Resource
+    resource: KubeResource
     name: str
     uid: str
     orphan: bool = False
@@ -76,17 +76,17 @@ class ResizeSet:
 
 @dataclass(frozen=True, slots=True)
 class ChangeBrokers:
-    changes: tuple[SettingsChange, ...]
+    changes: tuple[ConfigPatch, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Reassign:
+class ReassignPartitions:
     """Replicas by partition; None has what is under way go back."""
 
     targets: Mapping[tuple[str, int], tuple[int, ...] | None]
 
 
-ClusterAction = Apply | Remove | GrowClaim | NoteClaim | RestartPod | ResizeSet | ChangeBrokers | Reassign
+ClusterAction = Apply | Remove | GrowClaim | NoteClaim | RestartPod | ResizeSet | ChangeBrokers | ReassignPartitions
 
 Step = Literal["notes", "pods", "settings", "moves", "other"]
 
@@ -102,7 +102,7 @@ def step_of(action: ClusterAction) -> Step:
             return "pods"
         case ChangeBrokers():
             return "settings"
-        case Reassign():
+        case ReassignPartitions():
             return "moves"
         case _:
             return "other"
@@ -113,7 +113,7 @@ def needs(action: ClusterAction) -> frozenset[Step]:
     before what they are about is begun, and the settings that pods start with; brokers are bounded and told where they
     stand before replicas move. A Service, the budget, a claim: none of them needs another, and none is needed."""
     match action:
-        case Reassign():
+        case ReassignPartitions():
             return frozenset({"notes", "settings", "moves"})
         case ChangeBrokers():
             return frozenset({"notes"})

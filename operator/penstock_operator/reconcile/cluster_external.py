@@ -9,12 +9,12 @@ from typing import Any
 from penstock_operator.model.cluster import Cluster
 from penstock_operator.ports.kube import SERVICES, Object
 from penstock_operator.reconcile.cluster_actions import Remove
-from penstock_operator.reconcile.cluster_observed import Observed
+from penstock_operator.reconcile.cluster_observed import ObservedCluster
 from penstock_operator.specs import names
 
 
 @dataclass(frozen=True, slots=True)
-class External:
+class ExternalListeners:
     addresses: dict[int, str]
     """HOST:PORT by broker, :PORT where the host is the node's. Those of load balancers come with time."""
     unknown_to: dict[int, str]
@@ -24,7 +24,9 @@ class External:
     """Services of brokers that are not there any more."""
 
 
-def plan_external(cluster: Cluster, observed: Observed, pods: int, noted: Mapping[int, str]) -> External:
+def plan_external(
+    cluster: Cluster, observed: ObservedCluster, pods: int, noted: Mapping[int, str]
+) -> ExternalListeners:
     """`pods`: how many brokers there are to be. `noted`: to which pods addresses were unknown."""
     name, external = cluster.metadata.name, cluster.spec.external
     count = pods if external is not None else 0
@@ -46,7 +48,7 @@ def plan_external(cluster: Cluster, observed: Observed, pods: int, noted: Mappin
         for ordinal, address in addresses.items()
     }
     missing = tuple(ordinal for ordinal in range(count) if ordinal not in addresses)
-    return External(addresses, unknown_to, missing, unwanted)
+    return ExternalListeners(addresses, unknown_to, missing, unwanted)
 
 
 def is_own(cluster: Cluster, body: Object) -> bool:
@@ -54,7 +56,7 @@ def is_own(cluster: Cluster, body: Object) -> bool:
     return any(owner.get("uid") == cluster.metadata.uid for owner in body["metadata"].get("ownerReferences") or ())
 
 
-def told_addresses(observed: Observed) -> dict[int, str]:
+def told_addresses(observed: ObservedCluster) -> dict[int, str]:
     data: dict[str, Any] = (observed.config_map or {}).get("data") or {}
     return {
         int(key.removeprefix("external-")): str(text).strip()

@@ -4,11 +4,11 @@ without having been emptied. Used by `reconcile.cluster` and its parts."""
 from __future__ import annotations
 
 from penstock_operator.model.cluster import Cluster
-from penstock_operator.reconcile.cluster_observed import Observed
+from penstock_operator.reconcile.cluster_observed import ObservedCluster
 from penstock_operator.specs import etcd
 
 
-def is_founded(cluster: Cluster, observed: Observed) -> bool:
+def is_founded(cluster: Cluster, observed: ObservedCluster) -> bool:
     """The ConfigMap outlives a status that was lost; that of an earlier Cluster of this name, whose claims may be gone,
     does not count, but what is noted at claims does."""
     if cluster.status.cluster_id is not None or observed.said is not None or members_of_claims(observed):
@@ -18,6 +18,6 @@ def is_founded(cluster: Cluster, observed: Observed) -> bool:
     return cluster.metadata.uid in owners and etcd.FOUNDED in (body.get("data") or {})
 
 
-def members_of_claims(observed: Observed) -> int:
+def members_of_claims(observed: ObservedCluster) -> int:
     """How many members the etcd has whose data are there, maybe an earlier Cluster's of this name; 0: not known."""
     return max((claim.members for claim in observed.claims if not claim.is_terminating), default=0)

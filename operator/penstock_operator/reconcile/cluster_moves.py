@@ -10,34 +10,34 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from penstock.placement.model import Broker, Move, NoBrokersError, PartitionKey
+from penstock.placement.model import Move, NoBrokersError, PartitionKey, PlacementBroker
 from penstock.placement.plan import plan_what_can_be
-from penstock_operator.ports.brokers import Picture, TopicState
-from penstock_operator.reconcile.cluster_observed import Observed, Said
+from penstock_operator.ports.brokers import BrokerSnapshot, ObservedTopicState
+from penstock_operator.reconcile.cluster_observed import ObservedCluster, ReportedState
 
 AT_A_TIME = 200
 """Partitions that move at the same time. How fast they do is bounded by the brokers' throttle."""
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlannedMoves:
     """The moves of one plan, and the brokers that it is for."""
 
     moves: tuple[Move, ...]
-    brokers: tuple[Broker, ...]
+    brokers: tuple[PlacementBroker, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Moves:
+class MoveReconciler:
     """What is to be begun now, and how far it is. `planned` is to be given again at the next look."""
 
     begin: Mapping[tuple[str, int], tuple[int, ...]]
     left: int
-    planned: Planned | None
+    planned: PlannedMoves | None
     why_not: str = ""
 
 
-def next_moves(observed: Observed, planned: Planned | None) -> Moves:
+def next_moves(observed: ObservedCluster, planned: PlannedMoves | None) -> MoveReconciler:
     """Raises nothing: where nothing can be planned, nothing is left."""
     said = observed.said
     assert said is not None, "replicas are moved only where brokers answer"
@@ -47,8 +47,8 @@ def next_moves(observed: Observed, planned: Planned | None) -> Moves:
         try:
             made, _ = plan_what_can_be(brokers, existing(said.topics))
         except NoBrokersError as e:
-            return Moves({}, 0, None, str(e))
-        planned = Planned(tuple(made), brokers)
+            return MoveReconciler({}, 0, None, str(e))
+        planned = PlannedMoves(tuple(made), brokers)
         moves = made
     under_way = {
         (name, index)
@@ -59,11 +59,11 @@ def next_moves(observed: Observed, planned: Planned | None) -> Moves:
     waiting = [move for move in moves if move.key not in under_way]
     room = max(AT_A_TIME - len(under_way), 0)
     begin = {(move.key.topic, move.key.partition): move.after for move in waiting[:room]}
-    return Moves(begin, len(waiting) + len(under_way), planned)
+    return MoveReconciler(begin, len(waiting) + len(under_way), planned)
 
 
 def open_moves(
-    planned: Planned | None, brokers: tuple[Broker, ...], topics: Mapping[str, TopicState]
+    planned: PlannedMoves | None, brokers: tuple[PlacementBroker, ...], topics: Mapping[str, ObservedTopicState]
 ) -> Sequence[Move] | None:
     """Moves of a plan that are still to be made; None where it no longer fits what there is."""
     if planned is None or planned.brokers != brokers:
@@ -83,9 +83,9 @@ def open_moves(
     return left
 
 
-def placement_brokers(picture: Picture) -> tuple[Broker, ...]:
+def placement_brokers(picture: BrokerSnapshot) -> tuple[PlacementBroker, ...]:
     return tuple(
-        Broker(
+        PlacementBroker(
             broker.broker_id,
             tuple(part for part in (broker.failure_domain or broker.rack or "").split("/") if part),
             broker.is_draining,
@@ -94,7 +94,7 @@ def placement_brokers(picture: Picture) -> tuple[Broker, ...]:
     )
 
 
-def existing(topics: Mapping[str, TopicState]) -> dict[PartitionKey, tuple[int, ...]]:
+def existing(topics: Mapping[str, ObservedTopicState]) -> dict[PartitionKey, tuple[int, ...]]:
     """The replicas that are wanted: what is under way counts as done."""
     return {
         PartitionKey(name, index): wanted
@@ -104,7 +104,7 @@ def existing(topics: Mapping[str, TopicState]) -> dict[PartitionKey, tuple[int, 
     }
 
 
-def why_not_now(observed: Observed, pods: int) -> str:
+def why_not_now(observed: ObservedCluster, pods: int) -> str:
     """Why replicas are not moved now; empty where they are. A broker that is away would be planned around."""
     said = observed.said
     if said is None:
@@ -119,7 +119,7 @@ def why_not_now(observed: Observed, pods: int) -> str:
     return ""
 
 
-def gets_nothing(said: Said, pods: int) -> list[int]:
+def gets_nothing(said: ReportedState, pods: int) -> list[int]:
     """Brokers that hold nothing although there are partitions: new ones, or such as lost what they had for good."""
     if not said.partitions.total:
         return []

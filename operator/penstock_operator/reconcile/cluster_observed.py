@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from penstock_operator.ports.brokers import Picture, TopicState
-from penstock_operator.ports.kube import CONFIG_MAPS, STATEFUL_SETS, Object, Resource
-from penstock_operator.reconcile.cluster_partitions import Partitions
+from penstock_operator.ports.brokers import BrokerSnapshot, ObservedTopicState
+from penstock_operator.ports.kube import CONFIG_MAPS, STATEFUL_SETS, KubeResource, Object
+from penstock_operator.reconcile.cluster_partitions import PartitionReconciler
 from penstock_operator.specs import names, notes
 
 ETCD_CONTAINER, BROKER_CONTAINER = "etcd", "broker"
 
 
 @dataclass(frozen=True, slots=True)
-class Pod:
+class ObservedPod:
     """One broker's pod."""
 
     ordinal: int
@@ -37,7 +37,7 @@ class Pod:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class ObservedClaim:
     """One volume of a broker or of its etcd."""
 
     name: str
@@ -52,36 +52,36 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class ReportedState:
     """What the brokers say, all of it asked for in one look."""
 
-    picture: Picture
+    picture: BrokerSnapshot
     settings: Mapping[int, Mapping[str, str]]
-    topics: Mapping[str, TopicState]
-    partitions: Partitions
+    topics: Mapping[str, ObservedTopicState]
+    partitions: PartitionReconciler
     unsure: tuple[str, ...] = ()
     """Topics whose min.insync.replicas was asked for and is not known."""
     unsure_why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
+class ObservedCluster:
     now: str
     """RFC 3339, in UTC."""
-    live: Mapping[tuple[Resource, str], Object] = field(default_factory=dict)
+    live: Mapping[tuple[KubeResource, str], Object] = field(default_factory=dict)
     """What the cluster owns, by name."""
-    pods: tuple[Pod, ...] = ()
-    claims: tuple[Claim, ...] = ()
+    pods: tuple[ObservedPod, ...] = ()
+    claims: tuple[ObservedClaim, ...] = ()
     zones: Mapping[str, str] | None = None
     """By node; None where nodes cannot be read."""
-    said: Said | None = None
+    said: ReportedState | None = None
     brokers_error: str = ""
     """Why the brokers say nothing."""
     failure: str = ""
     """What went wrong when the last plan was carried out."""
     refused: Mapping[str, str] = field(default_factory=dict)
     """What the API server would not do lately, by what was asked for: claims with their sizes."""
-    settled: Mapping[tuple[Resource, str], str] = field(default_factory=dict)
+    settled: Mapping[tuple[KubeResource, str], str] = field(default_factory=dict)
     """Objects that differ from what was applied although it was applied just so, with the hash of both: left alone."""
 
     @property
@@ -93,11 +93,11 @@ class Observed:
         return next((body for (resource, _), body in self.live.items() if resource == CONFIG_MAPS), None)
 
     @property
-    def by_ordinal(self) -> dict[int, Pod]:
+    def by_ordinal(self) -> dict[int, ObservedPod]:
         return {pod.ordinal: pod for pod in self.pods}
 
 
-def read_pod(cluster: str, body: Object) -> Pod | None:
+def read_pod(cluster: str, body: Object) -> ObservedPod | None:
     """None where it is no broker's."""
     meta, status, spec = body["metadata"], body.get("status") or {}, body.get("spec") or {}
     ordinal = names.ordinal_of(cluster, meta["name"])
@@ -108,7 +108,7 @@ def read_pod(cluster: str, body: Object) -> Pod | None:
     ready: Mapping[str, Any] = next((c for c in status.get("conditions") or () if c.get("type") == "Ready"), {})
     broker = containers.get(BROKER_CONTAINER, {})
     running = (broker.get("state") or {}).get("running")
-    return Pod(
+    return ObservedPod(
         ordinal=ordinal,
         name=meta["name"],
         uid=meta.get("uid", ""),
@@ -136,14 +136,14 @@ def _problem(status: Mapping[str, Any], containers: list[Mapping[str, Any]]) -> 
     return ""
 
 
-def read_claim(cluster: str, body: Object) -> Claim | None:
+def read_claim(cluster: str, body: Object) -> ObservedClaim | None:
     """None where it is no broker's."""
     meta, status = body["metadata"], body.get("status") or {}
     template, _, pod_name = meta["name"].partition("-")
     ordinal = names.ordinal_of(cluster, pod_name)
     if ordinal is None or template not in (names.DATA_CLAIM, names.ETCD_CLAIM):
         return None
-    return Claim(
+    return ObservedClaim(
         name=meta["name"],
         template=template,
         ordinal=ordinal,

@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from penstock_operator.ports.brokers import TopicState
+from penstock_operator.ports.brokers import ObservedTopicState
 
 NAMED = 5
 """Topics that a message names."""
 
 
 @dataclass(frozen=True, slots=True)
-class Partitions:
+class PartitionReconciler:
     total: int = 0
     offline: int = 0
     """Without a leader."""
@@ -48,7 +48,9 @@ class Partitions:
         return sum(count for replicas, count in self.tight.items() if not chosen.isdisjoint(replicas))
 
 
-def summary(topics: Mapping[str, TopicState], min_insync: Mapping[str, int] | None = None) -> Partitions:
+def summary(
+    topics: Mapping[str, ObservedTopicState], min_insync: Mapping[str, int] | None = None
+) -> PartitionReconciler:
     """`min_insync` has min.insync.replicas of those topics of which it is known. It counts at most the replication
     factor, and not the replicas that are being added."""
     offline = under = moving = total = 0
@@ -83,7 +85,7 @@ def summary(topics: Mapping[str, TopicState], min_insync: Mapping[str, int] | No
         if count < NAMED:
             first = [*first, name]
         factors[factor] = (count + 1, first)
-    return Partitions(
+    return PartitionReconciler(
         total=total,
         offline=offline,
         under_replicated=under,

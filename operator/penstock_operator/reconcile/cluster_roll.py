@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from penstock_operator.model.cluster import Cluster
 from penstock_operator.reconcile.cluster_actions import RestartPod
 from penstock_operator.reconcile.cluster_founded import is_founded
-from penstock_operator.reconcile.cluster_observed import Observed, Pod, seconds_between
-from penstock_operator.specs.notes import Notes
+from penstock_operator.reconcile.cluster_observed import ObservedCluster, ObservedPod, seconds_between
+from penstock_operator.specs.notes import ClusterAnnotations
 
 SETTLE_S = 5.0
 """How long a pod must have been ready before the next one goes: what brokers tell each other takes a moment."""
@@ -26,7 +26,7 @@ RESTART_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Roll:
+class RollingRestart:
     """`outdated` are brokers that are yet to be restarted; `waits` says why none is now."""
 
     outdated: tuple[int, ...] = ()
@@ -37,12 +37,14 @@ class Roll:
     look_again_s: float | None = None
 
 
-def plan_roll(cluster: Cluster, observed: Observed, restart: str, pods: int, members: int, notes: Notes) -> Roll:
+def plan_roll(
+    cluster: Cluster, observed: ObservedCluster, restart: str, pods: int, members: int, notes: ClusterAnnotations
+) -> RollingRestart:
     """`restart` is the hash that pods should have, `pods` how many there are to be, `members` a sidecar etcd's."""
     there = [pod for pod in observed.pods if pod.ordinal < pods]
     outdated = [pod for pod in there if not pod.is_terminating and is_outdated(pod, restart, notes)]
     if not outdated:
-        return Roll()
+        return RollingRestart()
     numbers = tuple(sorted(pod.ordinal for pod in outdated))
     quorum = members if cluster.spec.etcd.sidecar is not None else 0
     may_go = may_running_go(cluster, observed, there, restart)
@@ -50,18 +52,18 @@ def plan_roll(cluster: Cluster, observed: Observed, restart: str, pods: int, mem
         if pod.is_ready or (pod.is_running and not (may_go and are_others_running(pod, there, pods))):
             continue
         if is_no_loss(pod, observed, quorum):
-            return Roll(numbers, restarted(pod), reason="Rolling")
+            return RollingRestart(numbers, restarted(pod), reason="Rolling")
     if waits := why_not_yet(there, observed, pods):
-        return Roll(numbers, None, waits, waiting(there, observed, pods), 5.0)
+        return RollingRestart(numbers, None, waits, waiting(there, observed, pods), 5.0)
     assert observed.said is not None, "brokers that say nothing are waited for"
     controller = observed.said.picture.controller_id
     chosen = min((pod for pod in outdated if pod.is_ready), key=lambda pod: (pod.ordinal == controller, pod.ordinal))
     if waits := why_not_this(chosen, observed):
-        return Roll(numbers, None, waits, waiting(there, observed, pods), 5.0)
-    return Roll(numbers, restarted(chosen), reason="Rolling")
+        return RollingRestart(numbers, None, waits, waiting(there, observed, pods), 5.0)
+    return RollingRestart(numbers, restarted(chosen), reason="Rolling")
 
 
-def may_leave(observed: Observed, pods: int) -> bool:
+def may_leave(observed: ObservedCluster, pods: int) -> bool:
     """Whether a node that is drained may take a broker that is ready: when all are, for long enough that what brokers
     say is of after it, and none of them has a replica that is not in sync. Replicas of brokers that have no pod are
     not waited for, nor partitions without a leader while all brokers are ready: waiting brings neither back. Where
@@ -78,7 +80,7 @@ def may_leave(observed: Observed, pods: int) -> bool:
     return not any(behind.get(ordinal) for ordinal in range(pods))
 
 
-def waiting(there: Sequence[Pod], observed: Observed, pods: int) -> str:
+def waiting(there: Sequence[ObservedPod], observed: ObservedCluster, pods: int) -> str:
     """The reason of a roll that waits: between two restarts, or for what does not end by itself."""
     if any(pod.problem for pod in there):
         return "Blocked"
@@ -88,17 +90,17 @@ def waiting(there: Sequence[Pod], observed: Observed, pods: int) -> str:
     return "Waiting" if any(s is None or s < RESTART_S for s in since) else "Blocked"
 
 
-def restarted(pod: Pod) -> RestartPod:
+def restarted(pod: ObservedPod) -> RestartPod:
     return RestartPod(pod.name, pod.uid, pod.ordinal)
 
 
-def is_outdated(pod: Pod, restart: str, notes: Notes) -> bool:
+def is_outdated(pod: ObservedPod, restart: str, notes: ClusterAnnotations) -> bool:
     if pod.restart != restart:
         return True
     return bool(pod.uid) and notes.external_unknown_to.get(pod.ordinal) == pod.uid
 
 
-def may_running_go(cluster: Cluster, observed: Observed, there: Sequence[Pod], restart: str) -> bool:
+def may_running_go(cluster: Cluster, observed: ObservedCluster, there: Sequence[ObservedPod], restart: str) -> bool:
     """Whether a pod that runs and is not ready may go at all. Where nobody says what it holds: only while there is
     nothing to hold, and to find out with one of them whether that mends all."""
     if observed.said is not None:
@@ -108,13 +110,13 @@ def may_running_go(cluster: Cluster, observed: Observed, there: Sequence[Pod], r
     return not is_founded(cluster, observed) or all(pod.restart != restart for pod in there)
 
 
-def are_others_running(pod: Pod, there: Sequence[Pod], pods: int) -> bool:
+def are_others_running(pod: ObservedPod, there: Sequence[ObservedPod], pods: int) -> bool:
     """Pods that run go one at a time."""
     others = [other for other in there if other.ordinal != pod.ordinal]
     return len(others) >= pods - 1 and all(other.is_running and not other.is_terminating for other in others)
 
 
-def is_no_loss(pod: Pod, observed: Observed, members: int) -> bool:
+def is_no_loss(pod: ObservedPod, observed: ObservedCluster, members: int) -> bool:
     """Whether a pod that is not ready can go without taking anything away. `members` 0: there is no sidecar etcd."""
     if pod.ordinal < members and pod.is_etcd_ready:
         left = sum(p.is_etcd_ready for p in observed.pods if p.ordinal < members and p.ordinal != pod.ordinal)
@@ -127,7 +129,7 @@ def is_no_loss(pod: Pod, observed: Observed, members: int) -> bool:
     return not observed.said.partitions.in_sync.get(pod.ordinal)
 
 
-def why_not_yet(there: Sequence[Pod], observed: Observed, pods: int) -> str:
+def why_not_yet(there: Sequence[ObservedPod], observed: ObservedCluster, pods: int) -> str:
     """Why no pod that serves may go; empty where one may."""
     by_ordinal = {pod.ordinal: pod for pod in there}
     for ordinal in range(pods):
@@ -150,7 +152,7 @@ def why_not_yet(there: Sequence[Pod], observed: Observed, pods: int) -> str:
     return ""
 
 
-def why_not_this(pod: Pod, observed: Observed) -> str:
+def why_not_this(pod: ObservedPod, observed: ObservedCluster) -> str:
     """Why one that serves may not go although all others do; empty where it may."""
     assert observed.said is not None, "asked for before"
     if unsure := observed.said.unsure:

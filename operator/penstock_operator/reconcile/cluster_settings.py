@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from penstock_operator.model.cluster import Cluster
-from penstock_operator.ports.brokers import SettingsChange
-from penstock_operator.reconcile.cluster_observed import Observed
-from penstock_operator.specs.notes import Notes
+from penstock_operator.ports.brokers import ConfigPatch
+from penstock_operator.reconcile.cluster_observed import ObservedCluster
+from penstock_operator.specs.notes import ClusterAnnotations
 from penstock_operator.specs.settings import DOMAIN, RACK, running_settings, same
 
 
-def domain_changes(cluster: Cluster, observed: Observed) -> tuple[SettingsChange, ...]:
+def domain_changes(cluster: Cluster, observed: ObservedCluster) -> tuple[ConfigPatch, ...]:
     """Tells each broker its zone and node, where it stands elsewhere than it knows."""
     if observed.said is None:
         return ()
@@ -27,11 +27,13 @@ def domain_changes(cluster: Cluster, observed: Observed) -> tuple[SettingsChange
         wanted = {DOMAIN: f"{zone}/{pod.node}" if zone else pod.node, RACK: zone}
         change = {name: text for name, text in wanted.items() if set_there.get(name) != text}
         if change:
-            found.append(SettingsChange(str(broker.broker_id), change))
+            found.append(ConfigPatch(str(broker.broker_id), change))
     return tuple(found)
 
 
-def running_changes(cluster: Cluster, observed: Observed, notes: Notes) -> tuple[tuple[SettingsChange, ...], Notes]:
+def running_changes(
+    cluster: Cluster, observed: ObservedCluster, notes: ClusterAnnotations
+) -> tuple[tuple[ConfigPatch, ...], ClusterAnnotations]:
     """Sets for all brokers what is wanted, and takes back what the operator set once. A setting that somebody has given
     to one broker alone goes where it contradicts. The notes are those to be written before."""
     wanted = running_settings(cluster.spec)
@@ -53,10 +55,12 @@ def running_changes(cluster: Cluster, observed: Observed, notes: Notes) -> tuple
             # would win for ever.
             if len(others) < len(said.settings) or said.settings[broker_id].get(name) is not None:
                 alone.setdefault(broker_id, {})[name] = None
-    changes = [SettingsChange("", everywhere)] if everywhere else []
-    changes += [SettingsChange(str(broker_id), settings) for broker_id, settings in sorted(alone.items())]
+    changes = [ConfigPatch("", everywhere)] if everywhere else []
+    changes += [ConfigPatch(str(broker_id), settings) for broker_id, settings in sorted(alone.items())]
     return tuple(changes), _noted(notes, noted)
 
 
-def _noted(notes: Notes, names: frozenset[str] | set[str]) -> Notes:
-    return Notes(notes.draining, notes.moving, frozenset(names), notes.etcd_members, notes.external_unknown_to)
+def _noted(notes: ClusterAnnotations, names: frozenset[str] | set[str]) -> ClusterAnnotations:
+    return ClusterAnnotations(
+        notes.draining, notes.moving, frozenset(names), notes.etcd_members, notes.external_unknown_to
+    )

@@ -7,13 +7,13 @@ from typing import Literal
 
 from penstock_operator.model.cluster import BrokerStatus, Cluster, ClusterStatus, MovingStatus
 from penstock_operator.model.common import Condition, with_conditions
-from penstock_operator.ports.kube import Happening
-from penstock_operator.reconcile.cluster_moves import Moves
-from penstock_operator.reconcile.cluster_observed import Observed
-from penstock_operator.reconcile.cluster_partitions import Partitions
-from penstock_operator.reconcile.cluster_roll import Roll
-from penstock_operator.reconcile.cluster_scale import Scale, words
-from penstock_operator.reconcile.cluster_storage import Storage
+from penstock_operator.ports.kube import KubeEvent
+from penstock_operator.reconcile.cluster_moves import MoveReconciler
+from penstock_operator.reconcile.cluster_observed import ObservedCluster
+from penstock_operator.reconcile.cluster_partitions import PartitionReconciler
+from penstock_operator.reconcile.cluster_roll import RollingRestart
+from penstock_operator.reconcile.cluster_scale import ScaleReconciler, words
+from penstock_operator.reconcile.cluster_storage import StorageReconciler
 from penstock_operator.specs import names
 
 MAX_MESSAGE_CHARS = 1000
@@ -23,16 +23,16 @@ MAX_MESSAGE_CHARS = 1000
 class Findings:
     """What the parts of the plan came to."""
 
-    scale: Scale
-    roll: Roll
-    storage: Storage
-    moves: Moves | None
+    scale: ScaleReconciler
+    roll: RollingRestart
+    storage: StorageReconciler
+    moves: MoveReconciler | None
     moving: str
     """Why replicas are being moved; empty where they are not."""
     moves_wait: str = ""
 
 
-def status_of(cluster: Cluster, observed: Observed, found: Findings) -> ClusterStatus:
+def status_of(cluster: Cluster, observed: ObservedCluster, found: Findings) -> ClusterStatus:
     said = observed.said
     brokers = broker_states(cluster, observed, found)
     conditions = [
@@ -72,7 +72,7 @@ def status_of(cluster: Cluster, observed: Observed, found: Findings) -> ClusterS
     )
 
 
-def broker_states(cluster: Cluster, observed: Observed, found: Findings) -> tuple[BrokerStatus, ...]:
+def broker_states(cluster: Cluster, observed: ObservedCluster, found: Findings) -> tuple[BrokerStatus, ...]:
     registered = {b.broker_id: b for b in observed.said.picture.brokers} if observed.said is not None else {}
     pods, before = observed.by_ordinal, {broker.id: broker for broker in cluster.status.brokers}
     states = []
@@ -100,7 +100,7 @@ def broker_states(cluster: Cluster, observed: Observed, found: Findings) -> tupl
     return tuple(states)
 
 
-def version_of(observed: Observed, before: ClusterStatus) -> str | None:
+def version_of(observed: ObservedCluster, before: ClusterStatus) -> str | None:
     """The oldest of those that run."""
     if observed.said is None:
         return before.version
@@ -114,7 +114,7 @@ def _comparable(version: str) -> tuple[tuple[int, str], ...]:
 Finding = tuple[str, "bool | None", str, str]
 
 
-def ready(cluster: Cluster, observed: Observed, found: Findings) -> Finding:
+def ready(cluster: Cluster, observed: ObservedCluster, found: Findings) -> Finding:
     wanted = found.scale.pods
     serving = [pod.ordinal for pod in observed.pods if pod.is_ready and pod.ordinal < wanted]
     if stays_ready(cluster, observed, found, wanted - len(serving)):
@@ -137,7 +137,7 @@ def ready(cluster: Cluster, observed: Observed, found: Findings) -> Finding:
     return "Ready", True, "Serving", f"{wanted} brokers are ready"
 
 
-def stays_ready(cluster: Cluster, observed: Observed, found: Findings, away: int) -> bool:
+def stays_ready(cluster: Cluster, observed: ObservedCluster, found: Findings, away: int) -> bool:
     """Whether clients go on being served although one broker is away: it restarts, or has failed. Otherwise each step
     of a roll would tell all topics and groups of the cluster that it is not ready, and that it is again."""
     was_ready = any(c.type == "Ready" and c.status == "True" for c in cluster.status.conditions)
@@ -147,7 +147,7 @@ def stays_ready(cluster: Cluster, observed: Observed, found: Findings, away: int
     return said is not None and not said.partitions.offline
 
 
-def healthy(observed: Observed) -> Finding:
+def healthy(observed: ObservedCluster) -> Finding:
     if observed.said is None:
         return "Healthy", None, "BrokersUnreachable", f"the brokers cannot be asked: {observed.brokers_error}"
     partitions = observed.said.partitions
@@ -161,7 +161,7 @@ def healthy(observed: Observed) -> Finding:
     return "Healthy", True, "InSync", "all replicas are in sync"
 
 
-def progressing(cluster: Cluster, observed: Observed, found: Findings) -> Finding:
+def progressing(cluster: Cluster, observed: ObservedCluster, found: Findings) -> Finding:
     """True while something is being changed."""
     if cluster.spec.paused:
         return "Progressing", False, "Paused", "spec.paused is true: nothing is changed"
@@ -180,14 +180,14 @@ def progressing(cluster: Cluster, observed: Observed, found: Findings) -> Findin
     return "Progressing", False, "Done", "nothing is being changed"
 
 
-def rolled(observed: Observed, found: Findings) -> Finding:
+def rolled(observed: ObservedCluster, found: Findings) -> Finding:
     roll = found.roll
     if not roll.outdated:
         return "Rolled", True, "AsWanted", "all brokers run as wanted"
     message = f"broker {words(roll.outdated)} {'is' if len(roll.outdated) == 1 else 'are'} yet to be restarted"
     if roll.waits:
         message += f"; the next one waits: {roll.waits}"
-    partitions = observed.said.partitions if observed.said is not None else Partitions()
+    partitions = observed.said.partitions if observed.said is not None else PartitionReconciler()
     if count := sum(partitions.alone.get(number, 0) for number in roll.outdated):
         message += f"; {count:,} partitions have one replica only and are away while their broker restarts"
     if count := partitions.tight_on(roll.outdated):
@@ -216,7 +216,7 @@ TELLING = {"BrokersNotReady", "BrokersNotRegistered", "BrokersUnreachable", "Par
 QUIET = {"Serving", "Done", "Waiting"}
 
 
-def happenings(cluster: Cluster, status: ClusterStatus, *, is_rolling: bool) -> tuple[Happening, ...]:
+def happenings(cluster: Cluster, status: ClusterStatus, *, is_rolling: bool) -> tuple[KubeEvent, ...]:
     """An Event for each condition that has come to another reason. That replicas lag in a roll is no news."""
     before = {condition.type: condition.reason for condition in cluster.status.conditions}
     told = []
@@ -230,5 +230,5 @@ def happenings(cluster: Cluster, status: ClusterStatus, *, is_rolling: bool) -> 
         if condition.type in ("Progressing", "Ready") and condition.reason not in ("Paused", "Failing"):
             continue  # the others say it better
         kind: Literal["Warning", "Normal"] = "Warning" if condition.reason in TELLING else "Normal"
-        told.append(Happening(kind, f"{condition.type}{condition.reason}", condition.message))
+        told.append(KubeEvent(kind, f"{condition.type}{condition.reason}", condition.message))
     return tuple(told)

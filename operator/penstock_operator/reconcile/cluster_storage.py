@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from penstock_operator.model.cluster import Cluster
 from penstock_operator.ports.kube import STATEFUL_SETS
 from penstock_operator.reconcile.cluster_actions import GrowClaim, Remove
-from penstock_operator.reconcile.cluster_observed import Claim, Observed, storage_of
+from penstock_operator.reconcile.cluster_observed import ObservedClaim, ObservedCluster, storage_of
 from penstock_operator.specs import names
 from penstock_operator.specs.quantity import amount
 
 
 @dataclass(frozen=True, slots=True)
-class Storage:
+class StorageReconciler:
     """`sizes` are those of the StatefulSet's templates for now, by template. `reason` is empty where all is well."""
 
     sizes: dict[str, str]
@@ -26,7 +26,7 @@ class Storage:
     look_again_s: float | None = None
 
 
-def plan_storage(cluster: Cluster, observed: Observed) -> Storage:
+def plan_storage(cluster: Cluster, observed: ObservedCluster) -> StorageReconciler:
     """Claims are patched first. When all ask for the new size the StatefulSet is deleted without its pods, and made
     again with the new template, since templates cannot be changed."""
     wanted = {names.DATA_CLAIM: cluster.spec.brokers.storage.size}
@@ -34,7 +34,7 @@ def plan_storage(cluster: Cluster, observed: Observed) -> Storage:
         wanted[names.ETCD_CLAIM] = cluster.spec.etcd.sidecar.storage.size
     live = template_sizes(observed)
     if not live:
-        return Storage(wanted)
+        return StorageReconciler(wanted)
     sizes, actions = dict(wanted), []
     reason = message = ""
     for template, size in wanted.items():
@@ -59,10 +59,10 @@ def plan_storage(cluster: Cluster, observed: Observed) -> Storage:
         reason, message = "VolumeLost", problem
     elif not reason and (growing := _growing(observed)):
         reason, message = "Expanding", f"{len(growing)} volumes are being expanded: {growing[0].name}"
-    return Storage(sizes, (*actions, *remake), reason, message, 2.0 if actions or remake else None)
+    return StorageReconciler(sizes, (*actions, *remake), reason, message, 2.0 if actions or remake else None)
 
 
-def small_claims(cluster: Cluster, observed: Observed, template: str, size: str) -> list[Claim]:
+def small_claims(cluster: Cluster, observed: ObservedCluster, template: str, size: str) -> list[ObservedClaim]:
     """Those of brokers that are there, or are to be: volumes that nobody uses are nobody's business."""
     pods = max(cluster.spec.brokers.replicas, *(pod.ordinal + 1 for pod in observed.pods), 1)
     return [
@@ -73,7 +73,7 @@ def small_claims(cluster: Cluster, observed: Observed, template: str, size: str)
     ]
 
 
-def template_sizes(observed: Observed) -> dict[str, str]:
+def template_sizes(observed: ObservedCluster) -> dict[str, str]:
     live = observed.stateful_set
     if live is None:
         return {}
@@ -81,14 +81,14 @@ def template_sizes(observed: Observed) -> dict[str, str]:
     return {t["metadata"]["name"]: storage_of(t.get("spec") or {}) or "0" for t in templates}
 
 
-def _remake(observed: Observed, sizes: dict[str, str], live: dict[str, str]) -> tuple[Remove, ...]:
+def _remake(observed: ObservedCluster, sizes: dict[str, str], live: dict[str, str]) -> tuple[Remove, ...]:
     body = observed.stateful_set
     if body is None or all(amount(sizes[t]) == amount(live.get(t, sizes[t])) for t in sizes):
         return ()
     return (Remove(STATEFUL_SETS, body["metadata"]["name"], body["metadata"]["uid"], orphan=True),)
 
 
-def _growing(observed: Observed) -> list[Claim]:
+def _growing(observed: ObservedCluster) -> list[ObservedClaim]:
     return [
         claim
         for claim in observed.claims
@@ -96,7 +96,7 @@ def _growing(observed: Observed) -> list[Claim]:
     ]
 
 
-def lost_volume(observed: Observed) -> str:
+def lost_volume(observed: ObservedCluster) -> str:
     """What to do about a claim whose volume is gone; empty where none is."""
     for claim in observed.claims:
         if claim.phase == "Lost":

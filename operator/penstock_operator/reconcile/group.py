@@ -9,12 +9,20 @@ import msgspec
 
 from penstock_operator.model.common import Condition, with_conditions
 from penstock_operator.model.group import ConsumerGroup, ConsumerGroupStatus, ResetStatus, TopicLag
-from penstock_operator.ports.brokers import DELETION_POLICY, OWNER, RESET_ID, GroupState, OffsetState
-from penstock_operator.ports.kube import Happening
+from penstock_operator.ports.brokers import DELETION_POLICY, OWNER, RESET_ID, ObservedGroupState, ObservedOffset
+from penstock_operator.ports.kube import KubeEvent
 from penstock_operator.reconcile import group_reset
 from penstock_operator.reconcile.group_names import CONFLICT
-from penstock_operator.reconcile.group_types import Action, Commit, GroupPlan, Observed, Settings, is_idle, is_there
-from penstock_operator.reconcile.plan import Plan
+from penstock_operator.reconcile.group_types import (
+    Action,
+    CommitOffsets,
+    GroupPlan,
+    GroupSettingsPatch,
+    ObservedGroup,
+    is_idle,
+    is_there,
+)
+from penstock_operator.reconcile.plan import ReconcilePlan
 
 READY, HEALTHY = "Ready", "Healthy"
 ABSENT = "Absent"
@@ -26,7 +34,7 @@ TOPIC_LOOK_S = 15.0
 Truth = Literal["True", "False", "Unknown"]
 
 
-def reconcile(desired: ConsumerGroup, seen: Observed, at: str) -> GroupPlan:
+def reconcile(desired: ConsumerGroup, seen: ObservedGroup, at: str) -> GroupPlan:
     """`at` is the time (RFC 3339) of conditions that change now."""
     if not seen.is_cluster_known:
         why = f"there is no Cluster {desired.spec.cluster_ref.name} in this namespace"
@@ -37,7 +45,7 @@ def reconcile(desired: ConsumerGroup, seen: Observed, at: str) -> GroupPlan:
     if seen.winner is not None:
         why = f"the group {desired.group_id} belongs to the ConsumerGroup {seen.winner}, which came first: delete one"
         ready = _condition(READY, "False", CONFLICT, why, desired)
-        return Plan(_with(desired, shown, (ready, _health(desired, seen.group)), at))
+        return ReconcilePlan(_with(desired, shown, (ready, _health(desired, seen.group)), at))
     actions, happenings, reset, look_again_s = _offsets(desired, seen)
     if desired.spec.paused:
         actions = _kept_while_paused(desired, seen.group)
@@ -45,12 +53,12 @@ def reconcile(desired: ConsumerGroup, seen: Observed, at: str) -> GroupPlan:
         actions = (*_ownership(desired, seen.group, bool(actions)), *actions)
     status = _with(desired, shown, (_readiness(desired, seen), _health(desired, seen.group)), at)
     status = msgspec.structs.replace(status, reset=reset)
-    return Plan(status, actions, happenings, look_again_s)
+    return ReconcilePlan(status, actions, happenings, look_again_s)
 
 
 def _offsets(
-    desired: ConsumerGroup, seen: Observed
-) -> tuple[tuple[Action, ...], tuple[Happening, ...], ResetStatus | None, float | None]:
+    desired: ConsumerGroup, seen: ObservedGroup
+) -> tuple[tuple[Action, ...], tuple[KubeEvent, ...], ResetStatus | None, float | None]:
     reset = desired.spec.reset
     if reset is None:
         begin = _beginning(desired, seen)
@@ -64,7 +72,7 @@ def _offsets(
         now = group_reset.done(desired)
         is_news = told is not None and told.id == reset.id and told.phase != "Done"
         text = f"reset {reset.id}: {now.total_changes} offsets were set to {reset.to}"
-        return (), (Happening("Normal", "ResetDone", text),) if is_news else (), now, None
+        return (), (KubeEvent("Normal", "ResetDone", text),) if is_news else (), now, None
     progress = group_reset.progress(desired, seen.group)
     if progress in ("all", "lost") or (progress == "part" and not is_idle(seen.group)):
         return _broken_off(desired, progress)
@@ -73,7 +81,7 @@ def _offsets(
     happenings = (_reset_told(now.phase, now.id, now.message, now.total_changes),) if is_new else ()
     actions: tuple[Action, ...] = ()
     if offsets:
-        actions = (Commit(offsets, f"reset {reset.id}"), Settings({RESET_ID: reset.id}))
+        actions = (CommitOffsets(offsets, f"reset {reset.id}"), GroupSettingsPatch({RESET_ID: reset.id}))
     if group_reset.is_only_shown(reset, desired) and any(topic not in seen.partitions for topic in reset.topics):
         return actions, happenings, now, TOPIC_LOOK_S
     return actions, happenings, now, SOON_S if now.phase == "Planned" and not now.message else None
@@ -81,7 +89,7 @@ def _offsets(
 
 def _broken_off(
     desired: ConsumerGroup, progress: group_reset.Progress
-) -> tuple[tuple[Action, ...], tuple[Happening, ...], ResetStatus | None, float | None]:
+) -> tuple[tuple[Action, ...], tuple[KubeEvent, ...], ResetStatus | None, float | None]:
     """Of a reset that is not to be committed again: noted where all of it was, given up where that cannot be told.
     While nothing may be done its plan stays as it is: it is what shows how far it came."""
     reset, told = desired.spec.reset, desired.status.reset
@@ -89,12 +97,12 @@ def _broken_off(
     if group_reset.is_only_shown(reset, desired):
         return (), (), told, None
     if progress == "all":
-        return (Settings({RESET_ID: reset.id}),), (), told, SOON_S
+        return (GroupSettingsPatch({RESET_ID: reset.id}),), (), told, SOON_S
     failed = group_reset.given_up(desired)
     return (), (_reset_told(failed.phase, failed.id, failed.message, failed.total_changes),), failed, None
 
 
-def shown_status(desired: ConsumerGroup, group: GroupState | None) -> ConsumerGroupStatus:
+def shown_status(desired: ConsumerGroup, group: ObservedGroupState | None) -> ConsumerGroupStatus:
     """What the brokers report, without conditions."""
     if group is None or not is_there(group):
         return ConsumerGroupStatus(group_id=desired.group_id, state=ABSENT, members=0)
@@ -111,7 +119,7 @@ def shown_status(desired: ConsumerGroup, group: GroupState | None) -> ConsumerGr
     )
 
 
-def lag_of(offset: OffsetState) -> int:
+def lag_of(offset: ObservedOffset) -> int:
     """Records that can be read and were not."""
     return max(0, offset.end - max(offset.committed, offset.start)) if offset.committed >= 0 else 0
 
@@ -123,8 +131,8 @@ def coarse_seconds(lag_ms: int) -> int:
     return seconds - seconds % step
 
 
-def _topics(offsets: Sequence[OffsetState]) -> tuple[TopicLag, ...]:
-    by_topic: dict[str, list[OffsetState]] = {}
+def _topics(offsets: Sequence[ObservedOffset]) -> tuple[TopicLag, ...]:
+    by_topic: dict[str, list[ObservedOffset]] = {}
     for offset in offsets:
         by_topic.setdefault(offset.topic, []).append(offset)
     return tuple(
@@ -150,34 +158,34 @@ def _names(topics: Sequence[str]) -> str:
     return f"{','.join(shown)[:SHOWN_NAMES]} and {len(topics) - len(shown)} more"
 
 
-def _beginning(desired: ConsumerGroup, seen: Observed) -> tuple[Action, ...]:
+def _beginning(desired: ConsumerGroup, seen: ObservedGroup) -> tuple[Action, ...]:
     if not group_reset.begins(desired, seen.group) or not seen.offsets or group_reset.missing_topics(desired, seen):
         return ()
-    return (Commit(dict(seen.offsets), "starting offsets"),)
+    return (CommitOffsets(dict(seen.offsets), "starting offsets"),)
 
 
-def _ownership(desired: ConsumerGroup, group: GroupState | None, is_made_now: bool) -> tuple[Action, ...]:
+def _ownership(desired: ConsumerGroup, group: ObservedGroupState | None, is_made_now: bool) -> tuple[Action, ...]:
     """The group says whose it is where that object's end is to be its own: an operator that was away then finds out."""
     settings = group.settings if group is not None else {}
     if desired.spec.deletion_policy == "Delete":
         wanted = {OWNER: desired.metadata.uid, DELETION_POLICY: "Delete"}
         if (is_there(group) or is_made_now) and any(settings.get(key) != value for key, value in wanted.items()):
-            return (Settings(wanted),)
+            return (GroupSettingsPatch(wanted),)
     elif settings.get(OWNER) and settings.get(DELETION_POLICY) == "Delete":
         # Another's, too: this object is the group's now, and keeps it.
-        return (Settings({OWNER: None, DELETION_POLICY: None}),)
+        return (GroupSettingsPatch({OWNER: None, DELETION_POLICY: None}),)
     return ()
 
 
-def _kept_while_paused(desired: ConsumerGroup, group: GroupState | None) -> tuple[Action, ...]:
+def _kept_while_paused(desired: ConsumerGroup, group: ObservedGroupState | None) -> tuple[Action, ...]:
     """The one note that a paused object does change: its group must not go with it, whoever sees that it went."""
     settings = group.settings if group is not None else {}
     if settings.get(OWNER) == desired.metadata.uid and settings.get(DELETION_POLICY) == "Delete":
-        return (Settings({OWNER: None, DELETION_POLICY: None}),)
+        return (GroupSettingsPatch({OWNER: None, DELETION_POLICY: None}),)
     return ()
 
 
-def _readiness(desired: ConsumerGroup, seen: Observed) -> Condition:
+def _readiness(desired: ConsumerGroup, seen: ObservedGroup) -> Condition:
     missing = group_reset.missing_topics(desired, seen)
     if missing:
         why = f"starting offsets are set as soon as there is a topic {', '.join(missing[:5])}"
@@ -187,7 +195,7 @@ def _readiness(desired: ConsumerGroup, seen: Observed) -> Condition:
     return _condition(READY, "True", ABSENT, "the brokers do not know the group; the object stays", desired)
 
 
-def _health(desired: ConsumerGroup, group: GroupState | None) -> Condition:
+def _health(desired: ConsumerGroup, group: ObservedGroupState | None) -> Condition:
     if group is None or not is_there(group):
         return _condition(HEALTHY, "Unknown", ABSENT, "there is no such group now", desired)
     unknown = sum(offset.end < 0 for offset in group.offsets)
@@ -211,7 +219,7 @@ def _blind(desired: ConsumerGroup, truth: Truth, reason: str, why: str, at: str)
         _condition(READY, truth, reason, why, desired),
         _condition(HEALTHY, "Unknown", reason, "the group cannot be seen", desired),
     )
-    return Plan(_with(desired, desired.status, conditions, at))
+    return ReconcilePlan(_with(desired, desired.status, conditions, at))
 
 
 def _what(message: str) -> str:
@@ -240,8 +248,8 @@ def _condition(kind: str, truth: Truth, reason: str, message: str, desired: Cons
     )
 
 
-def _reset_told(phase: str, reset_id: str, message: str, changes: int) -> Happening:
+def _reset_told(phase: str, reset_id: str, message: str, changes: int) -> KubeEvent:
     if phase == "Planned":
         text = f"reset {reset_id}: {changes} offsets are to be set. {message}"
-        return Happening("Normal", "ResetPlanned", text.strip())
-    return Happening("Warning", f"Reset{phase}", f"reset {reset_id}: {message}")
+        return KubeEvent("Normal", "ResetPlanned", text.strip())
+    return KubeEvent("Warning", f"Reset{phase}", f"reset {reset_id}: {message}")

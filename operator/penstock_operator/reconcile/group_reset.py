@@ -16,8 +16,8 @@ from typing import Literal
 import msgspec
 
 from penstock_operator.model.group import ConsumerGroup, OffsetReset, ResetStatus
-from penstock_operator.ports.brokers import RESET_ID, GroupState
-from penstock_operator.reconcile.group_types import At, Observed, is_idle
+from penstock_operator.ports.brokers import RESET_ID, ObservedGroupState
+from penstock_operator.reconcile.group_types import At, ObservedGroup, is_idle
 
 EARLIEST, LATEST = -2, -1
 SHOWN_CHANGES = 100
@@ -27,7 +27,7 @@ Phase = Literal["Planned", "Done", "Refused", "Failed"]
 Progress = Literal["none", "part", "all", "lost"]
 
 
-def is_done(reset: OffsetReset, desired: ConsumerGroup, group: GroupState | None) -> bool:
+def is_done(reset: OffsetReset, desired: ConsumerGroup, group: ObservedGroupState | None) -> bool:
     """By what the brokers keep, or where they lost that, by the status."""
     if group is not None and group.settings.get(RESET_ID) == reset.id:
         return True
@@ -46,11 +46,11 @@ def is_only_shown(reset: OffsetReset, desired: ConsumerGroup) -> bool:
     return reset.dry_run or desired.spec.paused
 
 
-def is_over(reset: OffsetReset, desired: ConsumerGroup, group: GroupState | None) -> bool:
+def is_over(reset: OffsetReset, desired: ConsumerGroup, group: ObservedGroupState | None) -> bool:
     return has_failed(reset, desired) or is_done(reset, desired, group)
 
 
-def topics_asked(desired: ConsumerGroup, group: GroupState | None) -> frozenset[str]:
+def topics_asked(desired: ConsumerGroup, group: ObservedGroupState | None) -> frozenset[str]:
     """Of which topics the partitions have to be known."""
     spec = desired.spec
     asked: set[str] = set()
@@ -61,7 +61,7 @@ def topics_asked(desired: ConsumerGroup, group: GroupState | None) -> frozenset[
     return frozenset(asked)
 
 
-def questions(desired: ConsumerGroup, group: GroupState | None, partitions: Mapping[str, int]) -> dict[At, int]:
+def questions(desired: ConsumerGroup, group: ObservedGroupState | None, partitions: Mapping[str, int]) -> dict[At, int]:
     """Which offsets have to be known, by time in ms since 1970 (-2 earliest, -1 latest). Raises `ValueError` for a
     timestamp that is none."""
     reset = desired.spec.reset
@@ -78,7 +78,9 @@ def questions(desired: ConsumerGroup, group: GroupState | None, partitions: Mapp
     return {}
 
 
-def ranges_asked(desired: ConsumerGroup, group: GroupState | None, partitions: Mapping[str, int]) -> tuple[At, ...]:
+def ranges_asked(
+    desired: ConsumerGroup, group: ObservedGroupState | None, partitions: Mapping[str, int]
+) -> tuple[At, ...]:
     """Of which partitions first and end have to be known: those that are set to an offset by number."""
     reset = desired.spec.reset
     if reset is None or reset.to != "offset" or is_over(reset, desired, group):
@@ -86,12 +88,12 @@ def ranges_asked(desired: ConsumerGroup, group: GroupState | None, partitions: M
     return _places(reset, group, partitions)
 
 
-def begins(desired: ConsumerGroup, group: GroupState | None) -> bool:
+def begins(desired: ConsumerGroup, group: ObservedGroupState | None) -> bool:
     """Whether starting offsets are to be set."""
     return desired.spec.starting_offsets is not None and is_idle(group) and (group is None or not group.offsets)
 
 
-def missing_topics(desired: ConsumerGroup, seen: Observed) -> list[str]:
+def missing_topics(desired: ConsumerGroup, seen: ObservedGroup) -> list[str]:
     """Topics that starting offsets wait for: set for some only, a group has offsets, and is left alone."""
     start = desired.spec.starting_offsets
     if start is None or desired.spec.reset is not None or not begins(desired, seen.group):
@@ -99,7 +101,7 @@ def missing_topics(desired: ConsumerGroup, seen: Observed) -> list[str]:
     return sorted(topic for topic in start.topics if topic not in seen.partitions)
 
 
-def targets(desired: ConsumerGroup, seen: Observed) -> dict[At, int]:
+def targets(desired: ConsumerGroup, seen: ObservedGroup) -> dict[At, int]:
     """Where a reset that is not done sets each partition."""
     reset = desired.spec.reset
     assert reset is not None, "no reset is asked for"
@@ -109,7 +111,7 @@ def targets(desired: ConsumerGroup, seen: Observed) -> dict[At, int]:
     return dict(seen.offsets)
 
 
-def progress(desired: ConsumerGroup, group: GroupState | None) -> Progress:
+def progress(desired: ConsumerGroup, group: ObservedGroupState | None) -> Progress:
     """How far a reset has come whose plan was written: where offsets are, beside the plan's "from → to". "lost": at
     neither, as after a commit somebody has read on, or has just read on after the plan."""
     reset, told = desired.spec.reset, desired.status.reset
@@ -135,7 +137,7 @@ def given_up(desired: ConsumerGroup) -> ResetStatus:
     return msgspec.structs.replace(told, phase="Failed", message=f"{why}; {AGAIN}")
 
 
-def planned(desired: ConsumerGroup, seen: Observed) -> tuple[ResetStatus, dict[At, int]]:
+def planned(desired: ConsumerGroup, seen: ObservedGroup) -> tuple[ResetStatus, dict[At, int]]:
     """The status of a reset that is not done, and the offsets that are to be committed now (none: not now)."""
     reset = desired.spec.reset
     assert reset is not None, "no reset is asked for"
@@ -185,7 +187,7 @@ def _told(reset: OffsetReset, phase: Phase, message: str, changes: tuple[str, ..
     )
 
 
-def _places(reset: OffsetReset, group: GroupState | None, partitions: Mapping[str, int]) -> tuple[At, ...]:
+def _places(reset: OffsetReset, group: ObservedGroupState | None, partitions: Mapping[str, int]) -> tuple[At, ...]:
     if not reset.topics:
         return tuple((o.topic, o.partition) for o in group.offsets) if group is not None else ()
     chosen = set(reset.partitions)

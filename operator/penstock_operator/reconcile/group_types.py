@@ -6,19 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from penstock_operator.model.group import ConsumerGroup, ConsumerGroupStatus
-from penstock_operator.ports.brokers import GroupState
-from penstock_operator.reconcile.plan import Plan
+from penstock_operator.ports.brokers import ObservedGroupState
+from penstock_operator.reconcile.plan import ReconcilePlan
 
 At = tuple[str, int]
 """A topic and a partition."""
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
+class ObservedGroup:
     """`group` None: the brokers answered, and have no such group. With `error` they did not answer, and nothing else
     here counts."""
 
-    group: GroupState | None = None
+    group: ObservedGroupState | None = None
     error: str | None = None
     is_cluster_known: bool = True
     winner: str | None = None
@@ -32,7 +32,7 @@ class Observed:
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
+class CommitOffsets:
     """Sets offsets, and says why. The group has no members, or the brokers refuse it."""
 
     offsets: Mapping[At, int]
@@ -40,24 +40,34 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class GroupSettingsPatch:
     """Settings of the group; None takes one back."""
 
     settings: Mapping[str, str | None]
 
 
-Action = Commit | Settings
-GroupPlan = Plan[Action, ConsumerGroupStatus]
+Action = CommitOffsets | GroupSettingsPatch
+GroupPlan = ReconcilePlan[Action, ConsumerGroupStatus]
 
 
-def is_there(group: GroupState | None) -> bool:
+def is_there(group: ObservedGroupState | None) -> bool:
     """Whether a group exists for people: one that merely has settings does not."""
     return group is not None and (group.members > 0 or bool(group.offsets) or group.state not in ("Dead", ""))
 
 
-def is_idle(group: GroupState | None) -> bool:
+def is_idle(group: ObservedGroupState | None) -> bool:
     """Whether offsets may be set: nobody is in it, and nobody comes just now."""
     return group is None or (group.members == 0 and group.state in ("Empty", "Dead", ""))
 
 
-__all__ = ["Action", "At", "Commit", "ConsumerGroup", "GroupPlan", "Observed", "Settings", "is_idle", "is_there"]
+__all__ = [
+    "Action",
+    "At",
+    "CommitOffsets",
+    "ConsumerGroup",
+    "GroupPlan",
+    "GroupSettingsPatch",
+    "ObservedGroup",
+    "is_idle",
+    "is_there",
+]

@@ -10,23 +10,23 @@ import msgspec
 
 from penstock_operator.model.common import Condition
 from penstock_operator.model.topic import Topic, TopicStatus
-from penstock_operator.ports.brokers import DELETION_POLICY, OWNER, NewTopic, TopicState
-from penstock_operator.ports.kube import Happening
+from penstock_operator.ports.brokers import DELETION_POLICY, OWNER, ObservedTopicState, TopicCreation
+from penstock_operator.ports.kube import KubeEvent
 from penstock_operator.reconcile import topic_deletion as deletion
 from penstock_operator.reconcile import topic_placement as placement
 from penstock_operator.reconcile import topic_settings as settings
 from penstock_operator.reconcile import topic_status as status
-from penstock_operator.reconcile.plan import Plan
+from penstock_operator.reconcile.plan import ReconcilePlan
 from penstock_operator.reconcile.topic_types import (
-    ChangeSettings,
-    Create,
-    Grow,
-    Observed,
-    Reassign,
+    AddPartitions,
+    AlterTopicConfig,
+    CreateTopic,
+    ObservedTopic,
+    ReassignTopic,
     TopicAction,
 )
 
-TopicPlan = Plan[TopicAction, TopicStatus]
+TopicPlan = ReconcilePlan[TopicAction, TopicStatus]
 
 NO_CLUSTER_LOOK_S = 15.0
 SHORT_LOOK_S = 15.0
@@ -35,23 +35,23 @@ MOVING_LOOK_S = 3.0
 SOON_S = 0.5
 
 
-def reconcile(desired: Topic | None, observed: Observed) -> TopicPlan:
+def reconcile(desired: Topic | None, observed: ObservedTopic) -> TopicPlan:
     """None: no object wants the topic; its status is of no use then."""
     if desired is None:
-        return deletion.plan(observed) if observed.failure is None else Plan(TopicStatus())
+        return deletion.plan(observed) if observed.failure is None else ReconcilePlan(TopicStatus())
     return _with_transitions(desired, _planned(desired, observed))
 
 
-def _planned(desired: Topic, observed: Observed) -> TopicPlan:
+def _planned(desired: Topic, observed: ObservedTopic) -> TopicPlan:
     if not observed.has_cluster:
         name = desired.spec.cluster_ref.name
         message = f"there is no Cluster {name!r} in this namespace: create it, or name another in clusterRef"
-        return Plan(status.unknown(desired, "ClusterNotFound", message), look_again_s=NO_CLUSTER_LOOK_S)
+        return ReconcilePlan(status.unknown(desired, "ClusterNotFound", message), look_again_s=NO_CLUSTER_LOOK_S)
     winner = winner_of(desired, observed.rivals)
     if winner is not None:
         return _conflict(desired, winner, observed)
     if observed.trouble is not None:
-        return Plan(status.unknown(desired, "Unreachable", observed.trouble))
+        return ReconcilePlan(status.unknown(desired, "Unreachable", observed.trouble))
     if observed.topic is None:
         return _missing(desired, observed)
     if _is_to_go_first(observed):
@@ -71,7 +71,7 @@ def claim(topic: Topic) -> tuple[str, bool, str]:
     return topic.metadata.creation_timestamp, topic.status.topic_id is None, topic.metadata.uid
 
 
-def _conflict(desired: Topic, winner: Topic, observed: Observed) -> TopicPlan:
+def _conflict(desired: Topic, winner: Topic, observed: ObservedTopic) -> TopicPlan:
     message = (
         f"topic {desired.topic_name} belongs to Topic {winner.metadata.name}, which came first: delete one of the two,"
         " or give another topicName"
@@ -82,40 +82,42 @@ def _conflict(desired: Topic, winner: Topic, observed: Observed) -> TopicPlan:
         status.condition(status.HEALTHY, "Unknown", "Conflict", message, desired),
         status.condition(status.PROGRESSING, "False", "Conflict", message, desired),
     ]
-    return Plan(status.with_all(numbers, desired, *conditions))
+    return ReconcilePlan(status.with_all(numbers, desired, *conditions))
 
 
 # A topic that is not there
 
 
-def _missing(desired: Topic, observed: Observed) -> TopicPlan:
+def _missing(desired: Topic, observed: ObservedTopic) -> TopicPlan:
     spec = desired.spec
     if spec.paused or desired.metadata.deletion_timestamp is not None:
         why = "paused" if spec.paused else "being deleted"
         message = f"the brokers have no topic {desired.topic_name}, and this object is {why}"
-        return Plan(status.absent(desired, "Paused" if spec.paused else "Deleting", message))
+        return ReconcilePlan(status.absent(desired, "Paused" if spec.paused else "Deleting", message))
     if observed.failure is not None:
         # Asked first, as brokers place replicas also on one that restarts.
         short = _too_few_brokers(spec.replicas, observed)
         if short is not None and not observed.failure.is_passing:
-            return Plan(status.absent(desired, "TooFewBrokers", short), look_again_s=SHORT_LOOK_S)
+            return ReconcilePlan(status.absent(desired, "TooFewBrokers", short), look_again_s=SHORT_LOOK_S)
         refused = status.refusal(desired, observed.failure)
-        return Plan(status.absent(desired, refused.reason, refused.message))
-    new = NewTopic(desired.topic_name, spec.partitions, spec.replicas, {**spec.config, **settings.ownership(desired)})
-    happening = Happening("Normal", "Created", f"created topic {desired.topic_name}")
+        return ReconcilePlan(status.absent(desired, refused.reason, refused.message))
+    new = TopicCreation(
+        desired.topic_name, spec.partitions, spec.replicas, {**spec.config, **settings.ownership(desired)}
+    )
+    happening = KubeEvent("Normal", "Created", f"created topic {desired.topic_name}")
     if desired.status.topic_id is not None:
-        happening = Happening(
+        happening = KubeEvent(
             "Warning",
             "Recreated",
             f"topic {desired.topic_name} was deleted by somebody else: created it again, empty and with another id",
         )
     message = f"topic {desired.topic_name} is being created"
-    return Plan(
-        status.absent(desired, "Creating", message, is_coming=True), (Create(new, happening),), look_again_s=SOON_S
+    return ReconcilePlan(
+        status.absent(desired, "Creating", message, is_coming=True), (CreateTopic(new, happening),), look_again_s=SOON_S
     )
 
 
-def _too_few_brokers(replicas: int | None, observed: Observed) -> str | None:
+def _too_few_brokers(replicas: int | None, observed: ObservedTopic) -> str | None:
     there = placement.usable(observed.brokers)
     if replicas is None or replicas <= there:
         return None
@@ -128,33 +130,33 @@ def _too_few_brokers(replicas: int | None, observed: Observed) -> str | None:
 # A topic that belonged to an object of the same name, deleted with its records to go
 
 
-def _is_to_go_first(observed: Observed) -> bool:
+def _is_to_go_first(observed: ObservedTopic) -> bool:
     gone = observed.gone
     if gone is None or not (gone.same_name and gone.was_deleted):
         return False
     return deletion.fate(observed) in ("check", "delete")
 
 
-def _deleted_first(desired: Topic, observed: Observed) -> TopicPlan:
+def _deleted_first(desired: Topic, observed: ObservedTopic) -> TopicPlan:
     message = (
         f"topic {desired.topic_name} is of a deleted object of this name, with deletionPolicy Delete: it goes first,"
         " then another is created"
     )
     waiting = status.absent(desired, "Replacing", message, is_coming=True)
     if desired.spec.paused:
-        return Plan(status.absent(desired, "Paused", f"{message}, once this object is not paused"))
+        return ReconcilePlan(status.absent(desired, "Paused", f"{message}, once this object is not paused"))
     if deletion.fate(observed) == "check":
-        return Plan(waiting, look_again_s=SOON_S)
+        return ReconcilePlan(waiting, look_again_s=SOON_S)
     if observed.failure is not None:
         refused = status.refusal(desired, observed.failure)
-        return Plan(status.absent(desired, refused.reason, refused.message))
-    return Plan(waiting, (deletion.deletion(observed),), look_again_s=SOON_S)
+        return ReconcilePlan(status.absent(desired, refused.reason, refused.message))
+    return ReconcilePlan(waiting, (deletion.deletion(observed),), look_again_s=SOON_S)
 
 
 # A topic that is there
 
 
-def _there(desired: Topic, observed: Observed, topic: TopicState) -> TopicPlan:
+def _there(desired: Topic, observed: ObservedTopic, topic: ObservedTopicState) -> TopicPlan:
     kept = settings.kept_settings(desired, topic.settings)
     numbers = msgspec.structs.replace(status.counted(topic), kept_settings=kept)
     actions, obstacle = _actions(desired, observed, topic, kept)
@@ -163,7 +165,7 @@ def _there(desired: Topic, observed: Observed, topic: TopicState) -> TopicPlan:
     if desired.spec.paused:
         note = settings.kept_while_paused(desired, topic.settings)
         synced = _paused(desired, _without_note(actions), obstacle)
-        actions = (ChangeSettings(note, None),) if note and observed.failure is None else ()
+        actions = (AlterTopicConfig(note, None),) if note and observed.failure is None else ()
     elif observed.failure is not None:
         synced = status.refusal(desired, observed.failure)
         actions = ()
@@ -176,26 +178,26 @@ def _there(desired: Topic, observed: Observed, topic: TopicState) -> TopicPlan:
     if actions and kept and not set(kept) <= set(desired.status.kept_settings):
         # What an adopted topic keeps is written down before the topic becomes this object's: a crash in between must
         # not make settings look like this object's own, and take them back.
-        return Plan(made, (), happenings, look_again_s=SOON_S)
+        return ReconcilePlan(made, (), happenings, look_again_s=SOON_S)
     look_s = SOON_S if actions else MOVING_LOOK_S if numbers.moving else None
     if obstacle is not None and obstacle.reason == "TooFewBrokers":
         look_s = look_s or SHORT_LOOK_S
-    return Plan(made, actions, happenings, look_again_s=look_s)
+    return ReconcilePlan(made, actions, happenings, look_again_s=look_s)
 
 
 def _actions(
-    desired: Topic, observed: Observed, topic: TopicState, kept: tuple[str, ...]
+    desired: Topic, observed: ObservedTopic, topic: ObservedTopicState, kept: tuple[str, ...]
 ) -> tuple[tuple[TopicAction, ...], Condition | None]:
     """What is to be done, and what cannot be (the condition that says so)."""
     actions: list[TopicAction] = []
     obstacle: Condition | None = None
     changes = settings.changes(desired, topic.settings, kept)
     if changes:
-        actions.append(ChangeSettings(changes, _of_settings(desired, topic, changes)))
+        actions.append(AlterTopicConfig(changes, _of_settings(desired, topic, changes)))
     wanted, there = desired.spec.partitions, len(topic.partitions)
     if wanted is not None and wanted > there:
         message = f"topic {topic.name} gets {wanted} partitions instead of {there}"
-        actions.append(Grow(wanted, Happening("Normal", "PartitionsAdded", message)))
+        actions.append(AddPartitions(wanted, KubeEvent("Normal", "PartitionsAdded", message)))
     elif wanted is not None and wanted < there:
         message = (
             f"the topic has {there} partitions and {wanted} are wanted: partitions cannot be taken away, their records"
@@ -208,7 +210,9 @@ def _actions(
     return tuple(actions), obstacle or refused
 
 
-def _reassignment(desired: Topic, observed: Observed, topic: TopicState) -> tuple[Reassign | None, Condition | None]:
+def _reassignment(
+    desired: Topic, observed: ObservedTopic, topic: ObservedTopicState
+) -> tuple[ReassignTopic | None, Condition | None]:
     wanted = desired.spec.replicas
     domains = placement.domains_of(observed.brokers)
     if domains is None:
@@ -219,25 +223,25 @@ def _reassignment(desired: Topic, observed: Observed, topic: TopicState) -> tupl
             return None, status.condition(status.SYNCED, "False", "TooFewBrokers", short, desired)
         targets = placement.factor_targets(topic.partitions, wanted, domains, observed.loads, observed.room)
         message = f"replicas of {len(targets)} partitions move: {wanted} are wanted of each"
-        return (Reassign(targets, Happening("Normal", "ReplicasChanging", message)) if targets else None), None
+        return (ReassignTopic(targets, KubeEvent("Normal", "ReplicasChanging", message)) if targets else None), None
     if not observed.may_move or not placement.are_places_known(observed.brokers):
         return None, None
     targets = placement.spread_targets(topic.partitions, domains, observed.brokers, observed.loads, observed.room)
     message = f"replicas of {len(targets)} partitions move: they were not spread over the failure domains"
-    return (Reassign(targets, Happening("Normal", "ReplicasSpreading", message)) if targets else None), None
+    return (ReassignTopic(targets, KubeEvent("Normal", "ReplicasSpreading", message)) if targets else None), None
 
 
-def _of_settings(desired: Topic, topic: TopicState, changes: settings.Changes) -> Happening | None:
+def _of_settings(desired: Topic, topic: ObservedTopicState, changes: settings.Changes) -> KubeEvent | None:
     words = settings.told(changes, topic.settings)
     if OWNER in changes:
         before = topic.settings.get(OWNER)
         whose = f"it was of the object with UID {before}" if before else "it was there already"
         more = f": {words}" if words else ""
-        return Happening("Normal", "Adopted", f"took over topic {topic.name}, {whose}{more}")
-    return Happening("Normal", "SettingsChanged", f"topic {topic.name}: {words}") if words else None
+        return KubeEvent("Normal", "Adopted", f"took over topic {topic.name}, {whose}{more}")
+    return KubeEvent("Normal", "SettingsChanged", f"topic {topic.name}: {words}") if words else None
 
 
-def _identity(desired: Topic, topic: TopicState) -> tuple[Happening, ...]:
+def _identity(desired: Topic, topic: ObservedTopicState) -> tuple[KubeEvent, ...]:
     known = desired.status.topic_id
     if known is None or known == str(topic.topic_id) or topic.settings.get(OWNER) == desired.metadata.uid:
         return ()
@@ -245,10 +249,10 @@ def _identity(desired: Topic, topic: TopicState) -> tuple[Happening, ...]:
         f"topic {topic.name} was deleted and created again by somebody else: its id is {topic.topic_id} and was"
         f" {known}; records and committed offsets of the old one are gone"
     )
-    return (Happening("Warning", "IdentityChanged", message),)
+    return (KubeEvent("Warning", "IdentityChanged", message),)
 
 
-def _synced(desired: Topic, topic: TopicState) -> Condition:
+def _synced(desired: Topic, topic: ObservedTopicState) -> Condition:
     wanted = desired.spec.replicas
     short = 0 if wanted is None else sum(len(placement.present_replicas(p)) != wanted for p in topic.partitions)
     if short:
@@ -267,17 +271,17 @@ def _paused(desired: Topic, actions: tuple[TopicAction, ...], obstacle: Conditio
 
 def _without_note(actions: tuple[TopicAction, ...]) -> tuple[TopicAction, ...]:
     """Without those that change nothing but what the topic says of its end."""
-    return tuple(a for a in actions if not (isinstance(a, ChangeSettings) and a.settings.keys() == {DELETION_POLICY}))
+    return tuple(a for a in actions if not (isinstance(a, AlterTopicConfig) and a.settings.keys() == {DELETION_POLICY}))
 
 
 def _in_words(actions: tuple[TopicAction, ...]) -> str:
     parts = []
     for action in actions:
-        if isinstance(action, ChangeSettings):
+        if isinstance(action, AlterTopicConfig):
             parts.append("settings are changed: " + ", ".join(action.settings))
-        elif isinstance(action, Grow):
+        elif isinstance(action, AddPartitions):
             parts.append(f"partitions are added, up to {action.partitions}")
-        elif isinstance(action, Reassign):
+        elif isinstance(action, ReassignTopic):
             parts.append(f"replicas of {len(action.targets)} partitions are moved")
     return "; ".join(parts)
 
@@ -292,18 +296,18 @@ TOLD = frozenset({"Conflict", "PartitionsCannotShrink", "TooFewBrokers", "Refuse
 def _with_transitions(desired: Topic, plan: TopicPlan) -> TopicPlan:
     """Adds Events for what was not so before: a trouble that came, a partition that lost its leader, and their end."""
     before, now = desired.status, plan.status
-    told: list[Happening] = []
+    told: list[KubeEvent] = []
     for kind, reasons in ((status.SYNCED, TOLD), (status.HEALTHY, frozenset({"Offline"}))):
         was, is_now = _condition(before, kind), _condition(now, kind)
         if is_now is None or (was is not None and was.reason == is_now.reason and _same_words(was, is_now)):
             continue
         if is_now.reason in reasons:
-            told.append(Happening("Warning", is_now.reason, is_now.message))
+            told.append(KubeEvent("Warning", is_now.reason, is_now.message))
         elif was is not None and was.reason == "Offline" and is_now.status != "Unknown":
-            told.append(Happening("Normal", "Online", "every partition has a leader again"))
+            told.append(KubeEvent("Normal", "Online", "every partition has a leader again"))
     if not told:
         return plan
-    return Plan(plan.status, plan.actions, (*plan.happenings, *told), plan.look_again_s)
+    return ReconcilePlan(plan.status, plan.actions, (*plan.happenings, *told), plan.look_again_s)
 
 
 def _same_words(was: Condition, now: Condition) -> bool:

@@ -12,14 +12,14 @@ from typing import Literal
 from penstock_operator.model.common import LISTS_WITHOUT
 from penstock_operator.model.topic import TopicStatus
 from penstock_operator.ports.brokers import DELETION_POLICY, OWNER
-from penstock_operator.ports.kube import Happening
-from penstock_operator.reconcile.plan import Plan
-from penstock_operator.reconcile.topic_types import ChangeSettings, Delete, Observed, TopicAction
+from penstock_operator.ports.kube import KubeEvent
+from penstock_operator.reconcile.plan import ReconcilePlan
+from penstock_operator.reconcile.topic_types import AlterTopicConfig, DeleteTopic, ObservedTopic, TopicAction
 
 Fate = Literal["keep", "check", "protect", "delete"]
 
 
-def fate(observed: Observed) -> Fate:
+def fate(observed: ObservedTopic) -> Fate:
     """ "check": whether its namespace and resource definition stay has to be found out first; "protect": what is stored
     has to say Retain from now on, so that it is not deleted later for the same absence."""
     topic, gone = observed.topic, observed.gone
@@ -37,21 +37,21 @@ def fate(observed: Observed) -> Fate:
     return "delete" if gone.may_delete else "protect"
 
 
-def plan(observed: Observed) -> Plan[TopicAction, TopicStatus]:
+def plan(observed: ObservedTopic) -> ReconcilePlan[TopicAction, TopicStatus]:
     """For a topic that no object wants."""
     decided = fate(observed)
     if decided == "delete":
         assert observed.topic is not None, "only what is there is deleted"
-        return Plan(TopicStatus(), (deletion(observed),))
+        return ReconcilePlan(TopicStatus(), (deletion(observed),))
     if decided == "protect":
         message = f"topic {observed.name} is kept, whatever its deletionPolicy was"
-        return Plan(
-            TopicStatus(), (ChangeSettings({DELETION_POLICY: "Retain"}, Happening("Normal", "Retained", message)),)
+        return ReconcilePlan(
+            TopicStatus(), (AlterTopicConfig({DELETION_POLICY: "Retain"}, KubeEvent("Normal", "Retained", message)),)
         )
-    return Plan(TopicStatus())
+    return ReconcilePlan(TopicStatus())
 
 
-def deletion(observed: Observed) -> Delete:
+def deletion(observed: ObservedTopic) -> DeleteTopic:
     assert observed.topic is not None, "only what is there is deleted"
     message = f"deleted topic {observed.name} and its records: its Topic was deleted, with deletionPolicy Delete"
-    return Delete(observed.topic.topic_id, Happening("Normal", "Deleted", message))
+    return DeleteTopic(observed.topic.topic_id, KubeEvent("Normal", "Deleted", message))

@@ -12,14 +12,14 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from penstock.placement.domains import Domains, bits
-from penstock.placement.model import Broker, PlacementError, checked_brokers
-from penstock_operator.ports.brokers import BrokerState, PartitionState
+from penstock.placement.model import PlacementBroker, PlacementError, checked_brokers
+from penstock_operator.ports.brokers import ObservedBrokerState, ObservedPartition
 
 Targets = dict[int, tuple[int, ...]]
 
 
 @lru_cache(maxsize=64)
-def domains_of(brokers: tuple[BrokerState, ...]) -> Domains | None:
+def domains_of(brokers: tuple[ObservedBrokerState, ...]) -> Domains | None:
     """The tree of those that may take replicas; None where none may."""
     try:
         return Domains(checked_brokers([as_placed(broker) for broker in brokers]))
@@ -27,17 +27,17 @@ def domains_of(brokers: tuple[BrokerState, ...]) -> Domains | None:
         return None
 
 
-def as_placed(broker: BrokerState) -> Broker:
+def as_placed(broker: ObservedBrokerState) -> PlacementBroker:
     path = tuple(part for part in broker.failure_domain.split("/") if part)
-    return Broker(broker.broker_id, path, broker.is_draining)
+    return PlacementBroker(broker.broker_id, path, broker.is_draining)
 
 
-def usable(brokers: Sequence[BrokerState]) -> int:
+def usable(brokers: Sequence[ObservedBrokerState]) -> int:
     """How many brokers may take replicas."""
     return sum(not broker.is_draining for broker in brokers)
 
 
-def are_places_known(brokers: Sequence[BrokerState]) -> bool:
+def are_places_known(brokers: Sequence[ObservedBrokerState]) -> bool:
     """Whether it is known of all who may take replicas where they are, or of none of them.
 
     One that came just now, or is silent, has no failure domain yet, or its rack for one: beside two zones it would look
@@ -46,18 +46,18 @@ def are_places_known(brokers: Sequence[BrokerState]) -> bool:
     return len({broker.failure_domain in ("", broker.rack) for broker in brokers if not broker.is_draining}) <= 1
 
 
-def wanted_replicas(partition: PartitionState) -> tuple[int, ...]:
+def wanted_replicas(partition: ObservedPartition) -> tuple[int, ...]:
     """Those that it has or will have: what is under way counts as done."""
     return tuple(broker for broker in partition.replicas if broker not in partition.removing)
 
 
-def present_replicas(partition: PartitionState) -> tuple[int, ...]:
+def present_replicas(partition: ObservedPartition) -> tuple[int, ...]:
     """Those that count now: what is yet to come does not."""
     return tuple(broker for broker in partition.replicas if broker not in partition.adding)
 
 
 def factor_targets(
-    partitions: Sequence[PartitionState], factor: int, domains: Domains, loads: Mapping[int, int], room: int
+    partitions: Sequence[ObservedPartition], factor: int, domains: Domains, loads: Mapping[int, int], room: int
 ) -> Targets:
     """New replicas for the partitions that do not have, or get, `factor` of them; at most `room` at a time.
 
@@ -69,9 +69,9 @@ def factor_targets(
 
 
 def spread_targets(
-    partitions: Sequence[PartitionState],
+    partitions: Sequence[ObservedPartition],
     domains: Domains,
-    brokers: Sequence[BrokerState],
+    brokers: Sequence[ObservedBrokerState],
     loads: Mapping[int, int],
     room: int,
 ) -> Targets:
@@ -95,12 +95,12 @@ def spread_targets(
     return targets
 
 
-def is_at_rest(partition: PartitionState) -> bool:
+def is_at_rest(partition: ObservedPartition) -> bool:
     return not partition.adding and not partition.removing and set(partition.replicas) <= set(partition.isr)
 
 
 def _chosen(
-    partitions: Sequence[PartitionState],
+    partitions: Sequence[ObservedPartition],
     indexes: Sequence[int],
     factor: int,
     domains: Domains,
@@ -120,7 +120,7 @@ def _chosen(
 
 
 def _replicas(
-    partition: PartitionState,
+    partition: ObservedPartition,
     before: Sequence[int],
     factor: int,
     domains: Domains,

@@ -8,7 +8,7 @@ import msgspec
 
 from penstock_operator.model.common import Condition
 from penstock_operator.model.topic import Topic, TopicStatus
-from penstock_operator.ports.brokers import BrokersError, PartitionState, TopicState
+from penstock_operator.ports.brokers import BrokersError, ObservedPartition, ObservedTopicState
 from penstock_operator.reconcile.topic_placement import present_replicas
 
 READY, SYNCED, HEALTHY, PROGRESSING = "Ready", "Synced", "Healthy", "Progressing"
@@ -16,7 +16,7 @@ Truth = Literal["True", "False", "Unknown"]
 MAX_MESSAGE_CHARS = 1024
 
 
-def counted(topic: TopicState) -> TopicStatus:
+def counted(topic: ObservedTopicState) -> TopicStatus:
     """The numbers, without conditions."""
     partitions = topic.partitions
     offline = sum(p.leader < 0 for p in partitions)
@@ -33,7 +33,7 @@ def counted(topic: TopicState) -> TopicStatus:
     )
 
 
-def is_in_sync(partition: PartitionState) -> bool:
+def is_in_sync(partition: ObservedPartition) -> bool:
     """Whether all replicas that count now are in sync."""
     return set(present_replicas(partition)) <= set(partition.isr)
 

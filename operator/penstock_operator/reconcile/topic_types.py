@@ -8,12 +8,12 @@ from uuid import UUID
 
 from penstock_operator.model.common import DeletionPolicy
 from penstock_operator.model.topic import Topic
-from penstock_operator.ports.brokers import BrokersError, BrokerState, NewTopic, TopicState
-from penstock_operator.ports.kube import Happening
+from penstock_operator.ports.brokers import BrokersError, ObservedBrokerState, ObservedTopicState, TopicCreation
+from penstock_operator.ports.kube import KubeEvent
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
+class TopicGoneReason:
     """What is known about the object that a topic belongs to, by the UID stored with it, and that is not there."""
 
     was_deleted: bool = False
@@ -30,18 +30,18 @@ class Gone:
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
+class ObservedTopic:
     """A topic as it is, and its surroundings."""
 
     name: str
-    topic: TopicState | None
+    topic: ObservedTopicState | None
     """None: the brokers have none of that name."""
-    brokers: tuple[BrokerState, ...] = ()
+    brokers: tuple[ObservedBrokerState, ...] = ()
     rivals: tuple[Topic, ...] = ()
     """Other objects for the same topic of the same cluster."""
     owner_is_there: bool = False
     """Whether the object that the topic belongs to exists and wants it."""
-    gone: Gone | None = None
+    gone: TopicGoneReason | None = None
     """Of the owner, where it is not there."""
     trouble: str | None = None
     """Why the brokers could not be asked; `topic` means nothing then."""
@@ -57,39 +57,39 @@ class Observed:
 
 
 @dataclass(frozen=True, slots=True)
-class Create:
-    topic: NewTopic
-    happening: Happening
+class CreateTopic:
+    topic: TopicCreation
+    happening: KubeEvent
 
 
 @dataclass(frozen=True, slots=True)
-class Grow:
+class AddPartitions:
     partitions: int
-    happening: Happening
+    happening: KubeEvent
 
 
 @dataclass(frozen=True, slots=True)
-class ChangeSettings:
+class AlterTopicConfig:
     """None takes a setting back to its default."""
 
     settings: Mapping[str, str | None]
-    happening: Happening | None
+    happening: KubeEvent | None
 
 
 @dataclass(frozen=True, slots=True)
-class Reassign:
+class ReassignTopic:
     """Replicas by partition, the preferred leader first."""
 
     targets: Mapping[int, tuple[int, ...]]
-    happening: Happening
+    happening: KubeEvent
 
 
 @dataclass(frozen=True, slots=True)
-class Delete:
+class DeleteTopic:
     """Only the topic of that id."""
 
     topic_id: UUID
-    happening: Happening
+    happening: KubeEvent
 
 
-TopicAction = Create | Grow | ChangeSettings | Reassign | Delete
+TopicAction = CreateTopic | AddPartitions | AlterTopicConfig | ReassignTopic | DeleteTopic

@@ -22,7 +22,7 @@ EXTERNAL = "penstock.io/external-unknown-to"
 
 
 @dataclass(frozen=True, slots=True)
-class Notes:
+class ClusterAnnotations:
     draining: frozenset[int] = frozenset()
     """Brokers that the operator drains, or drained before it removed them. Others' drains are left alone."""
     moving: str = ""
@@ -36,9 +36,9 @@ class Notes:
     empty where there was none. (No times: those of the operator and of a node may be far apart.)"""
 
 
-def read(annotations: Mapping[str, str]) -> Notes:
+def read(annotations: Mapping[str, str]) -> ClusterAnnotations:
     """Whatever cannot be read, or cannot be, counts as not noted: others may write annotations."""
-    return Notes(
+    return ClusterAnnotations(
         draining=frozenset(int(word) for word in _words(annotations, DRAINING) if _is_broker(word)),
         moving=annotations.get(MOVING, ""),
         settings=frozenset(_words(annotations, SETTINGS)),
@@ -47,7 +47,7 @@ def read(annotations: Mapping[str, str]) -> Notes:
     )
 
 
-def written(notes: Notes) -> dict[str, str]:
+def written(notes: ClusterAnnotations) -> dict[str, str]:
     """As annotations; empty ones are left out."""
     texts = {
         DRAINING: ",".join(map(str, sorted(notes.draining))),

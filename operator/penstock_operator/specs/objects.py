@@ -11,14 +11,14 @@ from penstock_operator.ports.kube import (
     CONFIG_MAPS,
     SERVICES,
     STATEFUL_SETS,
+    KubeResource,
     Object,
-    Resource,
 )
 from penstock_operator.specs import compare, etcd, names, notes, pod, settings
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class ClusterFacts:
     """What objects depend on beside the resource: `reconcile` decides it."""
 
     image: str
@@ -28,7 +28,7 @@ class Facts:
     services: int = 0
     """Brokers that are to have a Service of their own; at least as many as `replicas`, where they are reached so."""
     etcd_members: int = 1
-    notes: notes.Notes = field(default_factory=notes.Notes)
+    notes: notes.ClusterAnnotations = field(default_factory=notes.ClusterAnnotations)
     external: Mapping[int, str] = field(default_factory=dict)
     """HOST:PORT by broker; :PORT where the host is the node's."""
     data_size: str | None = None
@@ -41,7 +41,7 @@ class Facts:
     """Whether it may take brokers that are not."""
 
 
-def render(cluster: Cluster, facts: Facts) -> list[tuple[Resource, Object]]:
+def render(cluster: Cluster, facts: ClusterFacts) -> list[tuple[KubeResource, Object]]:
     """In the order in which they are to be applied: pods come last, when all is there that they need."""
     found = [
         (SERVICES, headless_service(cluster)),
@@ -54,7 +54,7 @@ def render(cluster: Cluster, facts: Facts) -> list[tuple[Resource, Object]]:
     return [(resource, compare.rendered(body)) for resource, body in found]
 
 
-def external_ordinals(cluster: Cluster, facts: Facts) -> range:
+def external_ordinals(cluster: Cluster, facts: ClusterFacts) -> range:
     return range(max(facts.replicas, facts.services) if cluster.spec.external is not None else 0)
 
 
@@ -104,7 +104,7 @@ def port(name: str, number: int) -> Object:
     return {"name": name, "port": number, "targetPort": name, "protocol": "TCP"}
 
 
-def budget(cluster: Cluster, facts: Facts) -> Object:
+def budget(cluster: Cluster, facts: ClusterFacts) -> Object:
     """Nodes are drained one broker at a time, and the next one when the last is in sync again: to be ready, which is
     what Kubernetes sees, a broker needs no more than its lease."""
     name = cluster.metadata.name
@@ -117,7 +117,7 @@ def budget(cluster: Cluster, facts: Facts) -> Object:
     }
 
 
-def config_map(cluster: Cluster, facts: Facts) -> Object:
+def config_map(cluster: Cluster, facts: ClusterFacts) -> Object:
     """Settings, external addresses, and the operator's notes."""
     made = names.owned(cluster, "v1", "ConfigMap", names.config_map(cluster.metadata.name))
     made["metadata"]["annotations"] = notes.written(facts.notes)
@@ -129,7 +129,7 @@ def config_map(cluster: Cluster, facts: Facts) -> Object:
     return made
 
 
-def stateful_set(cluster: Cluster, facts: Facts) -> Object:
+def stateful_set(cluster: Cluster, facts: ClusterFacts) -> Object:
     """Pods are restarted by the operator, never by this: it does not know what brokers hold."""
     name, spec = cluster.metadata.name, cluster.spec
     claims = [claim_template(cluster, names.DATA_CLAIM, facts.data_size or spec.brokers.storage.size)]

@@ -12,18 +12,18 @@ from dataclasses import dataclass, field, replace
 
 from penstock_operator.engine.absence import KeptOwners, is_taken_down
 from penstock_operator.engine.ports import Objects
-from penstock_operator.model.common import Key
+from penstock_operator.model.common import ObjectKey
 from penstock_operator.model.topic import Topic, TopicStatus
-from penstock_operator.ports.brokers import Brokers, BrokersError, Picture, TopicState
-from penstock_operator.ports.kube import Happening, Kube, KubeError, Object
+from penstock_operator.ports.brokers import BrokerGateway, BrokersError, BrokerSnapshot, ObservedTopicState
+from penstock_operator.ports.kube import Kube, KubeError, KubeEvent, Object
 from penstock_operator.reconcile import topic_deletion
-from penstock_operator.reconcile.plan import Plan
+from penstock_operator.reconcile.plan import ReconcilePlan
 from penstock_operator.reconcile.topic import reconcile
 from penstock_operator.reconcile.topic_placement import wanted_replicas
-from penstock_operator.reconcile.topic_types import Create, Observed, Reassign, TopicAction
-from penstock_operator.topics.carrying import Outcome, carry_out
-from penstock_operator.topics.looking import Wishes, gone, last_word, may_move
-from penstock_operator.topics.troubles import ClusterKey, Troubles
+from penstock_operator.reconcile.topic_types import CreateTopic, ObservedTopic, ReassignTopic, TopicAction
+from penstock_operator.topics.carrying import ActionOutcome, carry_out
+from penstock_operator.topics.looking import TopicDesires, gone, last_word, may_move
+from penstock_operator.topics.troubles import ClusterKey, TopicProblems
 
 ROUNDS = 3
 """Looks, each with what follows from it: a topic that is deleted and created again needs three."""
@@ -39,15 +39,15 @@ SOON_AFTER_TROUBLE_S = 5.0
 
 
 @dataclass(slots=True)
-class Look:
+class TopicObservation:
     """One topic that is looked at. `body` is the object, or what it was when it was deleted."""
 
-    key: Key
+    key: ObjectKey
     name: str
     desired: Topic | None
     body: Object
-    plan: Plan[TopicAction, TopicStatus] | None = None
-    happenings: list[Happening] = field(default_factory=list)
+    plan: ReconcilePlan[TopicAction, TopicStatus] | None = None
+    happenings: list[KubeEvent] = field(default_factory=list)
     failure: BrokersError | None = None
     error: str | None = None
     """Why it is to be tried again after a pause."""
@@ -57,15 +57,15 @@ class Look:
     is_short_trouble: bool = False
 
 
-class Batch:
+class TopicBatch:
     def __init__(
         self,
         cluster: ClusterKey,
-        brokers: Brokers | None,
+        brokers: BrokerGateway | None,
         kube: Kube,
         objects: Objects,
-        known: Wishes,
-        troubles: Troubles,
+        known: TopicDesires,
+        troubles: TopicProblems,
         absences: Mapping[str, int],
         loads: Mapping[int, int] | None,
         moving: int,
@@ -77,11 +77,11 @@ class Batch:
         self._room = max(MAX_MOVING - moving, 0)
         self.moved = 0
         """Partitions that begin to move."""
-        self._picture = Picture("", -1, ())
+        self._picture = BrokerSnapshot("", -1, ())
         self._may_delete: bool | None = None
         self._may_not_tell: str | None = None
 
-    async def run(self, looks: list[Look]) -> None:
+    async def run(self, looks: list[TopicObservation]) -> None:
         """Fills in what came of each. Never raises for brokers or the API server."""
         await self._settle_deletions(looks)
         brokers = self._brokers
@@ -95,7 +95,7 @@ class Batch:
             self._troubles.failed(self._cluster, str(e))
             self._in_trouble(looks)
 
-    async def _settle_deletions(self, looks: list[Look]) -> None:
+    async def _settle_deletions(self, looks: list[TopicObservation]) -> None:
         """Finds out, when an object's DELETED event comes, whether it went with its namespace or definition, whatever
         the brokers say: later, when they answer and these are back, it would look like somebody's wish."""
         for look in looks:
@@ -106,7 +106,7 @@ class Batch:
                 self._kept_owners.note(str(look.body["metadata"].get("uid") or ""))
             look.error = self._may_not_tell
 
-    def _in_trouble(self, looks: list[Look]) -> None:
+    def _in_trouble(self, looks: list[TopicObservation]) -> None:
         lasting = self._troubles.is_lasting(self._cluster)
         message = (
             f"no broker of Cluster {self._cluster[1]} tells of its topics; what was last known of this one is shown"
@@ -116,7 +116,7 @@ class Batch:
             look.is_short_trouble = not lasting and look.desired is not None and bool(look.desired.status.conditions)
             look.look_again_s = UNREACHABLE_LOOK_S if lasting else SOON_AFTER_TROUBLE_S
 
-    async def _rounds(self, brokers: Brokers, looks: list[Look]) -> None:
+    async def _rounds(self, brokers: BrokerGateway, looks: list[TopicObservation]) -> None:
         recent = self._troubles.message(self._cluster)
         if recent is not None:
             self._in_trouble(looks)
@@ -139,7 +139,7 @@ class Batch:
             left = self._after(acting, outcome)
         return
 
-    def _after(self, acting: Mapping[str, Look], outcome: Outcome) -> list[Look]:
+    def _after(self, acting: Mapping[str, TopicObservation], outcome: ActionOutcome) -> list[TopicObservation]:
         """What is to be looked at once more."""
         for name, look in acting.items():
             look.failure = outcome.failures.get(name)
@@ -147,11 +147,13 @@ class Batch:
             look.happenings += outcome.happenings.get(name, ())
         return [look for look in acting.values() if look.desired is not None or look.failure is not None]
 
-    async def _topics(self, brokers: Brokers, looks: Iterable[Look]) -> dict[str, TopicState]:
+    async def _topics(self, brokers: BrokerGateway, looks: Iterable[TopicObservation]) -> dict[str, ObservedTopicState]:
         """What is there. Topics that were created just now are waited for a little, until they have leaders."""
         names = sorted({look.name for look in looks})
         there = await brokers.topics(names)
-        created = {look.name for look in looks if look.plan and any(isinstance(a, Create) for a in look.plan.actions)}
+        created = {
+            look.name for look in looks if look.plan and any(isinstance(a, CreateTopic) for a in look.plan.actions)
+        }
         for pause_s in LEADERS_PAUSES_S:
             late = sorted(n for n in created if n not in there or any(p.leader < 0 for p in there[n].partitions))
             if not late:
@@ -160,7 +162,9 @@ class Batch:
             there |= await brokers.topics(late)
         return there
 
-    async def _plan_all(self, brokers: Brokers, looks: list[Look], there: Mapping[str, TopicState]) -> None:
+    async def _plan_all(
+        self, brokers: BrokerGateway, looks: list[TopicObservation], there: Mapping[str, ObservedTopicState]
+    ) -> None:
         if self._loads is None and any(self._moves(look, there.get(look.name)) for look in looks):
             self._loads = loads_of((await brokers.topics(settings=False)).values())
         for number, look in enumerate(looks):
@@ -178,11 +182,11 @@ class Batch:
                 look.error = f"topic {look.name}: the brokers do not show yet what was done"
                 look.plan = replace(look.plan, actions=())
 
-    def _plan_one(self, look: Look, found: TopicState | None, trouble: str | None) -> None:
+    def _plan_one(self, look: TopicObservation, found: ObservedTopicState | None, trouble: str | None) -> None:
         observed = self._observed(look, found, trouble)
         plan = reconcile(look.desired, observed)
         for action in plan.actions:
-            if isinstance(action, Reassign) and found is not None:
+            if isinstance(action, ReassignTopic) and found is not None:
                 self._take_note(action, found)
         look.plan = plan
         look.look_again_s = plan.look_again_s
@@ -192,9 +196,11 @@ class Batch:
             look.error = str(look.failure) if look.failure.is_passing else None
             look.look_again_s = None if look.failure.is_passing else REFUSED_LOOK_S
 
-    def _observed(self, look: Look, found: TopicState | None, trouble: str | None = None) -> Observed:
+    def _observed(
+        self, look: TopicObservation, found: ObservedTopicState | None, trouble: str | None = None
+    ) -> ObservedTopic:
         evidence = gone(found, look.desired, self._known, self._objects, self._absences, self._kept_owners)
-        return Observed(
+        return ObservedTopic(
             name=look.name,
             topic=found,
             brokers=self._picture.brokers,
@@ -217,12 +223,12 @@ class Batch:
         except KubeError as e:
             self._may_not_tell = f"cannot tell whether the namespace or the resource definition is going: {e}"
 
-    def _moves(self, look: Look, found: TopicState | None) -> bool:
+    def _moves(self, look: TopicObservation, found: ObservedTopicState | None) -> bool:
         if look.desired is None or found is None:
             return False
-        return any(isinstance(a, Reassign) for a in reconcile(look.desired, self._observed(look, found)).actions)
+        return any(isinstance(a, ReassignTopic) for a in reconcile(look.desired, self._observed(look, found)).actions)
 
-    def _take_note(self, action: Reassign, found: TopicState) -> None:
+    def _take_note(self, action: ReassignTopic, found: ObservedTopicState) -> None:
         """Of where replicas go: the next topic's go where there are fewer."""
         self.moved += len(action.targets)
         self._room = max(self._room - len(action.targets), 0)
@@ -233,7 +239,7 @@ class Batch:
             self._loads.subtract(wanted_replicas(found.partitions[index]))
 
 
-def loads_of(topics: Iterable[TopicState]) -> Counter[int]:
+def loads_of(topics: Iterable[ObservedTopicState]) -> Counter[int]:
     """Replicas by broker."""
     return Counter(b for topic in topics for p in topic.partitions for b in wanted_replicas(p))
 

@@ -9,14 +9,14 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from penstock_operator.ports.brokers import Brokers, BrokersError, SettingsChange
-from penstock_operator.ports.kube import Happening
+from penstock_operator.ports.brokers import BrokerGateway, BrokersError, ConfigPatch
+from penstock_operator.ports.kube import KubeEvent
 from penstock_operator.reconcile.topic_types import (
-    ChangeSettings,
-    Create,
-    Delete,
-    Grow,
-    Reassign,
+    AddPartitions,
+    AlterTopicConfig,
+    CreateTopic,
+    DeleteTopic,
+    ReassignTopic,
     TopicAction,
 )
 
@@ -25,39 +25,39 @@ A = TypeVar("A", bound=TopicAction)
 Answers = Mapping[K, BrokersError | None]
 
 BEHIND = {
-    Create: frozenset({"TOPIC_ALREADY_EXISTS"}),
-    Delete: frozenset({"UNKNOWN_TOPIC_ID", "UNKNOWN_TOPIC_OR_PARTITION"}),
+    CreateTopic: frozenset({"TOPIC_ALREADY_EXISTS"}),
+    DeleteTopic: frozenset({"UNKNOWN_TOPIC_ID", "UNKNOWN_TOPIC_OR_PARTITION"}),
 }
 """Errors that say that it has been done: the broker that told what there is was behind, or an answer was lost."""
 
 
 @dataclass(slots=True)
-class Outcome:
+class ActionOutcome:
     """By topic: why it failed (once), what is to be told, and what was found done already."""
 
     failures: dict[str, BrokersError] = field(default_factory=dict)
-    happenings: dict[str, list[Happening]] = field(default_factory=dict)
+    happenings: dict[str, list[KubeEvent]] = field(default_factory=dict)
     done: set[str] = field(default_factory=set)
 
 
-async def carry_out(brokers: Brokers, wanted: Mapping[str, Sequence[TopicAction]]) -> Outcome:
+async def carry_out(brokers: BrokerGateway, wanted: Mapping[str, Sequence[TopicAction]]) -> ActionOutcome:
     """Deletes, creates, changes settings, adds partitions, moves replicas: in this order, one request a kind."""
     run = _Run(brokers, wanted)
-    await run.each(Delete, lambda found: brokers.delete_topics({n: a.topic_id for n, a in found.items()}))
-    await run.each(Create, lambda found: brokers.create_topics([a.topic for a in found.values()]))
+    await run.each(DeleteTopic, lambda found: brokers.delete_topics({n: a.topic_id for n, a in found.items()}))
+    await run.each(CreateTopic, lambda found: brokers.create_topics([a.topic for a in found.values()]))
     await run.each(
-        ChangeSettings,
-        lambda found: brokers.change_topics([SettingsChange(n, a.settings) for n, a in found.items()]),
+        AlterTopicConfig,
+        lambda found: brokers.change_topics([ConfigPatch(n, a.settings) for n, a in found.items()]),
     )
-    await run.each(Grow, lambda found: brokers.grow_topics({n: a.partitions for n, a in found.items()}))
-    await run.each(Reassign, run.reassign)
+    await run.each(AddPartitions, lambda found: brokers.grow_topics({n: a.partitions for n, a in found.items()}))
+    await run.each(ReassignTopic, run.reassign)
     run.outcome.done = {name for name in wanted if name not in run.outcome.failures}
     return run.outcome
 
 
 class _Run:
-    def __init__(self, brokers: Brokers, wanted: Mapping[str, Sequence[TopicAction]]) -> None:
-        self.brokers, self.wanted, self.outcome = brokers, wanted, Outcome()
+    def __init__(self, brokers: BrokerGateway, wanted: Mapping[str, Sequence[TopicAction]]) -> None:
+        self.brokers, self.wanted, self.outcome = brokers, wanted, ActionOutcome()
 
     async def each(self, kind: type[A], ask: Callable[[Mapping[str, A]], Awaitable[Answers[str]]]) -> None:
         """One request for all actions of a kind, of topics that have not failed yet."""
@@ -81,7 +81,7 @@ class _Run:
             elif error is None and action.happening is not None:
                 self.outcome.happenings.setdefault(name, []).append(action.happening)
 
-    async def reassign(self, found: Mapping[str, Reassign]) -> Answers[str]:
+    async def reassign(self, found: Mapping[str, ReassignTopic]) -> Answers[str]:
         answers = await self.brokers.reassign({(n, i): to for n, a in found.items() for i, to in a.targets.items()})
         return {name: _first(answers[name, i] for i in action.targets) for name, action in found.items()}
 

@@ -10,19 +10,19 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 
 from penstock_operator.engine.absence import KeptOwners, do_lists_count
-from penstock_operator.engine.ports import Connections, Objects, Queue, Verdict
+from penstock_operator.engine.ports import ConnectionPool, Objects, Queue, ReconcileResult
 from penstock_operator.engine.refusals import tell_refused
-from penstock_operator.model.common import Key
+from penstock_operator.model.common import ObjectKey
 from penstock_operator.model.parse import InvalidResource, parse
 from penstock_operator.model.topic import Topic
 from penstock_operator.ports.kube import CLUSTERS, TOPICS, Kube, Object
 from penstock_operator.reconcile.topic import claim
-from penstock_operator.topics.batch import Batch, Look
-from penstock_operator.topics.health import Health
+from penstock_operator.topics.batch import TopicBatch, TopicObservation
+from penstock_operator.topics.health import TopicHealth
 from penstock_operator.topics.leftovers import Leftovers
-from penstock_operator.topics.looking import Wishes, cluster_of, last_word, name_of, topic_name_of, wishes
-from penstock_operator.topics.telling import Teller
-from penstock_operator.topics.troubles import ClusterKey, Troubles
+from penstock_operator.topics.looking import TopicDesires, cluster_of, last_word, name_of, topic_name_of, wishes
+from penstock_operator.topics.telling import TopicStatusWriter
+from penstock_operator.topics.troubles import ClusterKey, TopicProblems
 
 BATCH = 500
 RESYNC_TOPICS = 2000
@@ -39,26 +39,26 @@ class TopicController:
         self,
         kube: Kube,
         objects: Objects,
-        connections: Connections,
+        connections: ConnectionPool,
         queue: Queue,
         *,
         now: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._kube, self._objects, self._connections, self._queue = kube, objects, connections, queue
-        self._troubles = Troubles(now)
+        self._troubles = TopicProblems(now)
         self._absences: dict[str, int] = {}
         """By owner UID: complete lists in a row that lacked it."""
         self._kept_owners = KeptOwners()
-        self._teller = Teller(kube, now, lambda: _rfc3339(wall()))
-        self.health = Health(objects, connections, self._troubles, self._put)
+        self._teller = TopicStatusWriter(kube, now, lambda: _rfc3339(wall()))
+        self.health = TopicHealth(objects, connections, self._troubles, self._put)
         self._leftovers = Leftovers(kube, objects, connections, self._absences, self._put, wall, self._kept_owners)
         self._wall = wall
         self._next = 0
 
-    async def reconcile(self, keys: Sequence[Key]) -> Mapping[Key, Verdict]:
-        by_cluster: dict[ClusterKey, list[Look]] = {}
-        verdicts: dict[Key, Verdict] = {}
+    async def reconcile(self, keys: Sequence[ObjectKey]) -> Mapping[ObjectKey, ReconcileResult]:
+        by_cluster: dict[ClusterKey, list[TopicObservation]] = {}
+        verdicts: dict[ObjectKey, ReconcileResult] = {}
         for key in keys:
             try:
                 verdict = self._sort(key, by_cluster)
@@ -85,26 +85,28 @@ class TopicController:
         and has those topics looked at."""
         await self.health.watch()
 
-    def _sort(self, key: Key, by_cluster: dict[ClusterKey, list[Look]]) -> Verdict | None:
+    def _sort(self, key: ObjectKey, by_cluster: dict[ClusterKey, list[TopicObservation]]) -> ReconcileResult | None:
         """Puts a key to its cluster, or answers at once where nothing is to be looked at. Raises `InvalidResource`."""
         body = self._objects.get(TOPICS, key.namespace, key.name)
         if body is None:
             last = self._objects.deleted(TOPICS, key.namespace, key.name)
             if last is not None:
                 self._note_last_word(last)
-                by_cluster.setdefault(cluster_of(last), []).append(Look(key, topic_name_of(last), None, last))
-            return None if last is not None else Verdict()
+                by_cluster.setdefault(cluster_of(last), []).append(
+                    TopicObservation(key, topic_name_of(last), None, last)
+                )
+            return None if last is not None else ReconcileResult()
         desired = parse("Topic", body)
         echo = self._teller.echo(key, desired)
         if echo is not None:
             return echo
-        by_cluster.setdefault(cluster_of(body), []).append(Look(key, desired.topic_name, desired, body))
+        by_cluster.setdefault(cluster_of(body), []).append(TopicObservation(key, desired.topic_name, desired, body))
         return None
 
-    async def _refuse(self, key: Key, error: InvalidResource) -> Verdict:
+    async def _refuse(self, key: ObjectKey, error: InvalidResource) -> ReconcileResult:
         body = self._objects.get(TOPICS, key.namespace, key.name)
         if body is None:
-            return Verdict()
+            return ReconcileResult()
         self._teller.forget(key)
         return await tell_refused(self._kube, TOPICS, body, error, _rfc3339(self._wall()))
 
@@ -112,9 +114,9 @@ class TopicController:
         if last_word(last) != "Delete":
             self._kept_owners.note(str(last["metadata"].get("uid") or ""))
 
-    async def _look(self, cluster: ClusterKey, looks: list[Look]) -> dict[Key, Verdict]:
+    async def _look(self, cluster: ClusterKey, looks: list[TopicObservation]) -> dict[ObjectKey, ReconcileResult]:
         known = wishes(self._objects, cluster)
-        batch = Batch(
+        batch = TopicBatch(
             cluster,
             self._connections.of(*cluster),
             self._kube,
@@ -132,7 +134,7 @@ class TopicController:
         ends = await asyncio.gather(*(self._teller.tell(look) for look in looks))
         return dict(zip([look.key for look in looks], ends, strict=True))
 
-    def _call_rivals(self, known: Wishes, looks: list[Look]) -> None:
+    def _call_rivals(self, known: TopicDesires, looks: list[TopicObservation]) -> None:
         """Other objects for a topic are looked at where what they say of it is not what it should be now."""
         for look in looks:
             others = known.by_topic.get(look.name, ())
@@ -147,15 +149,15 @@ class TopicController:
         for rival in rivals:
             says_conflict = any(c.reason == "Conflict" for c in rival.status.conditions)
             if rival.status.conditions and says_conflict == (rival is first):
-                self._put(Key("Topic", rival.metadata.namespace, rival.metadata.name), RIVAL_DELAY_S)
+                self._put(ObjectKey("Topic", rival.metadata.namespace, rival.metadata.name), RIVAL_DELAY_S)
 
-    def _put(self, key: Key, delay_s: float = 0.0) -> None:
+    def _put(self, key: ObjectKey, delay_s: float = 0.0) -> None:
         self._teller.forget(key)
         self._queue.put(key, delay_s)
 
 
-def key_of(body: Object) -> Key:
-    return Key("Topic", *name_of(body))
+def key_of(body: Object) -> ObjectKey:
+    return ObjectKey("Topic", *name_of(body))
 
 
 def _rfc3339(wall_s: float) -> str:

@@ -15,15 +15,15 @@ from uuid import UUID
 
 import structlog
 
-from penstock_operator.engine.ports import Connections, Objects
-from penstock_operator.model.common import Key
-from penstock_operator.ports.brokers import Brokers, BrokersError, TopicState
+from penstock_operator.engine.ports import ConnectionPool, Objects
+from penstock_operator.model.common import ObjectKey
+from penstock_operator.ports.brokers import BrokerGateway, BrokersError, ObservedTopicState
 from penstock_operator.ports.kube import CLUSTERS, TOPICS
 from penstock_operator.reconcile.topic_placement import present_replicas
 from penstock_operator.reconcile.topic_status import is_in_sync
 from penstock_operator.topics.batch import loads_of
 from penstock_operator.topics.looking import cluster_of, name_of, topic_name_of
-from penstock_operator.topics.troubles import ClusterKey, Troubles
+from penstock_operator.topics.troubles import ClusterKey, TopicProblems
 
 EVERY_S = 5.0
 SHARE = 50
@@ -36,20 +36,20 @@ Summary = tuple[UUID, int, int, int, int, int]
 
 
 @dataclass(slots=True)
-class _Seen:
+class _HealthHistory:
     summaries: dict[str, Summary] = field(default_factory=dict)
     loads: Counter[int] = field(default_factory=Counter)
     moving: int = 0
 
 
-class Health:
+class TopicHealth:
     """`put` has a key looked at."""
 
     def __init__(
-        self, objects: Objects, connections: Connections, troubles: Troubles, put: Callable[[Key], None]
+        self, objects: Objects, connections: ConnectionPool, troubles: TopicProblems, put: Callable[[ObjectKey], None]
     ) -> None:
         self._objects, self._connections, self._troubles, self._put = objects, connections, troubles, put
-        self._seen: dict[ClusterKey, _Seen] = {}
+        self._seen: dict[ClusterKey, _HealthHistory] = {}
 
     def loads(self, cluster: ClusterKey) -> Mapping[int, int] | None:
         """Replicas by broker, as of the last look; None before it."""
@@ -95,7 +95,7 @@ class Health:
             return
         before = self._seen.get(cluster)
         now = {name: summary(topic) for name, topic in topics.items()}
-        self._seen[cluster] = _Seen(now, loads_of(topics.values()), sum(s[5] for s in now.values()))
+        self._seen[cluster] = _HealthHistory(now, loads_of(topics.values()), sum(s[5] for s in now.values()))
         recovered = self._troubles.answered(cluster)
         if before is None and not recovered:
             return
@@ -103,9 +103,9 @@ class Health:
         changed = {name for name in now.keys() | known.keys() if now.get(name) != known.get(name)}
         for body in self._objects.in_cluster(TOPICS, *cluster):
             if recovered or topic_name_of(body) in changed:
-                self._put(Key("Topic", cluster[0], str(body["metadata"]["name"])))
+                self._put(ObjectKey("Topic", cluster[0], str(body["metadata"]["name"])))
 
-    async def _topics(self, cluster: ClusterKey, brokers: Brokers) -> Mapping[str, TopicState] | None:
+    async def _topics(self, cluster: ClusterKey, brokers: BrokerGateway) -> Mapping[str, ObservedTopicState] | None:
         try:
             return await brokers.topics(settings=False)
         except BrokersError as e:
@@ -113,7 +113,7 @@ class Health:
             return None
 
 
-def summary(topic: TopicState) -> Summary:
+def summary(topic: ObservedTopicState) -> Summary:
     partitions = topic.partitions
     return (
         topic.topic_id,

@@ -19,15 +19,24 @@ from penstock_operator.engine.absence import (
     does_list_count,
     is_taken_down,
 )
-from penstock_operator.engine.ports import Connections, Objects
-from penstock_operator.model.common import LISTS_WITHOUT, Key
-from penstock_operator.ports.brokers import DELETION_POLICY, OWNER, Brokers, BrokersError, TopicState
+from penstock_operator.engine.ports import ConnectionPool, Objects
+from penstock_operator.model.common import LISTS_WITHOUT, ObjectKey
+from penstock_operator.ports.brokers import DELETION_POLICY, OWNER, BrokerGateway, BrokersError, ObservedTopicState
 from penstock_operator.ports.kube import CLUSTERS, TOPICS, Kube, KubeError, Object
 from penstock_operator.reconcile.topic import reconcile
 from penstock_operator.reconcile.topic_deletion import fate
-from penstock_operator.reconcile.topic_types import Observed, TopicAction
+from penstock_operator.reconcile.topic_types import ObservedTopic, TopicAction
 from penstock_operator.topics.carrying import carry_out
-from penstock_operator.topics.looking import Wishes, cluster_of, gone, last_word, live, name_of, topic_name_of, wishes
+from penstock_operator.topics.looking import (
+    TopicDesires,
+    cluster_of,
+    gone,
+    last_word,
+    live,
+    name_of,
+    topic_name_of,
+    wishes,
+)
 from penstock_operator.topics.troubles import ClusterKey
 
 log = structlog.get_logger("penstock.operator.topics")
@@ -41,9 +50,9 @@ class Leftovers:
         self,
         kube: Kube,
         objects: Objects,
-        connections: Connections,
+        connections: ConnectionPool,
         absences: dict[str, int],
-        put: Callable[[Key], None],
+        put: Callable[[ObjectKey], None],
         wall: Callable[[], float],
         kept_owners: Container[str] = (),
     ) -> None:
@@ -56,7 +65,7 @@ class Leftovers:
         """One look at each cluster. Never raises for one of them."""
         if not self._objects.is_listed(TOPICS):
             return  # absence means nothing yet
-        suspects: dict[ClusterKey, dict[str, TopicState]] = {}
+        suspects: dict[ClusterKey, dict[str, ObservedTopicState]] = {}
         clusters = {name_of(body): body for body in self._objects.of(CLUSTERS) if do_lists_count(body, self._wall())}
         for cluster in clusters:
             found = await self._suspects(cluster)
@@ -70,7 +79,7 @@ class Leftovers:
             except (BrokersError, KubeError) as e:
                 log.warning("topics.leftovers", namespace=cluster[0], cluster=cluster[1], error=str(e))
 
-    async def _suspects(self, cluster: ClusterKey) -> dict[str, TopicState]:
+    async def _suspects(self, cluster: ClusterKey) -> dict[str, ObservedTopicState]:
         """Topics to be deleted with their object, and no such object is known, nor one that wants the topic."""
         brokers = self._connections.of(*cluster)
         if brokers is None:
@@ -81,19 +90,21 @@ class Leftovers:
             log.warning("topics.leftovers", namespace=cluster[0], cluster=cluster[1], error=str(e))
             return {}
         known = wishes(self._objects, cluster)
-        found: dict[str, TopicState] = {}
+        found: dict[str, ObservedTopicState] = {}
         for name, topic in topics.items():
             owner = topic.settings.get(OWNER)
             if not owner or topic.settings.get(DELETION_POLICY) != "Delete" or known.wants(name, owner):
                 continue
             last = self._objects.deleted_of_uid(TOPICS, owner)
             if last is not None and (last_word(last) != "Delete" or self._objects.has_same_cluster(TOPICS, owner)):
-                self._put(Key("Topic", cluster[0], str(last["metadata"]["name"])))
+                self._put(ObjectKey("Topic", cluster[0], str(last["metadata"]["name"])))
             elif not known.by_topic.get(name):
                 found[name] = topic
         return found
 
-    async def _count(self, suspects: Mapping[ClusterKey, Mapping[str, TopicState]]) -> set[tuple[ClusterKey, str]]:
+    async def _count(
+        self, suspects: Mapping[ClusterKey, Mapping[str, ObservedTopicState]]
+    ) -> set[tuple[ClusterKey, str]]:
         """Asks the API server for a complete list of each namespace in question. Returns which topics of which clusters
         an object wants there: also one that no watch has told of yet, such as one restored just now."""
         wanted: set[tuple[ClusterKey, str]] = set()
@@ -122,7 +133,11 @@ class Leftovers:
         return wanted
 
     def _tell(
-        self, namespace: str, suspects: Mapping[ClusterKey, Mapping[str, TopicState]], lacking: set[str], counts: bool
+        self,
+        namespace: str,
+        suspects: Mapping[ClusterKey, Mapping[str, ObservedTopicState]],
+        lacking: set[str],
+        counts: bool,
     ) -> None:
         """Says once of a namespace that topics are kept whose objects may have been deleted."""
         if counts or not lacking:
@@ -138,7 +153,7 @@ class Leftovers:
             count, such_as = len(names), names[:5]
             log.warning("topics.leftovers.kept", namespace=namespace, topics=count, such_as=such_as, why=NO_PROOF)
 
-    async def _settle(self, cluster: ClusterKey, body: Object, topics: Mapping[str, TopicState]) -> None:
+    async def _settle(self, cluster: ClusterKey, body: Object, topics: Mapping[str, ObservedTopicState]) -> None:
         brokers = self._connections.of(*cluster)
         due = {n: t for n, t in topics.items() if self._absences.get(t.settings[OWNER], 0) >= LISTS_WITHOUT}
         if brokers is None or not due:
@@ -154,9 +169,9 @@ class Leftovers:
                 wanted[name] = reconcile(None, observed).actions
         await self._carry_out(brokers, cluster, body, wanted)
 
-    def _observed(self, name: str, topic: TopicState, known: Wishes, may: bool) -> Observed:
+    def _observed(self, name: str, topic: ObservedTopicState, known: TopicDesires, may: bool) -> ObservedTopic:
         evidence = gone(topic, None, known, self._objects, self._absences, self._kept_owners)
-        return Observed(
+        return ObservedTopic(
             name,
             topic,
             owner_is_there=bool(known.by_topic.get(name)),
@@ -164,7 +179,7 @@ class Leftovers:
         )
 
     async def _carry_out(
-        self, brokers: Brokers, cluster: ClusterKey, body: Object, wanted: Mapping[str, tuple[TopicAction, ...]]
+        self, brokers: BrokerGateway, cluster: ClusterKey, body: Object, wanted: Mapping[str, tuple[TopicAction, ...]]
     ) -> None:
         outcome = await carry_out(brokers, wanted)
         for name, error in outcome.failures.items():

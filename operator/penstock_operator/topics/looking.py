@@ -11,14 +11,14 @@ from penstock_operator.engine.ports import Objects
 from penstock_operator.model.common import DeletionPolicy
 from penstock_operator.model.parse import InvalidResource, parse
 from penstock_operator.model.topic import Topic
-from penstock_operator.ports.brokers import OWNER, TopicState
+from penstock_operator.ports.brokers import OWNER, ObservedTopicState
 from penstock_operator.ports.kube import CLUSTERS, TOPICS, Kube, Object
-from penstock_operator.reconcile.topic_types import Gone
+from penstock_operator.reconcile.topic_types import TopicGoneReason
 from penstock_operator.topics.troubles import ClusterKey
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class TopicDesires:
     """The objects of a cluster by the topic that they want."""
 
     by_topic: Mapping[str, tuple[Object, ...]]
@@ -37,11 +37,11 @@ class Wishes:
         return tuple(found)
 
 
-def wishes(objects: Objects, cluster: ClusterKey) -> Wishes:
+def wishes(objects: Objects, cluster: ClusterKey) -> TopicDesires:
     found: defaultdict[str, list[Object]] = defaultdict(list)
     for body in objects.in_cluster(TOPICS, *cluster):
         found[topic_name_of(body)].append(body)
-    return Wishes({name: tuple(bodies) for name, bodies in found.items()})
+    return TopicDesires({name: tuple(bodies) for name, bodies in found.items()})
 
 
 def topic_name_of(body: Mapping[str, Any]) -> str:
@@ -66,13 +66,13 @@ def may_move(objects: Objects, cluster: ClusterKey) -> bool:
 
 
 def gone(
-    topic: TopicState | None,
+    topic: ObservedTopicState | None,
     desired: Topic | None,
-    known: Wishes,
+    known: TopicDesires,
     objects: Objects,
     absences: Mapping[str, int],
     kept_owners: Container[str] = (),
-) -> Gone | None:
+) -> TopicGoneReason | None:
     """What is known of the object that a topic belongs to; None where it is there, or where the topic is nobody's.
     `kept_owners` has the UIDs of deleted objects whose topics stay, for longer than `objects` has them: what was found
     out when they went counts, whatever is true now. A DELETED event from before the present `Cluster` was there may
@@ -81,15 +81,15 @@ def gone(
     if topic is None or not owner or known.wants(topic.name, owner):
         return None
     if owner in kept_owners:
-        return Gone(True, "Retain", absences.get(owner, 0))
+        return TopicGoneReason(True, "Retain", absences.get(owner, 0))
     last = objects.deleted_of_uid(TOPICS, owner)
     if last is None:
-        return Gone(lists_without=absences.get(owner, 0))
+        return TopicGoneReason(lists_without=absences.get(owner, 0))
     policy = last_word(last)
     if policy == "Delete" and not objects.has_same_cluster(TOPICS, owner):
-        return Gone(lists_without=absences.get(owner, 0))
+        return TopicGoneReason(lists_without=absences.get(owner, 0))
     same_name = desired is not None and last["metadata"]["name"] == desired.metadata.name
-    return Gone(True, policy, absences.get(owner, 0), same_name)
+    return TopicGoneReason(True, policy, absences.get(owner, 0), same_name)
 
 
 def last_word(body: Object) -> DeletionPolicy:

@@ -19,23 +19,23 @@ PAUSE_S = 3.0
 
 
 @dataclass(slots=True)
-class _Trouble:
+class _TopicProblem:
     since: float
     last: float
     message: str
 
 
-class Troubles:
+class TopicProblems:
     """`now` is a monotonic clock in seconds."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        self._by_cluster: dict[ClusterKey, _Trouble] = {}
+        self._by_cluster: dict[ClusterKey, _TopicProblem] = {}
 
     def failed(self, cluster: ClusterKey, message: str) -> None:
         now = self._now()
         known = self._by_cluster.get(cluster)
-        self._by_cluster[cluster] = _Trouble(known.since if known else now, now, message)
+        self._by_cluster[cluster] = _TopicProblem(known.since if known else now, now, message)
 
     def answered(self, cluster: ClusterKey) -> bool:
         """Returns whether it had not before."""

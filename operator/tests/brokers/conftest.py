@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock_operator.brokers.gateway import Gateway
-from penstock_operator.brokers.line import Line
+from penstock_operator.brokers.line import BrokerLine
 
 BROKER_TESTS = Path(__file__).parents[3] / "broker" / "tests"
 sys.path[:0] = [str(BROKER_TESTS / "node"), str(BROKER_TESTS / "state")]
@@ -31,7 +31,7 @@ def trio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 async def gateway(trio: Cluster) -> AsyncIterator[Gateway]:
-    made = Gateway(Line(trio.bootstrap))
+    made = Gateway(BrokerLine(trio.bootstrap))
     yield made
     await made.close()
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock_operator.brokers.connections import Connections, parse_override
+from penstock_operator.brokers.connections import BrokerConnections, parse_override
 from penstock_operator.ports.brokers import BrokersError
 
 
@@ -20,7 +20,7 @@ def no_service(namespace: str, name: str) -> None:
 
 async def test_a_clusters_brokers_are_behind_its_service() -> None:
     there = bodies()
-    connections = Connections(lambda ns, name: there.get((ns, name)), no_service)
+    connections = BrokerConnections(lambda ns, name: there.get((ns, name)), no_service)
     found = connections.of("ns", "c")
     assert found is not None
     assert found._line.bootstrap == "c.ns.svc:9092"
@@ -31,7 +31,7 @@ async def test_a_clusters_brokers_are_behind_its_service() -> None:
 
 async def test_a_cluster_made_anew_or_at_another_port_is_connected_anew() -> None:
     there = bodies()
-    connections = Connections(lambda ns, name: there.get((ns, name)), no_service)
+    connections = BrokerConnections(lambda ns, name: there.get((ns, name)), no_service)
     first = connections.of("ns", "c")
     there["ns", "c"]["metadata"]["uid"] = "2"
     second = connections.of("ns", "c")
@@ -48,7 +48,7 @@ async def test_a_cluster_made_anew_or_at_another_port_is_connected_anew() -> Non
 
 async def test_an_address_may_be_given_instead() -> None:
     there = bodies()
-    connections = Connections(
+    connections = BrokerConnections(
         lambda ns, name: there.get((ns, name)), no_service, override="ns/c=127.0.0.1:1;127.0.0.1:2"
     )
     found = connections.of("ns", "c")
@@ -59,7 +59,7 @@ async def test_an_address_may_be_given_instead() -> None:
 
 async def test_a_service_that_is_not_there_yet_is_not_looked_up() -> None:
     there, services = bodies(port=1), {}
-    connections = Connections(lambda ns, name: there.get((ns, name)), lambda ns, name: services.get((ns, name)))
+    connections = BrokerConnections(lambda ns, name: there.get((ns, name)), lambda ns, name: services.get((ns, name)))
     found = connections.of("ns", "c")
     assert found is not None
     with pytest.raises(BrokersError, match="no Service for") as refused:

@@ -8,11 +8,11 @@ import pytest
 from doubles.broker_failures import timed_out
 from doubles.brokers import DRAINING, InMemoryBrokers
 
-from penstock_operator.ports.brokers import OWNER, Brokers, BrokersError, NewTopic, SettingsChange
+from penstock_operator.ports.brokers import OWNER, BrokerGateway, BrokersError, ConfigPatch, TopicCreation
 
 
 async def test_they_are_what_the_port_says() -> None:
-    brokers: Brokers = InMemoryBrokers()
+    brokers: BrokerGateway = InMemoryBrokers()
     assert (await brokers.picture()).controller_id == 0
 
 
@@ -20,7 +20,11 @@ async def test_a_topic_is_created_once_and_others_in_the_request_do_not_mind() -
     brokers = InMemoryBrokers()
     brokers.add_topic("old")
     answers = await brokers.create_topics(
-        [NewTopic("old", 1, 1, {}), NewTopic("new", None, None, {OWNER: "me"}), NewTopic("big", 1, 4, {})]
+        [
+            TopicCreation("old", 1, 1, {}),
+            TopicCreation("new", None, None, {OWNER: "me"}),
+            TopicCreation("big", 1, 4, {}),
+        ]
     )
     assert {name: error.code if error else None for name, error in answers.items()} == {
         "old": "TOPIC_ALREADY_EXISTS",
@@ -55,7 +59,7 @@ async def test_a_cancelled_move_goes_back() -> None:
 async def test_a_draining_broker_is_removable_when_it_holds_nothing() -> None:
     brokers = InMemoryBrokers(range(3))
     brokers.add_topic("t", [(0, 1), (1, 2)])
-    await brokers.change_brokers([SettingsChange("2", {DRAINING: "true"})])
+    await brokers.change_brokers([ConfigPatch("2", {DRAINING: "true"})])
     assert not (await brokers.picture()).brokers[2].is_removable
     brokers.progress()
     assert (await brokers.picture()).brokers[2].is_removable
@@ -89,7 +93,7 @@ async def test_failures_come_on_demand() -> None:
         await brokers.topics()
     await brokers.topics()
     brokers.fail_for("create_topics", "a", times=1)
-    answers = await brokers.create_topics([NewTopic("a", 1, 1, {}), NewTopic("b", 1, 1, {})])
+    answers = await brokers.create_topics([TopicCreation("a", 1, 1, {}), TopicCreation("b", 1, 1, {})])
     assert [name for name, error in answers.items() if error] == ["a"]
     brokers.unreachable = timed_out()
     with pytest.raises(BrokersError):

@@ -13,15 +13,15 @@ import pytest
 
 from penstock.client import Consumer, Node, Producer, RequestTimedOut, TopicPartition
 from penstock_operator.brokers.gateway import DOMAIN, DRAINING, Gateway
-from penstock_operator.brokers.line import Line
+from penstock_operator.brokers.line import BrokerLine
 from penstock_operator.ports.brokers import (
     DELETION_POLICY,
     OWNER,
     RESET_ID,
     BrokersError,
-    NewTopic,
-    SettingsChange,
-    TopicState,
+    ConfigPatch,
+    ObservedTopicState,
+    TopicCreation,
 )
 
 DEADLINE_S = 40.0
@@ -34,9 +34,9 @@ async def until(condition: Callable[[], Awaitable[object]], what: str) -> None:
         await asyncio.sleep(0.05)
 
 
-async def seen(gateway: Gateway, name: str, holds: Callable[[TopicState], object] = bool) -> TopicState:
+async def seen(gateway: Gateway, name: str, holds: Callable[[ObservedTopicState], object] = bool) -> ObservedTopicState:
     """The topic, once the broker that is asked has heard of it, and of what is to hold."""
-    found: list[TopicState] = []
+    found: list[ObservedTopicState] = []
 
     async def is_there() -> bool:
         found[:] = (await gateway.topics([name])).values()
@@ -46,27 +46,29 @@ async def seen(gateway: Gateway, name: str, holds: Callable[[TopicState], object
     return found[0]
 
 
-async def created(gateway: Gateway, name: str, partitions: int | None = 1, replicas: int | None = 1) -> TopicState:
+async def created(
+    gateway: Gateway, name: str, partitions: int | None = 1, replicas: int | None = 1
+) -> ObservedTopicState:
     settings = {OWNER: "uid-1", DELETION_POLICY: "Delete", "retention.ms": "1000"}
-    assert await gateway.create_topics([NewTopic(name, partitions, replicas, settings)]) == {name: None}
+    assert await gateway.create_topics([TopicCreation(name, partitions, replicas, settings)]) == {name: None}
     return await seen(gateway, name, lambda t: all(p.leader >= 0 for p in t.partitions))
 
 
 async def test_min_insync_replicas_is_told_as_it_counts(gateway: Gateway) -> None:
     own, usual, never = (f"min-{uuid4().hex[:8]}" for _ in range(3))
-    wanted = [NewTopic(own, 1, 3, {"min.insync.replicas": "3"}), NewTopic(usual, 1, 3, {})]
+    wanted = [TopicCreation(own, 1, 3, {"min.insync.replicas": "3"}), TopicCreation(usual, 1, 3, {})]
     assert await gateway.create_topics(wanted) == {own: None, usual: None}
     for name in (own, usual):
         await seen(gateway, name)
     assert (await gateway.min_insync([own, usual, never])).keys() == {own, usual}
     for text in ("1", "2"):
-        assert await gateway.change_brokers([SettingsChange("", {"min.insync.replicas": text})]) == {"": None}
+        assert await gateway.change_brokers([ConfigPatch("", {"min.insync.replicas": text})]) == {"": None}
 
         async def counts(text: str = text) -> bool:
             return await gateway.min_insync([own, usual]) == {own: 3, usual: int(text)}
 
         await until(counts, f"min.insync.replicas is {text}")
-    assert await gateway.change_brokers([SettingsChange("", {"min.insync.replicas": None})]) == {"": None}
+    assert await gateway.change_brokers([ConfigPatch("", {"min.insync.replicas": None})]) == {"": None}
 
 
 async def test_who_is_there(gateway: Gateway) -> None:
@@ -101,10 +103,10 @@ async def test_each_of_many_has_its_own_answer(gateway: Gateway, name: str) -> N
     await created(gateway, name)
     answers = await gateway.create_topics(
         [
-            NewTopic(name, 1, 1, {}),
-            NewTopic(f"{name}-wide", 1, 9, {}),
-            NewTopic(f"{name}-odd", 1, 1, {"no.such.setting": "1"}),
-            NewTopic(f"{name}-good", 1, 1, {}),
+            TopicCreation(name, 1, 1, {}),
+            TopicCreation(f"{name}-wide", 1, 9, {}),
+            TopicCreation(f"{name}-odd", 1, 1, {"no.such.setting": "1"}),
+            TopicCreation(f"{name}-good", 1, 1, {}),
         ]
     )
     codes = [error.code if error else None for error in answers.values()]
@@ -115,11 +117,11 @@ async def test_each_of_many_has_its_own_answer(gateway: Gateway, name: str) -> N
 async def test_partitions_are_added_and_settings_changed(gateway: Gateway, name: str) -> None:
     await created(gateway, name)
     assert await gateway.grow_topics({name: 4}) == {name: None}
-    change = SettingsChange(name, {"retention.ms": None, "segment.ms": "7000"})
+    change = ConfigPatch(name, {"retention.ms": None, "segment.ms": "7000"})
     assert await gateway.change_topics([change]) == {name: None}
     topic = await seen(gateway, name, lambda t: "segment.ms" in t.settings and len(t.partitions) == 4)
     assert topic.settings == {OWNER: "uid-1", DELETION_POLICY: "Delete", "segment.ms": "7000"}
-    refused = (await gateway.change_topics([SettingsChange(name, {"segment.ms": "soon"})]))[name]
+    refused = (await gateway.change_topics([ConfigPatch(name, {"segment.ms": "soon"})]))[name]
     assert refused is not None
     assert (refused.code, refused.is_passing) == ("INVALID_CONFIG", False)
 
@@ -142,7 +144,7 @@ async def test_replicas_move_and_the_move_is_seen(gateway: Gateway, name: str) -
     targets = {(name, i): (1, 2, 3) for i in range(2)}
     assert await gateway.reassign(targets) == dict.fromkeys(targets)
 
-    def is_done(t: TopicState) -> bool:
+    def is_done(t: ObservedTopicState) -> bool:
         return all(sorted(p.isr) == [1, 2, 3] and not p.adding and not p.removing for p in t.partitions)
 
     await seen(gateway, name, is_done)
@@ -156,7 +158,7 @@ async def test_replicas_move_and_the_move_is_seen(gateway: Gateway, name: str) -
 
 async def test_a_broker_is_drained_and_tells_when_it_can_go(gateway: Gateway, name: str) -> None:
     await created(gateway, name, 3, 2)
-    drain = SettingsChange("3", {DRAINING: "true"})
+    drain = ConfigPatch("3", {DRAINING: "true"})
     assert await gateway.change_brokers([drain]) == {"3": None}
 
     async def is_removable() -> bool:
@@ -171,19 +173,19 @@ async def test_a_broker_is_drained_and_tells_when_it_can_go(gateway: Gateway, na
         assert (await gateway.broker_settings([3]))[3][DRAINING] == "true"
         assert not any(3 in p.replicas for p in (await gateway.topics([name]))[name].partitions)
     finally:
-        await gateway.change_brokers([SettingsChange("3", {DRAINING: None})])
-    error = (await gateway.change_brokers([SettingsChange("9", {DRAINING: "true"})]))["9"]
+        await gateway.change_brokers([ConfigPatch("3", {DRAINING: None})])
+    error = (await gateway.change_brokers([ConfigPatch("9", {DRAINING: "true"})]))["9"]
     assert error is not None
 
 
 async def test_a_failure_domain_is_set_and_seen(gateway: Gateway) -> None:
-    assert await gateway.change_brokers([SettingsChange("2", {DOMAIN: "zone-b/node-2"})]) == {"2": None}
+    assert await gateway.change_brokers([ConfigPatch("2", {DOMAIN: "zone-b/node-2"})]) == {"2": None}
 
     async def is_seen() -> bool:
         return (await gateway.picture()).brokers[1].failure_domain == "zone-b/node-2"
 
     await until(is_seen, "the failure domain")
-    assert await gateway.change_brokers([SettingsChange("2", {DOMAIN: None})]) == {"2": None}
+    assert await gateway.change_brokers([ConfigPatch("2", {DOMAIN: None})]) == {"2": None}
 
 
 async def test_groups_are_told_of_with_lag_and_settings(gateway: Gateway, trio: object, name: str) -> None:
@@ -195,7 +197,7 @@ async def test_groups_are_told_of_with_lag_and_settings(gateway: Gateway, trio: 
         await producer.flush()
     group = f"g-{name}"
     await gateway.commit(group, {(name, 0): 2})
-    assert await gateway.change_groups([SettingsChange(group, {RESET_ID: "r1", OWNER: "uid-2"})]) == {group: None}
+    assert await gateway.change_groups([ConfigPatch(group, {RESET_ID: "r1", OWNER: "uid-2"})]) == {group: None}
 
     async def is_told() -> bool:
         found = (await gateway.groups([group])).get(group)
@@ -233,7 +235,7 @@ async def test_nobody_answering_is_an_error_that_passes_and_ends() -> None:
     with socket.socket() as nobody:  # It has the port, and does not listen.
         nobody.bind(("127.0.0.1", 0))
         port = nobody.getsockname()[1]
-        gateway = Gateway(Line(f"127.0.0.1:{port}"))
+        gateway = Gateway(BrokerLine(f"127.0.0.1:{port}"))
         with pytest.raises(BrokersError, match=str(port)) as raised:
             await gateway.topics()
         assert raised.value.is_passing
@@ -246,7 +248,7 @@ async def test_a_listener_that_says_nothing_does_not_hold_anybody_up_for_ever() 
         writer.close()
 
     async with await asyncio.start_server(silent, "127.0.0.1", 0) as server:
-        gateway = Gateway(Line(f"127.0.0.1:{server.sockets[0].getsockname()[1]}", request_timeout_ms=300))
+        gateway = Gateway(BrokerLine(f"127.0.0.1:{server.sockets[0].getsockname()[1]}", request_timeout_ms=300))
         with pytest.raises(BrokersError) as raised:
             await gateway.picture()
         assert raised.value.is_passing
@@ -273,7 +275,7 @@ async def test_it_goes_on_when_the_controller_dies(gateway: Gateway, trio: objec
 
     async def can_change() -> bool:
         try:
-            answers = await gateway.change_topics([SettingsChange(name, {"segment.ms": "9000"})])
+            answers = await gateway.change_topics([ConfigPatch(name, {"segment.ms": "9000"})])
         except BrokersError as e:
             if not e.is_passing:
                 raise

@@ -8,7 +8,7 @@ from penstock.client import BrokerError, OffsetAndMetadata, TopicPartition
 from penstock.client.admin_types import GroupDescription, GroupLag, PartitionLag
 from penstock.wire.errors import ErrorCode
 from penstock_operator.brokers.gateway_groups import group_state
-from penstock_operator.ports.brokers import OffsetState
+from penstock_operator.ports.brokers import ObservedOffset
 
 IDLE = GroupDescription("g", "Empty", "", "", ())
 LED, OFFLINE = TopicPartition("orders", 0), TopicPartition("orders", 1)
@@ -22,7 +22,7 @@ def test_a_partition_without_a_leader_hides_neither_the_group_nor_what_was_commi
     committed = {LED: OffsetAndMetadata(3), OFFLINE: OffsetAndMetadata(5)}
     found = group_state("g", IDLE, LAG, {}, committed)
     assert found is not None
-    assert found.offsets == (OffsetState("orders", 0, 3, 0, 9), OffsetState("orders", 1, 5, -1, -1))
+    assert found.offsets == (ObservedOffset("orders", 0, 3, 0, 9), ObservedOffset("orders", 1, 5, -1, -1))
 
 
 def test_what_was_committed_must_be_known() -> None:

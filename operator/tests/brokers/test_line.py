@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from penstock.client import NoBrokerAvailable, Node
-from penstock.client.cluster import Cluster
+from penstock.client.cluster import ClusterConnections
 
 
 async def test_the_same_trouble_is_told_in_the_same_words() -> None:
@@ -16,7 +16,7 @@ async def test_the_same_trouble_is_told_in_the_same_words() -> None:
     ports = [server.getsockname()[1] for server in closed]
     for server in closed:
         server.close()
-    cluster = Cluster(f"127.0.0.1:{ports[0]}")
+    cluster = ClusterConnections(f"127.0.0.1:{ports[0]}")
     cluster.metadata.brokers.update({n: Node(n, "127.0.0.1", port) for n, port in enumerate(ports)})
     told = set()
     for _ in range(8):

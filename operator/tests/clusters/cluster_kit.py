@@ -16,9 +16,9 @@ from doubles.kube import FakeKube
 from penstock_operator.clusters.controller import ClusterController
 from penstock_operator.engine.routing import Routing
 from penstock_operator.model.cluster import Cluster
-from penstock_operator.model.common import Key
+from penstock_operator.model.common import ObjectKey
 from penstock_operator.model.parse import parse
-from penstock_operator.ports.brokers import Brokers
+from penstock_operator.ports.brokers import BrokerGateway
 from penstock_operator.ports.kube import CLAIMS, CLUSTERS, NODES, PODS, SERVICES, STATEFUL_SETS, Object
 from penstock_operator.specs import names
 
@@ -31,10 +31,10 @@ ZONES = ("a", "b", "c")
 class Connected:
     """`engine.ports.Connections` to these brokers."""
 
-    def __init__(self, brokers: Brokers | None) -> None:
+    def __init__(self, brokers: BrokerGateway | None) -> None:
         self.brokers = brokers
 
-    def of(self, namespace: str, cluster: str) -> Brokers | None:
+    def of(self, namespace: str, cluster: str) -> BrokerGateway | None:
         return self.brokers
 
 
@@ -42,9 +42,9 @@ class HandQueue:
     """Keys by the time when they are due."""
 
     def __init__(self, world: World) -> None:
-        self.world, self.due = world, dict[Key, float]()
+        self.world, self.due = world, dict[ObjectKey, float]()
 
-    def put(self, key: Key, delay_s: float = 0.0) -> None:
+    def put(self, key: ObjectKey, delay_s: float = 0.0) -> None:
         at = self.world.time + delay_s
         self.due[key] = min(at, self.due.get(key, at))
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from clusters.cluster_kit import NAME, NS, World, formed
 
-from penstock_operator.model.common import Key
-from penstock_operator.ports.brokers import BrokersError, Picture
+from penstock_operator.model.common import ObjectKey
+from penstock_operator.ports.brokers import BrokersError, BrokerSnapshot
 from penstock_operator.ports.kube import (
     BUDGETS,
     CLAIMS,
@@ -252,7 +252,7 @@ async def test_copies_that_are_late_do_not_make_a_second_broker_go() -> None:
     world.most_away = 0
     for _ in range(40):
         world.kube.hold()
-        key = Key("Cluster", NS, NAME)
+        key = ObjectKey("Cluster", NS, NAME)
         await world.controller.reconcile([key])
         await world.controller.reconcile([key])
         world.kube.release()
@@ -265,10 +265,10 @@ async def test_a_broker_that_failed_a_moment_ago_is_noticed_although_neither_wat
     world = await formed()
     world.brokers.add_topic("t", [(0, 1, 2)])
     world.apply(image="penstock:2")
-    await world.controller.reconcile([Key("Cluster", NS, NAME)])
+    await world.controller.reconcile([ObjectKey("Cluster", NS, NAME)])
     world.kube.hold()
     world.kube.remove(PODS, NS, "c-broker-2")
-    await world.controller.reconcile([Key("Cluster", NS, NAME)])
+    await world.controller.reconcile([ObjectKey("Cluster", NS, NAME)])
     assert world.kube.calls["delete"] == 0
     assert world.kube.read(PODS, NS, "c-broker-1") is not None
 
@@ -399,7 +399,7 @@ async def test_a_silence_is_written_once_in_whatever_words_brokers_are_silent() 
     words = itertools.count()
     real = world.brokers.picture
 
-    async def silent() -> Picture:
+    async def silent() -> BrokerSnapshot:
         raise BrokersError(f"no broker can be reached: try {next(words)}")
 
     world.brokers.picture = silent  # type: ignore[method-assign]

@@ -8,10 +8,10 @@ import pytest
 from clusters.cluster_kit import NAME, NS, Connected, World, formed
 from doubles.kube import FakeKube
 
-from penstock_operator.clusters.acting import Acting
-from penstock_operator.clusters.observing import Memory, Observing
-from penstock_operator.model.common import Key
-from penstock_operator.ports.brokers import BrokersError, SettingsChange
+from penstock_operator.clusters.acting import ActionRunner
+from penstock_operator.clusters.observing import ClusterMemory, ClusterObserver
+from penstock_operator.model.common import ObjectKey
+from penstock_operator.ports.brokers import BrokersError, ConfigPatch
 from penstock_operator.ports.kube import (
     BUDGETS,
     CLAIMS,
@@ -21,10 +21,10 @@ from penstock_operator.ports.kube import (
     SERVICES,
     STATEFUL_SETS,
     KubeError,
+    KubeResource,
     Object,
-    Resource,
 )
-from penstock_operator.reconcile.cluster_actions import Apply, ChangeBrokers, Reassign, ResizeSet, RestartPod
+from penstock_operator.reconcile.cluster_actions import Apply, ChangeBrokers, ReassignPartitions, ResizeSet, RestartPod
 from penstock_operator.specs import names, notes
 from penstock_operator.specs.settings import DRAINING
 
@@ -41,7 +41,7 @@ async def test_what_merely_has_the_clusters_label_is_not_taken_for_its_stateful_
     for name, replicas in (("a-exporter", 1), (names.stateful_set(NAME), 5), ("z-exporter", 1)):
         kube.put(STATEFUL_SETS, labelled(name, spec={"replicas": replicas}))
         kube.put(CONFIG_MAPS, labelled(name))
-    seen = await Observing(kube, kube.objects, Connected(None)).look(world.cluster, Memory(), "", 0.0)
+    seen = await ClusterObserver(kube, kube.objects, Connected(None)).look(world.cluster, ClusterMemory(), "", 0.0)
     assert {name for _, name in seen.live} == {names.stateful_set(NAME)}
 
 
@@ -137,13 +137,15 @@ async def test_a_stateful_set_that_changed_since_it_was_looked_at_is_not_made_sm
     world = await formed(brokers={"replicas": 3})
     small = {**world.stateful_set, "spec": {**world.stateful_set["spec"], "replicas": 1}}
     action = ResizeSet(small, (1, 2), version="1")
-    told, problem = await Acting(world.kube, world.connections).act(world.cluster, (action,), Memory(), 0.0)
+    told, problem = await ActionRunner(world.kube, world.connections).act(
+        world.cluster, (action,), ClusterMemory(), 0.0
+    )
     assert (told, world.replicas) == ([], 3)
     assert "has been modified" in problem
 
 
 @pytest.mark.parametrize("resource", [SERVICES, BUDGETS])
-async def test_an_object_that_cannot_be_written_keeps_no_other_waiting(resource: Resource) -> None:
+async def test_an_object_that_cannot_be_written_keeps_no_other_waiting(resource: KubeResource) -> None:
     world = World()
     error = KubeError(403, "Forbidden", "exceeded quota")
     world.kube.fail("apply", error, times=1_000_000, resource=resource)
@@ -177,11 +179,11 @@ async def test_what_is_noted_is_written_before_it_is_begun() -> None:
 async def test_replicas_do_not_move_where_brokers_could_not_be_told_how_fast() -> None:
     world = await formed()
     world.brokers.add_topic("t", [(0, 1, 2)])
-    tell = ChangeBrokers((SettingsChange("1", {DRAINING: "true"}),))
-    move, restart = Reassign({("t", 0): (0, 1)}), RestartPod("c-broker-1", "", 1)
+    tell = ChangeBrokers((ConfigPatch("1", {DRAINING: "true"}),))
+    move, restart = ReassignPartitions({("t", 0): (0, 1)}), RestartPod("c-broker-1", "", 1)
     world.brokers.fail_for("change_brokers", "1", BrokersError("no answer"))
-    acting = Acting(world.kube, world.connections)
-    told, problem = await acting.act(world.cluster, (tell, move, restart), Memory(), 0.0)
+    acting = ActionRunner(world.kube, world.connections)
+    told, problem = await acting.act(world.cluster, (tell, move, restart), ClusterMemory(), 0.0)
     assert world.brokers.calls["reassign"] == 0
     assert [happening.reason for happening in told] == ["BrokerRestarted"], "which needs no setting"
     assert problem == "settings of broker 1: no answer"
@@ -219,7 +221,7 @@ async def test_a_change_that_rests_on_a_late_copy_does_not_take_pods_away() -> N
     body = world.kube.read(CLUSTERS, NS, NAME)
     assert body is not None
     world.kube.objects.saw(CLUSTERS, body)
-    verdict = (await world.controller.reconcile([Key("Cluster", NS, NAME)]))[Key("Cluster", NS, NAME)]
+    verdict = (await world.controller.reconcile([ObjectKey("Cluster", NS, NAME)]))[ObjectKey("Cluster", NS, NAME)]
     assert world.stateful_set["spec"]["replicas"] == 5
     assert "has been modified" in str(verdict.error), "and it is looked at again"
 
@@ -238,7 +240,7 @@ async def test_pods_that_no_copy_tells_of_are_not_taken_away() -> None:
     spec = {**body["spec"], "brokers": {"replicas": 3}}
     world.kube.objects.saw(CLUSTERS, {**body, "spec": spec, "status": {}, "metadata": {
         **body["metadata"], "resourceVersion": "1000000"}})  # fmt: skip
-    await world.controller.reconcile([Key("Cluster", NS, NAME)])
+    await world.controller.reconcile([ObjectKey("Cluster", NS, NAME)])
     assert world.stateful_set["spec"]["replicas"] == 5
 
 
@@ -253,7 +255,9 @@ async def test_what_does_not_matter_to_a_change_does_not_hold_it_up(change: str)
     else:
         world.kube.put(STATEFUL_SETS, {**live, "status": {"readyReplicas": 2}})
     action = Apply(STATEFUL_SETS, wanted, "another number", seen=live)
-    told, problem = await Acting(world.kube, world.connections).act(world.cluster, (action,), Memory(), 0.0)
+    told, problem = await ActionRunner(world.kube, world.connections).act(
+        world.cluster, (action,), ClusterMemory(), 0.0
+    )
     assert (told, problem, world.replicas) == ([], "", 4)
 
 

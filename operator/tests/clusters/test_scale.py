@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from clusters.cluster_kit import NS, World, formed
 
-from penstock.placement.model import Broker
+from penstock.placement.model import PlacementBroker
 from penstock.placement.plan import plan
 from penstock_operator.ports.kube import CONFIG_MAPS
 from penstock_operator.reconcile.cluster_moves import existing
@@ -27,7 +27,7 @@ def held(world: World) -> dict[int, int]:
 def is_balanced(world: World) -> bool:
     """By zones: what `placement` would leave as it is, but for who leads."""
     topics = world.brokers.topics_by_name
-    brokers = [Broker(n, tuple((world.setting(n, DOMAIN) or "").split("/"))) for n in world.brokers.registered]
+    brokers = [PlacementBroker(n, tuple((world.setting(n, DOMAIN) or "").split("/"))) for n in world.brokers.registered]
     return not any(move.moves_data for move in plan(brokers, existing(topics)))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock_operator.crds import VERSION_ANNOTATION, BadDefinition, main, read, until_served, update, version_of
-from penstock_operator.ports.kube import Object, Resource
+from penstock_operator.ports.kube import KubeResource, Object
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -28,12 +28,12 @@ class Server:
         self.there, self.applied = there, 0
         self._looks_left = served_after
 
-    async def get(self, resource: Resource, namespace: str, name: str) -> Object | None:
+    async def get(self, resource: KubeResource, namespace: str, name: str) -> Object | None:
         assert (resource.plural, namespace, name) == ("customresourcedefinitions", "", "topics.penstock.io")
         self._looks_left -= 1
         return self.there if self._looks_left < 0 else None
 
-    async def apply(self, resource: Resource, namespace: str, body: Object) -> Object:
+    async def apply(self, resource: KubeResource, namespace: str, body: Object) -> Object:
         self.there, self.applied = body, self.applied + 1
         return body
 

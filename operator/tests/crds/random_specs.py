@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec import inspect
 
 from penstock_operator.model.cluster import Cluster, ClusterSpec
-from penstock_operator.model.common import Meta
+from penstock_operator.model.common import ObjectMeta
 from penstock_operator.model.fields import unwrapped
 from penstock_operator.model.group import ConsumerGroup, ConsumerGroupSpec
 from penstock_operator.model.parse import Resource
@@ -139,7 +139,7 @@ def resources() -> st.SearchStrategy[Resource]:
 
 
 def made_of(kind: type[Resource], spec: dict[str, Any]) -> Resource:
-    meta = Meta(name="a", namespace="b", uid="c")
+    meta = ObjectMeta(name="a", namespace="b", uid="c")
     return kind(metadata=meta, spec=msgspec.convert(spec, SPECS[kind]))  # type: ignore[arg-type]
 
 

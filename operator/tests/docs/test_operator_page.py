@@ -14,7 +14,7 @@ import penstock_operator
 from penstock_operator import main
 from penstock_operator.brokers.connections import OVERRIDE
 from penstock_operator.engine.lease import DURATION_S, RENEW_S
-from penstock_operator.engine.metrics import Metrics
+from penstock_operator.engine.metrics import OperatorMetrics
 
 CODE = Path(penstock_operator.__file__).parent
 PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "operator.md").read_text()
@@ -41,7 +41,7 @@ def rows(title: str) -> list[list[str]]:
 
 
 def test_metrics_are_those_that_are_told() -> None:
-    metrics = Metrics()
+    metrics = OperatorMetrics()
     status = {"lag": 1, "lagSeconds": 2}
     body = {"metadata": {"name": "g", "namespace": "ns"}, "spec": {"clusterRef": {"name": "c"}}, "status": status}
     metrics.watch_groups(lambda: [body])

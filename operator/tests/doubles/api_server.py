@@ -18,9 +18,9 @@ import yaml
 from aiohttp import web
 from doubles.kube import KINDS, WITH_STATUS, FakeKube
 
-from penstock_operator.ports.kube import KubeError, Object, Resource
+from penstock_operator.ports.kube import KubeError, KubeResource, Object
 
-EVENTS = Resource("events.k8s.io", "v1", "events")
+EVENTS = KubeResource("events.k8s.io", "v1", "events")
 SERVED = {**KINDS, EVENTS: "Event"}
 KEPT_EVENTS = 20_000
 
@@ -34,9 +34,9 @@ class ApiServer:
         self.requests: Counter[tuple[str, str]] = Counter()
         self.forbidden: set[str] = set()
         """Plurals."""
-        self._history: list[tuple[int, Resource, str, Object]] = []
+        self._history: list[tuple[int, KubeResource, str, Object]] = []
         self._oldest = 0
-        self._watchers: set[asyncio.Queue[tuple[int, Resource, str, Object] | None]] = set()
+        self._watchers: set[asyncio.Queue[tuple[int, KubeResource, str, Object] | None]] = set()
         self._runner: web.AppRunner | None = None
         self.port = 0
         self.kube.seen = self._changed
@@ -77,7 +77,7 @@ class ApiServer:
         path.write_text(yaml.safe_dump(config))
         return path
 
-    def _changed(self, resource: Resource, body: Object, is_new: bool, is_deleted: bool) -> None:
+    def _changed(self, resource: KubeResource, body: Object, is_new: bool, is_deleted: bool) -> None:
         kind = "DELETED" if is_deleted else "ADDED" if is_new else "MODIFIED"
         event = (int(body["metadata"]["resourceVersion"]), resource, kind, body)
         self._history.append(event)
@@ -141,7 +141,7 @@ class ApiServer:
         return web.json_response(found)
 
     async def _patch(
-        self, request: web.Request, resource: Resource, namespace: str, name: str, is_status: bool
+        self, request: web.Request, resource: KubeResource, namespace: str, name: str, is_status: bool
     ) -> Object | None:
         body, kind = json.loads(await request.text()), request.content_type
         if kind == "application/apply-patch+yaml":
@@ -161,7 +161,7 @@ class ApiServer:
         assert kind == "application/merge-patch+json", kind
         return await self.kube.patch(resource, namespace, name, body)
 
-    async def _delete(self, options: Object, resource: Resource, namespace: str, name: str) -> web.Response:
+    async def _delete(self, options: Object, resource: KubeResource, namespace: str, name: str) -> web.Response:
         conditions = options.get("preconditions") or {}
         uid, version = conditions.get("uid", ""), conditions.get("resourceVersion", "")
         known = self.kube.read(resource, namespace, name)
@@ -172,7 +172,7 @@ class ApiServer:
         await self.kube.delete(resource, namespace, name, uid, resource_version=version)
         return _status(200, "", "", "Success")
 
-    async def _list(self, request: web.Request, resource: Resource, namespace: str | None) -> web.Response:
+    async def _list(self, request: web.Request, resource: KubeResource, namespace: str | None) -> web.Response:
         everything = await self.kube.list(resource, namespace, _labels(request))
         start, limit = int(request.query.get("continue", 0)), int(request.query.get("limit", 0)) or 1_000_000
         items = everything[start : start + limit]
@@ -185,7 +185,7 @@ class ApiServer:
         kind, version = f"{SERVED[resource]}List", _api_version(resource)
         return web.json_response({"kind": kind, "apiVersion": version, "metadata": metadata, "items": items})
 
-    async def _watch(self, request: web.Request, resource: Resource, namespace: str | None) -> web.StreamResponse:
+    async def _watch(self, request: web.Request, resource: KubeResource, namespace: str | None) -> web.StreamResponse:
         since = int(request.query.get("resourceVersion", 0))
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         await response.prepare(request)
@@ -193,7 +193,7 @@ class ApiServer:
             gone = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version"}
             await response.write(json.dumps({"type": "ERROR", "object": gone}).encode() + b"\n")
             return response
-        events: asyncio.Queue[tuple[int, Resource, str, Object] | None] = asyncio.Queue()
+        events: asyncio.Queue[tuple[int, KubeResource, str, Object] | None] = asyncio.Queue()
         self._watchers.add(events)
         try:
             for event in [event for event in self._history if event[0] > since]:
@@ -247,7 +247,7 @@ def _resources(group: str, version: str) -> Object:
     return {"kind": "APIResourceList", "groupVersion": f"{group}/{version}".strip("/"), "resources": entries}
 
 
-def _api_version(resource: Resource) -> str:
+def _api_version(resource: KubeResource) -> str:
     return f"{resource.group}/{resource.version}" if resource.group else resource.version
 
 

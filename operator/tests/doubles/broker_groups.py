@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from doubles.broker_failures import Failures, refused
 
-from penstock_operator.ports.brokers import BrokersError, GroupState, OffsetState, SettingsChange
+from penstock_operator.ports.brokers import BrokersError, ConfigPatch, ObservedGroupState, ObservedOffset
 
 EARLIEST, LATEST = -2, -1
 
@@ -65,7 +65,7 @@ class Groups(Failures):
         self._called("group_ids")
         return {group_id: group.shown_state for group_id, group in self.groups_by_id.items()}
 
-    async def groups(self, group_ids: Sequence[str]) -> dict[str, GroupState]:
+    async def groups(self, group_ids: Sequence[str]) -> dict[str, ObservedGroupState]:
         """Of a group that has nothing but settings: state Dead."""
         self._called("groups", len(group_ids))
         return {
@@ -74,7 +74,7 @@ class Groups(Failures):
             if group_id in self.groups_by_id or self.group_settings.get(group_id)
         }
 
-    def _state(self, group_id: str) -> GroupState:
+    def _state(self, group_id: str) -> ObservedGroupState:
         group = self.groups_by_id.get(group_id, Group(0, "Dead"))
         offsets = []
         for (topic, partition), committed in sorted(group.offsets.items()):
@@ -82,15 +82,15 @@ class Groups(Failures):
             written = log.times.get(committed)
             behind = None if written is None else max(self.now_ms - written, 0)
             lag_ms = 0 if committed >= log.end else behind
-            offsets.append(OffsetState(topic, partition, committed, log.start, log.end, lag_ms))
+            offsets.append(ObservedOffset(topic, partition, committed, log.start, log.end, lag_ms))
         settings = dict(self.group_settings.get(group_id, {}))
-        return GroupState(group_id, group.shown_state, group.members, tuple(offsets), settings)
+        return ObservedGroupState(group_id, group.shown_state, group.members, tuple(offsets), settings)
 
-    async def change_groups(self, changes: Sequence[SettingsChange]) -> dict[str, BrokersError | None]:
+    async def change_groups(self, changes: Sequence[ConfigPatch]) -> dict[str, BrokersError | None]:
         self._called("change_groups", len(changes))
         return {c.name: self._outcome("change_groups", c.name, self._change_group, c) for c in changes}
 
-    def _change_group(self, change: SettingsChange) -> None:
+    def _change_group(self, change: ConfigPatch) -> None:
         settings = self.group_settings.setdefault(change.name, {})
         for name, value in change.settings.items():
             if value is None:

@@ -17,17 +17,17 @@ from doubles.broker_failures import refused
 from doubles.broker_groups import Groups
 
 from penstock.config.topic import TOPIC_SETTINGS
-from penstock.placement.model import Broker, PartitionKey, PlacementError
+from penstock.placement.model import PartitionKey, PlacementBroker, PlacementError
 from penstock.placement.place import place
 from penstock.placement.plan import plan_what_can_be
 from penstock_operator.ports.brokers import (
     BrokersError,
-    BrokerState,
-    NewTopic,
-    PartitionState,
-    Picture,
-    SettingsChange,
-    TopicState,
+    BrokerSnapshot,
+    ConfigPatch,
+    ObservedBrokerState,
+    ObservedPartition,
+    ObservedTopicState,
+    TopicCreation,
 )
 
 DRAINING, DOMAIN, RACK = "broker.draining", "broker.failure.domain", "broker.rack"
@@ -55,7 +55,7 @@ class InMemoryBrokers(Groups):
         self.registered = {number: made_broker(number, domain) for number, domain in domains.items()}
         self.settings_of_brokers: dict[str, dict[str, str]] = {}
         """By broker id as text; "" is all."""
-        self.topics_by_name: dict[str, TopicState] = {}
+        self.topics_by_name: dict[str, ObservedTopicState] = {}
         self.down: set[int] = set()
         self.calls: Counter[str] = Counter()
         """How often each method was called."""
@@ -69,7 +69,7 @@ class InMemoryBrokers(Groups):
         self.moves_at_once = False
         """Whether replicas move without `progress`."""
         self._random = random.Random(seed)
-        self._stale: dict[str, TopicState] | None = None
+        self._stale: dict[str, ObservedTopicState] | None = None
 
     # What tests do
 
@@ -79,18 +79,18 @@ class InMemoryBrokers(Groups):
         partitions: int | Sequence[Sequence[int]] = 1,
         replicas: int | None = None,
         settings: Mapping[str, str] | None = None,
-    ) -> TopicState:
+    ) -> ObservedTopicState:
         """A topic that is there already; `partitions` may name the replicas of each."""
         if isinstance(partitions, int):
             wanted = replicas if replicas is not None else min(3, len(self.registered))
             placed: Sequence[Sequence[int]] = place(self._placement(), self._existing(), partitions, wanted)
         else:
             placed = partitions
-        made = TopicState(name, self._new_id(), tuple(self._fresh(p) for p in placed), dict(settings or {}))
+        made = ObservedTopicState(name, self._new_id(), tuple(self._fresh(p) for p in placed), dict(settings or {}))
         self.topics_by_name[name] = made
         return made
 
-    def recreate(self, name: str) -> TopicState:
+    def recreate(self, name: str) -> ObservedTopicState:
         """As if somebody had deleted the topic and created it again: another identity, no settings."""
         made = replace(self.topics_by_name[name], topic_id=self._new_id(), settings={})
         self.topics_by_name[name] = made
@@ -142,21 +142,21 @@ class InMemoryBrokers(Groups):
 
     # The port
 
-    async def picture(self) -> Picture:
+    async def picture(self) -> BrokerSnapshot:
         self._called("picture")
         alive = [number for number in sorted(self.registered) if number not in self.down]
-        return Picture(
+        return BrokerSnapshot(
             self.cluster_id, alive[0] if alive else -1, tuple(self._broker(n) for n in sorted(self.registered))
         )
 
     async def topics(
         self, names: Sequence[str] | None = None, *, settings: bool | Collection[str] = True
-    ) -> dict[str, TopicState]:
+    ) -> dict[str, ObservedTopicState]:
         there = self.topics_by_name if self._stale is None else self._stale
         wanted = sorted(there) if names is None else [name for name in names if name in there]
         self._called("topics", len(wanted))
 
-        def shown(topic: TopicState) -> dict[str, str]:
+        def shown(topic: ObservedTopicState) -> dict[str, str]:
             if isinstance(settings, bool):
                 return dict(topic.settings) if settings else {}
             return {name: value for name, value in topic.settings.items() if name in settings}
@@ -169,7 +169,7 @@ class InMemoryBrokers(Groups):
         there = {name: self.topics_by_name[name] for name in names if name in self.topics_by_name}
         return {name: int(topic.settings.get(MIN_INSYNC, usual)) for name, topic in there.items()}
 
-    async def create_topics(self, topics: Sequence[NewTopic]) -> Answers:
+    async def create_topics(self, topics: Sequence[TopicCreation]) -> Answers:
         self._called("create_topics", len(topics))
         return {topic.name: self._outcome("create_topics", topic.name, self._create, topic) for topic in topics}
 
@@ -181,11 +181,11 @@ class InMemoryBrokers(Groups):
         self._called("delete_topics", len(topics))
         return {name: self._outcome("delete_topics", name, self._delete, name, of) for name, of in topics.items()}
 
-    async def change_topics(self, changes: Sequence[SettingsChange]) -> Answers:
+    async def change_topics(self, changes: Sequence[ConfigPatch]) -> Answers:
         self._called("change_topics", len(changes))
         return {c.name: self._outcome("change_topics", c.name, self._change, c) for c in changes}
 
-    async def change_brokers(self, changes: Sequence[SettingsChange]) -> Answers:
+    async def change_brokers(self, changes: Sequence[ConfigPatch]) -> Answers:
         self._called("change_brokers", len(changes))
         return {c.name: self._outcome("change_brokers", c.name, self._change_broker, c) for c in changes}
 
@@ -230,7 +230,7 @@ class InMemoryBrokers(Groups):
         if not self.registered.keys() - self.down:
             raise BrokersError("no broker can be reached", code="NoBrokerAvailable")
 
-    def _create(self, topic: NewTopic) -> None:
+    def _create(self, topic: TopicCreation) -> None:
         if topic.name in self.topics_by_name:
             raise refused("TOPIC_ALREADY_EXISTS", f"topic {topic.name!r} exists")
         self._check_settings(topic.settings)
@@ -244,7 +244,7 @@ class InMemoryBrokers(Groups):
         except PlacementError as e:
             raise refused("INVALID_REPLICATION_FACTOR", str(e)) from None
         parts = tuple(self._fresh(p) for p in placed)
-        self.topics_by_name[topic.name] = TopicState(topic.name, self._new_id(), parts, dict(topic.settings))
+        self.topics_by_name[topic.name] = ObservedTopicState(topic.name, self._new_id(), parts, dict(topic.settings))
 
     def _grow(self, name: str, count: int) -> None:
         topic = self._topic(name)
@@ -264,12 +264,12 @@ class InMemoryBrokers(Groups):
             raise refused("UNKNOWN_TOPIC_ID", f"topic {name!r} of id {topic_id}")
         del self.topics_by_name[name]
 
-    def _change(self, change: SettingsChange) -> None:
+    def _change(self, change: ConfigPatch) -> None:
         topic = self._topic(change.name)
         self._check_settings({k: v for k, v in change.settings.items() if v is not None})
         self.topics_by_name[change.name] = replace(topic, settings=changed(topic.settings, change.settings))
 
-    def _change_broker(self, change: SettingsChange) -> None:
+    def _change_broker(self, change: ConfigPatch) -> None:
         if change.name and (int(change.name) not in self.registered or int(change.name) in self.down):
             raise BrokersError(f"broker {change.name} does not answer", code="NoBrokerAvailable")
         before = self.settings_of_brokers.get(change.name, {})
@@ -296,14 +296,14 @@ class InMemoryBrokers(Groups):
         parts = (*topic.partitions[: at[1]], now, *topic.partitions[at[1] + 1 :])
         self.topics_by_name[at[0]] = replace(topic, partitions=parts)
 
-    def _settled(self, part: PartitionState) -> PartitionState:
+    def _settled(self, part: ObservedPartition) -> ObservedPartition:
         wanted = tuple(b for b in part.replicas if b not in part.removing)
-        return self._led(PartitionState(part.leader, wanted, wanted))
+        return self._led(ObservedPartition(part.leader, wanted, wanted))
 
-    def _fresh(self, replicas: Sequence[int]) -> PartitionState:
-        return self._led(PartitionState(-1, tuple(replicas), tuple(replicas)))
+    def _fresh(self, replicas: Sequence[int]) -> ObservedPartition:
+        return self._led(ObservedPartition(-1, tuple(replicas), tuple(replicas)))
 
-    def _led(self, part: PartitionState) -> PartitionState:
+    def _led(self, part: ObservedPartition) -> ObservedPartition:
         """With who is up in sync, led as before or by the first that is in sync."""
         up = tuple(b for b in part.replicas if b not in self.down and (b not in part.adding))
         isr = up or part.isr[:1]
@@ -328,7 +328,7 @@ class InMemoryBrokers(Groups):
             if draining & set(move.before):
                 self._reassign((move.key.topic, move.key.partition), move.after)
 
-    def _broker(self, number: int) -> BrokerState:
+    def _broker(self, number: int) -> ObservedBrokerState:
         broker = self.registered[number]
         settings = {**self.settings_of_brokers.get("", {}), **self.settings_of_brokers.get(str(number), {})}
         is_draining = settings.get(DRAINING) == "true"
@@ -345,10 +345,12 @@ class InMemoryBrokers(Groups):
     def _usable(self) -> list[int]:
         return [n for n in sorted(self.registered) if n not in self.down and not self._broker(n).is_draining]
 
-    def _placement(self) -> list[Broker]:
+    def _placement(self) -> list[PlacementBroker]:
         usable = set(self._usable())
         return [
-            Broker(n, tuple(part for part in self._broker(n).failure_domain.split("/") if part), n not in usable)
+            PlacementBroker(
+                n, tuple(part for part in self._broker(n).failure_domain.split("/") if part), n not in usable
+            )
             for n in sorted(self.registered)
         ]
 
@@ -359,12 +361,12 @@ class InMemoryBrokers(Groups):
             for index, part in enumerate(topic.partitions)
         }
 
-    def _counted(self) -> Iterable[TopicState]:
+    def _counted(self) -> Iterable[ObservedTopicState]:
         """Those that new replicas are balanced with: the newest, or thousands of topics would take minutes."""
         there = self.topics_by_name
         return there.values() if len(there) <= 100 else (there[n] for n in list(islice(reversed(there), 5)))
 
-    def _topic(self, name: str) -> TopicState:
+    def _topic(self, name: str) -> ObservedTopicState:
         found = self.topics_by_name.get(name)
         if found is None:
             message = f"topic {name!r} does not exist"
@@ -380,10 +382,10 @@ class InMemoryBrokers(Groups):
         return UUID(int=self._random.getrandbits(128), version=4)
 
 
-def made_broker(number: int, domain: str) -> BrokerState:
+def made_broker(number: int, domain: str) -> ObservedBrokerState:
     parts: Collection[str] = domain.split("/")
     rack = next(iter(parts)) or None
-    return BrokerState(number, f"broker-{number}", 9092, rack, domain, False, False, "0.1.0")
+    return ObservedBrokerState(number, f"broker-{number}", 9092, rack, domain, False, False, "0.1.0")
 
 
 def changed(before: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str]:

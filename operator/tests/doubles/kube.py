@@ -34,14 +34,14 @@ from penstock_operator.ports.kube import (
     SERVICES,
     STATEFUL_SETS,
     TOPICS,
-    Happening,
     KubeError,
+    KubeEvent,
+    KubeResource,
+    ListPage,
     Object,
-    Page,
-    Resource,
 )
 
-Place = tuple[Resource, str, str]
+Place = tuple[KubeResource, str, str]
 KINDS = {
     CLUSTERS: "Cluster", TOPICS: "Topic", CONSUMER_GROUPS: "ConsumerGroup", STATEFUL_SETS: "StatefulSet",
     SERVICES: "Service", CONFIG_MAPS: "ConfigMap", PODS: "Pod", CLAIMS: "PersistentVolumeClaim",
@@ -58,30 +58,30 @@ class FakeKube:
         self.stored: dict[Place, Object] = {}
         self.calls: Counter[str] = Counter()
         self.changes: Counter[str] = Counter()
-        self.told: list[tuple[str, Happening]] = []
+        self.told: list[tuple[str, KubeEvent]] = []
         """Events: "Kind/namespace/name" and what was said."""
         self.terminating: set[str] = set()
         self.missing_namespaces: set[str] = set()
-        self.crds_gone: set[Resource] = set()
-        self.crds_terminating: set[Resource] = set()
-        self.forbidden: set[Resource] = set()
+        self.crds_gone: set[KubeResource] = set()
+        self.crds_terminating: set[KubeResource] = set()
+        self.forbidden: set[KubeResource] = set()
         self.page = 500
-        self.seen: Callable[[Resource, Object, bool, bool], None] | None = None
+        self.seen: Callable[[KubeResource, Object, bool, bool], None] | None = None
         """Called with each change, as watches would be told: what, whether it is new, whether it is deleted."""
-        self._failures: list[tuple[str, Resource | None, Exception, list[int]]] = []
+        self._failures: list[tuple[str, KubeResource | None, Exception, list[int]]] = []
         self._applied: dict[Place, Object] = {}
         self._versions = itertools.count(1)
         self._uids = itertools.count(1)
         self._version = 0
         self._clock = now
-        self._held: list[tuple[Resource, Object, bool]] | None = None
+        self._held: list[tuple[KubeResource, Object, bool]] | None = None
         self.objects = Copies(now or (lambda: 0.0))
         for resource in KINDS:
             self.objects.expect(resource, ())
 
     # What a test does to it
 
-    def put(self, resource: Resource, body: Object) -> Object:
+    def put(self, resource: KubeResource, body: Object) -> Object:
         """Creates, or replaces what is not status, as somebody else would."""
         place = _place(resource, body)
         known = self.stored.get(place)
@@ -96,15 +96,15 @@ class FakeKube:
             new["status"] = copy.deepcopy(known["status"])
         return self._changed(place, known, new)
 
-    def remove(self, resource: Resource, namespace: str, name: str) -> Object:
+    def remove(self, resource: KubeResource, namespace: str, name: str) -> Object:
         """Deletes as somebody else would; dependents go too."""
         return self._delete((resource, namespace, name))
 
-    def read(self, resource: Resource, namespace: str, name: str) -> Object | None:
+    def read(self, resource: KubeResource, namespace: str, name: str) -> Object | None:
         """What is stored, whatever the watches have told. A copy."""
         return copy.deepcopy(self.stored.get((resource, namespace, name)))
 
-    def fail(self, method: str, error: Exception, *, times: int = 1, resource: Resource | None = None) -> None:
+    def fail(self, method: str, error: Exception, *, times: int = 1, resource: KubeResource | None = None) -> None:
         """Lets the next `times` calls of `method` ("*": any) end in `error`, and change nothing."""
         self._failures.append((method, resource, error, [times]))
 
@@ -127,18 +127,18 @@ class FakeKube:
 
     # Kube
 
-    async def get(self, resource: Resource, namespace: str, name: str) -> Object | None:
+    async def get(self, resource: KubeResource, namespace: str, name: str) -> Object | None:
         await self._enter("get", resource)
         return copy.deepcopy(self.stored.get((resource, namespace, name)))
 
     async def list(
-        self, resource: Resource, namespace: str | None, labels: Mapping[str, str] | None = None
+        self, resource: KubeResource, namespace: str | None, labels: Mapping[str, str] | None = None
     ) -> list[Object]:
         return [item async for page in self.pages(resource, namespace, labels) for item in page.items]
 
     async def pages(
-        self, resource: Resource, namespace: str | None, labels: Mapping[str, str] | None = None
-    ) -> AsyncIterator[Page]:
+        self, resource: KubeResource, namespace: str | None, labels: Mapping[str, str] | None = None
+    ) -> AsyncIterator[ListPage]:
         await self._enter("list", resource)
         if resource in self.crds_gone:
             raise KubeError(404, "NotFound", "the server could not find the requested resource")
@@ -149,10 +149,10 @@ class FakeKube:
         ]
         version = str(self._version)
         for start in range(0, max(1, len(items)), self.page):
-            yield Page(items[start : start + self.page], version)
+            yield ListPage(items[start : start + self.page], version)
             await asyncio.sleep(0)
 
-    async def create(self, resource: Resource, namespace: str, body: Object, *, dry_run: bool = False) -> Object:
+    async def create(self, resource: KubeResource, namespace: str, body: Object, *, dry_run: bool = False) -> Object:
         await self._enter("dry_run" if dry_run else "create", resource)
         self._may_create(resource, namespace)
         new = copy.deepcopy(body)
@@ -171,7 +171,7 @@ class FakeKube:
         self.changes["create"] += 1
         return copy.deepcopy(self._store(place, new))
 
-    async def apply(self, resource: Resource, namespace: str, body: Object) -> Object:
+    async def apply(self, resource: KubeResource, namespace: str, body: Object) -> Object:
         """Fields that the last apply had and this one has not are removed; lists are replaced as a whole."""
         await self._enter("apply", resource)
         wanted = copy.deepcopy(body)
@@ -192,7 +192,7 @@ class FakeKube:
         new = _merged(_without(copy.deepcopy(known), before, wanted), wanted)
         return self._count("apply", place, known, new)
 
-    async def patch(self, resource: Resource, namespace: str, name: str, patch: Object) -> Object | None:
+    async def patch(self, resource: KubeResource, namespace: str, name: str, patch: Object) -> Object | None:
         await self._enter("patch", resource)
         known = self.stored.get((resource, namespace, name))
         if known is None:
@@ -204,7 +204,9 @@ class FakeKube:
         new["metadata"]["resourceVersion"] = known["metadata"]["resourceVersion"]
         return self._count("patch", (resource, namespace, name), known, new)
 
-    async def patch_status(self, resource: Resource, namespace: str, name: str, status: Object, uid: str = "") -> bool:
+    async def patch_status(
+        self, resource: KubeResource, namespace: str, name: str, status: Object, uid: str = ""
+    ) -> bool:
         await self._enter("patch_status", resource)
         assert resource in WITH_STATUS, f"{resource.plural} have no status subresource"
         known = self.stored.get((resource, namespace, name))
@@ -216,7 +218,7 @@ class FakeKube:
 
     async def delete(
         self,
-        resource: Resource,
+        resource: KubeResource,
         namespace: str,
         name: str,
         uid: str = "",
@@ -238,7 +240,7 @@ class FakeKube:
         self._delete((resource, namespace, name))
         return True
 
-    async def tell(self, about: Object, happenings: Sequence[Happening]) -> None:
+    async def tell(self, about: Object, happenings: Sequence[KubeEvent]) -> None:
         self.calls["tell"] += 1
         metadata = about["metadata"]
         about_name = f"{about.get('kind', '?')}/{metadata.get('namespace', '')}/{metadata['name']}"
@@ -247,7 +249,7 @@ class FakeKube:
 
     # Inside
 
-    async def _enter(self, method: str, resource: Resource) -> None:
+    async def _enter(self, method: str, resource: KubeResource) -> None:
         self.calls[method] += 1
         await asyncio.sleep(0)
         if resource in self.forbidden:
@@ -260,7 +262,7 @@ class FakeKube:
                     self._failures.remove(failure)
                 raise error
 
-    def _may_create(self, resource: Resource, namespace: str) -> None:
+    def _may_create(self, resource: KubeResource, namespace: str) -> None:
         if resource in self.crds_gone:
             raise KubeError(404, "NotFound", "the server could not find the requested resource")
         if resource in self.crds_terminating:
@@ -272,7 +274,7 @@ class FakeKube:
             message = f"unable to create new content in namespace {namespace} because it is being terminated"
             raise KubeError(403, "Forbidden", message)
 
-    def _born(self, resource: Resource, body: Object) -> Object:
+    def _born(self, resource: KubeResource, body: Object) -> Object:
         number = next(self._uids)
         metadata = body["metadata"]
         metadata.setdefault("uid", f"uid-{number}")
@@ -323,7 +325,7 @@ class FakeKube:
                 new["metadata"]["ownerReferences"] = left
                 self._changed(place, dependent, new)
 
-    def _event(self, resource: Resource, body: Object, *, is_new: bool = False, is_deleted: bool = False) -> None:
+    def _event(self, resource: KubeResource, body: Object, *, is_new: bool = False, is_deleted: bool = False) -> None:
         body = copy.deepcopy(body)
         if self.seen is not None:
             self.seen(resource, body, is_new, is_deleted)
@@ -333,7 +335,7 @@ class FakeKube:
             self.objects.saw(resource, body, is_deleted=is_deleted)
 
 
-def _place(resource: Resource, body: Object) -> Place:
+def _place(resource: KubeResource, body: Object) -> Place:
     return resource, body["metadata"].get("namespace", "") if resource.is_namespaced else "", body["metadata"]["name"]
 
 
@@ -342,7 +344,7 @@ def _has_labels(body: Object, wanted: Mapping[str, str]) -> bool:
     return all(labels.get(key) == value if value else key in labels for key, value in wanted.items())
 
 
-def _api_version(resource: Resource) -> str:
+def _api_version(resource: KubeResource) -> str:
     return f"{resource.group}/{resource.version}" if resource.group else resource.version
 
 

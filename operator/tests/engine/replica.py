@@ -15,15 +15,15 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from penstock.runtime.clock import SystemClock
 from penstock.runtime.logging import configure
-from penstock_operator.engine.assembly import Crew, Hull, Who, assembled, hull
+from penstock_operator.engine.assembly import ControllerSet, OperatorIdentity, OperatorRuntime, assembled, hull
 from penstock_operator.engine.freshness import Freshness
 from penstock_operator.engine.operator import Operator
-from penstock_operator.engine.ports import Verdict
+from penstock_operator.engine.ports import ReconcileResult
 from penstock_operator.engine.watching import quiet_kopf
 from penstock_operator.kube.client import KubeClient
 from penstock_operator.kube.events import Events
 from penstock_operator.kube.http import Requests, configuration
-from penstock_operator.model.common import Key
+from penstock_operator.model.common import ObjectKey
 from penstock_operator.ports.kube import CONSUMER_GROUPS, Kube
 
 
@@ -32,31 +32,31 @@ class Signing:
 
     batch = 100
 
-    def __init__(self, made: Hull, name: str) -> None:
+    def __init__(self, made: OperatorRuntime, name: str) -> None:
         self._made, self.name = made, name
-        self.looks: list[Key] = []
+        self.looks: list[ObjectKey] = []
         self.deleted: list[str] = []
 
-    async def reconcile(self, keys: Sequence[Key]) -> Mapping[Key, Verdict]:
+    async def reconcile(self, keys: Sequence[ObjectKey]) -> Mapping[ObjectKey, ReconcileResult]:
         self.looks.extend(keys)
         return {key: verdict for key in keys for verdict in [await self._look(key)]}
 
-    async def _look(self, key: Key) -> Verdict:
+    async def _look(self, key: ObjectKey) -> ReconcileResult:
         body = self._made.copies.get(CONSUMER_GROUPS, key.namespace, key.name)
         if body is None:
             if self._made.copies.deleted(CONSUMER_GROUPS, key.namespace, key.name) is not None:
                 self.deleted.append(key.name)
-            return Verdict()
+            return ReconcileResult()
         wanted = {"state": self.name, "observedGeneration": body["metadata"]["generation"]}
         if body.get("status") != wanted:
             await self._made.kube.patch_status(CONSUMER_GROUPS, key.namespace, key.name, wanted)
-        return Verdict()
+        return ReconcileResult()
 
     async def resync(self) -> None:
         return
 
 
-def make(name: str, namespaces: tuple[str, ...]) -> tuple[Operator, Hull, Signing, list[Requests]]:
+def make(name: str, namespaces: tuple[str, ...]) -> tuple[Operator, OperatorRuntime, Signing, list[Requests]]:
     clock, ends = SystemClock(), [Requests(configuration()), Requests(configuration(), threads=2)]
 
     def connect(freshness: Freshness) -> tuple[Kube, Kube]:
@@ -66,8 +66,8 @@ def make(name: str, namespaces: tuple[str, ...]) -> tuple[Operator, Hull, Signin
     made = hull(clock, connect)
     controller = Signing(made, name)
     home = namespaces[0] if namespaces else "ns"
-    who = Who(namespaces, name, home, "test-operator")
-    return assembled(who, made, Crew({"ConsumerGroup": controller}), resync_s=1.0), made, controller, ends
+    who = OperatorIdentity(namespaces, name, home, "test-operator")
+    return assembled(who, made, ControllerSet({"ConsumerGroup": controller}), resync_s=1.0), made, controller, ends
 
 
 async def main(name: str, port: int) -> None:

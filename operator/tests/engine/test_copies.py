@@ -7,10 +7,10 @@ from typing import Any
 
 from penstock_operator.engine.copies import REMEMBER_DELETED_S, Copies, slimmed
 from penstock_operator.engine.freshness import STALE_S, Freshness
-from penstock_operator.engine.metrics import Metrics
+from penstock_operator.engine.metrics import OperatorMetrics
 from penstock_operator.engine.routing import Routing
 from penstock_operator.engine.watching import Watching
-from penstock_operator.model.common import Key
+from penstock_operator.model.common import ObjectKey
 from penstock_operator.ports.kube import CONSUMER_GROUPS, NODES, TOPICS
 
 
@@ -123,7 +123,7 @@ def test_a_node_that_merely_reports_its_health_is_no_news() -> None:
 def test_a_write_that_the_watch_never_brings_makes_it_stale_and_one_that_it_brings_does_not() -> None:
     time = Time()
     copies = Copies(time)
-    fresh = Freshness(time, copies, Metrics(), [TOPICS])
+    fresh = Freshness(time, copies, OperatorMetrics(), [TOPICS])
     fresh.watching = Watching(copies, lambda resource: None, {}, ())
     fresh.watching.saw(TOPICS, "ADDED", topic(1))
     fresh.written("patch_status", TOPICS, topic(2, partitions=2))
@@ -139,9 +139,9 @@ def test_a_write_that_the_watch_never_brings_makes_it_stale_and_one_that_it_brin
 
 class Keys:
     def __init__(self) -> None:
-        self.put_in: list[Key] = []
+        self.put_in: list[ObjectKey] = []
 
-    def put(self, key: Key, delay_s: float = 0.0) -> None:
+    def put(self, key: ObjectKey, delay_s: float = 0.0) -> None:
         self.put_in.append(key)
 
 
@@ -158,4 +158,4 @@ def test_a_replica_that_does_not_act_collects_no_keys_and_looks_at_all_that_matt
     assert keys.put_in == []
     routing.acts = True
     routing.put_all()
-    assert keys.put_in == [Key("Topic", "ns", "stays"), Key("Topic", "ns", "goes")]
+    assert keys.put_in == [ObjectKey("Topic", "ns", "stays"), ObjectKey("Topic", "ns", "goes")]

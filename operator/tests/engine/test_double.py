@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from doubles.kube import FakeKube
 
-from penstock_operator.ports.kube import CLUSTERS, CONFIG_MAPS, TOPICS, Happening, KubeError
+from penstock_operator.ports.kube import CLUSTERS, CONFIG_MAPS, TOPICS, KubeError, KubeEvent
 
 
 def topic(name: str = "orders", **spec: object) -> dict[str, object]:
@@ -99,5 +99,5 @@ async def test_failures_come_on_demand_and_events_are_kept() -> None:
         with pytest.raises(KubeError):
             await kube.patch_status(TOPICS, "ns", "orders", {})
     assert await kube.patch_status(TOPICS, "ns", "orders", {"partitions": 1})
-    await kube.tell(body, [Happening("Normal", "Created", "it is there")])
-    assert kube.told == [("Topic/ns/orders", Happening("Normal", "Created", "it is there"))]
+    await kube.tell(body, [KubeEvent("Normal", "Created", "it is there")])
+    assert kube.told == [("Topic/ns/orders", KubeEvent("Normal", "Created", "it is there"))]

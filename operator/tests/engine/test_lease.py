@@ -10,7 +10,7 @@ import pytest
 from doubles.kube import FakeKube
 from doubles.virtual import LoopClock, run_virtually
 
-from penstock_operator.engine.lease import DURATION_S, Lease
+from penstock_operator.engine.lease import DURATION_S, LeaderLease
 from penstock_operator.ports.kube import LEASES, KubeError
 
 
@@ -20,7 +20,7 @@ class Replica:
     def __init__(self, kube: Any, name: str) -> None:
         self.kube = kube
         self.changes: list[tuple[float, bool]] = []
-        self.lease = Lease(kube, LoopClock(), "ns", "penstock-operator", name, self._changed)
+        self.lease = LeaderLease(kube, LoopClock(), "ns", "penstock-operator", name, self._changed)
         self.task: asyncio.Task[None] | None = None
 
     def _changed(self, leads: bool) -> None:

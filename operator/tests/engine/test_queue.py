@@ -10,13 +10,13 @@ from collections.abc import Callable, Coroutine
 import pytest
 from doubles.virtual import run_virtually
 
-from penstock_operator.engine.ports import Verdict
+from penstock_operator.engine.ports import ReconcileResult
 from penstock_operator.engine.queue import FIRST_PAUSE_S, MAX_PAUSE_S, MIN_PAUSE_S, WorkQueue
-from penstock_operator.model.common import Key, Kind
+from penstock_operator.model.common import Kind, ObjectKey
 
 
-def key(number: int | str, namespace: str = "ns", kind: Kind = "Topic") -> Key:
-    return Key(kind, namespace, str(number))
+def key(number: int | str, namespace: str = "ns", kind: Kind = "Topic") -> ObjectKey:
+    return ObjectKey(kind, namespace, str(number))
 
 
 def queue_of(jitter: Callable[[], float] = lambda: 0.5) -> WorkQueue:
@@ -50,13 +50,13 @@ async def test_five_thousand_objects_at_once_are_all_looked_at_once() -> None:
     queue = queue_of()
     for number in range(5_000):
         queue.put(key(number))
-    taken: list[Key] = []
+    taken: list[ObjectKey] = []
     while len(taken) < 5_000:
         batch = await queue.take("Topic", 100)
         assert len(batch) == 100
         taken += batch
         for one in batch:
-            queue.done(one, Verdict())
+            queue.done(one, ReconcileResult())
     assert len(set(taken)) == 5_000
     assert (queue.depth("Topic"), queue.waiting()) == (0, 0)
 
@@ -71,9 +71,9 @@ async def test_a_key_that_is_being_looked_at_is_not_given_out_and_looked_at_agai
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(100):
             await queue.take("Topic", 10)
-    queue.done(key("a"), Verdict())
+    queue.done(key("a"), ReconcileResult())
     assert await queue.take("Topic", 10) == [key("a")]
-    queue.done(key("a"), Verdict())
+    queue.done(key("a"), ReconcileResult())
     assert queue.depth("Topic") == 0
 
 
@@ -86,16 +86,16 @@ async def test_failures_wait_longer_each_time_and_never_longer_than_the_bound() 
         began = now()
         assert await queue.take("Topic", 10) == [key("a")]
         pauses.append(now() - began)
-        queue.done(key("a"), Verdict(error="no"))
+        queue.done(key("a"), ReconcileResult(error="no"))
     assert pauses[:4] == pytest.approx([0, FIRST_PAUSE_S, 2 * FIRST_PAUSE_S, 4 * FIRST_PAUSE_S])
     assert pauses[-1] == pytest.approx(MAX_PAUSE_S)
     await queue.take("Topic", 10)
-    queue.done(key("a"), Verdict())
+    queue.done(key("a"), ReconcileResult())
     queue.put(key("a"))
     began = now()
     await queue.take("Topic", 10)
     assert now() == began
-    queue.done(key("a"), Verdict(error="again"))
+    queue.done(key("a"), ReconcileResult(error="again"))
     await queue.take("Topic", 10)
     assert now() - began == pytest.approx(FIRST_PAUSE_S), "a success begins the pauses anew"
 
@@ -107,13 +107,13 @@ async def test_an_event_brings_a_failing_key_forward_but_not_at_once() -> None:
     queue.put(key("a"))
     for _ in range(8):
         await queue.take("Topic", 1)
-        queue.done(key("a"), Verdict(error="no"))
+        queue.done(key("a"), ReconcileResult(error="no"))
     looks, began = 0, now()
     while now() - began < 60:
         queue.put(key("a"))
         await queue.take("Topic", 1)
         looks += 1
-        queue.done(key("a"), Verdict(error="no"))
+        queue.done(key("a"), ReconcileResult(error="no"))
     assert looks == pytest.approx(60 / MIN_PAUSE_S, abs=2)
 
 
@@ -125,7 +125,7 @@ async def test_jitter_spreads_keys_that_failed_together() -> None:
     for number in range(100):
         queue.put(key(number))
     for one in await queue.take("Topic", 100):
-        queue.done(one, Verdict(error="no"))
+        queue.done(one, ReconcileResult(error="no"))
     moments: Counter[float] = Counter()
     while sum(moments.values()) < 100:
         taken = await queue.take("Topic", 100)
@@ -143,10 +143,10 @@ async def test_a_later_wish_does_not_put_an_earlier_one_off() -> None:
     queue.put(key("a"), 90)
     assert await queue.take("Topic", 10) == [key("a")]
     assert now() - began == pytest.approx(10)
-    queue.done(key("a"), Verdict(look_again_s=30))
+    queue.done(key("a"), ReconcileResult(look_again_s=30))
     assert await queue.take("Topic", 10) == [key("a")]
     assert now() - began == pytest.approx(40)
-    queue.done(key("a"), Verdict())
+    queue.done(key("a"), ReconcileResult())
     assert queue.waiting() == 0
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(1_000):

@@ -10,10 +10,10 @@ import pytest
 
 from penstock_operator.engine import reach
 from penstock_operator.engine.copies import Copies
-from penstock_operator.engine.metrics import Metrics
+from penstock_operator.engine.metrics import OperatorMetrics
 from penstock_operator.engine.reach import until_one_is_back, within_reach
 from penstock_operator.engine.sweep import Sweep
-from penstock_operator.ports.kube import TOPICS, KubeError, Page
+from penstock_operator.ports.kube import TOPICS, KubeError, ListPage
 
 
 class Answers:
@@ -23,12 +23,12 @@ class Answers:
         self.status = status
         self.listed: list[str] = []
 
-    async def pages(self, resource: Any, namespace: str, labels: Any = None) -> AsyncIterator[Page]:
+    async def pages(self, resource: Any, namespace: str, labels: Any = None) -> AsyncIterator[ListPage]:
         status = self.status.get(namespace, 200)
         if status != 200:
             raise KubeError(status, "No", "no")
         self.listed.append(namespace)
-        yield Page([], "1")
+        yield ListPage([], "1")
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ async def test_one_that_comes_back_is_noticed(monkeypatch: pytest.MonkeyPatch) -
 
 async def test_a_namespace_that_goes_keeps_no_other_from_being_listed_again() -> None:
     kube, copies = Answers(), Copies(lambda: 0.0)
-    sweep = Sweep(kube, copies, Metrics(), ("a", "b"), {TOPICS: {}})  # type: ignore[arg-type]
+    sweep = Sweep(kube, copies, OperatorMetrics(), ("a", "b"), {TOPICS: {}})  # type: ignore[arg-type]
     kube.status["a"] = 403
     with pytest.raises(KubeError):
         await sweep.list_once(TOPICS)

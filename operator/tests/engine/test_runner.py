@@ -9,15 +9,15 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from doubles.virtual import run_virtually
 
 from penstock_operator.engine import runner as module
-from penstock_operator.engine.metrics import Metrics
-from penstock_operator.engine.ports import Verdict
+from penstock_operator.engine.metrics import OperatorMetrics
+from penstock_operator.engine.ports import ReconcileResult
 from penstock_operator.engine.queue import WorkQueue
-from penstock_operator.engine.runner import BATCHES_IN_FLIGHT, Runner
-from penstock_operator.model.common import Key
+from penstock_operator.engine.runner import BATCHES_IN_FLIGHT, ReconcileRunner
+from penstock_operator.model.common import ObjectKey
 
 
-def key(number: int | str) -> Key:
-    return Key("Topic", "ns", str(number))
+def key(number: int | str) -> ObjectKey:
+    return ObjectKey("Topic", "ns", str(number))
 
 
 class Looking:
@@ -33,7 +33,7 @@ class Looking:
         self.forgets: set[str] = set()
         self.takes_s = 0.01
 
-    async def reconcile(self, keys: Sequence[Key]) -> Mapping[Key, Verdict]:
+    async def reconcile(self, keys: Sequence[ObjectKey]) -> Mapping[ObjectKey, ReconcileResult]:
         assert 0 < len(keys) <= self.batch
         self.under_way += 1
         self.most_under_way = max(self.most_under_way, self.under_way)
@@ -44,7 +44,7 @@ class Looking:
             if any(one.name in self.raises for one in keys):
                 raise RuntimeError("a defect")
             self.looks.update(one.name for one in keys)
-            return {one: Verdict() for one in keys if one.name not in self.forgets}
+            return {one: ReconcileResult() for one in keys if one.name not in self.forgets}
         finally:
             self.under_way -= 1
 
@@ -57,9 +57,9 @@ class Looking:
 class Going:
     def __init__(self) -> None:
         self.controller, self.leads = Looking(), True
-        self.metrics = Metrics()
+        self.metrics = OperatorMetrics()
         self.queue = WorkQueue(lambda: 0.5, lambda one: (one.namespace, ""))
-        self.runner = Runner("Topic", self.controller, self.queue, self.metrics, lambda: self.leads)
+        self.runner = ReconcileRunner("Topic", self.controller, self.queue, self.metrics, lambda: self.leads)
         self.task: asyncio.Task[None] | None = None
 
     def start(self) -> Going:

@@ -10,7 +10,7 @@ import pytest
 from doubles.virtual import LoopClock
 from world import AT, World, committed, in_a_world, with_orders
 
-from penstock_operator.model.common import Key
+from penstock_operator.model.common import ObjectKey
 from penstock_operator.ports.brokers import OWNER, BrokersError
 from penstock_operator.ports.kube import CLUSTERS, CONSUMER_GROUPS, KubeError
 
@@ -285,7 +285,7 @@ async def test_a_deletion_from_before_the_cluster_was_made_again_proves_no_more_
         world.kube.remove(resource, "ns", name)
     made = datetime.fromtimestamp(LoopClock().wall_ms() / 1_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     world.kube.put(CLUSTERS, {"metadata": {"name": "c", "namespace": "ns", "creationTimestamp": made}, "spec": {}})
-    world.queue.put(Key("ConsumerGroup", "ns", "billing"))
+    world.queue.put(ObjectKey("ConsumerGroup", "ns", "billing"))
     await world.start()
     await asyncio.sleep(300)
     assert committed(world) == 7

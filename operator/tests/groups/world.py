@@ -10,14 +10,14 @@ from doubles.brokers import InMemoryBrokers
 from doubles.kube import FakeKube
 from doubles.virtual import LoopClock, run_virtually
 
-from penstock_operator.engine.metrics import Metrics
+from penstock_operator.engine.metrics import OperatorMetrics
 from penstock_operator.engine.queue import WorkQueue
 from penstock_operator.engine.routing import Routing
-from penstock_operator.engine.runner import Runner
+from penstock_operator.engine.runner import ReconcileRunner
 from penstock_operator.groups.controller import GroupController
 from penstock_operator.groups.discovery import Discovery
 from penstock_operator.groups.pacing import Pacing
-from penstock_operator.groups.views import Views
+from penstock_operator.groups.views import GroupViews
 from penstock_operator.ports.kube import CLUSTERS, CONSUMER_GROUPS, Object
 
 
@@ -48,13 +48,13 @@ class World:
     def _make(self) -> None:
         copies, clock = self.kube.objects, LoopClock()
         queue = self.queue = WorkQueue(lambda: 0.5, lambda key: (key.namespace, ""))
-        views = Views(copies)
+        views = GroupViews(copies)
         pacing = Pacing(clock, lambda: 0.5)
         copies._listeners.clear()
         self.routing = Routing(copies, queue)
         self.controller = GroupController(self.kube, copies, self, clock, views, pacing)
         self.discovery = Discovery(self.kube, copies, self, queue, clock, views, self.max_discovered)
-        self.runner = Runner("ConsumerGroup", self.controller, queue, Metrics(), lambda: True)
+        self.runner = ReconcileRunner("ConsumerGroup", self.controller, queue, OperatorMetrics(), lambda: True)
 
     async def start(self) -> None:
         self.routing.put_all()

@@ -9,7 +9,7 @@ import pytest
 
 from penstock_operator.kube.client import PAGE
 from penstock_operator.kube.http import path_of
-from penstock_operator.ports.kube import CONFIG_MAPS, CONSUMER_GROUPS, LEASES, NODES, TOPICS, Happening, KubeError
+from penstock_operator.ports.kube import CONFIG_MAPS, CONSUMER_GROUPS, LEASES, NODES, TOPICS, KubeError, KubeEvent
 
 
 def name_of(what: str) -> str:
@@ -133,10 +133,10 @@ async def test_lists_come_in_pages_and_name_the_kind_of_each_item(client: Any) -
 
 
 async def test_a_list_of_what_is_not_served_is_an_error_and_not_an_empty_list(client: Any) -> None:
-    from penstock_operator.ports.kube import Resource
+    from penstock_operator.ports.kube import KubeResource
 
     with pytest.raises(KubeError) as raised:
-        await client.kube.list(Resource("penstock.io", "v1beta1", "nonsense"), client.namespace)
+        await client.kube.list(KubeResource("penstock.io", "v1beta1", "nonsense"), client.namespace)
     assert raised.value.status == 404
     assert not raised.value.is_passing
 
@@ -161,8 +161,8 @@ async def test_events_are_written_once_and_counted_in_a_series(client: Any) -> N
     kube, ns, name = client.kube, client.namespace, name_of("told")
     made = await kube.create(CONSUMER_GROUPS, ns, group(name))
     for _ in range(5):
-        await kube.tell(made, [Happening("Warning", "ResetRefused", "the group has members" + "!" * 2_000)])
-    await kube.tell(made, [Happening("Normal", "ResetDone", "done")])
+        await kube.tell(made, [KubeEvent("Warning", "ResetRefused", "the group has members" + "!" * 2_000)])
+    await kube.tell(made, [KubeEvent("Normal", "ResetDone", "done")])
     assert client.failed == []
     events = [e for e in await kube.list(EVENTS, ns) if e["regarding"]["name"] == name]
     by_reason = {e["reason"]: e for e in events}

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.state import records
 from penstock_operator.model.cluster import Cluster
-from penstock_operator.model.common import Condition, Meta, with_conditions
+from penstock_operator.model.common import Condition, ObjectMeta, with_conditions
 from penstock_operator.model.group import ConsumerGroup, ConsumerGroupStatus, OffsetReset
 from penstock_operator.model.parse import InvalidResource, as_json, as_object, parse
 from penstock_operator.model.topic import MAX_REPLICAS, Topic, TopicSpec, TopicStatus
@@ -36,7 +36,7 @@ def test_as_many_replicas_can_be_asked_for_as_brokers_let_a_partition_have() -> 
 
 def test_an_object_is_read_with_its_identity() -> None:
     read = topic({"partitions": 3})
-    assert read.metadata == Meta(
+    assert read.metadata == ObjectMeta(
         name="orders", namespace="shop", uid="u-1", resource_version="7", generation=3,
         creation_timestamp="2026-01-01T00:00:00Z",
     )  # fmt: skip
@@ -149,7 +149,7 @@ def test_json_has_lists_and_keeps_zero() -> None:
 
 def test_an_object_is_written_as_users_write_it() -> None:
     value = Topic(
-        metadata=Meta(name="a", namespace="b", uid="c", resource_version="1", labels={"d": "e"}),
+        metadata=ObjectMeta(name="a", namespace="b", uid="c", resource_version="1", labels={"d": "e"}),
         spec=TopicSpec(cluster_ref=topic({}).spec.cluster_ref, config={"retention.ms": "1"}),
         status=TopicStatus(partitions=1),
     )

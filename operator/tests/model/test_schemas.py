@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from model.structural import Schema, defaulted, problems, pruned
 from msgspec import inspect
 
-from penstock_operator.model.cluster import Cluster, Storage
+from penstock_operator.model.cluster import Cluster, StorageSpec
 from penstock_operator.model.common import PLURALS
 from penstock_operator.model.fields import unwrapped
 from penstock_operator.model.group import ConsumerGroup
@@ -229,4 +229,4 @@ def test_the_rules_about_settings_know_each_setting_that_the_brokers_know() -> N
 
 
 def test_a_volume_is_described_the_same_wherever_it_is() -> None:
-    assert made_of(Cluster, SMALLEST["Cluster"]).spec.brokers.storage == Storage()  # type: ignore[union-attr]
+    assert made_of(Cluster, SMALLEST["Cluster"]).spec.brokers.storage == StorageSpec()  # type: ignore[union-attr]

@@ -9,9 +9,9 @@ from uuid import UUID
 
 from penstock_operator.model.cluster import Cluster
 from penstock_operator.model.parse import parse
-from penstock_operator.ports.brokers import BrokerState, PartitionState, Picture, TopicState
+from penstock_operator.ports.brokers import BrokerSnapshot, ObservedBrokerState, ObservedPartition, ObservedTopicState
 from penstock_operator.ports.kube import STATEFUL_SETS
-from penstock_operator.reconcile.cluster_observed import Observed, Pod, Said
+from penstock_operator.reconcile.cluster_observed import ObservedCluster, ObservedPod, ReportedState
 from penstock_operator.reconcile.cluster_partitions import summary
 
 NOW = "2026-03-01T12:00:00Z"
@@ -30,61 +30,63 @@ def cluster(replicas: int = 3, *, status: Mapping[str, Any] | None = None, **spe
     )
 
 
-def pod(ordinal: int, restart: str = NEW, **more: Any) -> Pod:
+def pod(ordinal: int, restart: str = NEW, **more: Any) -> ObservedPod:
     """One that serves."""
-    made = Pod(
+    made = ObservedPod(
         ordinal, f"c-broker-{ordinal}", f"uid-{ordinal}", restart, is_ready=True, ready_since=LONG_AGO,
         is_running=True, is_etcd_ready=True, node=f"node-{ordinal}",
     )  # fmt: skip
     return replace(made, **more)
 
 
-def away(ordinal: int, restart: str = NEW, **more: Any) -> Pod:
+def away(ordinal: int, restart: str = NEW, **more: Any) -> ObservedPod:
     """One that runs and does not serve."""
     return pod(ordinal, restart, is_ready=False, ready_since=NOW, **more)
 
 
-def broken(ordinal: int, restart: str = NEW, **more: Any) -> Pod:
+def broken(ordinal: int, restart: str = NEW, **more: Any) -> ObservedPod:
     """One whose container does not run."""
     return away(ordinal, restart, is_running=False, is_etcd_ready=False, problem="ImagePullBackOff", **more)
 
 
-def part(replicas: Sequence[int], isr: Sequence[int] | None = None, **more: Any) -> PartitionState:
+def part(replicas: Sequence[int], isr: Sequence[int] | None = None, **more: Any) -> ObservedPartition:
     in_sync = tuple(replicas if isr is None else isr)
-    return PartitionState(in_sync[0] if in_sync else -1, tuple(replicas), in_sync, **more)
+    return ObservedPartition(in_sync[0] if in_sync else -1, tuple(replicas), in_sync, **more)
 
 
-def topics(**parts: PartitionState | Iterable[PartitionState]) -> dict[str, TopicState]:
+def topics(**parts: ObservedPartition | Iterable[ObservedPartition]) -> dict[str, ObservedTopicState]:
     return {
-        name: TopicState(name, UUID(int=1), (found,) if isinstance(found, PartitionState) else tuple(found))
+        name: ObservedTopicState(name, UUID(int=1), (found,) if isinstance(found, ObservedPartition) else tuple(found))
         for name, found in parts.items()
     }
 
 
 def said(
     brokers: Iterable[int],
-    there: Mapping[str, TopicState] | None = None,
+    there: Mapping[str, ObservedTopicState] | None = None,
     *,
     controller: int = 0,
     draining: Iterable[int] = (),
     removable: Iterable[int] = (),
     silent: Iterable[int] = (),
     settings: Mapping[int, Mapping[str, str]] | None = None,
-) -> Said:
+) -> ReportedState:
     there = there or {}
     numbers = list(brokers)
     states = tuple(
-        BrokerState(
+        ObservedBrokerState(
             n, f"b{n}", 9092, None, "", n in set(draining), n in set(removable), "0.1.0", answers=n not in set(silent)
         )
         for n in numbers
     )
-    return Said(Picture("id", controller, states), settings or {n: {} for n in numbers}, there, summary(there))
+    return ReportedState(
+        BrokerSnapshot("id", controller, states), settings or {n: {} for n in numbers}, there, summary(there)
+    )
 
 
 def observed(
-    pods: Iterable[Pod] = (), said: Said | None = None, *, replicas: int | None = None, **more: Any
-) -> Observed:
+    pods: Iterable[ObservedPod] = (), said: ReportedState | None = None, *, replicas: int | None = None, **more: Any
+) -> ObservedCluster:
     """`replicas` of the StatefulSet; there is none where it is None."""
     live = dict(more.pop("live", {}))
     if replicas is not None:
@@ -93,4 +95,4 @@ def observed(
             "spec": {"replicas": replicas},
         }
     error = "" if said is not None else "no answer"
-    return Observed(now=NOW, live=live, pods=tuple(pods), said=said, brokers_error=error, **more)
+    return ObservedCluster(now=NOW, live=live, pods=tuple(pods), said=said, brokers_error=error, **more)

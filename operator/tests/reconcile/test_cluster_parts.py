@@ -8,12 +8,12 @@ import pytest
 from reconcile.cluster_tables import NOW, cluster, observed, part, pod, said, topics
 
 from penstock.placement.model import Move, PartitionKey
-from penstock_operator.ports.brokers import SettingsChange
+from penstock_operator.ports.brokers import ConfigPatch
 from penstock_operator.reconcile.cluster_moves import AT_A_TIME, next_moves, open_moves
 from penstock_operator.reconcile.cluster_observed import read_claim, read_pod
 from penstock_operator.reconcile.cluster_partitions import summary
 from penstock_operator.reconcile.cluster_settings import domain_changes, running_changes
-from penstock_operator.specs.notes import Notes
+from penstock_operator.specs.notes import ClusterAnnotations
 from penstock_operator.specs.settings import DOMAIN, RACK, THROTTLE
 
 
@@ -51,7 +51,7 @@ def test_a_broker_is_told_where_it_stands(
 ) -> None:
     seen = observed([pod(0)], said([0], settings={0: before}), zones=zones)
     found = domain_changes(cluster(1), seen)
-    assert found == (() if change is None else (SettingsChange("0", change),))
+    assert found == (() if change is None else (ConfigPatch("0", change),))
 
 
 @pytest.mark.parametrize("there", [pod(0, node=None), pod(0, is_terminating=True), pod(1)])
@@ -87,7 +87,7 @@ def test_settings_for_all_brokers_are_set_and_taken_back(
     notes: set[str],
 ) -> None:
     seen = observed([], said([0, 1], settings=dict(enumerate(before))))
-    found, after = running_changes(cluster(2, config=config), seen, Notes(settings=frozenset(noted)))
+    found, after = running_changes(cluster(2, config=config), seen, ClusterAnnotations(settings=frozenset(noted)))
     assert {change.name: dict(change.settings) for change in found} == changes
     assert after.settings == notes
 

@@ -8,20 +8,20 @@ from typing import Any
 import pytest
 from reconcile.cluster_tables import NEW, NOW, OLD, away, broken, cluster, observed, part, pod, said, topics
 
-from penstock_operator.ports.brokers import PartitionState
+from penstock_operator.ports.brokers import ObservedPartition
 from penstock_operator.ports.kube import BUDGETS
 from penstock_operator.reconcile.cluster import reconcile
 from penstock_operator.reconcile.cluster_actions import Apply
-from penstock_operator.reconcile.cluster_observed import Observed, Pod, Said
+from penstock_operator.reconcile.cluster_observed import ObservedCluster, ObservedPod, ReportedState
 from penstock_operator.reconcile.cluster_partitions import summary
 from penstock_operator.reconcile.cluster_roll import may_leave, plan_roll
-from penstock_operator.specs.notes import Notes
+from penstock_operator.specs.notes import ClusterAnnotations
 
 THREE = [0, 1, 2]
 IN_SYNC = topics(t=[part([0, 1, 2]), part([1, 2, 0])])
 SIDECAR = {"etcd": {"sidecar": {"image": "e"}}}
 
-TABLE: dict[str, tuple[Observed, int | None, str]] = {
+TABLE: dict[str, tuple[ObservedCluster, int | None, str]] = {
     # observed, the pod that goes, why none does
     "all are as wanted": (observed(map(pod, THREE), said(THREE)), None, ""),
     "all are old and in sync: the first that is not the controller": (
@@ -157,7 +157,7 @@ TABLE: dict[str, tuple[Observed, int | None, str]] = {
 def test_who_is_restarted(name: str) -> None:
     seen, goes, why = TABLE[name]
     pods = 1 if name == "one broker alone" else 3
-    roll = plan_roll(cluster(pods), seen, NEW, pods, 0, Notes())
+    roll = plan_roll(cluster(pods), seen, NEW, pods, 0, ClusterAnnotations())
     assert (roll.action.ordinal if roll.action is not None else None) == goes
     assert why in roll.waits
     assert bool(roll.waits) == bool(why)
@@ -171,17 +171,21 @@ def test_who_is_restarted(name: str) -> None:
 def test_a_pod_that_is_no_loss_still_goes_only_if_etcd_keeps_its_majority(others: list[Any], goes: int | None) -> None:
     bad = away(1, "bad")
     seen = observed(sorted([*others, bad], key=lambda p: p.ordinal), said([0, 2]))
-    roll = plan_roll(cluster(**SIDECAR), seen, NEW, 3, 3, Notes())
+    roll = plan_roll(cluster(**SIDECAR), seen, NEW, 3, 3, ClusterAnnotations())
     assert (roll.action.ordinal if roll.action is not None else None) == goes
 
 
 def test_a_cluster_that_was_never_formed_holds_nothing() -> None:
     seen = observed([away(0), away(1, "bad"), away(2, "bad")])
-    assert plan_roll(cluster(status={"clusterId": None}), seen, NEW, 3, 0, Notes()).action is not None
+    assert plan_roll(cluster(status={"clusterId": None}), seen, NEW, 3, 0, ClusterAnnotations()).action is not None
     seen = observed([away(0), broken(1), away(2, "bad")])
-    assert plan_roll(cluster(status={"clusterId": None}), seen, NEW, 3, 0, Notes()).action is None, "one at a time"
+    assert plan_roll(cluster(status={"clusterId": None}), seen, NEW, 3, 0, ClusterAnnotations()).action is None, (
+        "one at a time"
+    )
     seen = observed([pod(0), away(1, "bad"), away(2, "bad")])
-    assert plan_roll(cluster(status={"clusterId": None}), seen, NEW, 3, 0, Notes()).action is None, "one is ready"
+    assert plan_roll(cluster(status={"clusterId": None}), seen, NEW, 3, 0, ClusterAnnotations()).action is None, (
+        "one is ready"
+    )
 
 
 def test_partitions_are_tight_where_they_have_no_more_replicas_than_are_asked_for() -> None:
@@ -204,7 +208,7 @@ def test_partitions_are_tight_where_they_have_no_more_replicas_than_are_asked_fo
 @pytest.mark.parametrize(("unknown_to", "goes"), [("uid-1", 1), ("uid-of-the-one-before", None), ("", None)])
 def test_who_was_there_before_its_external_address_was_known_is_restarted(unknown_to: str, goes: int | None) -> None:
     seen = observed([pod(0), pod(1), pod(2)], said(THREE))
-    roll = plan_roll(cluster(), seen, NEW, 3, 0, Notes(external_unknown_to={1: unknown_to}))
+    roll = plan_roll(cluster(), seen, NEW, 3, 0, ClusterAnnotations(external_unknown_to={1: unknown_to}))
     assert (roll.action.ordinal if roll.action is not None else None) == goes
 
 
@@ -223,18 +227,18 @@ ALL = [pod(0), pod(1), pod(2)]
         ([pod(0), pod(1), pod(2, ready_since=NOW)], said([0, 1, 2], topics(t=part([0, 1, 2]))), False),
         # what no waiting brings back: a broker without a pod, a partition's only replica; and brokers that are silent
         (ALL, said([0, 1, 2], topics(t=part([0, 1, 7], [0, 1]))), True),
-        (ALL, said([0, 1, 2], topics(t=PartitionState(-1, (7,), (7,)))), True),
+        (ALL, said([0, 1, 2], topics(t=ObservedPartition(-1, (7,), (7,)))), True),
         (ALL, None, True),
     ],
 )
 def test_a_drained_node_may_take_a_broker_only_while_all_others_that_come_back_are_in_sync(
-    pods: list[Pod], says: Said | None, may: bool
+    pods: list[ObservedPod], says: ReportedState | None, may: bool
 ) -> None:
     assert may_leave(observed(pods, says, replicas=3), 3) is may
 
 
 @pytest.mark.parametrize(("first", "policy"), [(pod(0), "AlwaysAllow"), (away(0), "IfHealthyBudget")])
-def test_brokers_that_are_not_ready_may_leave_with_their_node_unless_none_is(first: Pod, policy: str) -> None:
+def test_brokers_that_are_not_ready_may_leave_with_their_node_unless_none_is(first: ObservedPod, policy: str) -> None:
     seen = observed([first, away(1), away(2)], said([0, 1, 2], topics(t=part([0, 1, 2]))), replicas=3)
     actions = reconcile(cluster(), seen, image="penstock:1").plan.actions
     (budget,) = [action.body for action in actions if isinstance(action, Apply) and action.resource == BUDGETS]

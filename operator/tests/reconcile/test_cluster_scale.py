@@ -10,10 +10,10 @@ from reconcile.cluster_tables import away, broken, cluster, observed, part, pod,
 
 from penstock_operator.model.cluster import MAX_BROKERS
 from penstock_operator.ports.kube import CONFIG_MAPS
-from penstock_operator.reconcile.cluster_observed import Observed
+from penstock_operator.reconcile.cluster_observed import ObservedCluster
 from penstock_operator.reconcile.cluster_scale import plan_scale
 from penstock_operator.specs.etcd import FOUNDED
-from penstock_operator.specs.notes import Notes
+from penstock_operator.specs.notes import ClusterAnnotations
 from penstock_operator.specs.settings import DRAINING
 
 FOUR, FIVE = list(range(4)), list(range(5))
@@ -24,7 +24,7 @@ ON_LAST = topics(t=part([1, 2, 3]))
 
 def seen(
     there: int, *, registered: list[int] | None = None, parts: Any = None, replicas: int = 0, **more: Any
-) -> Observed:
+) -> ObservedCluster:
     numbers = list(range(there)) if registered is None else registered
     return observed(map(pod, range(there)), said(numbers, parts, **more), replicas=replicas or there)
 
@@ -32,7 +32,7 @@ def seen(
 @dataclass(frozen=True)
 class Row:
     wanted: int
-    observed: Observed
+    observed: ObservedCluster
     pods: int
     reason: str
     drains: tuple[int, ...] = ()
@@ -144,7 +144,7 @@ def test_how_many_pods_and_who_is_drained(name: str) -> None:
     row = TABLE[name]
     status = {"brokers": [{"id": number, "state": "Ready"} for number in range(row.knew)]}
     desired = cluster(row.wanted, status={"clusterId": None} if row.never_formed else status)
-    scale = plan_scale(desired, row.observed, Notes(draining=row.noted), row.members)
+    scale = plan_scale(desired, row.observed, ClusterAnnotations(draining=row.noted), row.members)
     changes = {int(change.name): change.settings[DRAINING] for change in scale.changes}
     assert (scale.pods, scale.reason, scale.shrinks) == (row.pods, row.reason, row.shrinks)
     assert tuple(n for n, value in changes.items() if value == "true") == row.drains
@@ -156,9 +156,9 @@ def test_how_many_pods_and_who_is_drained(name: str) -> None:
 
 
 def test_a_broker_that_may_still_be_drained_is_looked_at_again_soon() -> None:
-    silent = plan_scale(cluster(4), seen(4, silent=[3]), Notes(draining=frozenset({3})), 0)
+    silent = plan_scale(cluster(4), seen(4, silent=[3]), ClusterAnnotations(draining=frozenset({3})), 0)
     assert silent.look_again_s == 2.0
-    told = plan_scale(cluster(4), seen(4), Notes(draining=frozenset({3})), 0)
+    told = plan_scale(cluster(4), seen(4), ClusterAnnotations(draining=frozenset({3})), 0)
     assert told.look_again_s is None
 
 
@@ -166,6 +166,6 @@ def test_moves_off_a_broker_that_stays_are_taken_back() -> None:
     moving = topics(
         t=[part([0, 1, 2, 3], [0, 1, 3], adding=(2,), removing=(3,)), part([0, 1, 2], adding=(), removing=(1,))]
     )
-    scale = plan_scale(cluster(4), seen(4, parts=moving, draining=[3]), Notes(draining=frozenset({3})), 0)
+    scale = plan_scale(cluster(4), seen(4, parts=moving, draining=[3]), ClusterAnnotations(draining=frozenset({3})), 0)
     assert scale.cancels == (("t", 0),)
     assert scale.moving, "what has moved is given back"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock_operator.model.common import ClusterRef, Condition, Meta
+from penstock_operator.model.common import ClusterRef, Condition, ObjectMeta
 from penstock_operator.model.group import (
     ConsumerGroup,
     ConsumerGroupSpec,
@@ -15,7 +15,7 @@ from penstock_operator.model.group import (
     ResetStatus,
     StartingOffsets,
 )
-from penstock_operator.ports.brokers import DELETION_POLICY, OWNER, RESET_ID, GroupState, OffsetState
+from penstock_operator.ports.brokers import DELETION_POLICY, OWNER, RESET_ID, ObservedGroupState, ObservedOffset
 from penstock_operator.reconcile.group import coarse_seconds, reconcile
 from penstock_operator.reconcile.group_names import (
     discovered,
@@ -26,27 +26,31 @@ from penstock_operator.reconcile.group_names import (
     winners,
 )
 from penstock_operator.reconcile.group_reset import questions, ranges_asked, topics_asked
-from penstock_operator.reconcile.group_types import Commit, Observed, Settings
+from penstock_operator.reconcile.group_types import CommitOffsets, GroupSettingsPatch, ObservedGroup
 
 AT, LATER = "2026-11-21T08:00:00Z", "2026-11-21T09:00:00Z"
 
 
 def wanted(status: ConsumerGroupStatus | None = None, **spec: Any) -> ConsumerGroup:
     return ConsumerGroup(
-        metadata=Meta(name="billing", namespace="ns", uid="u1", generation=3),
+        metadata=ObjectMeta(name="billing", namespace="ns", uid="u1", generation=3),
         spec=ConsumerGroupSpec(cluster_ref=ClusterRef(name="c"), **spec),
         status=status or ConsumerGroupStatus(),
     )
 
 
-def state(*offsets: OffsetState, members: int = 0, said: str | None = None, **settings: str) -> GroupState:
+def state(*offsets: ObservedOffset, members: int = 0, said: str | None = None, **settings: str) -> ObservedGroupState:
     names = {"owner": OWNER, "policy": DELETION_POLICY, "reset": RESET_ID}
     shown = said or ("Stable" if members else "Empty")
-    return GroupState("billing", shown, members, offsets, {names[key]: value for key, value in settings.items()})
+    return ObservedGroupState(
+        "billing", shown, members, offsets, {names[key]: value for key, value in settings.items()}
+    )
 
 
-def at(topic: str, partition: int, committed: int, end: int, lag_ms: int | None = None, start: int = 0) -> OffsetState:
-    return OffsetState(topic, partition, committed, start, end, lag_ms)
+def at(
+    topic: str, partition: int, committed: int, end: int, lag_ms: int | None = None, start: int = 0
+) -> ObservedOffset:
+    return ObservedOffset(topic, partition, committed, start, end, lag_ms)
 
 
 HERE = (at("orders", 0, 10, 15, 4_000), at("orders", 1, 5, 5, 0), at("bills", 0, 0, 2, None))
@@ -56,7 +60,7 @@ PLAN = ResetStatus(id="one", phase="Planned", changes=("orders-0: 10 → 0",), t
 PLANNED = ConsumerGroupStatus(reset=PLAN)
 ANEW = ResetStatus(id="one", phase="Planned", changes=("orders-0: none → 9",), total_changes=1)
 PLANNED_ANEW = ConsumerGroupStatus(reset=ANEW)
-IDLE, BUSY = GroupState("billing", "Empty", 0, HERE), GroupState("billing", "Stable", 2, HERE)
+IDLE, BUSY = ObservedGroupState("billing", "Empty", 0, HERE), ObservedGroupState("billing", "Stable", 2, HERE)
 EARLY = {("orders", 0): 0, ("orders", 1): 0, ("bills", 0): 0}
 
 
@@ -67,18 +71,22 @@ def conditions(status: ConsumerGroupStatus) -> dict[str, tuple[str, str]]:
 @pytest.mark.parametrize(
     ("seen", "ready", "healthy"),
     [
-        (Observed(state(*HERE, members=2)), ("True", "Known"), ("True", "Consuming")),
-        (Observed(state(*HERE)), ("True", "Known"), ("False", "NotConsuming")),
-        (Observed(state(at("orders", 0, 5, 5))), ("True", "Known"), ("True", "CaughtUp")),
-        (Observed(state(members=1, said="PreparingRebalance")), ("True", "Known"), ("True", "Consuming")),
-        (Observed(None), ("True", "Absent"), ("Unknown", "Absent")),
-        (Observed(state(said="Dead", owner="u1")), ("True", "Absent"), ("Unknown", "Absent")),
-        (Observed(error="no broker answers"), ("Unknown", "BrokersUnreachable"), ("Unknown", "BrokersUnreachable")),
-        (Observed(is_cluster_known=False), ("False", "ClusterNotFound"), ("Unknown", "ClusterNotFound")),
-        (Observed(state(*HERE), winner="older"), ("False", "Conflict"), ("False", "NotConsuming")),
+        (ObservedGroup(state(*HERE, members=2)), ("True", "Known"), ("True", "Consuming")),
+        (ObservedGroup(state(*HERE)), ("True", "Known"), ("False", "NotConsuming")),
+        (ObservedGroup(state(at("orders", 0, 5, 5))), ("True", "Known"), ("True", "CaughtUp")),
+        (ObservedGroup(state(members=1, said="PreparingRebalance")), ("True", "Known"), ("True", "Consuming")),
+        (ObservedGroup(None), ("True", "Absent"), ("Unknown", "Absent")),
+        (ObservedGroup(state(said="Dead", owner="u1")), ("True", "Absent"), ("Unknown", "Absent")),
+        (
+            ObservedGroup(error="no broker answers"),
+            ("Unknown", "BrokersUnreachable"),
+            ("Unknown", "BrokersUnreachable"),
+        ),
+        (ObservedGroup(is_cluster_known=False), ("False", "ClusterNotFound"), ("Unknown", "ClusterNotFound")),
+        (ObservedGroup(state(*HERE), winner="older"), ("False", "Conflict"), ("False", "NotConsuming")),
     ],
 )
-def test_conditions_say_what_is_seen(seen: Observed, ready: tuple[str, str], healthy: tuple[str, str]) -> None:
+def test_conditions_say_what_is_seen(seen: ObservedGroup, ready: tuple[str, str], healthy: tuple[str, str]) -> None:
     plan = reconcile(wanted(), seen, AT)
     assert conditions(plan.status) == {"Ready": ready, "Healthy": healthy}
     assert plan.actions == ()
@@ -87,7 +95,7 @@ def test_conditions_say_what_is_seen(seen: Observed, ready: tuple[str, str], hea
 
 
 def test_columns_are_sums_over_what_was_committed() -> None:
-    status = reconcile(wanted(), Observed(state(*HERE, members=2)), AT).status
+    status = reconcile(wanted(), ObservedGroup(state(*HERE, members=2)), AT).status
     assert (status.state, status.members, status.lag, status.lag_seconds) == ("Stable", 2, 7, 4)
     assert status.topic_names == "bills,orders"
     assert [(t.topic, t.partitions, t.lag, t.lag_seconds) for t in status.topics] == [
@@ -100,25 +108,25 @@ def test_columns_are_sums_over_what_was_committed() -> None:
     ("offset", "lag"),
     [(at("t", 0, 3, 10, start=6), 4), (at("t", 0, -1, 10), 0), (at("t", 0, 12, 10), 0), (at("t", 0, 10, 10), 0)],
 )
-def test_lag_counts_records_that_can_be_read(offset: OffsetState, lag: int) -> None:
-    assert reconcile(wanted(), Observed(state(offset)), AT).status.lag == lag
+def test_lag_counts_records_that_can_be_read(offset: ObservedOffset, lag: int) -> None:
+    assert reconcile(wanted(), ObservedGroup(state(offset)), AT).status.lag == lag
 
 
 def test_what_cannot_be_seen_keeps_its_numbers_and_says_so() -> None:
-    before = reconcile(wanted(), Observed(state(*HERE)), AT).status
-    after = reconcile(wanted(before), Observed(error="no broker answers"), LATER).status
+    before = reconcile(wanted(), ObservedGroup(state(*HERE)), AT).status
+    after = reconcile(wanted(before), ObservedGroup(error="no broker answers"), LATER).status
     assert (after.lag, after.state) == (7, "Empty")
     assert conditions(after)["Ready"] == ("Unknown", "BrokersUnreachable")
 
 
 def test_nothing_new_is_the_same_status_to_the_last_field() -> None:
-    seen = Observed(state(*HERE, members=1))
+    seen = ObservedGroup(state(*HERE, members=1))
     first = reconcile(wanted(), seen, AT).status
     assert reconcile(wanted(first), seen, LATER).status == first
 
 
 def test_an_absent_group_stays_and_says_absent() -> None:
-    status = reconcile(wanted(), Observed(None), AT).status
+    status = reconcile(wanted(), ObservedGroup(None), AT).status
     assert (status.state, status.members, status.lag) == ("Absent", 0, None)
 
 
@@ -130,7 +138,7 @@ def test_ages_that_merely_grow_change_seldom() -> None:
 # Resets
 
 
-def go(desired: ConsumerGroup, seen: Observed) -> Any:
+def go(desired: ConsumerGroup, seen: ObservedGroup) -> Any:
     return reconcile(desired, seen, AT)
 
 
@@ -138,14 +146,14 @@ def go(desired: ConsumerGroup, seen: Observed) -> Any:
     ("desired", "seen", "phase", "says", "commits"),
     [
         # first it is shown, then done
-        (wanted(reset=RESET), Observed(IDLE, offsets=EARLY), "Planned", "", False),
-        (wanted(PLANNED, reset=RESET), Observed(IDLE, offsets=EARLY), "Planned", "", True),
+        (wanted(reset=RESET), ObservedGroup(IDLE, offsets=EARLY), "Planned", "", False),
+        (wanted(PLANNED, reset=RESET), ObservedGroup(IDLE, offsets=EARLY), "Planned", "", True),
         # members
-        (wanted(reset=RESET), Observed(BUSY, offsets=EARLY), "Refused", "members (2)", False),
-        (wanted(PLANNED, reset=RESET), Observed(BUSY, offsets=EARLY), "Refused", "as soon as", False),
+        (wanted(reset=RESET), ObservedGroup(BUSY, offsets=EARLY), "Refused", "members (2)", False),
+        (wanted(PLANNED, reset=RESET), ObservedGroup(BUSY, offsets=EARLY), "Refused", "as soon as", False),
         (
             wanted(PLANNED, reset=RESET),
-            Observed(state(*HERE, said="PreparingRebalance"), offsets=EARLY),
+            ObservedGroup(state(*HERE, said="PreparingRebalance"), offsets=EARLY),
             "Refused",
             "members",
             False,
@@ -153,29 +161,29 @@ def go(desired: ConsumerGroup, seen: Observed) -> Any:
         # somebody wants to see it only
         (
             wanted(PLANNED, reset=OffsetReset(id="one", to="earliest", dry_run=True)),
-            Observed(IDLE, offsets=EARLY),
+            ObservedGroup(IDLE, offsets=EARLY),
             "Planned",
             "dryRun",
             False,
         ),
-        (wanted(PLANNED, reset=RESET, paused=True), Observed(IDLE, offsets=EARLY), "Planned", "paused", False),
+        (wanted(PLANNED, reset=RESET, paused=True), ObservedGroup(IDLE, offsets=EARLY), "Planned", "paused", False),
         # done, by what the brokers keep, or by the status
-        (wanted(PLANNED, reset=RESET), Observed(state(*HERE, reset="one")), "Done", "", False),
-        (wanted(reset=RESET), Observed(state(*HERE, reset="one")), "Done", "done before", False),
+        (wanted(PLANNED, reset=RESET), ObservedGroup(state(*HERE, reset="one")), "Done", "", False),
+        (wanted(reset=RESET), ObservedGroup(state(*HERE, reset="one")), "Done", "done before", False),
         (
             wanted(ConsumerGroupStatus(reset=ResetStatus(id="one", phase="Done")), reset=RESET),
-            Observed(state(*HERE)),
+            ObservedGroup(state(*HERE)),
             "Done",
             "",
             False,
         ),
         # another id is another wish
-        (wanted(PLANNED, reset=ANOTHER), Observed(IDLE, offsets=EARLY), "Planned", "", False),
+        (wanted(PLANNED, reset=ANOTHER), ObservedGroup(IDLE, offsets=EARLY), "Planned", "", False),
         # nothing to set
-        (wanted(reset=RESET), Observed(None), "Failed", "no offsets", False),
+        (wanted(reset=RESET), ObservedGroup(None), "Failed", "no offsets", False),
         (
             wanted(reset=OffsetReset(id="one", to="earliest", topics=("nope",))),
-            Observed(state(*HERE)),
+            ObservedGroup(state(*HERE)),
             "Failed",
             "no topic nope",
             False,
@@ -183,7 +191,7 @@ def go(desired: ConsumerGroup, seen: Observed) -> Any:
         # a group that does not exist yet, with topics named
         (
             wanted(PLANNED_ANEW, reset=OffsetReset(id="one", to="latest", topics=("orders",))),
-            Observed(None, partitions={"orders": 1}, offsets={("orders", 0): 9}),
+            ObservedGroup(None, partitions={"orders": 1}, offsets={("orders", 0): 9}),
             "Planned",
             "",
             True,
@@ -191,16 +199,16 @@ def go(desired: ConsumerGroup, seen: Observed) -> Any:
     ],
 )  # fmt: skip
 def test_a_reset_goes_through_its_phases(
-    desired: ConsumerGroup, seen: Observed, phase: str, says: str, commits: bool
+    desired: ConsumerGroup, seen: ObservedGroup, phase: str, says: str, commits: bool
 ) -> None:
     plan = go(desired, seen)
     assert plan.status.reset.phase == phase
     assert says in plan.status.reset.message
     if commits:
         commit, settings = plan.actions
-        assert isinstance(commit, Commit)
+        assert isinstance(commit, CommitOffsets)
         assert commit.offsets == seen.offsets
-        assert settings == Settings({RESET_ID: desired.spec.reset.id}), "the id is written after the offsets"
+        assert settings == GroupSettingsPatch({RESET_ID: desired.spec.reset.id}), "the id is written after the offsets"
     else:
         assert plan.actions == ()
 
@@ -215,7 +223,7 @@ def test_a_commit_that_was_half_done_is_done_again_only_while_nobody_can_have_re
     changes = ("bills-0: 1 → 0", "orders-0: 10 → 0")
     told = ConsumerGroupStatus(reset=ResetStatus(id="one", phase="Planned", changes=changes, total_changes=2))
     group = state(at("orders", 0, 0, 15), at("bills", 0, bills, 2), members=members)
-    plan = go(wanted(told, reset=RESET), Observed(group, offsets={("orders", 0): 0, ("bills", 0): 0}))
+    plan = go(wanted(told, reset=RESET), ObservedGroup(group, offsets={("orders", 0): 0, ("bills", 0): 0}))
     assert plan.status.reset.phase == phase
     assert len(plan.actions) == actions
 
@@ -225,7 +233,7 @@ def test_a_reset_is_done_to_its_end_when_it_broke_off_anywhere() -> None:
     desired, group = wanted(reset=RESET), state(*HERE)
     steps = []
     for _ in range(6):
-        plan = go(desired, Observed(group, offsets=EARLY))
+        plan = go(desired, ObservedGroup(group, offsets=EARLY))
         steps.append((plan.status.reset.phase, len(plan.actions)))
         desired = wanted(plan.status, reset=RESET)
         if plan.actions and len(steps) >= 4:  # Twice the operator died between the commit and the id.
@@ -235,7 +243,7 @@ def test_a_reset_is_done_to_its_end_when_it_broke_off_anywhere() -> None:
 
 def test_the_plan_names_each_change_and_the_first_hundred_only() -> None:
     many = tuple(at("t", partition, 7, 9) for partition in range(150))
-    plan = go(wanted(reset=RESET), Observed(state(*many), offsets={("t", p): 0 for p in range(150)}))
+    plan = go(wanted(reset=RESET), ObservedGroup(state(*many), offsets={("t", p): 0 for p in range(150)}))
     assert plan.status.reset.changes[0] == "t-0: 7 → 0"
     assert (len(plan.status.reset.changes), plan.status.reset.total_changes) == (100, 150)
     assert [h.reason for h in plan.happenings] == ["ResetPlanned"]
@@ -263,16 +271,16 @@ def test_an_offset_by_number_is_kept_inside_of_the_log() -> None:
     reset = OffsetReset(id="one", to="offset", offset=50, topics=("orders",))
     desired = wanted(PLANNED, reset=reset)
     assert ranges_asked(desired, None, {"orders": 2}) == (("orders", 0), ("orders", 1))
-    seen = Observed(
+    seen = ObservedGroup(
         state(*HERE), partitions={"orders": 2}, ranges={("orders", 0): (60, 90), ("orders", 1): (0, 20)}
     )  # fmt: skip
     assert go(desired, seen).actions[0].offsets == {("orders", 0): 60, ("orders", 1): 20}
 
 
 def test_done_is_told_once() -> None:
-    plan = go(wanted(PLANNED, reset=RESET), Observed(state(*HERE, reset="one")))
+    plan = go(wanted(PLANNED, reset=RESET), ObservedGroup(state(*HERE, reset="one")))
     assert [h.reason for h in plan.happenings] == ["ResetDone"]
-    assert go(wanted(plan.status, reset=RESET), Observed(state(*HERE, reset="one"))).happenings == ()
+    assert go(wanted(plan.status, reset=RESET), ObservedGroup(state(*HERE, reset="one"))).happenings == ()
 
 
 # Starting offsets, ownership
@@ -292,11 +300,13 @@ START = StartingOffsets(topics=("orders",), at="latest")
         (None, True, False),
     ],
 )
-def test_starting_offsets_are_for_a_group_that_has_none(group: GroupState | None, paused: bool, commits: bool) -> None:
+def test_starting_offsets_are_for_a_group_that_has_none(
+    group: ObservedGroupState | None, paused: bool, commits: bool
+) -> None:
     desired = wanted(starting_offsets=START, paused=paused)
     offsets = questions(desired, group, {"orders": 2})
-    plan = reconcile(desired, Observed(group, partitions={"orders": 2}, offsets=offsets), AT)
-    assert [type(action) for action in plan.actions] == ([Commit] if commits else [])
+    plan = reconcile(desired, ObservedGroup(group, partitions={"orders": 2}, offsets=offsets), AT)
+    assert [type(action) for action in plan.actions] == ([CommitOffsets] if commits else [])
 
 
 @pytest.mark.parametrize(
@@ -311,9 +321,9 @@ def test_starting_offsets_are_for_a_group_that_has_none(group: GroupState | None
         ("Retain", state(*HERE, owner="before-the-restore", policy="Delete"), {OWNER: None, DELETION_POLICY: None}),
     ],
 )
-def test_the_group_knows_whose_end_is_its_own(policy: Any, group: GroupState | None, settings: Any) -> None:
-    plan = reconcile(wanted(deletion_policy=policy), Observed(group), AT)
-    assert plan.actions == ((Settings(settings),) if settings else ())
+def test_the_group_knows_whose_end_is_its_own(policy: Any, group: ObservedGroupState | None, settings: Any) -> None:
+    plan = reconcile(wanted(deletion_policy=policy), ObservedGroup(group), AT)
+    assert plan.actions == ((GroupSettingsPatch(settings),) if settings else ())
 
 
 # Names
@@ -350,7 +360,7 @@ def test_a_discovered_object_is_taken_over_by_whoever_applies_a_manifest_over_it
 
 def test_of_two_objects_for_a_group_the_applied_and_then_the_older_one_has_it() -> None:
     def one(uid: str, created: str) -> ConsumerGroup:
-        meta = Meta(name=uid, namespace="ns", uid=uid, creation_timestamp=created)
+        meta = ObjectMeta(name=uid, namespace="ns", uid=uid, creation_timestamp=created)
         return ConsumerGroup(metadata=meta, spec=ConsumerGroupSpec(cluster_ref=ClusterRef(name="c"), group_id="g"))
 
     found, old, new = one("found", "2020"), one("old", "2021"), one("new", "2022")
@@ -360,7 +370,7 @@ def test_of_two_objects_for_a_group_the_applied_and_then_the_older_one_has_it() 
 
 def test_of_two_objects_made_in_the_same_second_the_one_that_has_had_the_group_keeps_it() -> None:
     def one(uid: str, *reasons: str) -> ConsumerGroup:
-        meta = Meta(name=uid, namespace="ns", uid=uid, creation_timestamp="2026-01-01T00:00:00Z")
+        meta = ObjectMeta(name=uid, namespace="ns", uid=uid, creation_timestamp="2026-01-01T00:00:00Z")
         told = tuple(Condition(type="Ready", status="True", reason=reason) for reason in reasons)
         spec = ConsumerGroupSpec(cluster_ref=ClusterRef(name="c"), group_id="g")
         return ConsumerGroup(metadata=meta, spec=spec, status=ConsumerGroupStatus(conditions=told))
@@ -383,15 +393,15 @@ def test_a_time_before_1970_is_no_word_of_the_protocol() -> None:
 
 
 def test_a_partition_that_does_not_tell_where_it_ends_hides_neither_the_group_nor_the_others() -> None:
-    offline = OffsetState("bills", 0, 7, -1, -1)
-    status = reconcile(wanted(), Observed(state(HERE[0], offline)), AT).status
+    offline = ObservedOffset("bills", 0, 7, -1, -1)
+    status = reconcile(wanted(), ObservedGroup(state(HERE[0], offline)), AT).status
     assert (status.lag, status.topic_names) == (5, "bills,orders")
     assert conditions(status)["Ready"] == ("True", "Known")
     assert conditions(status)["Healthy"] == ("Unknown", "LagUnknown")
 
 
 def test_the_words_of_one_failure_after_another_are_no_news() -> None:
-    first = reconcile(wanted(), Observed(error="groups: broker 1 refused"), AT).status
-    assert reconcile(wanted(first), Observed(error="groups: broker 2 timed out"), LATER).status == first
-    other = reconcile(wanted(first), Observed(error="there is no Service yet"), LATER).status
+    first = reconcile(wanted(), ObservedGroup(error="groups: broker 1 refused"), AT).status
+    assert reconcile(wanted(first), ObservedGroup(error="groups: broker 2 timed out"), LATER).status == first
+    other = reconcile(wanted(first), ObservedGroup(error="there is no Service yet"), LATER).status
     assert other.conditions[0].message == "there is no Service yet"

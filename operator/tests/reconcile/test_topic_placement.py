@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.placement.domains import Domains
-from penstock_operator.ports.brokers import BrokerState, PartitionState
+from penstock_operator.ports.brokers import ObservedBrokerState, ObservedPartition
 from penstock_operator.reconcile.topic_placement import domains_of, factor_targets, spread_targets, wanted_replicas
 
 
-def brokers(*domains: str) -> tuple[BrokerState, ...]:
-    return tuple(BrokerState(n, "h", 9092, None, domain, False, False, "") for n, domain in enumerate(domains))
+def brokers(*domains: str) -> tuple[ObservedBrokerState, ...]:
+    return tuple(ObservedBrokerState(n, "h", 9092, None, domain, False, False, "") for n, domain in enumerate(domains))
 
 
 def tree(*domains: str) -> Domains:
@@ -22,8 +22,8 @@ def tree(*domains: str) -> Domains:
     return found
 
 
-def at_rest(*replicas: int) -> PartitionState:
-    return PartitionState(replicas[0], replicas, replicas)
+def at_rest(*replicas: int) -> ObservedPartition:
+    return ObservedPartition(replicas[0], replicas, replicas)
 
 
 def test_a_replica_is_added_in_another_zone_and_the_leader_stays() -> None:
@@ -46,14 +46,14 @@ def test_many_topics_of_one_partition_do_not_all_go_to_the_same_broker() -> None
 
 
 def test_who_is_behind_goes_first_and_the_preferred_leader_last() -> None:
-    behind = PartitionState(0, (0, 1, 2), (0, 2))
+    behind = ObservedPartition(0, (0, 1, 2), (0, 2))
     assert factor_targets([behind], 2, tree("", "", ""), {}, 10) == {0: (0, 2)}
     assert factor_targets([behind], 1, tree("", "", ""), {}, 10) == {0: (0,)}
 
 
 def test_a_preferred_leader_that_is_gone_is_not_what_a_smaller_factor_leaves() -> None:
     """Nobody goes before those that stay are in sync: one that is gone for good would keep it waiting for ever."""
-    gone = PartitionState(1, (0, 1, 2), (1, 2))
+    gone = ObservedPartition(1, (0, 1, 2), (1, 2))
     assert factor_targets([gone], 1, tree("", "", ""), {}, 10) == {0: (1,)}
 
 
@@ -63,9 +63,9 @@ def test_a_smaller_factor_keeps_the_spread() -> None:
 
 
 def test_what_is_on_its_way_is_not_asked_for_again() -> None:
-    moving = PartitionState(0, (0, 1), (0,), adding=(1,))
+    moving = ObservedPartition(0, (0, 1), (0,), adding=(1,))
     assert factor_targets([moving], 2, tree("", "", ""), {}, 10) == {}
-    assert wanted_replicas(PartitionState(0, (2, 0), (0,), adding=(2,), removing=(0,))) == (2,)
+    assert wanted_replicas(ObservedPartition(0, (2, 0), (0,), adding=(2,), removing=(0,))) == (2,)
 
 
 def test_no_more_move_than_there_is_room_for() -> None:

@@ -10,47 +10,61 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from penstock_operator.model.common import ClusterRef, Meta
+from penstock_operator.model.common import ClusterRef, ObjectMeta
 from penstock_operator.model.topic import Topic, TopicSpec, TopicStatus
 from penstock_operator.ports.brokers import (
     DELETION_POLICY,
     OWNER,
     BrokersError,
-    BrokerState,
-    PartitionState,
-    TopicState,
+    ObservedBrokerState,
+    ObservedPartition,
+    ObservedTopicState,
 )
 from penstock_operator.reconcile.topic import reconcile
-from penstock_operator.reconcile.topic_types import ChangeSettings, Create, Delete, Gone, Grow, Observed, Reassign
+from penstock_operator.reconcile.topic_types import (
+    AddPartitions,
+    AlterTopicConfig,
+    CreateTopic,
+    DeleteTopic,
+    ObservedTopic,
+    ReassignTopic,
+    TopicGoneReason,
+)
 
 ID, OTHER_ID = UUID(int=1), UUID(int=2)
 MINE = {OWNER: "me", DELETION_POLICY: "Retain"}
 
 
-def part(*replicas: int, isr: tuple[int, ...] | None = None, leader: int | None = None, **more: Any) -> PartitionState:
+def part(
+    *replicas: int, isr: tuple[int, ...] | None = None, leader: int | None = None, **more: Any
+) -> ObservedPartition:
     isr = replicas if isr is None else isr
-    return PartitionState(isr[0] if leader is None else leader, replicas, isr, **more)
+    return ObservedPartition(isr[0] if leader is None else leader, replicas, isr, **more)
 
 
-def state(*partitions: PartitionState, settings: Mapping[str, str] | None = None, topic_id: UUID = ID) -> TopicState:
-    return TopicState("t", topic_id, partitions, {**MINE, **(settings or {})})
+def state(
+    *partitions: ObservedPartition, settings: Mapping[str, str] | None = None, topic_id: UUID = ID
+) -> ObservedTopicState:
+    return ObservedTopicState("t", topic_id, partitions, {**MINE, **(settings or {})})
 
 
-def brokers(*domains: str, draining: tuple[int, ...] = ()) -> tuple[BrokerState, ...]:
-    return tuple(BrokerState(n, "h", 9092, None, domain, n in draining, False, "") for n, domain in enumerate(domains))
+def brokers(*domains: str, draining: tuple[int, ...] = ()) -> tuple[ObservedBrokerState, ...]:
+    return tuple(
+        ObservedBrokerState(n, "h", 9092, None, domain, n in draining, False, "") for n, domain in enumerate(domains)
+    )
 
 
 def topic(*, name: str = "t", uid: str = "me", born: str = "2026-01-01", status: TopicStatus | None = None,
           meta: Mapping[str, Any] | None = None, **spec: Any) -> Topic:  # fmt: skip
     return Topic(
-        metadata=Meta(name=name, namespace="ns", uid=uid, generation=7, creation_timestamp=born, **(meta or {})),
+        metadata=ObjectMeta(name=name, namespace="ns", uid=uid, generation=7, creation_timestamp=born, **(meta or {})),
         spec=TopicSpec(cluster_ref=ClusterRef(name="c"), **spec),
         status=status or TopicStatus(),
     )
 
 
-def seen(found: TopicState | None = None, **more: Any) -> Observed:
-    return Observed("t", found, more.pop("brokers", brokers("", "", "")), **more)
+def seen(found: ObservedTopicState | None = None, **more: Any) -> ObservedTopic:
+    return ObservedTopic("t", found, more.pop("brokers", brokers("", "", "")), **more)
 
 
 def known(**status: Any) -> TopicStatus:
@@ -63,7 +77,7 @@ class Row:
 
     what: str
     desired: Topic
-    observed: Observed
+    observed: ObservedTopic
     actions: tuple[type, ...] = ()
     ready: tuple[str, str] = ("True", "Ready")
     synced: tuple[str, str] = ("True", "Synced")
@@ -81,32 +95,32 @@ REFUSED = BrokersError("no such setting", code="INVALID_CONFIG", is_passing=Fals
 LATER = BrokersError("too busy", code="REQUEST_TIMED_OUT")
 
 ROWS = [
-    Row("nothing is asked for and nothing is there", topic(), seen(), (Create,),
+    Row("nothing is asked for and nothing is there", topic(), seen(), (CreateTopic,),
         ("False", "Creating"), ("False", "Creating"), "Creating", "True"),
     Row("as wanted", topic(partitions=2, replicas=2), seen(TWO)),
     Row("nothing said, whatever is there is right", topic(), seen(TWO)),
-    Row("more partitions", topic(partitions=3), seen(TWO), (Grow,), FALSE_APPLYING, FALSE_APPLYING,
+    Row("more partitions", topic(partitions=3), seen(TWO), (AddPartitions,), FALSE_APPLYING, FALSE_APPLYING,
         progressing="True", says="up to 3"),
     Row("fewer partitions", topic(partitions=1), seen(TWO), (), ("False", "PartitionsCannotShrink"),
         ("False", "PartitionsCannotShrink"), says="Ask for 2", tells=["PartitionsCannotShrink"]),
-    Row("fewer partitions, and a setting", topic(partitions=1, config={"a": "1"}), seen(TWO), (ChangeSettings,),
+    Row("fewer partitions, and a setting", topic(partitions=1, config={"a": "1"}), seen(TWO), (AlterTopicConfig,),
         FALSE_APPLYING, FALSE_APPLYING, progressing="True"),
-    Row("a setting", topic(config={"retention.ms": "1"}), seen(TWO), (ChangeSettings,), FALSE_APPLYING, FALSE_APPLYING,
+    Row("a setting", topic(config={"retention.ms": "1"}), seen(TWO), (AlterTopicConfig,), FALSE_APPLYING, FALSE_APPLYING,
         progressing="True", says="retention.ms"),
     Row("a setting that is so already", topic(config={"retention.ms": "1"}),
         seen(state(part(0), settings={"retention.ms": "1"}))),
     Row("a setting that means the same", topic(config={"cleanup.policy": "compact, delete"}),
         seen(state(part(0), settings={"cleanup.policy": "compact,delete"}))),
     Row("a setting that is no longer wanted", topic(status=known()),
-        seen(state(part(0), settings={"retention.ms": "1"})), (ChangeSettings,), FALSE_APPLYING, FALSE_APPLYING,
+        seen(state(part(0), settings={"retention.ms": "1"})), (AlterTopicConfig,), FALSE_APPLYING, FALSE_APPLYING,
         progressing="True"),
     Row("a setting that is not named, and the status that would tell whose it is was lost", topic(),
         seen(state(part(0), settings={"retention.ms": "-1"}))),
     Row("settings of movers and of others are not its own", topic(),
         seen(state(part(0), settings={"leader.replication.throttled.replicas": "*", "penstock.other": "x"}))),
-    Row("more replicas", topic(replicas=3), seen(TWO), (Reassign,), FALSE_APPLYING, FALSE_APPLYING,
+    Row("more replicas", topic(replicas=3), seen(TWO), (ReassignTopic,), FALSE_APPLYING, FALSE_APPLYING,
         progressing="True"),
-    Row("fewer replicas", topic(replicas=1), seen(TWO), (Reassign,), FALSE_APPLYING, FALSE_APPLYING,
+    Row("fewer replicas", topic(replicas=1), seen(TWO), (ReassignTopic,), FALSE_APPLYING, FALSE_APPLYING,
         progressing="True"),
     Row("replicas on their way", topic(replicas=2), seen(MOVING), progressing="True"),
     Row("replicas on their way to a number that is not there yet", topic(replicas=3),
@@ -119,11 +133,11 @@ ROWS = [
     Row("more replicas than brokers that do not drain", topic(replicas=3),
         seen(TWO, brokers=brokers("", "", "", draining=(2,))), (), ("False", "TooFewBrokers"),
         ("False", "TooFewBrokers"), says="at most 2", tells=["TooFewBrokers"]),
-    Row("a new topic with more replicas than brokers that answer", topic(replicas=4), seen(), (Create,),
+    Row("a new topic with more replicas than brokers that answer", topic(replicas=4), seen(), (CreateTopic,),
         ("False", "Creating"), ("False", "Creating"), "Creating", "True"),
     Row("a new topic with more replicas than brokers", topic(replicas=4), seen(failure=REFUSED), (),
         ("False", "TooFewBrokers"), ("False", "TooFewBrokers"), "TooFewBrokers", tells=["TooFewBrokers"]),
-    Row("badly spread", topic(), seen(TWO, brokers=brokers("a/1", "a/2", "b/3")), (Reassign,), FALSE_APPLYING,
+    Row("badly spread", topic(), seen(TWO, brokers=brokers("a/1", "a/2", "b/3")), (ReassignTopic,), FALSE_APPLYING,
         FALSE_APPLYING, progressing="True"),
     Row("badly spread, and nothing moves by itself", topic(),
         seen(TWO, brokers=brokers("a/1", "a/2", "b/3"), may_move=False)),
@@ -141,23 +155,23 @@ ROWS = [
     Row("paused and not there", topic(paused=True), seen(), (), ("False", "Paused"), ("False", "Paused"), "Paused"),
     Row("being deleted and not there", topic(meta={"deletion_timestamp": "now"}), seen(), (), ("False", "Deleting"),
         ("False", "Deleting"), "Deleting"),
-    Row("deleted behind its back", topic(status=known()), seen(), (Create,), ("False", "Creating"),
+    Row("deleted behind its back", topic(status=known()), seen(), (CreateTopic,), ("False", "Creating"),
         ("False", "Creating"), "Creating", "True"),
     Row("made anew by somebody", topic(status=known()),
-        seen(TopicState("t", OTHER_ID, (part(0),), {})), (ChangeSettings,), FALSE_APPLYING, FALSE_APPLYING,
+        seen(ObservedTopicState("t", OTHER_ID, (part(0),), {})), (AlterTopicConfig,), FALSE_APPLYING, FALSE_APPLYING,
         progressing="True", tells=["IdentityChanged"]),
-    Row("adopted", topic(), seen(TopicState("t", ID, (part(0),), {})), (ChangeSettings,), FALSE_APPLYING,
+    Row("adopted", topic(), seen(ObservedTopicState("t", ID, (part(0),), {})), (AlterTopicConfig,), FALSE_APPLYING,
         FALSE_APPLYING, progressing="True"),
-    Row("adopted with fewer partitions than wanted", topic(partitions=2), seen(TopicState("t", ID, (part(0),), {})),
-        (ChangeSettings, Grow), FALSE_APPLYING, FALSE_APPLYING, progressing="True"),
+    Row("adopted with fewer partitions than wanted", topic(partitions=2), seen(ObservedTopicState("t", ID, (part(0),), {})),
+        (AlterTopicConfig, AddPartitions), FALSE_APPLYING, FALSE_APPLYING, progressing="True"),
     Row("adopted with more partitions than wanted", topic(partitions=1),
-        seen(TopicState("t", ID, (part(0), part(1)), {})), (ChangeSettings,), FALSE_APPLYING, FALSE_APPLYING,
+        seen(ObservedTopicState("t", ID, (part(0), part(1)), {})), (AlterTopicConfig,), FALSE_APPLYING, FALSE_APPLYING,
         progressing="True"),
     Row("adopted with a setting of its own: written down first", topic(),
-        seen(TopicState("t", ID, (part(0),), {"retention.ms": "-1"})), (), FALSE_APPLYING, FALSE_APPLYING,
+        seen(ObservedTopicState("t", ID, (part(0),), {"retention.ms": "-1"})), (), FALSE_APPLYING, FALSE_APPLYING,
         progressing="True"),
     Row("adopted with a setting of its own that is written down", topic(status=known(kept_settings=("retention.ms",))),
-        seen(TopicState("t", ID, (part(0),), {"retention.ms": "-1"})), (ChangeSettings,), FALSE_APPLYING,
+        seen(ObservedTopicState("t", ID, (part(0),), {"retention.ms": "-1"})), (AlterTopicConfig,), FALSE_APPLYING,
         FALSE_APPLYING, progressing="True"),
     Row("a kept setting stays", topic(status=known(kept_settings=("retention.ms",))),
         seen(state(part(0), settings={"retention.ms": "-1"}))),
@@ -182,21 +196,21 @@ ROWS = [
     Row("a change was put off", topic(partitions=3), seen(TWO, failure=LATER), (), ("False", "Retrying"),
         ("False", "Retrying"), says="tried again"),
     Row("its predecessor's topic goes first", topic(),
-        seen(state(part(0), settings={OWNER: "old"}), gone=Gone(True, "Delete", same_name=True, may_delete=True)),
-        (Delete,), ("False", "Replacing"), ("False", "Replacing"), "Replacing", "True"),
+        seen(state(part(0), settings={OWNER: "old"}), gone=TopicGoneReason(True, "Delete", same_name=True, may_delete=True)),
+        (DeleteTopic,), ("False", "Replacing"), ("False", "Replacing"), "Replacing", "True"),
     Row("its predecessor's topic goes first, once that may be told", topic(),
-        seen(state(part(0), settings={OWNER: "old"}), gone=Gone(True, "Delete", same_name=True)),
+        seen(state(part(0), settings={OWNER: "old"}), gone=TopicGoneReason(True, "Delete", same_name=True)),
         (), ("False", "Replacing"), ("False", "Replacing"), "Replacing", "True"),
     Row("its predecessor's topic is adopted where it was to be kept", topic(),
-        seen(state(part(0), settings={OWNER: "old"}), gone=Gone(True, "Retain", same_name=True, may_delete=True)),
-        (ChangeSettings,), FALSE_APPLYING, FALSE_APPLYING, progressing="True"),
+        seen(state(part(0), settings={OWNER: "old"}), gone=TopicGoneReason(True, "Retain", same_name=True, may_delete=True)),
+        (AlterTopicConfig,), FALSE_APPLYING, FALSE_APPLYING, progressing="True"),
     Row("the topic of a deleted object of another name is adopted", topic(),
-        seen(state(part(0), settings={OWNER: "old"}), gone=Gone(True, "Delete", may_delete=True)),
-        (ChangeSettings,), FALSE_APPLYING, FALSE_APPLYING, progressing="True"),
+        seen(state(part(0), settings={OWNER: "old"}), gone=TopicGoneReason(True, "Delete", may_delete=True)),
+        (AlterTopicConfig,), FALSE_APPLYING, FALSE_APPLYING, progressing="True"),
     Row("an object that no list has is no deleted one", topic(),
         seen(state(part(0), settings={OWNER: "old", DELETION_POLICY: "Delete"}),
-             gone=Gone(lists_without=9, may_delete=True)),
-        (ChangeSettings,), FALSE_APPLYING, FALSE_APPLYING, progressing="True"),
+             gone=TopicGoneReason(lists_without=9, may_delete=True)),
+        (AlterTopicConfig,), FALSE_APPLYING, FALSE_APPLYING, progressing="True"),
 ]  # fmt: skip
 
 
@@ -229,35 +243,37 @@ def test_the_second_look_at_the_same_says_the_same_and_tells_nothing(row: Row) -
 
 
 GONE_ROWS = [
-    ("no object, nothing known", state(part(0)), Gone(), None),
-    ("nobody's", TopicState("t", ID, (part(0),), {}), Gone(True, "Delete", may_delete=True), None),
-    ("deleted, to be kept", state(part(0)), Gone(True, "Retain", may_delete=True), None),
-    ("deleted, to go", state(part(0)), Gone(True, "Delete", may_delete=True), "delete"),
-    ("deleted, to go, and it cannot be told whether all is going", state(part(0)), Gone(True, "Delete"), None),
-    ("deleted with everything", state(part(0)), Gone(True, "Delete", may_delete=False), "protect"),
-    ("the last word was to keep it", state(part(0), settings={DELETION_POLICY: "Delete"}), Gone(True, "Retain"),
+    ("no object, nothing known", state(part(0)), TopicGoneReason(), None),
+    ("nobody's", ObservedTopicState("t", ID, (part(0),), {}), TopicGoneReason(True, "Delete", may_delete=True), None),
+    ("deleted, to be kept", state(part(0)), TopicGoneReason(True, "Retain", may_delete=True), None),
+    ("deleted, to go", state(part(0)), TopicGoneReason(True, "Delete", may_delete=True), "delete"),
+    ("deleted, to go, and it cannot be told whether all is going", state(part(0)), TopicGoneReason(True, "Delete"), None),
+    ("deleted with everything", state(part(0)), TopicGoneReason(True, "Delete", may_delete=False), "protect"),
+    ("the last word was to keep it", state(part(0), settings={DELETION_POLICY: "Delete"}), TopicGoneReason(True, "Retain"),
      "protect"),
     ("one list without it", state(part(0), settings={DELETION_POLICY: "Delete"}),
-     Gone(lists_without=1, may_delete=True), None),
+     TopicGoneReason(lists_without=1, may_delete=True), None),
     ("two lists without it", state(part(0), settings={DELETION_POLICY: "Delete"}),
-     Gone(lists_without=2, may_delete=True), "delete"),
-    ("two lists without it, to be kept", state(part(0)), Gone(lists_without=2, may_delete=True), None),
+     TopicGoneReason(lists_without=2, may_delete=True), "delete"),
+    ("two lists without it, to be kept", state(part(0)), TopicGoneReason(lists_without=2, may_delete=True), None),
     ("two lists without it, with everything", state(part(0), settings={DELETION_POLICY: "Delete"}),
-     Gone(lists_without=2, may_delete=False), "protect"),
-    ("not there", None, Gone(True, "Delete", may_delete=True), None),
+     TopicGoneReason(lists_without=2, may_delete=False), "protect"),
+    ("not there", None, TopicGoneReason(True, "Delete", may_delete=True), None),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("what", "found", "gone", "fate"), GONE_ROWS, ids=[row[0] for row in GONE_ROWS])
-def test_what_becomes_of_a_topic_without_an_object(what: str, found: TopicState | None, gone: Gone, fate: str) -> None:
+def test_what_becomes_of_a_topic_without_an_object(
+    what: str, found: ObservedTopicState | None, gone: TopicGoneReason, fate: str
+) -> None:
     (action,) = reconcile(None, seen(found, gone=gone)).actions or (None,)
     if fate is None:
         assert action is None
     elif fate == "delete":
-        assert isinstance(action, Delete)
+        assert isinstance(action, DeleteTopic)
         assert action.topic_id == ID
     else:
-        assert isinstance(action, ChangeSettings)
+        assert isinstance(action, AlterTopicConfig)
         assert action.settings == {DELETION_POLICY: "Retain"}
     assert reconcile(None, seen(found, gone=gone, owner_is_there=True)).actions == ()
 
@@ -276,6 +292,6 @@ def test_the_status_counts_what_brokers_report_and_not_what_was_asked_for() -> N
 
 def test_ownership_is_stored_with_the_topic_when_it_is_created() -> None:
     (action,) = reconcile(topic(deletion_policy="Delete", config={"a": "b"}), seen()).actions
-    assert isinstance(action, Create)
+    assert isinstance(action, CreateTopic)
     assert action.topic.settings == {"a": "b", OWNER: "me", DELETION_POLICY: "Delete"}
     assert (action.topic.partitions, action.topic.replicas) == (None, None)

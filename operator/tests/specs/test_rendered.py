@@ -13,7 +13,7 @@ from penstock_operator.model.cluster import Cluster
 from penstock_operator.model.parse import parse
 from penstock_operator.ports.kube import Object
 from penstock_operator.specs import compare, etcd, names, objects
-from penstock_operator.specs.notes import Notes, read, written
+from penstock_operator.specs.notes import ClusterAnnotations, read, written
 
 GOLDEN = Path(__file__).parent / "golden"
 EXTERNAL = {"endpoints": ["http://etcd-0:2379", "http://etcd-1:2379"]}
@@ -65,7 +65,9 @@ def rendered(spec: dict[str, Any], **more: Any) -> list[Object]:
     cluster = cluster_of(spec)
     members = 3 if cluster.spec.brokers.replicas >= 3 else 1
     addresses = {} if cluster.spec.external is None else {0: "example.org:30001"}
-    facts = objects.Facts("penstock:1", cluster.spec.brokers.replicas, etcd_members=members, external=addresses, **more)
+    facts = objects.ClusterFacts(
+        "penstock:1", cluster.spec.brokers.replicas, etcd_members=members, external=addresses, **more
+    )
     return [body for _, body in objects.render(cluster, facts)]
 
 
@@ -183,7 +185,7 @@ def test_the_settings_file_is_toml_that_the_broker_reads() -> None:
 )
 def test_brokers_are_restarted_for_what_they_read_at_their_start_alone(change: dict[str, Any], restarts: bool) -> None:
     def of(spec: dict[str, Any]) -> str:
-        made = stateful_set(spec, notes=Notes(draining=frozenset({4})))
+        made = stateful_set(spec, notes=ClusterAnnotations(draining=frozenset({4})))
         return str(made["spec"]["template"]["metadata"]["annotations"][names.RESTART])
 
     before = stateful_set(VARIANTS["smallest"])["spec"]["template"]["metadata"]["annotations"][names.RESTART]
@@ -191,12 +193,12 @@ def test_brokers_are_restarted_for_what_they_read_at_their_start_alone(change: d
 
 
 def test_notes_come_back_as_they_were_written() -> None:
-    notes = Notes(frozenset({3, 4}), "why", frozenset({"a.b"}), 3, {0: "uid-of-a-pod", 1: ""})
+    notes = ClusterAnnotations(frozenset({3, 4}), "why", frozenset({"a.b"}), 3, {0: "uid-of-a-pod", 1: ""})
     assert read(written(notes)) == notes
-    assert read({}) == Notes()
+    assert read({}) == ClusterAnnotations()
     assert read(
         {"penstock.io/draining": "x,1", "penstock.io/external-unknown-to": "{", "penstock.io/etcd-members": "-"}
-    ) == (Notes(frozenset({1})))
+    ) == (ClusterAnnotations(frozenset({1})))
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ from doubles.brokers import InMemoryBrokers
 from doubles.kube import EPOCH, FakeKube
 
 from penstock_operator.engine.routing import Routing
-from penstock_operator.model.common import Key
+from penstock_operator.model.common import ObjectKey
 from penstock_operator.model.parse import parse
 from penstock_operator.model.topic import Topic
-from penstock_operator.ports.brokers import Brokers
+from penstock_operator.ports.brokers import BrokerGateway
 from penstock_operator.ports.kube import CLUSTERS, TOPICS, Object
 from penstock_operator.topics.controller import TopicController
 
@@ -24,9 +24,9 @@ class Connected:
     """`engine.ports.Connections` with what a test put there."""
 
     def __init__(self) -> None:
-        self.by_cluster: dict[tuple[str, str], Brokers] = {}
+        self.by_cluster: dict[tuple[str, str], BrokerGateway] = {}
 
-    def of(self, namespace: str, cluster: str) -> Brokers | None:
+    def of(self, namespace: str, cluster: str) -> BrokerGateway | None:
         return self.by_cluster.get((namespace, cluster))
 
 
@@ -35,9 +35,9 @@ class HandQueue:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.due: dict[Key, float] = {}
+        self.due: dict[ObjectKey, float] = {}
 
-    def put(self, key: Key, delay_s: float = 0.0) -> None:
+    def put(self, key: ObjectKey, delay_s: float = 0.0) -> None:
         at = self.world.time + delay_s
         self.due[key] = min(at, self.due.get(key, at))
 
@@ -111,8 +111,8 @@ class World:
         await self.settle()
         self.time += 60
 
-    def key(self, name: str) -> Key:
-        return Key("Topic", NS, name)
+    def key(self, name: str) -> ObjectKey:
+        return ObjectKey("Topic", NS, name)
 
     def topic(self, name: str) -> Topic:
         body = self.kube.read(TOPICS, NS, name)

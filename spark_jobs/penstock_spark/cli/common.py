@@ -12,7 +12,7 @@ import typer
 from penstock_spark.jobs import document
 from penstock_spark.jobs.problems import InvalidJob
 from penstock_spark.jobs.references import Resolver
-from penstock_spark.jobs.specs import Job
+from penstock_spark.jobs.specs import JobSpec
 
 File = Annotated[
     Path | None,
@@ -24,7 +24,7 @@ Sets = Annotated[
 ]
 
 
-class ExitCode(IntEnum):
+class SparkExitCode(IntEnum):
     """What the exit code of a command says."""
 
     OK = 0
@@ -42,16 +42,16 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130
 
 
-def fail(message: str, code: ExitCode) -> NoReturn:
+def fail(message: str, code: SparkExitCode) -> NoReturn:
     print(f"error: {message}", file=sys.stderr)
     raise typer.Exit(code)
 
 
-def load(path: Path | None, sets: list[str] | None, resolver: Resolver | None = None) -> Job:
+def load(path: Path | None, sets: list[str] | None, resolver: Resolver | None = None) -> JobSpec:
     """The job of a file and of arguments; ends the command with all problems where there are any. Without a resolver
     its references to secrets stay as they are written."""
     if path is None and not sets:
-        fail("name a job's file, or say all of it by --set (penstock-spark init KIND prints one)", ExitCode.USAGE)
+        fail("name a job's file, or say all of it by --set (penstock-spark init KIND prints one)", SparkExitCode.USAGE)
     try:
         found = document.read(path) if path is not None else document.empty("--set")
         for assignment in sets or ():
@@ -61,6 +61,6 @@ def load(path: Path | None, sets: list[str] | None, resolver: Resolver | None = 
         for problem in e.problems:
             print(problem, file=sys.stderr)
         count = len(e.problems)
-        fail(f"{count} problem{'s' if count > 1 else ''} in {path or 'the arguments'}", ExitCode.USAGE)
+        fail(f"{count} problem{'s' if count > 1 else ''} in {path or 'the arguments'}", SparkExitCode.USAGE)
     except OSError as e:
-        fail(f"{path}: {e.strerror}", ExitCode.USAGE)
+        fail(f"{path}: {e.strerror}", SparkExitCode.USAGE)

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock_spark.cli.common import ExitCode, fail
+from penstock_spark.cli.common import SparkExitCode, fail
 from penstock_spark.jobs import java
 
 if TYPE_CHECKING:
-    from penstock_spark.demo.checks import Result
-    from penstock_spark.demo.story import Settings
+    from penstock_spark.demo.checks import CheckResult
+    from penstock_spark.demo.story import DemoSettings
 
 DEFAULT_CHART = Path("penstock-demo.png")
 ALL_FLIGHTS = 336_776
@@ -43,12 +43,12 @@ def demo(
     raise typer.Exit(run(chart, flights, seconds))
 
 
-def run(chart: Path, flights: int | None, seconds: float) -> ExitCode:
+def run(chart: Path, flights: int | None, seconds: float) -> SparkExitCode:
     from penstock.cli.common import CommandError
     from penstock.cli.demo.flights import data_set
     from penstock.client import ClientError
     from penstock_spark.demo import chart as drawing
-    from penstock_spark.demo.story import Settings
+    from penstock_spark.demo.story import DemoSettings
     from penstock_spark.model.errors import PenstockSparkError
 
     directory = Path(tempfile.mkdtemp(prefix="penstock-demo-"))
@@ -56,16 +56,16 @@ def run(chart: Path, flights: int | None, seconds: float) -> ExitCode:
         drawing.check()
         data = data_set()
         say(java_line())
-        result = asyncio.run(tell(Settings(directory, data, flights, seconds)))
+        result = asyncio.run(tell(DemoSettings(directory, data, flights, seconds)))
         drawing.draw(result.hours, chart)
     except java.JavaMissing as e:
-        fail(str(e), ExitCode.NO_JAVA)
+        fail(str(e), SparkExitCode.NO_JAVA)
     except (CommandError, ClientError, PenstockSparkError) as e:
-        fail(str(e), ExitCode.FAILED)
+        fail(str(e), SparkExitCode.FAILED)
     except OSError as e:
-        fail(f"{e.filename}: {e.strerror}" if e.filename else str(e), ExitCode.FAILED)
+        fail(f"{e.filename}: {e.strerror}" if e.filename else str(e), SparkExitCode.FAILED)
     except (KeyboardInterrupt, asyncio.CancelledError):
-        return ExitCode.INTERRUPTED
+        return SparkExitCode.INTERRUPTED
     finally:
         shutil.rmtree(directory, ignore_errors=True)
     return finish(result, chart)
@@ -85,17 +85,17 @@ def java_line(find: Callable[[], java.Java] = java.find, install: Callable[[], j
     return f"Java {found.version} {f'in {found.home}' if found.home else 'on the PATH'}"
 
 
-async def tell(settings: Settings) -> Result:
-    from penstock_spark.demo.story import Story
+async def tell(settings: DemoSettings) -> CheckResult:
+    from penstock_spark.demo.story import SparkDemo
 
     task = asyncio.current_task()
     assert task is not None, "the demo runs in a task"
     for number in (signal.SIGTERM, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
-    return await Story(settings, say).run()
+    return await SparkDemo(settings, say).run()
 
 
-def finish(result: Result, chart: Path) -> ExitCode:
+def finish(result: CheckResult, chart: Path) -> SparkExitCode:
     """Shows the result; whether all of it agrees with the data set."""
     from penstock.cli.output import print_table
     from penstock_spark.demo.expected import roll_up
@@ -117,8 +117,8 @@ def finish(result: Result, chart: Path) -> ExitCode:
     )
     say(f"chart: {chart}")
     if not all(check.holds for check in checks):
-        fail("the demo failed: see the checks above", ExitCode.FAILED)
-    return ExitCode.OK
+        fail("the demo failed: see the checks above", SparkExitCode.FAILED)
+    return SparkExitCode.OK
 
 
 def mean(total: int, count: int) -> float | None:

@@ -10,12 +10,12 @@ import msgspec
 import typer
 
 from penstock.cli.parameters import check_parameters
-from penstock_spark.cli.common import ExitCode, File, Sets, fail, load
+from penstock_spark.cli.common import File, Sets, SparkExitCode, fail, load
 from penstock_spark.cli.demo import demo
 from penstock_spark.jobs.kinds import KINDS
 from penstock_spark.jobs.problems import did_you_mean
 from penstock_spark.jobs.references import Resolver
-from penstock_spark.jobs.specs import StreamJob, Trigger
+from penstock_spark.jobs.specs import StreamJob, TriggerSpec
 
 app = typer.Typer(
     name="penstock-spark",
@@ -44,7 +44,7 @@ def run(
     extra = [f"metrics.port={metrics_port}"] if metrics_port is not None else []
     found = load(job, [*(sets or ()), *extra], Resolver(os.environ))
     if once and isinstance(found, StreamJob):  # an audit ends by itself
-        found = msgspec.structs.replace(found, trigger=Trigger(once=True))
+        found = msgspec.structs.replace(found, trigger=TriggerSpec(once=True))
     from penstock_spark.cli.run import run_job
 
     raise typer.Exit(run_job(found))
@@ -85,7 +85,7 @@ def init(kind: Annotated[str, typer.Argument(help="A kind of job, as `list` show
     from penstock_spark.jobs.examples import example
 
     if kind not in KINDS:
-        fail(f"there is no kind {kind!r}{did_you_mean(kind, KINDS)}; one of: {', '.join(KINDS)}", ExitCode.USAGE)
+        fail(f"there is no kind {kind!r}{did_you_mean(kind, KINDS)}; one of: {', '.join(KINDS)}", SparkExitCode.USAGE)
     sys.stdout.write(example(kind))
 
 
@@ -97,7 +97,7 @@ def java(install: Annotated[bool, typer.Option("--install", help="Bring one into
     try:
         found = java_.install() if install else java_.find()
     except java_.JavaMissing as e:
-        fail(str(e), ExitCode.NO_JAVA)
+        fail(str(e), SparkExitCode.NO_JAVA)
     print(f"Java {found.version} {f'in {found.home}' if found.home else 'on the PATH'}")
 
 

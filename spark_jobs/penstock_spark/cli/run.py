@@ -10,35 +10,35 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from penstock.config.addresses import join_host_port
-from penstock_spark.cli.common import ExitCode, fail
-from penstock_spark.cli.showing import Lines, Terminal
+from penstock_spark.cli.common import SparkExitCode, fail
+from penstock_spark.cli.showing import LineOutput, TerminalOutput
 from penstock_spark.jobs import java, leftovers
 from penstock_spark.jobs.dlq_replay import SKIPPED
 from penstock_spark.jobs.failures import cause
 from penstock_spark.jobs.figures import Figures
 from penstock_spark.jobs.kinds import Audit
-from penstock_spark.jobs.running import Ended, LagWatch, Outcome, supervisor
+from penstock_spark.jobs.running import EndReason, JobOutcome, LagWatch, supervisor
 from penstock_spark.jobs.session import settings
-from penstock_spark.jobs.specs import Job, Source, StreamJob
+from penstock_spark.jobs.specs import JobSpec, SourceSpec, StreamJob
 from penstock_spark.jobs.stopping import StopSignal
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 CODES = {
-    Ended.FINISHED: ExitCode.OK,
-    Ended.STOPPED: ExitCode.OK,
-    Ended.FAILED: ExitCode.FAILED,
-    Ended.GAVE_UP: ExitCode.GAVE_UP,
+    EndReason.FINISHED: SparkExitCode.OK,
+    EndReason.STOPPED: SparkExitCode.OK,
+    EndReason.FAILED: SparkExitCode.FAILED,
+    EndReason.GAVE_UP: SparkExitCode.GAVE_UP,
 }
 
 
-def run_job(job: Job) -> ExitCode:
+def run_job(job: JobSpec) -> SparkExitCode:
     """Runs a job to its end. The exit code says how that was."""
     try:
         java.prepare()
     except java.JavaMissing as e:
-        fail(str(e), ExitCode.NO_JAVA)
+        fail(str(e), SparkExitCode.NO_JAVA)
     stop = StopSignal()
     # Before the session: Spark takes SIGINT for itself, where nobody else has.
     with signals(stop):
@@ -57,7 +57,7 @@ def signals(stop: StopSignal) -> Iterator[None]:
 
     def asked(number: int, _: object) -> None:
         if stop.is_set():
-            raise SystemExit(ExitCode.INTERRUPTED)
+            raise SystemExit(SparkExitCode.INTERRUPTED)
         stop.set()
 
     before = {number: signal.signal(number, asked) for number in (signal.SIGTERM, signal.SIGINT)}
@@ -68,7 +68,7 @@ def signals(stop: StopSignal) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def remove_leftovers(job: Job) -> None:
+def remove_leftovers(job: JobSpec) -> None:
     """Of a driver that died where this one begins; a job can do without."""
     try:
         count = leftovers.remove(settings(job))
@@ -79,7 +79,7 @@ def remove_leftovers(job: Job) -> None:
         print(f"removed executors of the driver that died here: {count}", file=sys.stderr, flush=True)
 
 
-def session_of(job: Job) -> SparkSession:
+def session_of(job: JobSpec) -> SparkSession:
     from penstock_spark import track
     from penstock_spark.jobs.session import session
 
@@ -87,7 +87,7 @@ def session_of(job: Job) -> SparkSession:
         spark = session(job)
         track(spark)
     except Exception as e:
-        fail(f"Spark does not start: {cause(e)}", ExitCode.GAVE_UP)
+        fail(f"Spark does not start: {cause(e)}", SparkExitCode.GAVE_UP)
     return spark
 
 
@@ -97,35 +97,35 @@ def end_session(spark: SparkSession) -> None:
         spark.stop()
 
 
-def run_audit(spark: SparkSession, job: Audit, stop: StopSignal) -> ExitCode:
+def run_audit(spark: SparkSession, job: Audit, stop: StopSignal) -> SparkExitCode:
     from penstock_spark.cli.auditing import print_report
     from penstock_spark.jobs.audit import GaveUp, run
 
     try:
-        report = run(spark, job, stop, Lines().failed)
+        report = run(spark, job, stop, LineOutput().failed)
     except GaveUp as e:
-        fail(str(e), ExitCode.GAVE_UP)
+        fail(str(e), SparkExitCode.GAVE_UP)
     except Exception as e:
-        fail(cause(e), ExitCode.FAILED)
+        fail(cause(e), SparkExitCode.FAILED)
     print_report(report)
-    return ExitCode.OK if report.is_clean else ExitCode.DIFFERENT
+    return SparkExitCode.OK if report.is_clean else SparkExitCode.DIFFERENT
 
 
-def run_stream(spark: SparkSession, job: Job, stop: StopSignal) -> ExitCode:
+def run_stream(spark: SparkSession, job: JobSpec, stop: StopSignal) -> SparkExitCode:
     from penstock_spark.jobs.starting import start
 
     assert isinstance(job, StreamJob), "every kind but audit is a streaming query"
     figures = Figures(job.name, str(type(job).__struct_config__.tag), time.time)
     with serving(job, figures), showing() as show:
         source = getattr(job, "source", None)
-        if isinstance(source, Source):
+        if isinstance(source, SourceSpec):
             LagWatch(source, figures, stop).start()
         outcome = supervisor(job, lambda: start(spark, job), figures, show, stop).run()
     return ended(outcome, figures)
 
 
 @contextlib.contextmanager
-def serving(job: Job, figures: Figures) -> Iterator[None]:
+def serving(job: JobSpec, figures: Figures) -> Iterator[None]:
     if job.metrics is None:
         yield
         return
@@ -133,7 +133,7 @@ def serving(job: Job, figures: Figures) -> Iterator[None]:
         close = figures.serve(job.metrics)
     except OSError as e:
         address = join_host_port(job.metrics.host, job.metrics.port)
-        fail(f"metrics cannot be served on {address}: {e.strerror}", ExitCode.USAGE)
+        fail(f"metrics cannot be served on {address}: {e.strerror}", SparkExitCode.USAGE)
     try:
         yield
     finally:
@@ -141,22 +141,22 @@ def serving(job: Job, figures: Figures) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def showing() -> Iterator[Lines]:
+def showing() -> Iterator[LineOutput]:
     if not sys.stderr.isatty():
-        yield Lines()
+        yield LineOutput()
         return
-    terminal = Terminal()
+    terminal = TerminalOutput()
     try:
         yield terminal
     finally:
         terminal.close()
 
 
-def ended(outcome: Outcome, figures: Figures) -> ExitCode:
+def ended(outcome: JobOutcome, figures: Figures) -> SparkExitCode:
     """Says how it went, in a line."""
     code = CODES[outcome.ended]
     if outcome.message:
         fail(outcome.message, code)
     counts = "".join(f", {what} {count:,}" for what, count in figures.totals.items() if what != "rows")
     print(f"{outcome.ended.value}: {figures.rows:,} rows in {figures.batches} batches{counts}", file=sys.stderr)
-    return ExitCode.SKIPPED if code is ExitCode.OK and figures.totals.get(SKIPPED) else code
+    return SparkExitCode.SKIPPED if code is SparkExitCode.OK and figures.totals.get(SKIPPED) else code

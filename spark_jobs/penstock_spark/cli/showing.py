@@ -26,7 +26,7 @@ def describe(done: BatchDone, figures: Figures) -> str:
     return "  ".join(parts)
 
 
-class Lines:
+class LineOutput:
     """One line for each batch, with the time: what a log is to hold."""
 
     def __init__(self, out: TextIO = sys.stderr) -> None:
@@ -52,7 +52,7 @@ class Lines:
         self._line("stopping at the end of the batch")
 
 
-class Terminal(Lines):
+class TerminalOutput(LineOutput):
     """Lines, and below them one that changes: what is known between batches."""
 
     def __init__(self, out: TextIO = sys.stderr) -> None:

@@ -16,7 +16,7 @@ from penstock_spark.decode.arena import Arena
 from penstock_spark.decode.fields import DamagedRecord, Fields, check, read_fields
 from penstock_spark.decode.gather import gather
 from penstock_spark.decode.headers import read_headers
-from penstock_spark.decode.hops import Damaged, record_starts, walk
+from penstock_spark.decode.hops import DamagedOffsets, record_starts, walk
 from penstock_spark.decode.sections import Section, Walk
 from penstock_spark.decode.varints import Bytes, Ints
 from penstock_spark.model.columns import CREATE_TIME, LOG_APPEND_TIME, SCHEMA, SCHEMA_WITH_HEADERS
@@ -66,7 +66,7 @@ class RangeDecoder:
         count = int(batches.firsts[-1])
         try:
             starts = record_starts(source, count, batches.sections[:-1])
-        except Damaged:
+        except DamagedOffsets:
             raise self._culprit(source, group, batches) from None
         if not np.array_equal(starts[batches.firsts], batches.sections):
             raise self._culprit(source, group, batches)
@@ -149,7 +149,7 @@ class RangeDecoder:
         for index, section in enumerate(group):
             try:
                 walk(source, edges[index], edges[index + 1], section.record_count)
-            except Damaged as e:
+            except DamagedOffsets as e:
                 last_offset = section.base_offset + section.last_offset_delta
                 return self._walk.corrupt(section.base_offset, e.reason, last_offset)
         raise AssertionError("records are lost, and each batch by itself is sound")

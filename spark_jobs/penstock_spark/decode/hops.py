@@ -53,7 +53,7 @@ FEW_STRETCHES = 48
 """With so few stretches still going, `hop` is faster."""
 
 
-class Damaged(Exception):
+class DamagedOffsets(Exception):
     """`position` is where a record should begin, and `reason` says why there is none."""
 
     def __init__(self, position: int, reason: str) -> None:
@@ -63,7 +63,7 @@ class Damaged(Exception):
 
 def record_starts(source: Bytes, count: int, sections: Ints) -> Ints:
     """`count` + 1 positions: where each record begins, and the end of `source`. `sections` are where batches' records
-    begin. Raises `Damaged` where there are not exactly `count`.
+    begin. Raises `DamagedOffsets` where there are not exactly `count`.
 
     Takes 8 bytes of memory a record, whatever the bytes say, and a bounded sum beside that.
     """
@@ -97,17 +97,17 @@ def walk(source: Bytes, start: int, end: int, count: int) -> Ints:
     at = start
     for index in range(count):
         if at >= end:
-            raise Damaged(at, f"it claims {count} records and holds {index}")
+            raise DamagedOffsets(at, f"it claims {count} records and holds {index}")
         try:
             size, body = read_varlong(source.data, at)
         except (MalformedMessage, IndexError):
-            raise Damaged(at, f"the length of record {index} has more than 64 bits") from None
+            raise DamagedOffsets(at, f"the length of record {index} has more than 64 bits") from None
         if not SMALLEST_RECORD - 1 <= size <= end - body:
-            raise Damaged(at, f"record {index} claims {size} bytes where {end - body} are left")
+            raise DamagedOffsets(at, f"record {index} claims {size} bytes where {end - body} are left")
         at = body + size
         starts.append(at)
     if at != end:
-        raise Damaged(at, f"{end - at} bytes follow its {count} records")
+        raise DamagedOffsets(at, f"{end - at} bytes follow its {count} records")
     return np.frombuffer(starts, np.int64)
 
 

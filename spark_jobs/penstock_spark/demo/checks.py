@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.cli.demo.tally import Check
+from penstock.cli.demo.tally import TallyCheck
 from penstock_spark.demo import expected
 
 
 @dataclass(frozen=True, slots=True)
-class Kill:
+class KillEvent:
     """How the archive's driver was killed, and what it had written by then."""
 
     pid: int
@@ -28,33 +28,33 @@ class Kill:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class CheckResult:
     """What the demo found. Tables are Arrow's; `ends` are the topic's, by partition."""
 
     data_set: pa.Table
     archive: pa.Table
     hours: pa.Table
     ends: list[int]
-    kill: Kill | None
+    kill: KillEvent | None
     committed: Mapping[str, list[int]]
     """By group: the committed offset of each partition."""
 
     def lag(self, group: str) -> int:
         return sum(self.ends) - sum(self.committed[group])
 
-    def checks(self) -> list[Check]:
+    def checks(self) -> list[TallyCheck]:
         return [
             *archive_checks(self.archive, self.data_set, self.ends),
             *hour_checks(self.hours, self.data_set),
             kill_check(self.kill, self.data_set.num_rows),
             *(
-                Check(f"the lag of group {group} is 0", self.lag(group) == 0, f"{self.lag(group):,}")
+                TallyCheck(f"the lag of group {group} is 0", self.lag(group) == 0, f"{self.lag(group):,}")
                 for group in self.committed
             ),
         ]
 
 
-def archive_checks(archive: pa.Table, data_set: pa.Table, ends: list[int]) -> list[Check]:
+def archive_checks(archive: pa.Table, data_set: pa.Table, ends: list[int]) -> list[TallyCheck]:
     flights, rows = data_set.num_rows, archive.num_rows
     produced = sum(ends)
     places = distinct(archive, ("partition", "offset"))
@@ -66,11 +66,13 @@ def archive_checks(archive: pa.Table, data_set: pa.Table, ends: list[int]) -> li
     identities = distinct(archive, expected.IDENTITY)
     own = archive.select(expected.FLIGHT)
     return [
-        Check("every flight is in the topic once", produced == flights, f"{produced:,} of {flights:,}"),
-        Check("no (partition, offset) lacks in the archive", lacking == 0 and beyond == 0, f"{lacking:,} lack"),
-        Check("no (partition, offset) is there twice", places == rows, f"{rows - places:,} repeats"),
-        Check("every flight is in the archive once", identities == rows == flights, f"{identities:,} of {flights:,}"),
-        Check(
+        TallyCheck("every flight is in the topic once", produced == flights, f"{produced:,} of {flights:,}"),
+        TallyCheck("no (partition, offset) lacks in the archive", lacking == 0 and beyond == 0, f"{lacking:,} lack"),
+        TallyCheck("no (partition, offset) is there twice", places == rows, f"{rows - places:,} repeats"),
+        TallyCheck(
+            "every flight is in the archive once", identities == rows == flights, f"{identities:,} of {flights:,}"
+        ),
+        TallyCheck(
             "the archive's rows equal the data set's",
             expected.same(own, data_set, expected.IDENTITY),
             f"{rows:,} rows, {len(expected.FLIGHT)} columns",
@@ -82,17 +84,17 @@ def distinct(table: pa.Table, columns: tuple[str, ...]) -> int:
     return int(table.select(columns).group_by(list(columns)).aggregate([]).num_rows)
 
 
-def hour_checks(hours: pa.Table, data_set: pa.Table) -> list[Check]:
+def hour_checks(hours: pa.Table, data_set: pa.Table) -> list[TallyCheck]:
     wanted = expected.by_hour(data_set)
     counted = pc.sum(hours["flights"]).as_py() or 0
     by_carrier = expected.roll_up(hours, "carrier")
     return [
-        Check(
+        TallyCheck(
             "each hour and carrier adds up as in the data set",
             expected.same(hours, wanted, ("window_start", "carrier", "hour")),
             f"{hours.num_rows:,} of {wanted.num_rows:,} rows",
         ),
-        Check(
+        TallyCheck(
             "the table by carrier equals the data set's",
             expected.same(by_carrier, expected.total(data_set, ["carrier"]), ("carrier",)),
             f"{counted:,} flights, {by_carrier.num_rows} carriers",
@@ -100,9 +102,9 @@ def hour_checks(hours: pa.Table, data_set: pa.Table) -> list[Check]:
     ]
 
 
-def kill_check(kill: Kill | None, flights: int) -> Check:
+def kill_check(kill: KillEvent | None, flights: int) -> TallyCheck:
     """A kill before the first row, or after the last, would prove nothing."""
     what = "the archive's driver was killed in the middle of a batch"
     if kill is None:
-        return Check(what, False, "not killed")
-    return Check(what, 0 < kill.rows < flights, f"batch {kill.batch}, {kill.rows:,} rows counted")
+        return TallyCheck(what, False, "not killed")
+    return TallyCheck(what, 0 < kill.rows < flights, f"batch {kill.batch}, {kill.rows:,} rows counted")

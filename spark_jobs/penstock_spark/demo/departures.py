@@ -28,7 +28,7 @@ class Departure(msgspec.Struct):
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Sending:
+class DepartureSender:
     """One flight: sent at `left_ms`, of event time `scheduled_ms` (both ms since 1970)."""
 
     left_ms: int
@@ -37,7 +37,7 @@ class Sending:
     message: bytes
 
 
-def sendings(path: Path) -> list[Sending]:
+def sendings(path: Path) -> list[DepartureSender]:
     """All flights as they leave. A late one is sent late, so event times are up to 22 hours out of order; a cancelled
     one is sent when it should have left."""
     decode = msgspec.json.Decoder(Departure).decode
@@ -47,12 +47,12 @@ def sendings(path: Path) -> list[Sending]:
         hour_ms = int(departure.time_hour.astimezone(UTC).timestamp()) * 1000
         scheduled_ms = hour_ms + departure.minute * MINUTE_MS
         left_ms = scheduled_ms + max(departure.dep_delay or 0, 0) * MINUTE_MS
-        found.append(Sending(left_ms, scheduled_ms, flight.carrier, message))
+        found.append(DepartureSender(left_ms, scheduled_ms, flight.carrier, message))
     found.sort()
     return found
 
 
-def slices(flights: Sequence[Sending], count: int) -> Iterator[tuple[Sequence[Sending], float]]:
+def slices(flights: Sequence[DepartureSender], count: int) -> Iterator[tuple[Sequence[DepartureSender], float]]:
     """About `count` runs of flights, each with the share of the whole time (0 to 1) at which it is to be sent."""
     first_ms = flights[0].left_ms
     span_ms = max(flights[-1].left_ms - first_ms, 1)

@@ -31,7 +31,7 @@ class DemoFailed(PenstockSparkError):
     """The demo cannot go on; says why."""
 
 
-class Driver:
+class DemoDriver:
     """`file` is the job's YAML in a directory that takes everything that Spark leaves behind."""
 
     def __init__(self, file: Path, checkpoint: Path) -> None:

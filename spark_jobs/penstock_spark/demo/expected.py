@@ -40,7 +40,7 @@ def read_data_set(path: Path) -> pa.Table:
     return found.append_column("departure", pc.add(found["time_hour"], minutes_us)).select(FLIGHT)
 
 
-class Identity(msgspec.Struct):
+class RecordIdentity(msgspec.Struct):
     """`IDENTITY` in a message."""
 
     time_hour: datetime
@@ -50,7 +50,7 @@ class Identity(msgspec.Struct):
 
 def only(flights: pa.Table, messages: Sequence[bytes]) -> pa.Table:
     """The flights of these messages."""
-    sent = [msgspec.structs.asdict(msgspec.json.decode(message, type=Identity)) for message in messages]
+    sent = [msgspec.structs.asdict(msgspec.json.decode(message, type=RecordIdentity)) for message in messages]
     types = pa.schema([flights.schema.field(name) for name in IDENTITY])
     return flights.join(pa.Table.from_pylist(sent, schema=types), list(IDENTITY), join_type="left semi")
 

@@ -14,14 +14,14 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from penstock.cli.demo.processes import Broker
+from penstock.cli.demo.processes import DemoBroker
 from penstock.cli.demo.story import FLIGHTS
-from penstock.cli.progress import Progress
+from penstock.cli.progress import ProgressDisplay
 from penstock.client import Admin, NewTopic, Producer, TopicPartition
 from penstock_spark.demo import expected, jobs
-from penstock_spark.demo.checks import Kill, Result
-from penstock_spark.demo.departures import Sending, sendings, slices
-from penstock_spark.demo.driver import DemoFailed, Driver, counted, files_of
+from penstock_spark.demo.checks import CheckResult, KillEvent
+from penstock_spark.demo.departures import DepartureSender, sendings, slices
+from penstock_spark.demo.driver import DemoDriver, DemoFailed, counted, files_of
 
 PARTITIONS = 6
 SLICES = 500
@@ -37,7 +37,7 @@ FINISH_TIMEOUT_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class DemoSettings:
     """`data` is the data set's file; `flights` None: all of it; producing takes `seconds`."""
 
     directory: Path
@@ -46,24 +46,24 @@ class Settings:
     seconds: float
 
 
-class Story:
+class SparkDemo:
     """Runs once, in a directory of its own. `say` takes what happens, a line at a time."""
 
-    def __init__(self, settings: Settings, say: Callable[[str], None]) -> None:
+    def __init__(self, settings: DemoSettings, say: Callable[[str], None]) -> None:
         self.settings = settings
         self._say = say
         self._began = time.monotonic()
         self._partitions = [TopicPartition(jobs.TOPIC, p) for p in range(PARTITIONS)]
-        self._drivers: dict[str, Driver] = {}
+        self._drivers: dict[str, DemoDriver] = {}
         self._total = 0
         self._produced = 0
         self._now_ms = 0
-        self._kill: Kill | None = None
+        self._kill: KillEvent | None = None
 
-    async def run(self) -> Result:
+    async def run(self) -> CheckResult:
         """Raises `DemoFailed`, and what broker and client have to say."""
         async with AsyncExitStack() as stack:
-            broker = await Broker.start(self.settings.directory)
+            broker = await DemoBroker.start(self.settings.directory)
             stack.push_async_callback(broker.close)
             admin = await stack.enter_async_context(Admin(broker.address))
             await admin.create_topics([NewTopic(jobs.TOPIC, PARTITIONS, configs={"retention.ms": "-1"})])
@@ -89,12 +89,12 @@ class Story:
         directory = self.settings.directory
         self._total = self.settings.flights or FLIGHTS
         for job, file in jobs.write(directory, brokers, self._total).items():
-            driver = self._drivers[job] = Driver(file, jobs.checkpoint(directory, job))
+            driver = self._drivers[job] = DemoDriver(file, jobs.checkpoint(directory, job))
             stack.push_async_callback(driver.kill)
             await driver.start()
             self.say(f"penstock-spark run {file.name}: process {driver.pid}")
 
-    async def started(self, *drivers: Driver) -> None:
+    async def started(self, *drivers: DemoDriver) -> None:
         """Returns when their queries run."""
         deadline = time.monotonic() + START_TIMEOUT_S
         waiting = list(drivers)
@@ -119,7 +119,7 @@ class Story:
         await driver.kill()
         rows, files = counted(table)
         loose = len(files_of(table) - files)
-        self._kill = Kill(pid, batch, rows, loose, produced)
+        self._kill = KillEvent(pid, batch, rows, loose, produced)
         self.say(
             f"kill -9 {pid}: {jobs.ARCHIVE} was in batch {batch}; its table has {rows:,} flights, and {loose} files "
             "that do not count"
@@ -129,13 +129,13 @@ class Story:
 
     # Producing
 
-    async def produce_and_kill(self, admin: Admin, brokers: str, flights: list[Sending]) -> None:
+    async def produce_and_kill(self, admin: Admin, brokers: str, flights: list[DepartureSender]) -> None:
         self._total = len(flights)
         async with AsyncExitStack() as stack:
             stack.push_async_callback(quietly, asyncio.create_task(self.show(admin)))
             await all_of(self.produce(brokers, flights), self.kill_in_the_middle())
 
-    async def produce(self, brokers: str, flights: list[Sending]) -> None:
+    async def produce(self, brokers: str, flights: list[DepartureSender]) -> None:
         """At the pace of event time: the year in `seconds`."""
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -153,7 +153,7 @@ class Story:
 
     async def show(self, admin: Admin) -> None:
         """The bar, where there is a terminal."""
-        with Progress("flights", total=self._total) as progress:
+        with ProgressDisplay("flights", total=self._total) as progress:
             while True:
                 done = [sum(await self.committed(admin, group)) for group in jobs.groups()]
                 day = datetime.fromtimestamp(self._now_ms / 1000, UTC) if self._now_ms else None
@@ -174,7 +174,7 @@ class Story:
             drivers = zip(jobs.groups(), self._drivers.values(), strict=True)
             await all_of(*(self.finish_one(admin, group, driver) for group, driver in drivers))
 
-    async def finish_one(self, admin: Admin, group: str, driver: Driver) -> None:
+    async def finish_one(self, admin: Admin, group: str, driver: DemoDriver) -> None:
         deadline = time.monotonic() + FINISH_TIMEOUT_S
         while (done := sum(await self.committed(admin, group))) < self._total:
             driver.check()
@@ -184,16 +184,16 @@ class Story:
         await driver.stop()
         self.say(f"{driver.file.stem} has done all of them, and stopped at the end of a batch")
 
-    def read(self, ends: list[int], flights: list[Sending], committed: dict[str, list[int]]) -> Result:
+    def read(self, ends: list[int], flights: list[DepartureSender], committed: dict[str, list[int]]) -> CheckResult:
         directory = self.settings.directory
         data_set = expected.read_data_set(self.settings.data)
         if self.settings.flights is not None:
             data_set = expected.only(data_set, [flight.message for flight in flights])
         hours = delta(jobs.table(directory, jobs.BY_HOUR)).select(expected.BY_HOUR)
-        return Result(data_set, delta(jobs.table(directory, jobs.ARCHIVE)), hours, ends, self._kill, committed)
+        return CheckResult(data_set, delta(jobs.table(directory, jobs.ARCHIVE)), hours, ends, self._kill, committed)
 
 
-def writing(driver: Driver, table: Path) -> int | None:
+def writing(driver: DemoDriver, table: Path) -> int | None:
     """The batch that a driver is in, if it has written files for it which no version of the table names, and the table
     has rows already."""
     batch = driver.batch_in_flight()

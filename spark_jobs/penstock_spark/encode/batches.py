@@ -11,7 +11,7 @@ from crc32c import crc32c
 
 from penstock.wire.batch import CRC, CRC_START, HEADER, HEADER_SIZE, LENGTH_OVERHEAD, TRANSACTIONAL
 from penstock.wire.compression import compress
-from penstock_spark.encode.ports import EncodedBatch, ProducerId, Rows
+from penstock_spark.encode.ports import EncodableRows, EncodedBatch, ProducerId
 from penstock_spark.encode.records import Sizes, header_bytes, join_records, measure
 from penstock_spark.encode.varints import LARGEST, WORD, Ints, widths
 
@@ -31,7 +31,7 @@ class Measured(NamedTuple):
     ends: Ints
 
 
-def measured(rows: Rows) -> Measured:
+def measured(rows: EncodableRows) -> Measured:
     """Raises ValueError for a header without a key, for times too far apart."""
     count = len(rows.value)
     assert len(rows.key) == len(rows.timestamp_ms) == count, "the columns of rows have different lengths"
@@ -49,12 +49,14 @@ def measured(rows: Rows) -> Measured:
     return Measured(times, headers, sizes, np.cumsum(bound))
 
 
-def batch_edges(rows: Rows, max_bytes: int) -> list[int]:
+def batch_edges(rows: EncodableRows, max_bytes: int) -> list[int]:
     """See `ports.BatchEdges`. Raises ValueError as `encode` does."""
     return cuts(measured(rows).ends, max_bytes - HEADER_SIZE).tolist() if len(rows.value) else [0]
 
 
-def encode(rows: Rows, codec: int, max_bytes: int, producer: ProducerId, base_sequence: int) -> list[EncodedBatch]:
+def encode(
+    rows: EncodableRows, codec: int, max_bytes: int, producer: ProducerId, base_sequence: int
+) -> list[EncodedBatch]:
     """See `ports.Encode`. Raises ValueError for a header without a key, for times too far apart."""
     if not len(rows.value):
         return []

@@ -16,7 +16,7 @@ class ProducerId(NamedTuple):
     transactional: bool
 
 
-class Rows(NamedTuple):
+class EncodableRows(NamedTuple):
     """Columns of the same length: key and value binary, headers as `columns.HEADER` lists or None, time in ms."""
 
     key: pa.BinaryArray
@@ -34,18 +34,18 @@ class EncodedBatch(NamedTuple):
 
 class Encode(Protocol):
     def __call__(
-        self, rows: Rows, codec: int, max_bytes: int, producer: ProducerId, base_sequence: int
+        self, rows: EncodableRows, codec: int, max_bytes: int, producer: ProducerId, base_sequence: int
     ) -> list[EncodedBatch]:
         """Batches of at most `max_bytes` before compression (one record may be larger), in order. Sequences run on
         from `base_sequence` and wrap at 2**31. Vectorised: no work in Python for each record."""
 
 
 class BatchEdges(Protocol):
-    def __call__(self, rows: Rows, max_bytes: int) -> list[int]:
+    def __call__(self, rows: EncodableRows, max_bytes: int) -> list[int]:
         """The index of the first row of each batch, and the number of rows: what lies between two of these, `encode`
         makes one batch of."""
 
 
-class Partitions(Protocol):
+class PartitionChooser(Protocol):
     def __call__(self, keys: pa.BinaryArray, count: int) -> np.ndarray:
         """For each key Kafka's partition, murmur2 of its bytes over `count`; -1 where the key is null."""

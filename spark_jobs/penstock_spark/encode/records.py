@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock_spark.encode.varints import Column, Ints, pack, varints, widths
+from penstock_spark.encode.varints import Ints, VarintColumn, pack, varints, widths
 
 
 class Sizes(NamedTuple):
@@ -62,7 +62,7 @@ def join_records(
     times, offsets = varints(timestamp_deltas), varints(offset_deltas)
     length = varints(sizes.rest + times.widths + offsets.widths)
     # The attributes are a byte 0 behind the length.
-    columns = [Column(length.words, length.widths + 1, length.widest + 1), times, offsets, varints(sizes.key)]
+    columns = [VarintColumn(length.words, length.widths + 1, length.widest + 1), times, offsets, varints(sizes.key)]
     pieces: list[pa.BinaryArray | pa.BinaryScalar] = []
     if key.null_count == len(key):
         columns.append(varints(sizes.value))

@@ -28,7 +28,7 @@ SPLIT_7 = np.uint64(0x007F007F007F007F), np.uint64(0x3F803F803F803F80)
 TWO, FOUR = np.uint64(2), np.uint64(4)
 
 
-class Column(NamedTuple):
+class VarintColumn(NamedTuple):
     """Of each row a few bytes: the lowest `widths` of `words`; those above are 0."""
 
     words: Words
@@ -51,7 +51,7 @@ def widths(values: Ints) -> Ints:
     return WIDTHS[np.bitwise_count(bits)]
 
 
-def varints(values: Ints, known_widths: Ints | None = None) -> Column:
+def varints(values: Ints, known_widths: Ints | None = None) -> VarintColumn:
     """The varints of `values`, which must lie within `LARGEST` of 0."""
     width = widths(values) if known_widths is None else known_widths
     words = zigzag(values)
@@ -64,10 +64,10 @@ def varints(values: Ints, known_widths: Ints | None = None) -> Column:
             words = (words & SPLIT_14[0]) | ((words & SPLIT_14[1]) << TWO)
         words = (words & SPLIT_7[0]) | ((words & SPLIT_7[1]) << ONE)
         words |= BELOW_TOP[width - 1]
-    return Column(words, width, widest)
+    return VarintColumn(words, width, widest)
 
 
-def pack(columns: list[Column]) -> pa.BinaryArray:
+def pack(columns: list[VarintColumn]) -> pa.BinaryArray:
     """Of each row the bytes of all columns, one behind the other."""
     merged = merge(columns)
     rows = len(merged[0].words)
@@ -89,7 +89,7 @@ def pack(columns: list[Column]) -> pa.BinaryArray:
     return pa.BinaryArray.from_buffers(pa.binary(), rows, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 
-def merge(columns: list[Column]) -> list[Column]:
+def merge(columns: list[VarintColumn]) -> list[VarintColumn]:
     """Neighbours that fit into one word made one column."""
     merged = [columns[0]]
     for column in columns[1:]:
@@ -99,5 +99,5 @@ def merge(columns: list[Column]) -> list[Column]:
             merged.append(column)
             continue
         words = last.words | column.words << (last.widths.view(np.uint64) << THREE)
-        merged[-1] = Column(words, last.widths + column.widths, widest)
+        merged[-1] = VarintColumn(words, last.widths + column.widths, widest)
     return merged

@@ -12,10 +12,10 @@ from penstock_spark.jobs.session import TIME_ZONE
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from penstock_spark.jobs.running import Query
+    from penstock_spark.jobs.running import RunningQuery
 
 
-def start(spark: SparkSession, job: Archive) -> Query:
+def start(spark: SparkSession, job: Archive) -> RunningQuery:
     if job.is_direct(str(spark.conf.get(TIME_ZONE))):
         return direct.start(spark, job)
     records = reading.stream(spark, job.source, group(job))

@@ -24,7 +24,7 @@ from penstock_spark.jobs.failures import cause, is_gone, may_pass
 from penstock_spark.jobs.kinds import ArchiveColumns, Audit
 from penstock_spark.jobs.parts import NULL_PARTITION, filesystem
 from penstock_spark.jobs.running import backoff_s
-from penstock_spark.jobs.specs import DeltaTarget, Source
+from penstock_spark.jobs.specs import DeltaTarget, SourceSpec
 from penstock_spark.jobs.stopping import StopSignal
 from penstock_spark.model.errors import InvalidOption, PenstockSparkError
 from penstock_spark.options.source import SourceOptions
@@ -146,7 +146,7 @@ def end_of(spark: SparkSession, checkpoint: str) -> Ends:
     return {t: p for t, p in found.items() if not t.startswith("@")}
 
 
-def until(source: Source, ends: Ends, checkpoint: str) -> tuple[Source, str]:
+def until(source: SourceSpec, ends: Ends, checkpoint: str) -> tuple[SourceSpec, str]:
     """The source as far as the checkpoint's job has come, and the option endingOffsets: of what the source chooses, the
     partitions that the job has read. Those that came since are not in the archive, nor are they to be."""
     read = SourceOptions.parse(reading.options(source), streaming=False).selection

@@ -13,7 +13,7 @@ import msgspec
 from penstock_spark.jobs import reading, writing
 from penstock_spark.jobs.kinds import Backfill
 from penstock_spark.jobs.session import text
-from penstock_spark.jobs.specs import Trigger
+from penstock_spark.jobs.specs import TriggerSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -52,7 +52,7 @@ def start(spark: SparkSession, job: Backfill) -> StreamingQuery:
     rows = checked(rows, job.format, given)
     if job.sql is not None:
         rows = reading.query(rows, job.sql)
-    once = msgspec.structs.replace(job, trigger=Trigger(once=True))
+    once = msgspec.structs.replace(job, trigger=TriggerSpec(once=True))
     return writing.start(rows, once, job.to, with_times=True)
 
 

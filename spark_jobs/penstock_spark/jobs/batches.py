@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 import pyarrow as pa
 
 from penstock_spark.jobs.lists import packed
-from penstock_spark.jobs.parts import RESULT, Part, PartWriter
+from penstock_spark.jobs.parts import RESULT, DataFile, DataFileWriter
 from penstock_spark.model.columns import RANGES
 from penstock_spark.options.source import SourceOptions
 from penstock_spark.source.ranges import records
@@ -26,7 +26,7 @@ COUNT_SCHEMA = pa.schema([("count", pa.int64())])
 Shape = Callable[[pa.RecordBatch], pa.RecordBatch]
 
 
-class Batch(Protocol):
+class JobBatch(Protocol):
     """What a sink needs of a batch."""
 
     @property
@@ -42,12 +42,12 @@ class Batch(Protocol):
         """How many rows there are now, which takes reading them."""
         ...
 
-    def write(self, writer: PartWriter) -> list[Part]:
+    def write(self, writer: DataFileWriter) -> list[DataFile]:
         """Has tasks write the rows."""
         ...
 
 
-class Rows:
+class JobRows:
     """Rows that Spark hands to tasks, as Arrow."""
 
     def __init__(self, rows: DataFrame) -> None:
@@ -68,12 +68,12 @@ class Rows:
     def count(self) -> int:
         return self._rows.count()
 
-    def write(self, writer: PartWriter) -> list[Part]:
+    def write(self, writer: DataFileWriter) -> list[DataFile]:
         return collected(packed(self._rows), writer)
 
 
 @dataclass(frozen=True)
-class Reading:
+class ReadPlan:
     """How tasks read ranges: what becomes of a batch of records, and the schema that it has then. Pickled."""
 
     options: SourceOptions
@@ -84,11 +84,11 @@ class Reading:
         return map(self.shape, records(self.options, ranges))
 
 
-class Ranges:
+class RangePlan:
     """Ranges of topics, a row each (`model.columns.RANGES`): a task fetches, decodes and writes in one process, and no
     record passes through the JVM."""
 
-    def __init__(self, ranges: DataFrame, reading: Reading) -> None:
+    def __init__(self, ranges: DataFrame, reading: ReadPlan) -> None:
         assert ranges.columns == RANGES.names, f"these are no ranges: {ranges.columns}"
         self._ranges = ranges
         self._reading = reading
@@ -103,21 +103,21 @@ class Ranges:
         return self._reading.schema
 
     def count(self) -> int:
-        found = self._ranges.mapInArrow(Counting(self._reading), COUNT).collect()
+        found = self._ranges.mapInArrow(RowCounting(self._reading), COUNT).collect()
         self.rows = sum(row["count"] for row in found)
         return self.rows
 
-    def write(self, writer: PartWriter) -> list[Part]:
+    def write(self, writer: DataFileWriter) -> list[DataFile]:
         parts = collected(self._ranges, ReadAndWrite(self._reading, writer))
         self.rows = sum(part.rows for part in parts)
         return parts
 
 
 @dataclass(frozen=True)
-class Counting:
+class RowCounting:
     """What a task runs to count the rows of its ranges."""
 
-    reading: Reading
+    reading: ReadPlan
 
     def __call__(self, ranges: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         count = sum(rows.num_rows for rows in self.reading.rows(ranges))
@@ -128,8 +128,8 @@ class Counting:
 class ReadAndWrite:
     """What a task runs to write the rows of its ranges."""
 
-    reading: Reading
-    writer: PartWriter
+    reading: ReadPlan
+    writer: DataFileWriter
 
     def __call__(self, ranges: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return self.writer(self.reading.rows(ranges))
@@ -146,6 +146,6 @@ def is_instant(type_: pa.DataType) -> bool:
     return pa.types.is_timestamp(type_) and type_.tz is not None
 
 
-def collected(rows: DataFrame, task: PartWriter | ReadAndWrite) -> list[Part]:
+def collected(rows: DataFrame, task: DataFileWriter | ReadAndWrite) -> list[DataFile]:
     found = rows.mapInArrow(task, RESULT).collect()
-    return [Part(r.path, json.loads(r.partition), r.rows, r.bytes, r.stats) for r in found]
+    return [DataFile(r.path, json.loads(r.partition), r.rows, r.bytes, r.stats) for r in found]

@@ -13,12 +13,12 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from penstock_spark.jobs.folder import Folder, sync_up
+from penstock_spark.jobs.folder import ParquetFolder, sync_up
 from penstock_spark.jobs.parts import ROW_GROUP_BYTES, sync
-from penstock_spark.jobs.specs import Compaction
+from penstock_spark.jobs.specs import CompactionSpec
 
 
-def compact_folder(folder: Folder, compaction: Compaction, compression: str) -> int:
+def compact_folder(folder: ParquetFolder, compaction: CompactionSpec, compression: str) -> int:
     """Looks at partition folders that got files since the last time. Returns how many files were replaced."""
     replaced = 0
     for name in folder.touched():
@@ -29,7 +29,7 @@ def compact_folder(folder: Folder, compaction: Compaction, compression: str) -> 
     return replaced
 
 
-def small_files(path: Path, tag: str, compaction: Compaction) -> list[tuple[Path, int]]:
+def small_files(path: Path, tag: str, compaction: CompactionSpec) -> list[tuple[Path, int]]:
     """A writer's files of less than half of the wanted size, oldest first. Others look after theirs: two who replaced
     the same files would each leave their rows there."""
     if not path.is_dir():
@@ -43,7 +43,7 @@ def small_files(path: Path, tag: str, compaction: Compaction) -> list[tuple[Path
     return sorted((f, size) for f, size in found if size * 2 < compaction.target.bytes)
 
 
-def groups(files: Sequence[tuple[Path, int]], compaction: Compaction) -> Iterator[list[Path]]:
+def groups(files: Sequence[tuple[Path, int]], compaction: CompactionSpec) -> Iterator[list[Path]]:
     """Files that become one: together about as large as wanted; none where there are too few to be worth it."""
     if len(files) < compaction.min_files:
         return
@@ -59,7 +59,7 @@ def groups(files: Sequence[tuple[Path, int]], compaction: Compaction) -> Iterato
         yield group
 
 
-def replace(folder: Folder, name: str, group: Sequence[Path], compression: str) -> None:
+def replace(folder: ParquetFolder, name: str, group: Sequence[Path], compression: str) -> None:
     """One file with the rows of all, in their order, in place of them. All columns must be those of the first."""
     schema = pq.read_schema(group[0])
     same = [path for path in group if pq.read_schema(path).equals(schema)]

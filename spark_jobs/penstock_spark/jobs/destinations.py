@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.client import ClientError, UnknownTopic
-from penstock.client.admin_configs import ConfigAdmin
+from penstock.client.admin_configs import ConfigAdminClient
 from penstock.client.admin_types import ConfigEntry
-from penstock.client.cluster import Cluster
+from penstock.client.cluster import ClusterConnections
 from penstock.client.types import TopicInfo
 from penstock_spark.jobs.specs import Options
 from penstock_spark.options.sink import DEFAULT_BATCH_BYTES
@@ -62,13 +62,13 @@ def describe(link: Link, names: Sequence[str]) -> list[Destination]:
     return destinations
 
 
-async def _topics(cluster: Cluster, names: Sequence[str]) -> Mapping[str, TopicInfo | ClientError]:
-    return await ConfigAdmin(cluster).describe_topics_many(names)
+async def _topics(cluster: ClusterConnections, names: Sequence[str]) -> Mapping[str, TopicInfo | ClientError]:
+    return await ConfigAdminClient(cluster).describe_topics_many(names)
 
 
-async def _settings(cluster: Cluster, names: Sequence[str]) -> dict[str, tuple[int | None, bool | None]]:
+async def _settings(cluster: ClusterConnections, names: Sequence[str]) -> dict[str, tuple[int | None, bool | None]]:
     asked = [MAX_MESSAGE_BYTES, CLEANUP_POLICY]
-    found = await ConfigAdmin(cluster).describe_topic_configs(names, asked) if names else {}
+    found = await ConfigAdminClient(cluster).describe_topic_configs(names, asked) if names else {}
     return {name: _limits(entries) for name, entries in found.items() if not isinstance(entries, ClientError)}
 
 

@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock_spark.jobs import reading, writing
-from penstock_spark.jobs.batches import Ranges, Reading
+from penstock_spark.jobs.batches import RangePlan, ReadPlan
 from penstock_spark.jobs.naming import group
 from penstock_spark.jobs.parts import is_text
 from penstock_spark.jobs.sinks import FileSink, file_sink
-from penstock_spark.jobs.specs import Decoding
+from penstock_spark.jobs.specs import DecodingSpec
 from penstock_spark.model.columns import SCHEMA, SCHEMA_WITH_HEADERS
 from penstock_spark.model.errors import Undecodable
 from penstock_spark.options.source import SourceOptions
@@ -39,20 +39,20 @@ def start(spark: SparkSession, job: Archive) -> CountedQuery:
     return CountedQuery(writing.launch(ranges.writeStream.foreachBatch(sink), job), sink.rows)
 
 
-def reading_of(job: Archive) -> Reading:
+def reading_of(job: Archive) -> ReadPlan:
     options = SourceOptions.parse(reading.options(job.source), streaming=True)
     decodings = {"key": job.transform.key, "value": job.transform.value}
     texts = {name: decoding for name, decoding in decodings.items() if decoding.format == "string"}
     shape = Shape(texts, job.to.time.by if job.to.time is not None else None)
     schema = SCHEMA_WITH_HEADERS if options.include_headers else SCHEMA
-    return Reading(options, shape, shape(pa.RecordBatch.from_pylist([], schema=schema)).schema)
+    return ReadPlan(options, shape, shape(pa.RecordBatch.from_pylist([], schema=schema)).schema)
 
 
 @dataclass(frozen=True)
 class Shape:
     """Records as the target has them."""
 
-    texts: Mapping[str, Decoding]
+    texts: Mapping[str, DecodingSpec]
     """Columns that hold text."""
     by: Literal["month", "day", "hour"] | None = None
 
@@ -71,7 +71,7 @@ class Shape:
         return date if self.by == "day" else {**date, "hour": pc.hour(times).cast(pa.int32())}
 
 
-def text(records: pa.RecordBatch, name: str, decoding: Decoding) -> pa.Array:
+def text(records: pa.RecordBatch, name: str, decoding: DecodingSpec) -> pa.Array:
     """Raises `Undecodable` where bytes are no text, and the job does not say that they read as null."""
     column = records.column(name)
     try:
@@ -89,14 +89,14 @@ def text(records: pa.RecordBatch, name: str, decoding: Decoding) -> pa.Array:
 class RangeSink:
     """What Spark calls for each batch of ranges."""
 
-    def __init__(self, sink: FileSink, reading: Reading) -> None:
+    def __init__(self, sink: FileSink, reading: ReadPlan) -> None:
         self._sink = sink
         self._reading = reading
         self.rows: dict[int, int] = {}
         """Of each of the last batches."""
 
     def __call__(self, ranges: DataFrame, number: int) -> None:
-        batch = Ranges(ranges, self._reading)
+        batch = RangePlan(ranges, self._reading)
         self._sink.write(batch, number)
         self.rows[number] = batch.rows
         self.rows.pop(number - KEPT, None)

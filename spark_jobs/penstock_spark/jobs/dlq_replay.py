@@ -17,7 +17,7 @@ from penstock_spark.jobs.batches import query_id
 from penstock_spark.jobs.destinations import DDL, Destination, batch_size, describe, record_size
 from penstock_spark.jobs.kinds import DlqReplay
 from penstock_spark.jobs.naming import DLQ, OFFSET, PARTITION, REASON, REPLAYS, TOPIC, group
-from penstock_spark.jobs.specs import TopicTarget, Trigger
+from penstock_spark.jobs.specs import TopicTarget, TriggerSpec
 from penstock_spark.model.errors import InvalidOption
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def start(spark: SparkSession, job: DlqReplay) -> ReplayQuery:
         options=job.options or (topics.security(job.source.options) if job.brokers is None else {}),
     )
     # What comes back while this runs is not run after: it ends where the topic ended at the start.
-    once = msgspec.structs.replace(job, trigger=Trigger(once=True))
+    once = msgspec.structs.replace(job, trigger=TriggerSpec(once=True))
     sink = ReplaySink(job, target)
     letters = reading.stream(spark, job.source, group(job))
     return ReplayQuery(writing.launch(letters.writeStream.foreachBatch(sink), once), sink.counts)

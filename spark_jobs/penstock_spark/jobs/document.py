@@ -18,10 +18,10 @@ from yaml.constructor import ConstructorError, SafeConstructor  # type: ignore[i
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode  # type: ignore[import-untyped]
 
 from penstock_spark.jobs.kinds import KINDS
-from penstock_spark.jobs.problems import FieldError, InvalidJob, Place, Problem, did_you_mean
+from penstock_spark.jobs.problems import FieldError, FilePosition, InvalidJob, Problem, did_you_mean
 from penstock_spark.jobs.references import Handling, Resolver, check, handling_of, has
 from penstock_spark.jobs.scalars import PARSERS, Sql
-from penstock_spark.jobs.specs import Job
+from penstock_spark.jobs.specs import JobSpec
 
 MAX_FILE_BYTES = 1 << 20
 MAX_DEPTH = 20
@@ -52,7 +52,9 @@ def read(path: Path) -> Document:
     with path.open("rb") as f:
         data = f.read(MAX_FILE_BYTES + 1)
     if len(data) > MAX_FILE_BYTES:
-        raise InvalidJob([Problem(Place(str(path), 1, 1), "", f"more than {MAX_FILE_BYTES:,} bytes: this is no job")])
+        raise InvalidJob(
+            [Problem(FilePosition(str(path), 1, 1), "", f"more than {MAX_FILE_BYTES:,} bytes: this is no job")]
+        )
     return parse(data, str(path))
 
 
@@ -61,7 +63,7 @@ def parse(text: str | bytes, file: str) -> Document:
     node = compose(text, file)
     if node is None:
         message = "the file is empty; `penstock-spark init KIND` prints an example"
-        raise InvalidJob([Problem(Place(file, 1, 1), "", message)])
+        raise InvalidJob([Problem(FilePosition(file, 1, 1), "", message)])
     if not isinstance(node, MappingNode):
         raise InvalidJob([Problem(place(node), "", "a job is a mapping (kind: archive, name: ...)")])
     return Document(file, node)
@@ -81,13 +83,13 @@ def compose(text: str | bytes, file: str) -> Node | None:
         loader.name = file
         node: Node | None = loader.get_single_node()
     except UnicodeDecodeError as e:
-        raise InvalidJob([Problem(Place(file, 1, 1), "", f"the file is not UTF-8: byte {e.start}")]) from None
+        raise InvalidJob([Problem(FilePosition(file, 1, 1), "", f"the file is not UTF-8: byte {e.start}")]) from None
     except yaml.MarkedYAMLError as e:
         mark = e.problem_mark or e.context_mark
-        at = Place(file, mark.line + 1, mark.column + 1) if mark else Place(file, 1, 1)
+        at = FilePosition(file, mark.line + 1, mark.column + 1) if mark else FilePosition(file, 1, 1)
         raise InvalidJob([Problem(at, "", f"this is no YAML: {e.problem or e.context}")]) from None
     except (yaml.YAMLError, RecursionError) as e:
-        raise InvalidJob([Problem(Place(file, 1, 1), "", f"this is no YAML: {type(e).__name__}: {e}")]) from None
+        raise InvalidJob([Problem(FilePosition(file, 1, 1), "", f"this is no YAML: {type(e).__name__}: {e}")]) from None
     if node is not None and "\\u" in text.lower():
         join_surrogates(node)
     return node
@@ -116,8 +118,8 @@ def join_surrogates(root: Node) -> None:
                 raise InvalidJob([Problem(place(node), "", message)]) from None
 
 
-def place(node: Node) -> Place:
-    return Place(node.start_mark.name, node.start_mark.line + 1, node.start_mark.column + 1)
+def place(node: Node) -> FilePosition:
+    return FilePosition(node.start_mark.name, node.start_mark.line + 1, node.start_mark.column + 1)
 
 
 def set_value(document: Document, assignment: str) -> None:
@@ -126,7 +128,7 @@ def set_value(document: Document, assignment: str) -> None:
     Behind one of `FREE` comes one name, however many dots it has: `spark.spark.master=local[2]`."""
     name = f"--set {assignment.partition('=')[0]}"
     path, equals, text = assignment.partition("=")
-    at = Place(name[:80], 1, 1)  # without the value, which may be a secret
+    at = FilePosition(name[:80], 1, 1)  # without the value, which may be a secret
     keys = keys_of(path)
     if not equals or not all(keys):
         raise InvalidJob([Problem(at, "", "write --set key.key=value, such as --set source.brokers=localhost:9092")])
@@ -166,11 +168,11 @@ def keys_of(path: str) -> list[str]:
     return [*keys[: free + 1], behind] if behind else keys
 
 
-def job_of(document: Document, resolver: Resolver | None = None) -> Job:
+def job_of(document: Document, resolver: Resolver | None = None) -> JobSpec:
     """The job that a document says; with a resolver, what references in it name stands in their place. Raises
     `InvalidJob` with every problem."""
     job = Checker(document, resolver).job()
-    assert isinstance(job, Job), "a job without problems is a job"
+    assert isinstance(job, JobSpec), "a job without problems is a job"
     return job
 
 

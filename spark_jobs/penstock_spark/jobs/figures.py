@@ -10,7 +10,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
 
 from penstock.client import TopicPartition
-from penstock_spark.jobs.specs import Metrics
+from penstock_spark.jobs.specs import MetricsSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ class Figures:
         self.lag = records
         self._lag.set(records)
 
-    def serve(self, metrics: Metrics) -> Callable[[], None]:
+    def serve(self, metrics: MetricsSpec) -> Callable[[], None]:
         """Begins to answer HTTP; returns what ends that. Raises `OSError` where the port is taken."""
         server, thread = start_http_server(metrics.port, metrics.host, registry=self.registry)
 

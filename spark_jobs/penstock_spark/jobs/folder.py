@@ -51,7 +51,7 @@ class FolderConflict(PenstockSparkError):
     """The folder knows more than the checkpoint does, or somebody else writes as the same writer."""
 
 
-class Record(msgspec.Struct, frozen=True):
+class CommitRecord(msgspec.Struct, frozen=True):
     """What a batch (or a compaction) does to the folder. Paths are relative to the root."""
 
     staging: str
@@ -62,7 +62,7 @@ class Record(msgspec.Struct, frozen=True):
     rows: int = 0
 
 
-class Folder:
+class ParquetFolder:
     """One writer's way into a folder."""
 
     def __init__(self, root: Path, writer: str) -> None:
@@ -140,7 +140,7 @@ class Folder:
         if len(self._touched) > MAX_TOUCHED:
             self._touched.clear()
         staging = f"{self._relative()}/staging/{batch}"
-        record = Record(staging, list(files), [], sorted(self._touched), rows)
+        record = CommitRecord(staging, list(files), [], sorted(self._touched), rows)
         if any(not (self.root / staging / name).exists() for name in files):
             raise FolderConflict(f"{self.root}: files of batch {batch} are gone: {OTHER_DRIVER}")
         if any(known > batch for known in self._batches()):
@@ -174,7 +174,7 @@ class Folder:
         """Files in `compaction_staging` take the place of `removes`. Between the two steps of each, one who lists the
         folder may see rows twice; who needs more than that takes a Delta table. As with `commit`, files and the names
         of their folders are on disk."""
-        record = Record(f"{self._relative()}/staging/compaction", list(adds), list(removes))
+        record = CommitRecord(f"{self._relative()}/staging/compaction", list(adds), list(removes))
         self._write(self._state / "compaction.json", record, exclusive=False)
         self._finish_compaction(record)
 
@@ -182,7 +182,7 @@ class Folder:
         """What was touched has been looked at. The next record says so; until then it is looked at again."""
         self._touched.clear()
 
-    def _finish_compaction(self, record: Record, *, after_crash: bool = False) -> None:
+    def _finish_compaction(self, record: CommitRecord, *, after_crash: bool = False) -> None:
         self._put_in_place(record, after_crash=after_crash)
         for name in record.removes:
             (self.root / name).unlink(missing_ok=True)
@@ -200,15 +200,15 @@ class Folder:
     def _batches(self) -> list[int]:
         return sorted(int(m[1]) for name in os.listdir(self._state) if (m := RECORD.fullmatch(name)))
 
-    def _read(self, path: Path) -> Record | None:
+    def _read(self, path: Path) -> CommitRecord | None:
         try:
-            return msgspec.json.decode(path.read_bytes(), type=Record)
+            return msgspec.json.decode(path.read_bytes(), type=CommitRecord)
         except FileNotFoundError:
             return None
         except msgspec.DecodeError as e:
             raise FolderConflict(f"{path} is damaged: {e}") from None
 
-    def _write(self, path: Path, record: Record, *, exclusive: bool) -> bool:
+    def _write(self, path: Path, record: CommitRecord, *, exclusive: bool) -> bool:
         """A whole file or none, on disk when this returns. False where it was there already."""
         temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         with temporary.open("wb") as f:
@@ -227,7 +227,7 @@ class Folder:
         sync_directory(path.parent)
         return True
 
-    def _put_in_place(self, record: Record, *, after_crash: bool = False) -> None:
+    def _put_in_place(self, record: CommitRecord, *, after_crash: bool = False) -> None:
         staging = self.root / record.staging
         moved = set()
         for name in record.adds:

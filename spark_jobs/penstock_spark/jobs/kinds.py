@@ -12,12 +12,12 @@ from penstock_spark.jobs.specs import (
     COLUMN,
     DeltaTarget,
     FileTarget,
-    Job,
-    NewTopic,
+    JobFileSpec,
+    JobSpec,
+    NewTopicSpec,
     Options,
     ParquetTarget,
-    Source,
-    Spec,
+    SourceSpec,
     StreamJob,
     Target,
     TopicJob,
@@ -48,7 +48,7 @@ class Archive(TopicJob, tag="archive", frozen=True, kw_only=True):
         return plain and timely and self.transform.sql is None
 
 
-class Window(Spec, frozen=True, kw_only=True):
+class Window(JobFileSpec, frozen=True, kw_only=True):
     """Windows of event time: `length` long, a new one every `slide` (default: length, so that none overlap)."""
 
     length: Duration
@@ -119,7 +119,7 @@ class Dedup(TopicJob, tag="dedup", frozen=True, kw_only=True):
             check_no_circle(self.source, self.to.brokers, self.to.topic, "to")
 
 
-class Expectation(Spec, frozen=True, kw_only=True):
+class Expectation(JobFileSpec, frozen=True, kw_only=True):
     """What must hold for every row. A row for which the expression is false or NULL is bad. A tombstone has no value,
     so expressions over `value` are NULL: `raw_value IS NULL OR ...` lets it through."""
 
@@ -131,13 +131,13 @@ class Expectation(Spec, frozen=True, kw_only=True):
             raise FieldError("name", f"{self.name!r}: letters, digits and '_', no digit first")
 
 
-class DeadLetters(Spec, frozen=True, kw_only=True):
+class DeadLetters(JobFileSpec, frozen=True, kw_only=True):
     """Where bad records go, as they were, with headers that say why and where they came from."""
 
     topic: str
     brokers: str | None = None
     """Default: those of the source."""
-    create: NewTopic | None = None
+    create: NewTopicSpec | None = None
     options: Options = {}
 
     def __post_init__(self) -> None:
@@ -171,7 +171,7 @@ class Validate(TopicJob, tag="validate", frozen=True, kw_only=True):
 class DlqReplay(StreamJob, tag="dlq-replay", frozen=True, kw_only=True):
     """Dead letters back to the topics they came from; ends with what was there at the start."""
 
-    source: Source
+    source: SourceSpec
     brokers: str | None = None
     """Where the topics are; default: where the dead letters are."""
     reasons: list[str] = []
@@ -226,7 +226,7 @@ class CdcUpsert(TopicJob, tag="cdc-upsert", frozen=True, kw_only=True):
             raise FieldError("transform", "cdc-upsert has no sql: use select and delete_when")
 
 
-class ArchiveColumns(Spec, frozen=True, kw_only=True):
+class ArchiveColumns(JobFileSpec, frozen=True, kw_only=True):
     """The archive's columns that say which record a row is."""
 
     topic: str = "topic"
@@ -235,10 +235,10 @@ class ArchiveColumns(Spec, frozen=True, kw_only=True):
     timestamp: str = "timestamp"
 
 
-class Audit(Job, tag="audit", frozen=True, kw_only=True):
+class Audit(JobSpec, tag="audit", frozen=True, kw_only=True):
     """Compares topics with their archive: what lacks, what is double, counts by time; the exit code tells."""
 
-    source: Source
+    source: SourceSpec
     archive: FileTarget
     columns: ArchiveColumns = ArchiveColumns()
     bucket: Duration = Duration(86_400_000)
@@ -256,7 +256,7 @@ class Audit(Job, tag="audit", frozen=True, kw_only=True):
 class Mirror(StreamJob, tag="mirror", frozen=True, kw_only=True):
     """Topics to another cluster: partitions, order, keys, headers and times stay; offsets of groups are translated."""
 
-    source: Source
+    source: SourceSpec
     to: TopicTarget
     prefix: str = ""
     """Put before topics' names."""
@@ -300,7 +300,7 @@ class Backfill(StreamJob, tag="backfill", frozen=True, kw_only=True):
         check_count("max_files_per_batch", self.max_files_per_batch)
 
 
-KINDS: dict[str, type[Job]] = {
+KINDS: dict[str, type[JobSpec]] = {
     "archive": Archive,
     "aggregate": Aggregate,
     "dedup": Dedup,

@@ -32,29 +32,29 @@ LIST_OF_METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;
 NOT_FOUND = 404
 
 
-class Owner(msgspec.Struct, frozen=True):
+class PodOwner(msgspec.Struct, frozen=True):
     uid: str
 
 
-class Metadata(msgspec.Struct, frozen=True, rename="camel"):
+class PodMetadata(msgspec.Struct, frozen=True, rename="camel"):
     name: str
     uid: str
-    owner_references: list[Owner] = []
+    owner_references: list[PodOwner] = []
 
 
-class Pod(msgspec.Struct, frozen=True):
-    metadata: Metadata
+class SparkPod(msgspec.Struct, frozen=True):
+    metadata: PodMetadata
 
 
-class Pods(msgspec.Struct, frozen=True):
-    items: list[Pod]
+class SparkPodList(msgspec.Struct, frozen=True):
+    items: list[SparkPod]
 
 
 class Unreachable(PenstockSparkError):
     """The API server could not be asked, or did not do what it was asked for."""
 
 
-class Api:
+class PodApi:
     """The pods of a namespace at an API server."""
 
     def __init__(self, url: str, namespace: str, token_file: Path, ca_file: Path) -> None:
@@ -62,13 +62,13 @@ class Api:
         self._token_file = token_file
         self._ca_file = ca_file
 
-    def pod(self, name: str) -> Pod:
-        return msgspec.json.decode(self._ask("GET", f"/{quote(name)}", METADATA), type=Pod)
+    def pod(self, name: str) -> SparkPod:
+        return msgspec.json.decode(self._ask("GET", f"/{quote(name)}", METADATA), type=SparkPod)
 
-    def executors(self) -> list[Pod]:
+    def executors(self) -> list[SparkPod]:
         """Of all drivers."""
         answer = self._ask("GET", "?labelSelector=spark-role%3Dexecutor", LIST_OF_METADATA)
-        return msgspec.json.decode(answer, type=Pods).items
+        return msgspec.json.decode(answer, type=SparkPodList).items
 
     def delete(self, name: str) -> None:
         """One that is gone already is none."""
@@ -98,9 +98,9 @@ def remove(settings: Mapping[str, str]) -> int:
     if not master.startswith(SCHEME) or driver != socket.gethostname() or not token_file.exists():
         return 0
     namespace = settings.get("spark.kubernetes.namespace", "default")
-    api = Api(master.removeprefix(SCHEME), namespace, token_file, Path(settings.get(CA_FILE, ACCOUNT / "ca.crt")))
+    api = PodApi(master.removeprefix(SCHEME), namespace, token_file, Path(settings.get(CA_FILE, ACCOUNT / "ca.crt")))
     try:
-        mine = Owner(api.pod(driver).metadata.uid)
+        mine = PodOwner(api.pod(driver).metadata.uid)
         left = [pod.metadata.name for pod in api.executors() if mine in pod.metadata.owner_references]
         for name in left:
             api.delete(name)

@@ -48,7 +48,7 @@ MAX_STATS_TEXT = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class DataFile:
     """A file that was written. `path` is relative to the root; `stats` as Delta's log has them."""
 
     path: str
@@ -59,7 +59,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class PartWriter:
+class DataFileWriter:
     """What a task runs. `root` is a folder, or the URL of an object store with its options."""
 
     root: str
@@ -75,7 +75,7 @@ class PartWriter:
     escapes are escaped. Values may then share a folder."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        task = Task(self)
+        task = PartTask(self)
         try:
             for batch in batches:
                 rows = unpacked(batch)
@@ -103,15 +103,15 @@ class PartWriter:
         return pa.schema([f for f in self.schema if f.name not in self.partition_by])
 
 
-class Task:
+class PartTask:
     """One task's open files."""
 
-    def __init__(self, writer: PartWriter) -> None:
+    def __init__(self, writer: DataFileWriter) -> None:
         self._writer = writer
         self._schema = writer.file_schema
         self._filesystem = filesystem(writer.root, writer.storage)
-        self._open: OrderedDict[tuple[str | None, ...], OpenPart] = OrderedDict()
-        self._done: list[Part] = []
+        self._open: OrderedDict[tuple[str | None, ...], OpenDataFile] = OrderedDict()
+        self._done: list[DataFile] = []
         # Whoever runs this task once more writes other names.
         self._id = uuid.uuid4().hex[:12]
 
@@ -124,7 +124,7 @@ class Task:
             if part.bytes >= self._writer.file_size:
                 self._done.append(self._open.pop(values).end())
 
-    def _part(self, values: tuple[str | None, ...]) -> OpenPart:
+    def _part(self, values: tuple[str | None, ...]) -> OpenDataFile:
         part = self._open.get(values)
         if part is None:
             if len(self._open) >= MAX_OPEN:
@@ -134,14 +134,14 @@ class Task:
         self._open.move_to_end(values)
         return part
 
-    def _create(self, values: tuple[str | None, ...]) -> OpenPart:
+    def _create(self, values: tuple[str | None, ...]) -> OpenDataFile:
         partition = dict(zip(self._writer.partition_by, values, strict=True))
         number = len(self._done) + len(self._open)
         name = f"{self._writer.prefix}-{self._id}-{number:04d}.parquet"
         folder = "".join(f"{n}={folder_name(v, self._writer.plain)}/" for n, v in partition.items())
-        return OpenPart(self._filesystem, self._writer, self._schema, folder + name, partition)
+        return OpenDataFile(self._filesystem, self._writer, self._schema, folder + name, partition)
 
-    def end(self) -> list[Part]:
+    def end(self) -> list[DataFile]:
         while self._open:
             _, part = self._open.popitem(last=False)
             self._done.append(part.end())
@@ -154,13 +154,13 @@ class Task:
                 part.close()
 
 
-class OpenPart:
+class OpenDataFile:
     """A file that is being written; rows are gathered to row groups."""
 
     def __init__(
         self,
         filesystem: pafs.FileSystem,
-        writer: PartWriter,
+        writer: DataFileWriter,
         schema: pa.Schema,
         path: str,
         partition: Mapping[str, str | None],
@@ -195,7 +195,7 @@ class OpenPart:
             self._waiting.clear()
             self._waiting_bytes = 0
 
-    def end(self) -> Part:
+    def end(self) -> DataFile:
         """The file is whole, and on disk, when this returns."""
         self._flush()
         self._parquet.close()
@@ -208,7 +208,7 @@ class OpenPart:
                 if folder == self._root:
                     break
         stats = statistics(self._parquet.writer.metadata, self._rows)
-        return Part(self._path, self._partition, self._rows, size, stats)
+        return DataFile(self._path, self._partition, self._rows, size, stats)
 
     def close(self) -> None:
         self._file.close()

@@ -27,22 +27,22 @@ from penstock_spark.jobs.session import TIME_ZONE, settings
 from penstock_spark.jobs.specs import (
     ConsoleTarget,
     DeltaTarget,
-    Files,
-    Job,
+    FileTargetBase,
+    JobSpec,
     ParquetTarget,
-    Source,
+    SourceSpec,
     StreamJob,
     Target,
     TopicJob,
     TopicTarget,
-    Transform,
+    TransformSpec,
 )
 
 EXACTLY, AT_LEAST, NONE = "exactly once", "at least once", "none"
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PlanText:
     """Lines for people, in the order in which they are shown: (label, text)."""
 
     name: str
@@ -50,10 +50,10 @@ class Plan:
     lines: tuple[tuple[str, str], ...]
 
 
-def plan(job: Job) -> Plan:
+def plan(job: JobSpec) -> PlanText:
     lines: list[tuple[str, str]] = []
     source = getattr(job, "source", None)
-    if isinstance(source, Source):
+    if isinstance(source, SourceSpec):
         lines.append(("reads", reads(source)))
     if isinstance(job, TopicJob):
         lines += shapes(job.transform, "is a bad record" if isinstance(job, Validate) else None)
@@ -62,10 +62,10 @@ def plan(job: Job) -> Plan:
         lines += running(job)
     if needed := references.of_job(job):
         lines.append(("secrets", ", ".join(needed)))
-    return Plan(job.name, str(type(job).__struct_config__.tag), tuple(lines))
+    return PlanText(job.name, str(type(job).__struct_config__.tag), tuple(lines))
 
 
-def reads(source: Source) -> str:
+def reads(source: SourceSpec) -> str:
     if source.topics:
         what = f"topic{'s' if len(source.topics) > 1 else ''} {', '.join(source.topics)}"
     elif source.pattern is not None:
@@ -79,7 +79,7 @@ def reads(source: Source) -> str:
     return f"{what} at {source.brokers}, from {begin}{isolation}{loss}"
 
 
-def shapes(transform: Transform, unreadable: str | None) -> list[tuple[str, str]]:
+def shapes(transform: TransformSpec, unreadable: str | None) -> list[tuple[str, str]]:
     """`unreadable`: what becomes of a value that cannot be read, where the kind decides that."""
     found = []
     for name in ("key", "value"):
@@ -107,7 +107,7 @@ def writes(target: Target) -> str:
     return f"{kind} {target.path}{layout(target)}"
 
 
-def layout(target: Files) -> str:
+def layout(target: FileTargetBase) -> str:
     columns = [*([f"{target.time.by} of {target.time.column}"] if target.time else []), *target.partition_by]
     compacted = f"; small files compacted every {target.compact.every_batches} batches" if target.compact else ""
     return (f", by {', '.join(columns)}" if columns else "") + compacted
@@ -241,7 +241,7 @@ def running(job: StreamJob) -> list[tuple[str, str]]:
     return lines
 
 
-KINDS: dict[type[Job], Callable[[Any], list[tuple[str, str]]]] = {
+KINDS: dict[type[JobSpec], Callable[[Any], list[tuple[str, str]]]] = {
     Archive: archive,
     Aggregate: aggregate,
     Dedup: dedup,

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from penstock_spark.model.errors import PenstockSparkError
 
 
-class Place(NamedTuple):
+class FilePosition(NamedTuple):
     """Lines and columns count from 1, as editors do."""
 
     file: str
@@ -23,7 +23,7 @@ class Place(NamedTuple):
 class Problem(NamedTuple):
     """`key` is the path in the file (`source.topics`), empty for the file as a whole."""
 
-    place: Place
+    place: FilePosition
     key: str
     message: str
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from penstock_spark.jobs.conditions import refused
 from penstock_spark.jobs.session import text
-from penstock_spark.jobs.specs import Decoding, Source, Transform
+from penstock_spark.jobs.specs import DecodingSpec, SourceSpec, TransformSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -16,7 +16,7 @@ VIEW = "source"
 CORRUPT = "__corrupt"
 
 
-def options(source: Source, group: str | None = None) -> dict[str, str]:
+def options(source: SourceSpec, group: str | None = None) -> dict[str, str]:
     """The source as options of the format `penstock`; the job's own options come last."""
     found = {
         "kafka.bootstrap.servers": source.brokers,
@@ -45,12 +45,12 @@ def options(source: Source, group: str | None = None) -> dict[str, str]:
     return {**found, **{name: text(value) for name, value in source.options.items()}}
 
 
-def stream(spark: SparkSession, source: Source, group: str) -> DataFrame:
+def stream(spark: SparkSession, source: SourceSpec, group: str) -> DataFrame:
     """Records as they come, in the schema of Spark's Kafka connector with headers."""
     return spark.readStream.format("penstock").options(**options(source, group)).load()
 
 
-def ranges(spark: SparkSession, source: Source, group: str) -> DataFrame:
+def ranges(spark: SparkSession, source: SourceSpec, group: str) -> DataFrame:
     """What `stream` would read, a row for each task."""
     from penstock_spark.source.ranges import NAME, RangesDataSource
 
@@ -58,13 +58,13 @@ def ranges(spark: SparkSession, source: Source, group: str) -> DataFrame:
     return spark.readStream.format(NAME).options(**options(source, group)).load()
 
 
-def batch(spark: SparkSession, source: Source, ending: str = "latest") -> DataFrame:
+def batch(spark: SparkSession, source: SourceSpec, ending: str = "latest") -> DataFrame:
     """Records that are there now, up to `ending` (as the option endingOffsets has it)."""
     chosen = {name: value for name, value in options(source).items() if name != "maxOffsetsPerTrigger"}
     return spark.read.format("penstock").options(**chosen, endingOffsets=ending).load()
 
 
-def shape(records: DataFrame, transform: Transform) -> DataFrame:
+def shape(records: DataFrame, transform: TransformSpec) -> DataFrame:
     """Keys and values decoded, and the job's query over them. Without a query: the records, decoded."""
     rows = decode(records, transform)
     return rows.drop("raw_key", "raw_value") if transform.sql is None else query(rows, transform.sql)
@@ -76,7 +76,7 @@ def query(rows: DataFrame, sql: str) -> DataFrame:
     return rows.sparkSession.sql(sql)
 
 
-def decode(records: DataFrame, transform: Transform) -> DataFrame:
+def decode(records: DataFrame, transform: TransformSpec) -> DataFrame:
     """The view that queries see: key and value decoded, their bytes beside them."""
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -84,7 +84,7 @@ def decode(records: DataFrame, transform: Transform) -> DataFrame:
     return rows.withColumns({"key": decoded("key", transform.key), "value": decoded("value", transform.value)})
 
 
-def decoded(column: str, decoding: Decoding) -> Column:
+def decoded(column: str, decoding: DecodingSpec) -> Column:
     """A column of bytes as what it is said to be. Null stays null: it is a tombstone, not an error."""
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -99,7 +99,7 @@ def decoded(column: str, decoding: Decoding) -> Column:
     return readable(column, decoding, parsed.dropFields(CORRUPT), unreadable(raw, parsed))
 
 
-def readable(column: str, decoding: Decoding, value: Column, is_bad: Column) -> Column:
+def readable(column: str, decoding: DecodingSpec, value: Column, is_bad: Column) -> Column:
     """A value, and what becomes of one that is not what it is said to be."""
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -108,12 +108,12 @@ def readable(column: str, decoding: Decoding, value: Column, is_bad: Column) -> 
     return refused(value, is_bad, said_of(column, decoding))
 
 
-def said_of(column: str, decoding: Decoding) -> str:
+def said_of(column: str, decoding: DecodingSpec) -> str:
     what = "JSON of the job's schema" if decoding.format == "json" else "text in UTF-8"
     return f"the {column} is no {what} (transform.{column}.on_error)"
 
 
-def parse_json(raw: Column, decoding: Decoding) -> Column:
+def parse_json(raw: Column, decoding: DecodingSpec) -> Column:
     """A struct of the schema, with what could not be read in a field of its own."""
     from pyspark.sql import functions as F  # noqa: N812
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from penstock_spark.jobs import topics
 from penstock_spark.jobs.failures import cause, is_gone, may_pass
 from penstock_spark.jobs.figures import BatchDone, Figures, batch_of, lag
-from penstock_spark.jobs.specs import Restart, Source, StreamJob
+from penstock_spark.jobs.specs import RestartSpec, SourceSpec, StreamJob
 from penstock_spark.jobs.stopping import StopSignal
 from penstock_spark.model.errors import PenstockSparkError
 from penstock_spark.model.ranges import LATEST, READ_COMMITTED, READ_UNCOMMITTED
@@ -25,7 +25,7 @@ LAG_EVERY_S = 5.0
 ENDING_POLL_S = 0.1
 
 
-class Query(Protocol):
+class RunningQuery(Protocol):
     """What is needed of Spark's StreamingQuery."""
 
     @property
@@ -39,7 +39,7 @@ class Query(Protocol):
     def stop(self) -> None: ...
 
 
-class Show(Protocol):
+class RunReporter(Protocol):
     """Where a run is told of."""
 
     def started(self, attempt: int) -> None: ...
@@ -53,7 +53,7 @@ class Show(Protocol):
     def stopping(self) -> None: ...
 
 
-class Ended(Enum):
+class EndReason(Enum):
     """How a run ended."""
 
     FINISHED = "finished"
@@ -66,20 +66,20 @@ class Ended(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    ended: Ended
+class JobOutcome:
+    ended: EndReason
     message: str = ""
 
 
-class Supervisor:
+class JobSupervisor:
     """Runs one job's query until it ends for good."""
 
     def __init__(
         self,
-        start: Callable[[], Query],
-        restart: Restart,
+        start: Callable[[], RunningQuery],
+        restart: RestartSpec,
         figures: Figures,
-        show: Show,
+        show: RunReporter,
         stop: StopSignal,
         stop_timeout_s: float,
         clock: Callable[[], float] = time.monotonic,
@@ -95,9 +95,9 @@ class Supervisor:
         """In a row, without a batch between them."""
         self._last_batch = -1
 
-    def run(self) -> Outcome:
+    def run(self) -> JobOutcome:
         while not self._stop.is_set():
-            query: Query | None = None
+            query: RunningQuery | None = None
             try:
                 query = self._start()
                 self._show.started(self._figures.restarts)
@@ -108,22 +108,22 @@ class Supervisor:
                 outcome = self._failed(e)
                 if outcome is not None:
                     return outcome
-        return Outcome(Ended.STOPPED)
+        return JobOutcome(EndReason.STOPPED)
 
-    def _follow(self, query: Query) -> Outcome:
+    def _follow(self, query: RunningQuery) -> JobOutcome:
         while True:
             ended = query.awaitTermination(POLL_S)  # type: ignore[arg-type]
             told = self._tell(query)
             if ended:
-                return Outcome(Ended.STOPPED if self._stop.is_set() else Ended.FINISHED)
+                return JobOutcome(EndReason.STOPPED if self._stop.is_set() else EndReason.FINISHED)
             if self._stop.is_set():
                 self._show.stopping()
                 self._end(query)
-                return Outcome(Ended.STOPPED)
+                return JobOutcome(EndReason.STOPPED)
             if not told:
                 self._show.idle(self._figures)
 
-    def _tell(self, query: Query) -> int:
+    def _tell(self, query: RunningQuery) -> int:
         """Tells of the batches that have ended since; returns how many."""
         told = 0
         for progress in query.recentProgress:
@@ -137,7 +137,7 @@ class Supervisor:
             self._show.batch(done, self._figures)
         return told
 
-    def _end(self, query: Query) -> None:
+    def _end(self, query: RunningQuery) -> None:
         """At a batch's end, so that nothing is done twice; after a time in the middle, which costs only that."""
         deadline = self._clock() + self._stop_timeout_s
         while self._clock() < deadline:
@@ -148,20 +148,20 @@ class Supervisor:
         query.stop()
         self._tell(query)
 
-    def _failed(self, error: Exception) -> Outcome | None:
+    def _failed(self, error: Exception) -> JobOutcome | None:
         """None: start again."""
         if self._stop.is_set():
             # What a query says that was told to stop is no news; it goes on from the checkpoint.
-            return Outcome(Ended.STOPPED)
+            return JobOutcome(EndReason.STOPPED)
         text = cause(error)
         if not may_pass(error):
-            return Outcome(Ended.FAILED, text)
+            return JobOutcome(EndReason.FAILED, text)
         if is_gone(error):
-            return Outcome(Ended.GAVE_UP, f"Spark's JVM has ended: {text}")
+            return JobOutcome(EndReason.GAVE_UP, f"Spark's JVM has ended: {text}")
         self._failures += 1
         if self._failures > self._restart.attempts:
             times = f" ({self._failures} times in a row)" if self._failures > 1 else ""
-            return Outcome(Ended.GAVE_UP, f"{text}{times}")
+            return JobOutcome(EndReason.GAVE_UP, f"{text}{times}")
         wait_s = backoff_s(self._restart, self._failures)
         self._figures.restarted()
         self._show.failed(text, wait_s)
@@ -169,7 +169,7 @@ class Supervisor:
         return None
 
 
-def backoff_s(restart: Restart, failures: int) -> float:
+def backoff_s(restart: RestartSpec, failures: int) -> float:
     """Doubles from failure to failure, up to a limit."""
     doubled = restart.backoff.seconds * 2.0 ** min(failures - 1, 40)
     return min(doubled, restart.max_backoff.seconds)
@@ -178,7 +178,7 @@ def backoff_s(restart: Restart, failures: int) -> float:
 class LagWatch:
     """Asks brokers where topics end, now and then, beside the query: brokers that are away must hold up nothing."""
 
-    def __init__(self, source: Source, figures: Figures, stop: StopSignal) -> None:
+    def __init__(self, source: SourceSpec, figures: Figures, stop: StopSignal) -> None:
         self._source = source
         self._figures = figures
         self._stop = stop
@@ -202,7 +202,7 @@ class LagWatch:
 
 
 def supervisor(
-    job: StreamJob, start: Callable[[], Query], figures: Figures, show: Show, stop: StopSignal
-) -> Supervisor:
+    job: StreamJob, start: Callable[[], RunningQuery], figures: Figures, show: RunReporter, stop: StopSignal
+) -> JobSupervisor:
     """For a job as its file says it."""
-    return Supervisor(start, job.restart, figures, show, stop, job.stop_timeout.seconds)
+    return JobSupervisor(start, job.restart, figures, show, stop, job.stop_timeout.seconds)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from penstock_spark.jobs import spark_home
-from penstock_spark.jobs.specs import Job, Scalar
+from penstock_spark.jobs.specs import JobSpec, Scalar
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,7 +50,7 @@ FIXED: Mapping[str, str] = {
 }
 
 
-def settings(job: Job) -> dict[str, str]:
+def settings(job: JobSpec) -> dict[str, str]:
     """The session's settings: the job's own over the defaults, under what must be so."""
     return {**DEFAULTS, **{name: text(value) for name, value in job.spark.items()}, **FIXED}
 
@@ -60,7 +60,7 @@ def text(value: Scalar) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def session(job: Job) -> SparkSession:
+def session(job: JobSpec) -> SparkSession:
     """A session for a job, with the format registered. An existing session is used, with the job's SQL settings."""
     from pyspark.sql import SparkSession
 

@@ -13,11 +13,11 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 
-from penstock_spark.jobs.batches import Batch, Rows
+from penstock_spark.jobs.batches import JobBatch, JobRows
 from penstock_spark.jobs.compaction import compact_folder
-from penstock_spark.jobs.folder import Folder
-from penstock_spark.jobs.parts import PartWriter, filesystem
-from penstock_spark.jobs.specs import DeltaTarget, Files, FileTarget, ParquetTarget, TimePartition
+from penstock_spark.jobs.folder import ParquetFolder
+from penstock_spark.jobs.parts import DataFileWriter, filesystem
+from penstock_spark.jobs.specs import DeltaTarget, FileTarget, FileTargetBase, ParquetTarget, TimePartition
 from penstock_spark.jobs.table import Table
 from penstock_spark.model.errors import InvalidOption, PenstockSparkError
 
@@ -37,7 +37,7 @@ class FileSink(Protocol):
         """As Spark calls it for each batch of rows."""
         ...
 
-    def write(self, batch: Batch, number: int) -> None: ...
+    def write(self, batch: JobBatch, number: int) -> None: ...
 
 
 def file_sink(target: FileTarget) -> FileSink:
@@ -63,7 +63,7 @@ def with_time(rows: DataFrame, time: TimePartition) -> DataFrame:
     return rows.withColumn("hour", F.hour(column)) if time.by == "hour" else rows
 
 
-def partition_columns(target: Files) -> tuple[str, ...]:
+def partition_columns(target: FileTargetBase) -> tuple[str, ...]:
     return (*(TIME_COLUMNS[target.time.by] if target.time else ()), *target.partition_by)
 
 
@@ -79,8 +79,10 @@ def check_partitions(schema: pa.Schema, partition_by: tuple[str, ...]) -> None:
         raise InvalidOption("to.partition_by: no column is left for the files")
 
 
-def part_writer(target: Files, root: str, name: str, schema: pa.Schema, storage: dict[str, str]) -> PartWriter:
-    return PartWriter(
+def part_writer(
+    target: FileTargetBase, root: str, name: str, schema: pa.Schema, storage: dict[str, str]
+) -> DataFileWriter:
+    return DataFileWriter(
         root=root,
         prefix=f"part-{name}",
         schema=schema,
@@ -96,7 +98,7 @@ class RepeatedBatchGrew(PenstockSparkError):
     """A batch that was written comes again with more rows."""
 
 
-def check_repeated(where: str, number: int, written: int | None, batch: Batch) -> None:
+def check_repeated(where: str, number: int, written: int | None, batch: JobBatch) -> None:
     """A batch that is there already may have fewer rows by now (retention), never more: those are nowhere. Raises
     `RepeatedBatchGrew`."""
     if written is not None and (found := batch.count()) > written:
@@ -111,14 +113,14 @@ class ParquetSink:
 
     def __init__(self, target: ParquetTarget) -> None:
         self._target = target
-        self._folder: Folder | None = None
+        self._folder: ParquetFolder | None = None
         self._schema: pa.Schema | None = None
         self._batches = 0
 
     def __call__(self, rows: DataFrame, number: int) -> None:
-        self.write(Rows(rows), number)
+        self.write(JobRows(rows), number)
 
-    def write(self, batch: Batch, number: int) -> None:
+    def write(self, batch: JobBatch, number: int) -> None:
         schema = self._schema = self._schema or batch.schema()
         folder = self._open(batch, schema)
         staging = folder.begin(number)
@@ -133,10 +135,10 @@ class ParquetSink:
         if compact is not None and self._batches % compact.every_batches == 0:
             compact_folder(folder, compact, self._target.compression)
 
-    def _open(self, batch: Batch, schema: pa.Schema) -> Folder:
+    def _open(self, batch: JobBatch, schema: pa.Schema) -> ParquetFolder:
         if self._folder is None:
             check_partitions(schema, partition_columns(self._target))
-            folder = Folder(Path(self._target.path.removeprefix("file://")).absolute(), batch.query_id)
+            folder = ParquetFolder(Path(self._target.path.removeprefix("file://")).absolute(), batch.query_id)
             folder.claim()
             folder.open()
             self._folder = folder
@@ -153,9 +155,9 @@ class DeltaSink:
         self._batches = 0
 
     def __call__(self, rows: DataFrame, number: int) -> None:
-        self.write(Rows(rows), number)
+        self.write(JobRows(rows), number)
 
-    def write(self, batch: Batch, number: int) -> None:
+    def write(self, batch: JobBatch, number: int) -> None:
         schema = self._schema = self._schema or batch.schema()
         table = self._open(batch, self._table_schema(schema))
         if not table.done(number):
@@ -170,7 +172,7 @@ class DeltaSink:
     def _table_schema(self, schema: pa.Schema) -> pa.Schema:
         return schema
 
-    def _open(self, batch: Batch, schema: pa.Schema) -> Table:
+    def _open(self, batch: JobBatch, schema: pa.Schema) -> Table:
         if self._table is None:
             check_partitions(schema, partition_columns(self._target))
             table = Table(self._target, batch.query_id)
@@ -178,7 +180,7 @@ class DeltaSink:
             self._table = table
         return self._table
 
-    def _add(self, table: Table, batch: Batch, number: int, schema: pa.Schema) -> None:
+    def _add(self, table: Table, batch: JobBatch, number: int, schema: pa.Schema) -> None:
         parts = batch.write(part_writer(self._target, table.uri, f"{number:010d}", schema, self._target.storage))
         if parts:
             table.append(number, parts, schema, partition_columns(self._target))
@@ -203,14 +205,14 @@ class MergeSink(DeltaSink):
 
     def __call__(self, rows: DataFrame, number: int) -> None:
         rows = self._prepare(rows) if self._prepare is not None else rows
-        self.write(Rows(with_time(rows, self._target.time) if self._target.time else rows), number)
+        self.write(JobRows(with_time(rows, self._target.time) if self._target.time else rows), number)
 
     def _table_schema(self, schema: pa.Schema) -> pa.Schema:
         return pa.schema([field for field in schema if field.name != self._deleted])
 
-    def _add(self, table: Table, batch: Batch, number: int, schema: pa.Schema) -> None:
+    def _add(self, table: Table, batch: JobBatch, number: int, schema: pa.Schema) -> None:
         root = f"{table.uri.rstrip('/')}/{MERGE_FOLDER}/{table.app_id}"
-        writer = PartWriter(
+        writer = DataFileWriter(
             root, f"batch-{number:010d}", schema, (), "zstd", self._target.file_size.bytes, self._target.storage
         )
         files = filesystem(root, self._target.storage)

@@ -50,7 +50,7 @@ Codec = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 ParquetCodec = Literal["none", "snappy", "zstd", "gzip", "lz4"]
 
 
-class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class JobFileSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The parent of all parts of a job's file."""
 
 
@@ -88,7 +88,7 @@ def check_options(options: Options, keys: Mapping[str, str]) -> None:
             raise FieldError("options", f"the key {folded[name.lower()]} says that: leave the option away", name)
 
 
-class Source(Spec, frozen=True, kw_only=True):
+class SourceSpec(JobFileSpec, frozen=True, kw_only=True):
     """Where records are read. Exactly one of topics, pattern and assign."""
 
     brokers: str
@@ -191,7 +191,7 @@ def addresses(brokers: str) -> set[tuple[str, int]]:
     return {(host.lower(), port) for host, port in parse_bootstrap(brokers, has_tls=True, has_sasl=True)}
 
 
-def check_no_circle(source: Source, brokers: str, topic: str | None, field: str) -> None:
+def check_no_circle(source: SourceSpec, brokers: str, topic: str | None, field: str) -> None:
     """`topic` is what the job writes, as `field` says. Brokers that are one cluster under other addresses are not known
     to be."""
     if topic is not None and source.takes(topic) and addresses(source.brokers) & addresses(brokers):
@@ -202,7 +202,7 @@ def check_no_circle(source: Source, brokers: str, topic: str | None, field: str)
         raise FieldError(field, message, "topic")
 
 
-class Decoding(Spec, frozen=True, kw_only=True):
+class DecodingSpec(JobFileSpec, frozen=True, kw_only=True):
     """What bytes are: left as they are, text in UTF-8, or JSON of a schema (`carrier STRING, delay INT`)."""
 
     format: Literal["binary", "string", "json"] = "binary"
@@ -218,24 +218,24 @@ class Decoding(Spec, frozen=True, kw_only=True):
             raise FieldError("schema", "only format json has a schema")
 
 
-class Transform(Spec, frozen=True, kw_only=True):
+class TransformSpec(JobFileSpec, frozen=True, kw_only=True):
     """How records become rows."""
 
-    key: Decoding = Decoding()
-    value: Decoding = Decoding()
+    key: DecodingSpec = DecodingSpec()
+    value: DecodingSpec = DecodingSpec()
     sql: Sql | None = None
     """A query over the view `source`, without aggregation: projections and filters. Its columns are key and value
     (decoded), topic, partition, offset, timestamp, timestampType, headers, raw_key, raw_value."""
 
 
-class Trigger(Spec, frozen=True, kw_only=True):
+class TriggerSpec(JobFileSpec, frozen=True, kw_only=True):
     """When a batch begins: at once if there is data, or every so often; `once` ends with what is there at the start."""
 
     every: Duration | None = None
     once: bool = False
 
 
-class Restart(Spec, frozen=True, kw_only=True):
+class RestartSpec(JobFileSpec, frozen=True, kw_only=True):
     """How often a job that failed of something that may pass starts again from its checkpoint."""
 
     attempts: int = 10
@@ -250,7 +250,7 @@ class Restart(Spec, frozen=True, kw_only=True):
             raise FieldError("backoff", "backoff is longer than max_backoff")
 
 
-class Metrics(Spec, frozen=True, kw_only=True):
+class MetricsSpec(JobFileSpec, frozen=True, kw_only=True):
     """Where Prometheus finds the job's figures."""
 
     port: int
@@ -265,21 +265,21 @@ class Metrics(Spec, frozen=True, kw_only=True):
             raise FieldError("host", str(e)) from None
 
 
-class Progress(Spec, frozen=True, kw_only=True):
+class ProgressSpec(JobFileSpec, frozen=True, kw_only=True):
     """The group whose committed offsets show the job's progress; its lag is the job's lag."""
 
     group: str | None = None
     """Default: `spark-` and the job's name."""
 
 
-class TimePartition(Spec, frozen=True, kw_only=True):
+class TimePartition(JobFileSpec, frozen=True, kw_only=True):
     """Folders by time: date=2013-01-01, and hour=07 where by is hour."""
 
     column: str = "timestamp"
     by: Literal["month", "day", "hour"] = "day"
 
 
-class Compaction(Spec, frozen=True, kw_only=True):
+class CompactionSpec(JobFileSpec, frozen=True, kw_only=True):
     """Small files of a partition become few large ones, between batches."""
 
     every_batches: int = 20
@@ -296,7 +296,7 @@ class Compaction(Spec, frozen=True, kw_only=True):
             raise FieldError("target", "at least 1 MiB")
 
 
-class Files(Spec, frozen=True, kw_only=True):
+class FileTargetBase(JobFileSpec, frozen=True, kw_only=True):
     """What Parquet folders and Delta tables share."""
 
     path: str
@@ -306,7 +306,7 @@ class Files(Spec, frozen=True, kw_only=True):
     compression: ParquetCodec = "zstd"
     file_size: Size = Size(128 << 20)
     """A task begins another file beyond that many bytes of rows in memory."""
-    compact: Compaction | None = Compaction()
+    compact: CompactionSpec | None = CompactionSpec()
 
     def __post_init__(self) -> None:
         if not self.path.strip():
@@ -316,7 +316,7 @@ class Files(Spec, frozen=True, kw_only=True):
             raise FieldError("file_size", "at least 64 KiB")
 
 
-class ParquetTarget(Files, tag_field="format", tag="parquet", frozen=True, kw_only=True):
+class ParquetTarget(FileTargetBase, tag_field="format", tag="parquet", frozen=True, kw_only=True):
     """A folder of Parquet files on a POSIX file system."""
 
     def __post_init__(self) -> None:
@@ -334,7 +334,7 @@ class ParquetTarget(Files, tag_field="format", tag="parquet", frozen=True, kw_on
             )
 
 
-class DeltaTarget(Files, tag_field="format", tag="delta", frozen=True, kw_only=True):
+class DeltaTarget(FileTargetBase, tag_field="format", tag="delta", frozen=True, kw_only=True):
     """A Delta table: a path, or the URL of an object store."""
 
     storage: dict[str, Resolved[str]] = {}
@@ -343,7 +343,7 @@ class DeltaTarget(Files, tag_field="format", tag="delta", frozen=True, kw_only=T
     """Files that the table no longer names are deleted when older than that (at least 7 days are Delta's custom)."""
 
 
-class NewTopic(Spec, frozen=True, kw_only=True):
+class NewTopicSpec(JobFileSpec, frozen=True, kw_only=True):
     """Topics that do not exist are created so."""
 
     partitions: int = 1
@@ -356,7 +356,7 @@ class NewTopic(Spec, frozen=True, kw_only=True):
         check_replication(self.replication)
 
 
-class TopicTarget(Spec, tag_field="format", tag="topic", frozen=True, kw_only=True):
+class TopicTarget(JobFileSpec, tag_field="format", tag="topic", frozen=True, kw_only=True):
     """A topic. Where the query's result has no column value, all of its columns become a JSON value."""
 
     brokers: str
@@ -366,7 +366,7 @@ class TopicTarget(Spec, tag_field="format", tag="topic", frozen=True, kw_only=Tr
     """An expression over the result, such as: carrier."""
     delivery: Literal["exactly-once", "at-least-once"] = "exactly-once"
     compression: Codec = "none"
-    create: NewTopic | None = None
+    create: NewTopicSpec | None = None
     options: Options = {}
 
     def __post_init__(self) -> None:
@@ -378,7 +378,7 @@ class TopicTarget(Spec, tag_field="format", tag="topic", frozen=True, kw_only=Tr
             raise FieldError("create", "create needs topic: it creates the topic that is named")
 
 
-class ConsoleTarget(Spec, tag_field="format", tag="console", frozen=True, kw_only=True):
+class ConsoleTarget(JobFileSpec, tag_field="format", tag="console", frozen=True, kw_only=True):
     """The terminal; for looking, with no guarantee."""
 
     rows: int = 20
@@ -393,7 +393,7 @@ Target = ParquetTarget | DeltaTarget | TopicTarget | ConsoleTarget
 FileTarget = ParquetTarget | DeltaTarget
 
 
-class Job(Spec, tag_field="kind", frozen=True, kw_only=True):
+class JobSpec(JobFileSpec, tag_field="kind", frozen=True, kw_only=True):
     """What every job has."""
 
     name: str
@@ -401,21 +401,21 @@ class Job(Spec, tag_field="kind", frozen=True, kw_only=True):
     spark: dict[str, AsWritten[Scalar]] = {}
     """Settings of the Spark session; spark.master is local[*] where nothing else says. References are Spark's affair,
     which has some of the same spelling; and its settings stand in its command line, where no secret belongs."""
-    restart: Restart = Restart()
-    metrics: Metrics | None = None
+    restart: RestartSpec = RestartSpec()
+    metrics: MetricsSpec | None = None
 
     def __post_init__(self) -> None:
         if not NAME.fullmatch(self.name):
             raise FieldError("name", f"{self.name!r}: letters, digits, '.', '_' and '-', at most 128")
 
 
-class StreamJob(Job, frozen=True, kw_only=True):
+class StreamJob(JobSpec, frozen=True, kw_only=True):
     """What every job has that goes on from a checkpoint."""
 
     checkpoint: str
     """A folder that outlives the job; it is the job's memory of what was done."""
-    trigger: Trigger = Trigger()
-    progress: Progress = Progress()
+    trigger: TriggerSpec = TriggerSpec()
+    progress: ProgressSpec = ProgressSpec()
     stop_timeout: Duration = Duration(60_000)
     """How long SIGTERM waits for the batch that runs."""
 
@@ -428,5 +428,5 @@ class StreamJob(Job, frozen=True, kw_only=True):
 class TopicJob(StreamJob, frozen=True, kw_only=True):
     """What every job has that reads topics."""
 
-    source: Source
-    transform: Transform = Transform()
+    source: SourceSpec
+    transform: TransformSpec = TransformSpec()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock_spark.jobs import aggregate, archive, backfill, cdc_upsert, dedup, dlq_replay, mirror, validate
 from penstock_spark.jobs.kinds import Aggregate, Archive, Backfill, CdcUpsert, Dedup, DlqReplay, Mirror, Validate
-from penstock_spark.jobs.running import Query
+from penstock_spark.jobs.running import RunningQuery
 from penstock_spark.jobs.specs import StreamJob
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ STARTS: dict[type[StreamJob], Callable[[Any, Any], Any]] = {
 }
 
 
-def start(spark: SparkSession, job: StreamJob) -> Query:
+def start(spark: SparkSession, job: StreamJob) -> RunningQuery:
     """The job's query, running. Raises what Spark or the brokers say against it."""
-    query: Query = STARTS[type(job)](spark, job)
+    query: RunningQuery = STARTS[type(job)](spark, job)
     return query

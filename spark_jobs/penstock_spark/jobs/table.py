@@ -17,7 +17,7 @@ from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction
 
-from penstock_spark.jobs.parts import Part
+from penstock_spark.jobs.parts import DataFile
 from penstock_spark.jobs.specs import DeltaTarget
 from penstock_spark.model.errors import PenstockSparkError
 
@@ -101,7 +101,7 @@ class Table:
                 return int(found) if found is not None else None
         return None
 
-    def append(self, batch: int, parts: Sequence[Part], schema: pa.Schema, partition_by: Sequence[str]) -> None:
+    def append(self, batch: int, parts: Sequence[DataFile], schema: pa.Schema, partition_by: Sequence[str]) -> None:
         """Files that tasks wrote, in plain folders, begin to count, all of them at once."""
         now_ms = int(self._clock() * 1000)
         actions = [AddAction(p.path, p.bytes, p.partition, now_ms, True, p.stats) for p in parts]

@@ -6,20 +6,20 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from penstock.client import BrokerError, ErrorCode, NewTopic
-from penstock.client.admin_topics import TopicAdmin
-from penstock.client.cluster import Cluster
+from penstock.client.admin_topics import TopicAdminClient
+from penstock.client.cluster import ClusterConnections
 from penstock_spark.jobs.session import text
-from penstock_spark.jobs.specs import NewTopic as Wanted
+from penstock_spark.jobs.specs import NewTopicSpec as Wanted
 from penstock_spark.jobs.specs import Options
-from penstock_spark.model.connection import Connection
+from penstock_spark.model.connection import ConnectionOptions
 from penstock_spark.options.kafka import COMMON
 from penstock_spark.options.sink import SinkOptions
 
 if TYPE_CHECKING:
-    from penstock_spark.link.ports import Link, Topic
+    from penstock_spark.link.ports import Link, TopicPartitions
 
 
-def connection(brokers: str, options: Options) -> Connection:
+def connection(brokers: str, options: Options) -> ConnectionOptions:
     """How the format `penstock` would connect with these options."""
     return SinkOptions.parse({"kafka.bootstrap.servers": brokers, **security(options)}).connection
 
@@ -41,7 +41,7 @@ def cluster_id(link: Link) -> str:
     """Which cluster it is, however its brokers are called; empty where they do not say. Metadata has it, which every
     client may ask for; to describe a cluster takes a right of its own."""
 
-    async def work(cluster: Cluster) -> str:
+    async def work(cluster: ClusterConnections) -> str:
         return cluster.metadata.cluster_id or ""
 
     return link.run(work)
@@ -57,8 +57,8 @@ def ensure(link: Link, name: str, wanted: Wanted) -> None:
 def create(link: Link, topics: Mapping[str, NewTopic]) -> None:
     """Creates topics; one that somebody else creates at the same time is as good."""
 
-    async def work(cluster: Cluster) -> None:
-        created = await TopicAdmin(cluster).create_topics_many(topics.values())
+    async def work(cluster: ClusterConnections) -> None:
+        created = await TopicAdminClient(cluster).create_topics_many(topics.values())
         for outcome in created.values():
             if isinstance(outcome, BrokerError) and outcome.code == ErrorCode.TOPIC_ALREADY_EXISTS:
                 continue
@@ -71,12 +71,12 @@ def create(link: Link, topics: Mapping[str, NewTopic]) -> None:
 
 def mirror_partitions(link: Link, wanted: Mapping[str, int], replication: int) -> None:
     """Topics with at least as many partitions each: created, or added to. Never fewer: those that are there stay."""
-    found: Mapping[str, Topic] = link.topics(wanted)
+    found: Mapping[str, TopicPartitions] = link.topics(wanted)
     create(link, {n: NewTopic(n, count, replication) for n, count in wanted.items() if n not in found})
     grown = {n: count for n, count in wanted.items() if n in found and found[n].partitions < count}
 
-    async def grow(cluster: Cluster) -> None:
-        await TopicAdmin(cluster).create_partitions(grown)
+    async def grow(cluster: ClusterConnections) -> None:
+        await TopicAdminClient(cluster).create_partitions(grown)
 
     if grown:
         link.run(grow)

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from penstock.client import ClientError, OffsetAndMetadata, TopicPartition
-from penstock.client.admin_groups import GroupAdmin
-from penstock.client.cluster import Cluster
+from penstock.client.admin_groups import GroupAdminClient
+from penstock.client.cluster import ClusterConnections
 from penstock_spark.model.errors import Unavailable
 from penstock_spark.model.ranges import LATEST, READ_COMMITTED, READ_UNCOMMITTED
 
@@ -126,8 +126,8 @@ class Points:
 
 
 def alter(link: Link, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-    async def work(cluster: Cluster) -> None:
-        await GroupAdmin(cluster).alter_offsets(group, offsets)
+    async def work(cluster: ClusterConnections) -> None:
+        await GroupAdminClient(cluster).alter_offsets(group, offsets)
 
     link.run(work)
 

@@ -11,7 +11,7 @@ from penstock_spark.jobs.batches import query_id
 from penstock_spark.jobs.kinds import Validate
 from penstock_spark.jobs.naming import DLQ, JOB, OFFSET, PARTITION, REASON, REPLAYS, TIMESTAMP, TOPIC, group
 from penstock_spark.jobs.sinks import file_sink, with_time
-from penstock_spark.jobs.specs import TopicTarget, Transform
+from penstock_spark.jobs.specs import TopicTarget, TransformSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -87,7 +87,7 @@ def judge(records: DataFrame, job: Validate) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812
 
     value = msgspec.structs.replace(job.transform.value, on_error="null")
-    rows = reading.decode(records, Transform(key=job.transform.key, value=value))
+    rows = reading.decode(records, TransformSpec(key=job.transform.key, value=value))
     failed: list[Column] = []
     if value.format != "binary":
         lost = F.col("raw_value").isNotNull() & F.col("value").isNull()

@@ -4,6 +4,6 @@
 """
 
 from penstock_spark.link.link import Link
-from penstock_spark.link.ports import FetchSizes, Topic
+from penstock_spark.link.ports import FetchSizes, TopicPartitions
 
-__all__ = ["FetchSizes", "Link", "Topic"]
+__all__ = ["FetchSizes", "Link", "TopicPartitions"]

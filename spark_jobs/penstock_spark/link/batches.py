@@ -15,7 +15,7 @@ LEAST_LENGTH = PREFIX.size - OVERHEAD
 MAGIC = 2
 
 
-class Stretch(NamedTuple):
+class BatchSpan(NamedTuple):
     """The first `size_bytes` of an answer are whole batches of the range; after them comes `next_offset`."""
 
     size_bytes: int
@@ -24,7 +24,7 @@ class Stretch(NamedTuple):
     """How large the batch is that did not come whole; 0 where there is none, or not enough of it to tell."""
 
 
-def measure(records: memoryview, range_: OffsetRange, asked: int) -> Stretch:
+def measure(records: memoryview, range_: OffsetRange, asked: int) -> BatchSpan:
     """Of the answer to a fetch at offset `asked`. The range's end is `next_offset` where nothing of it can follow.
 
     Raises `CorruptBatch` for lengths that cannot be, and for batches that do not follow one another.
@@ -36,17 +36,17 @@ def measure(records: memoryview, range_: OffsetRange, asked: int) -> Stretch:
         if length < LEAST_LENGTH or (magic >= MAGIC and delta < 0):
             raise CorruptBatch(f"{place(range_, base)}: a batch of length {length} with last offset delta {delta}")
         if base >= end:
-            return Stretch(position, end, 0)
+            return BatchSpan(position, end, 0)
         stop = position + OVERHEAD + length
         if stop > size:
-            return Stretch(position, next_offset, OVERHEAD + length)
+            return BatchSpan(position, next_offset, OVERHEAD + length)
         last = base + delta if magic >= MAGIC else base
         if last < next_offset:
             raise CorruptBatch(f"{place(range_, base)}: a batch up to offset {last} where {next_offset} is next")
         position, next_offset = stop, last + 1
         if next_offset >= end:
             break
-    return Stretch(position, next_offset, 0)
+    return BatchSpan(position, next_offset, 0)
 
 
 def place(range_: OffsetRange, offset: int) -> str:

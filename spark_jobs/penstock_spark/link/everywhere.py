@@ -13,12 +13,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from penstock.client import BrokerError, ErrorCode, TopicPartition
-from penstock.client.cluster import Cluster, Place
+from penstock.client.cluster import ClusterConnections, Place
 from penstock.client.errors import error_code
-from penstock.client.metadata import Metadata, topic_info
+from penstock.client.metadata import MetadataCache, topic_info
 from penstock.client.types import Node, PartitionInfo, TopicInfo
 from penstock.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from penstock_spark.link.ports import Topic
+from penstock_spark.link.ports import TopicPartitions
 
 ANSWER_MS = 3_000
 """A broker that takes longer is left out: those that are up answer in milliseconds."""
@@ -48,7 +48,7 @@ def refusals_of(answer: MetadataResponse) -> dict[str, ErrorCode]:
     return {t.name or "": error_code(t.error_code) for t in answer.topics if t.error_code not in (0, *MISSING)}
 
 
-def contradicts(found: TopicInfo | None, known: Topic) -> bool:
+def contradicts(found: TopicInfo | None, known: TopicPartitions) -> bool:
     """Whether a topic lacks, or has lost partitions, or is another one than was known: what is lost is loss of data to
     those above, and a broker whose view lags says all of that of a topic that is whole."""
     if found is None or len(found.partitions) < known.partitions:
@@ -56,13 +56,13 @@ def contradicts(found: TopicInfo | None, known: Topic) -> bool:
     return known.topic_id is not None and found.topic_id.int != 0 and found.topic_id != known.topic_id
 
 
-def known_or_any(known: Mapping[str, Topic], name: str) -> Topic:
+def known_or_any(known: Mapping[str, TopicPartitions], name: str) -> TopicPartitions:
     """What the caller has seen of a topic. That one is missing which it has not seen may be wrong all the same."""
-    return known.get(name) or Topic(name, None, 0)
+    return known.get(name) or TopicPartitions(name, None, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class BrokerAnswers:
     """What everybody said, of those that answered."""
 
     brokers: Mapping[int, Node]
@@ -73,14 +73,14 @@ class Heard:
         """Without what came from an address alone: whoever serves it may be one of the others."""
         return [view for place, view in self.views.items() if isinstance(place, int)]
 
-    def against(self, name: str, known: Topic) -> int:
+    def against(self, name: str, known: TopicPartitions) -> int:
         """How many brokers contradict what is known of a topic."""
         return sum(contradicts(view[name], known) for view in self.of_brokers() if name in view)
 
     def is_most(self, count: int) -> bool:
         return 2 * count > len(self.brokers)
 
-    def insist(self, metadata: Metadata, places: Iterable[TopicPartition]) -> None:
+    def insist(self, metadata: MetadataCache, places: Iterable[TopicPartition]) -> None:
         """Raises `BrokerError`, a retriable one, unless most of the brokers name the leaders that `metadata` has."""
         for place in places:
             wanted = leader_of(metadata.topics.get(place.topic), place)
@@ -99,7 +99,9 @@ def leader_of(info: TopicInfo | None, place: TopicPartition) -> tuple[object, ..
     return None if info is None or part is None else (info.topic_id, part.leader, part.leader_epoch)
 
 
-async def look_up_everywhere(cluster: Cluster, names: Iterable[str], known: Mapping[str, Topic]) -> Heard:
+async def look_up_everywhere(
+    cluster: ClusterConnections, names: Iterable[str], known: Mapping[str, TopicPartitions]
+) -> BrokerAnswers:
     """Brings what the cluster client knows of these topics up to date with the newest that anybody says.
 
     Raises `ClientError` where nobody answers, and a retriable one where what contradicts what is `known` is said by all
@@ -107,7 +109,7 @@ async def look_up_everywhere(cluster: Cluster, names: Iterable[str], known: Mapp
     """
     wanted = set(names)
     answers = await _ask(cluster, request_for(wanted))
-    heard = Heard(_named_by(answers.values()), {place: view_of(answer) for place, answer in answers.items()})
+    heard = BrokerAnswers(_named_by(answers.values()), {place: view_of(answer) for place, answer in answers.items()})
     refusals = {name: code for answer in answers.values() for name, code in refusals_of(answer).items()}
     topics, errors = dict(cluster.metadata.topics), dict(cluster.metadata.errors)
     doubt: BrokerError | None = None
@@ -134,7 +136,7 @@ async def look_up_everywhere(cluster: Cluster, names: Iterable[str], known: Mapp
     return heard
 
 
-def newest(views: list[TopicInfo | None], known: Topic, before: TopicInfo | None) -> TopicInfo | None:
+def newest(views: list[TopicInfo | None], known: TopicPartitions, before: TopicInfo | None) -> TopicInfo | None:
     """The topic that most describe, of the descriptions that do not contradict what is known if there are any; each
     partition as the one has it who has heard of its newest leader, `before` being one of them."""
     sound = [view for view in views if not contradicts(view, known)] or views
@@ -151,7 +153,7 @@ def newest(views: list[TopicInfo | None], known: Topic, before: TopicInfo | None
     return replace(same[0], partitions=partitions)
 
 
-async def _ask(cluster: Cluster, request: MetadataRequest) -> dict[Place, MetadataResponse]:
+async def _ask(cluster: ClusterConnections, request: MetadataRequest) -> dict[Place, MetadataResponse]:
     """Everybody, those included of whom only the answers tell."""
     answers = await cluster.call_everyone(request, MetadataResponse, ANSWER_MS)
     named = _named_by(answers.values())

@@ -11,16 +11,16 @@ from collections.abc import Callable
 from uuid import UUID
 
 from penstock.client import BrokerError, ClientError, ErrorCode, TopicPartition
-from penstock.client.cluster import Cluster
-from penstock.client.connection import MAX_RESPONSE_BYTES, Connection
+from penstock.client.cluster import ClusterConnections
+from penstock.client.connection import MAX_RESPONSE_BYTES, ClientConnection
 from penstock.client.offsets import EARLIEST, LATEST, ask_leader
 from penstock.client.types import TopicInfo
 from penstock.wire.errors import RETRIABLE
 from penstock.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
-from penstock_spark.link.batches import Stretch, measure
+from penstock_spark.link.batches import BatchSpan, measure
 from penstock_spark.link.everywhere import ANSWER_MS, leader_of, look_up_everywhere
 from penstock_spark.link.patience import given_up, refused
-from penstock_spark.link.ports import FetchSizes, Topic
+from penstock_spark.link.ports import FetchSizes, TopicPartitions
 from penstock_spark.link.queries import look_up
 from penstock_spark.model.errors import OffsetGone, Refused, TopicGone
 from penstock_spark.model.ranges import READ_UNCOMMITTED, Fetched, OffsetRange
@@ -57,7 +57,7 @@ class RangeFetch:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: ClusterConnections,
         range_: OffsetRange,
         isolation: int,
         sizes: FetchSizes,
@@ -171,8 +171,8 @@ class RangeFetch:
         elif now_s - self._gone_since >= min(DOUBT_MS, self.give_up_ms / 2) / 1000:
             raise TopicGone(*self._tp, reason)
 
-    def _known(self) -> dict[str, Topic]:
-        return {self._tp.topic: Topic(self._tp.topic, self._topic_id, self._tp.partition + 1)}
+    def _known(self) -> dict[str, TopicPartitions]:
+        return {self._tp.topic: TopicPartitions(self._tp.topic, self._topic_id, self._tp.partition + 1)}
 
     def _why_gone(self, info: TopicInfo | None) -> str | None:
         if info is None:
@@ -211,7 +211,7 @@ class RangeFetch:
             self._topic_id = info.topic_id  # from its first answer on, the range is this topic's
         return self._taken(data)
 
-    def _request(self, connection: Connection, topic_id: UUID) -> tuple[FetchRequest, int]:
+    def _request(self, connection: ClientConnection, topic_id: UUID) -> tuple[FetchRequest, int]:
         """By topic id where the broker has them, so that a topic of the same name is never taken for this one."""
         newest = NEWEST if topic_id.int else TOPIC_IDS_FROM - 1
         by_id = connection.version(FetchRequest, newest) >= TOPIC_IDS_FROM
@@ -334,7 +334,7 @@ class RangeFetch:
             records[: stretch.size_bytes], aborted, data.high_watermark, data.last_stable_offset, data.log_start_offset
         )
 
-    def _ask_for_more(self, stretch: Stretch, data: PartitionData) -> None:
+    def _ask_for_more(self, stretch: BatchSpan, data: PartitionData) -> None:
         """Nothing came whole: a batch that is larger than what was asked for, or there is nothing yet."""
         if not data.records:
             if data.high_watermark < 0:  # one that was elected a moment ago
@@ -350,7 +350,7 @@ class RangeFetch:
             )
         self._least_bytes = max(stretch.batch_bytes, min(2 * self._wanted_bytes(), MAX_BATCH_BYTES))
 
-    def _learn(self, stretch: Stretch) -> None:
+    def _learn(self, stretch: BatchSpan) -> None:
         seen = stretch.size_bytes / (stretch.next_offset - self._next)
         known = self.densities.get(self._tp, seen)
         self.densities[self._tp] = (known + seen) / 2

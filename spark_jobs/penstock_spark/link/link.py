@@ -17,14 +17,14 @@ from uuid import UUID
 
 from penstock.client import OffsetAndMetadata, Security, TopicPartition
 from penstock.client import offsets as group_requests
-from penstock.client.cluster import Cluster
+from penstock.client.cluster import ClusterConnections
 from penstock.client.errors import ClientError
 from penstock_spark.link import queries
 from penstock_spark.link.fetching import Densities, RangeFetch
 from penstock_spark.link.loop import LoopThread
 from penstock_spark.link.patience import patiently, refused
-from penstock_spark.link.ports import FetchSizes, Topic
-from penstock_spark.model.connection import Connection
+from penstock_spark.link.ports import FetchSizes, TopicPartitions
+from penstock_spark.model.connection import ConnectionOptions
 from penstock_spark.model.ranges import Fetched, OffsetRange
 
 T = TypeVar("T")
@@ -36,17 +36,17 @@ Answer = Fetched | BaseException | None
 class Link:
     """See `ports.Link`. Made by `to`; a copy that a forked child inherits is not to be used there."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: ConnectionOptions) -> None:
         self.connection = connection
         self._pid = os.getpid()
         self._densities: Densities = {}
         self._loop = LoopThread("penstock-link")
         self._starting = threading.Lock()
-        self._cluster: Cluster | None = None
+        self._cluster: ClusterConnections | None = None
         self._is_closed = False
 
     @classmethod
-    def to(cls, connection: Connection) -> Link:
+    def to(cls, connection: ConnectionOptions) -> Link:
         """This process's link for a connection, made where there is none; it connects at its first use."""
         with _links.lock:
             link = _links.by_connection.get(connection)
@@ -55,8 +55,8 @@ class Link:
             return link
 
     def topics(
-        self, names: Iterable[str] | None, known: Mapping[str, Topic] = queries.NONE, *, sure: bool = False
-    ) -> Mapping[str, Topic]:
+        self, names: Iterable[str] | None, known: Mapping[str, TopicPartitions] = queries.NONE, *, sure: bool = False
+    ) -> Mapping[str, TopicPartitions]:
         wanted = None if names is None else sorted(set(names))
         about = "topics" if wanted is None else f"topics {', '.join(wanted[:3])}"
         return self._patiently(about, lambda cluster: lambda: queries.topics(cluster, wanted, known, sure=sure))
@@ -107,7 +107,7 @@ class Link:
         finally:
             under_way.cancel()
 
-    def run(self, work: Callable[[Cluster], Awaitable[T]]) -> T:
+    def run(self, work: Callable[[ClusterConnections], Awaitable[T]]) -> T:
         cluster = self._ready()
 
         async def working() -> T:
@@ -127,14 +127,16 @@ class Link:
                 self._loop.run(self._cluster.close())
             self._loop.stop()
 
-    def _patiently(self, about: str, attempt: Callable[[Cluster], Callable[[], Awaitable[T]]]) -> T:
+    def _patiently(self, about: str, attempt: Callable[[ClusterConnections], Callable[[], Awaitable[T]]]) -> T:
         cluster = self._ready()
         return self._loop.run(self._repeated(cluster, about, attempt(cluster)))
 
-    def _repeated(self, cluster: Cluster, about: str, attempt: Callable[[], Awaitable[T]]) -> Coroutine[Any, Any, T]:
+    def _repeated(
+        self, cluster: ClusterConnections, about: str, attempt: Callable[[], Awaitable[T]]
+    ) -> Coroutine[Any, Any, T]:
         return patiently(cluster, self.connection.give_up_ms, f"{about} at {self.connection.bootstrap}", attempt)
 
-    def _ready(self) -> Cluster:
+    def _ready(self) -> ClusterConnections:
         """The cluster client, connected. Raises `Unavailable`, `Refused`."""
         assert self._pid == os.getpid(), "this link was made before a fork: ask Link.to for the child's own"
         with self._starting:
@@ -143,9 +145,9 @@ class Link:
                 self._cluster = self._loop.run(self._start())
             return self._cluster
 
-    async def _start(self) -> Cluster:
+    async def _start(self) -> ClusterConnections:
         try:
-            cluster = Cluster(
+            cluster = ClusterConnections(
                 self.connection.bootstrap,
                 client_id=self.connection.client_id,
                 request_timeout_ms=self.connection.request_timeout_ms,
@@ -167,7 +169,7 @@ def outcome(done: concurrent.futures.Future[None]) -> BaseException | None:
     return concurrent.futures.CancelledError() if done.cancelled() else done.exception()
 
 
-def security_of(connection: Connection) -> Security | None:
+def security_of(connection: ConnectionOptions) -> Security | None:
     if connection.tls is None and connection.sasl is None:
         return None
     return Security(connection.tls, connection.sasl)
@@ -178,7 +180,7 @@ class Links:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.by_connection: dict[Connection, Link] = {}
+        self.by_connection: dict[ConnectionOptions, Link] = {}
         self.inherited: list[Link] = []
 
     def forget(self) -> None:

@@ -7,13 +7,13 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from penstock.client import BrokerError, ClientError, ErrorCode
-from penstock.client.cluster import Cluster
+from penstock.client.cluster import ClusterConnections
 from penstock_spark.model.errors import Refused, Unavailable
 
 T = TypeVar("T")
 
 
-async def patiently(cluster: Cluster, give_up_ms: int, about: str, attempt: Callable[[], Awaitable[T]]) -> T:
+async def patiently(cluster: ClusterConnections, give_up_ms: int, about: str, attempt: Callable[[], Awaitable[T]]) -> T:
     """Repeats `attempt` with backoff while it raises errors that may pass. Raises `Unavailable`, `Refused`."""
     last: ClientError | None = None
     count = 0

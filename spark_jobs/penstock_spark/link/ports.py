@@ -12,14 +12,14 @@ from typing import Protocol, TypeVar
 from uuid import UUID
 
 from penstock.client import TopicPartition
-from penstock.client.cluster import Cluster
+from penstock.client.cluster import ClusterConnections
 from penstock_spark.model.ranges import Fetched, OffsetRange
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Topic:
+class TopicPartitions:
     """`topic_id` is None where the broker has none."""
 
     name: str
@@ -40,8 +40,8 @@ class Link(Protocol):
     pass (credentials, rights, certificates) is `Refused` at once. Safe to use from many threads."""
 
     def topics(
-        self, names: Iterable[str] | None, known: Mapping[str, Topic] = ..., *, sure: bool = False
-    ) -> Mapping[str, Topic]:
+        self, names: Iterable[str] | None, known: Mapping[str, TopicPartitions] = ..., *, sure: bool = False
+    ) -> Mapping[str, TopicPartitions]:
         """The topics that exist, of those named or of all but internal ones. Never creates one.
 
         `known` is what the caller has seen of them before. Where a broker's answer lacks one of those, or some of its
@@ -77,7 +77,7 @@ class Link(Protocol):
         """Commits offsets for a group without members, as an assigning consumer does. Raises `Refused` where it has
         members."""
 
-    def run(self, work: Callable[[Cluster], Awaitable[T]]) -> T:
+    def run(self, work: Callable[[ClusterConnections], Awaitable[T]]) -> T:
         """Runs a coroutine on the link's loop, with its cluster client, once; for the rooms that need more of the
         protocol. Its errors come through as they are (`penstock.client.ClientError`)."""
 

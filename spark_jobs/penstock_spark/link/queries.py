@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from penstock.client import BrokerError, ClientError, ErrorCode, TopicPartition
-from penstock.client.cluster import Cluster
+from penstock.client.cluster import ClusterConnections
 from penstock.client.errors import check
-from penstock.client.metadata import Metadata, merge
+from penstock.client.metadata import MetadataCache, merge
 from penstock.client.offsets import ask_leader
 from penstock.client.types import TopicInfo
 from penstock.wire.messages.metadata import MetadataResponse
@@ -22,14 +22,18 @@ from penstock_spark.link.everywhere import (
     request_for,
     view_of,
 )
-from penstock_spark.link.ports import Topic
+from penstock_spark.link.ports import TopicPartitions
 
-NONE: Mapping[str, Topic] = MappingProxyType({})
+NONE: Mapping[str, TopicPartitions] = MappingProxyType({})
 
 
 async def topics(
-    cluster: Cluster, names: Iterable[str] | None, known: Mapping[str, Topic] = NONE, *, sure: bool = False
-) -> dict[str, Topic]:
+    cluster: ClusterConnections,
+    names: Iterable[str] | None,
+    known: Mapping[str, TopicPartitions] = NONE,
+    *,
+    sure: bool = False,
+) -> dict[str, TopicPartitions]:
     """The topics that exist, of those named or of all but internal ones. Raises `ClientError`.
 
     `known` is what the caller has seen of them before, `sure` as in `settle`.
@@ -43,14 +47,14 @@ async def topics(
     return {name: described(info) for name, info in found.items() if not info.is_internal}
 
 
-def described(info: TopicInfo) -> Topic:
-    return Topic(info.name, info.topic_id if info.topic_id.int else None, len(info.partitions))
+def described(info: TopicInfo) -> TopicPartitions:
+    return TopicPartitions(info.name, info.topic_id if info.topic_id.int else None, len(info.partitions))
 
 
 async def look_up(
-    cluster: Cluster,
+    cluster: ClusterConnections,
     names: Iterable[str],
-    known: Mapping[str, Topic] = NONE,
+    known: Mapping[str, TopicPartitions] = NONE,
     *,
     doubt: bool = False,
     sure: bool = False,
@@ -71,7 +75,12 @@ async def look_up(
 
 
 async def settle(
-    cluster: Cluster, wanted: set[str], doubtful: set[str], known: Mapping[str, Topic], *, sure: bool
+    cluster: ClusterConnections,
+    wanted: set[str],
+    doubtful: set[str],
+    known: Mapping[str, TopicPartitions],
+    *,
+    sure: bool,
 ) -> dict[str, TopicInfo]:
     """Those of the wanted topics that exist, once all brokers were asked for the doubtful ones.
 
@@ -85,13 +94,15 @@ async def settle(
     return found
 
 
-async def ask_any(cluster: Cluster, names: Iterable[str] | None) -> MetadataResponse:
+async def ask_any(cluster: ClusterConnections, names: Iterable[str] | None) -> MetadataResponse:
     answer = await cluster.call_any(request_for(names), MetadataResponse)
     check(answer.error_code, "metadata")
     return answer
 
 
-def take(cluster: Cluster, answer: MetadataResponse, names: set[str], known: Mapping[str, Topic]) -> set[str]:
+def take(
+    cluster: ClusterConnections, answer: MetadataResponse, names: set[str], known: Mapping[str, TopicPartitions]
+) -> set[str]:
     """Has the cluster client know what the answer says of these topics, but where it contradicts what is `known`;
     returns the topics of which it does."""
     said, refused = view_of(answer), refusals_of(answer)
@@ -107,7 +118,7 @@ def take(cluster: Cluster, answer: MetadataResponse, names: set[str], known: Map
     return doubtful
 
 
-def existing(metadata: Metadata, names: Iterable[str]) -> dict[str, TopicInfo]:
+def existing(metadata: MetadataCache, names: Iterable[str]) -> dict[str, TopicInfo]:
     """Raises `BrokerError` for one that a broker refuses to tell of."""
     found = {}
     for name in names:
@@ -123,7 +134,7 @@ def existing(metadata: Metadata, names: Iterable[str]) -> dict[str, TopicInfo]:
 class OffsetQuery:
     """Asks the leaders where partitions begin, end, or pass a time; `ask` again goes on with what is left."""
 
-    def __init__(self, cluster: Cluster, wanted: Mapping[TopicPartition, int], isolation: int) -> None:
+    def __init__(self, cluster: ClusterConnections, wanted: Mapping[TopicPartition, int], isolation: int) -> None:
         self.cluster, self.isolation = cluster, isolation
         self.found: dict[TopicPartition, int] = {}
         self._left = dict(wanted)
@@ -162,13 +173,13 @@ class OffsetQuery:
             raise error
         return self.found
 
-    def _known_of(self, names: Iterable[str]) -> dict[str, Topic]:
+    def _known_of(self, names: Iterable[str]) -> dict[str, TopicPartitions]:
         """Who asks for a partition has seen it: the topics, with as many partitions as that takes."""
         counts = dict.fromkeys(names, 0)
         for tp in self._left:
             if tp.topic in counts:
                 counts[tp.topic] = max(counts[tp.topic], tp.partition + 1)
-        return {name: Topic(name, None, count) for name, count in counts.items()}
+        return {name: TopicPartitions(name, None, count) for name, count in counts.items()}
 
     def _take(self, answered: Iterable[tuple[TopicPartition, tuple[int, int, int]]]) -> None:
         for tp, place in answered:
@@ -176,6 +187,6 @@ class OffsetQuery:
             self._left.pop(tp, None)
 
 
-def exists(metadata: Metadata, tp: TopicPartition) -> bool:
+def exists(metadata: MetadataCache, tp: TopicPartition) -> bool:
     info = metadata.topics.get(tp.topic)
     return info is not None and tp.partition in info.partitions

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from penstock.client.security import Sasl, Tls
 
-__all__ = ["Connection", "Sasl", "Tls"]
+__all__ = ["ConnectionOptions", "Sasl", "Tls"]
 
 
 @dataclass(frozen=True, slots=True)
-class Connection:
+class ConnectionOptions:
     """Times in milliseconds. Without `tls` the connection is plain, without `sasl` nobody is authenticated."""
 
     bootstrap: str

@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from penstock.config.addresses import InvalidAddress, join_host_port, parse_bootstrap
-from penstock_spark.model.connection import Connection
+from penstock_spark.model.connection import ConnectionOptions
 from penstock_spark.model.errors import InvalidOption
 from penstock_spark.options.security import take_security
-from penstock_spark.options.text import Options
+from penstock_spark.options.text import OptionReader
 
 BOOTSTRAP = "kafka.bootstrap.servers"
 CONNECT_TIMEOUT = "kafka.socket.connection.setup.timeout.ms"
@@ -36,13 +36,13 @@ COMMON = (
 MAX_TIMEOUT_MS = 2**31 - 1
 
 
-def take_connection(options: Options, give_up_ms: int) -> Connection:
+def take_connection(options: OptionReader, give_up_ms: int) -> ConnectionOptions:
     """`give_up_ms`: for how long what fails is repeated; source and sink take it from options of their own."""
     bootstrap = options.take_text(BOOTSTRAP)
     if bootstrap is None:
         raise InvalidOption(f"option {BOOTSTRAP!r} is needed: host:port of one broker or, with commas between, several")
     tls, sasl = take_security(options)
-    usual = Connection(addresses(bootstrap, has_tls=tls is not None, has_sasl=sasl is not None))
+    usual = ConnectionOptions(addresses(bootstrap, has_tls=tls is not None, has_sasl=sasl is not None))
     return replace(
         usual,
         tls=tls,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from penstock_spark.model.errors import InvalidOption
-from penstock_spark.options.text import Options, did_you_mean
+from penstock_spark.options.text import OptionReader, did_you_mean
 
 _OF_JAVA = "it tunes the Java client, which is not used here"
 _SHARED = """
@@ -76,7 +76,7 @@ _REFUSED_BY_PRODUCER = {
 _NEVER = ("sasl.oauthbearer.",)
 
 
-def settle(options: Options, known: Iterable[str], producer: bool) -> None:
+def settle(options: OptionReader, known: Iterable[str], producer: bool) -> None:
     """Warns of each option that is left and without meaning; raises `InvalidOption` for any other."""
     quiet = {**dict.fromkeys([*_SHARED, *(_PRODUCER if producer else _CONSUMER)], _OF_JAVA), **_WITHOUT_MEANING}
     refused = {**_REFUSED, **(_REFUSED_BY_PRODUCER if producer else _REFUSED_BY_CONSUMER)}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from penstock_spark.model.connection import Sasl, Tls
 from penstock_spark.model.errors import InvalidOption
 from penstock_spark.options.jaas import user_and_password
-from penstock_spark.options.text import Options
+from penstock_spark.options.text import OptionReader
 
 PROTOCOLS = {
     "PLAINTEXT": (False, False),
@@ -33,7 +33,7 @@ _TLS_OPTIONS = (
 _SASL_OPTIONS = ("kafka.sasl.mechanism", "kafka.sasl.jaas.config")
 
 
-def take_security(options: Options) -> tuple[Tls | None, Sasl | None]:
+def take_security(options: OptionReader) -> tuple[Tls | None, Sasl | None]:
     name = (options.take_text("kafka.security.protocol") or "PLAINTEXT").upper()
     if name not in PROTOCOLS:
         raise InvalidOption(f"option 'kafka.security.protocol' is one of {', '.join(PROTOCOLS)}, not {name!r}")
@@ -45,13 +45,13 @@ def take_security(options: Options) -> tuple[Tls | None, Sasl | None]:
     return _take_tls(options) if encrypted else None, _take_sasl(options) if authenticated else None
 
 
-def _warn_of(options: Options, protocol: str, names: tuple[str, ...]) -> None:
+def _warn_of(options: OptionReader, protocol: str, names: tuple[str, ...]) -> None:
     for name in names:
         if options.take(name) is not None:
             options.warn(f"option {name!r} has no meaning with the security protocol {protocol}")
 
 
-def _take_tls(options: Options) -> Tls:
+def _take_tls(options: OptionReader) -> Tls:
     ca_file = _take_pem(options, "truststore")
     if options.take("kafka.ssl.truststore.password") is not None:
         options.warn("option 'kafka.ssl.truststore.password' has no meaning: certificates in PEM are not encrypted")
@@ -72,7 +72,7 @@ def _take_tls(options: Options) -> Tls:
     )
 
 
-def _take_pem(options: Options, store: str) -> str | None:
+def _take_pem(options: OptionReader, store: str) -> str | None:
     location = options.take_text(f"kafka.ssl.{store}.location")
     kind = options.take_text(f"kafka.ssl.{store}.type")
     if location is None:
@@ -92,7 +92,7 @@ def _take_pem(options: Options, store: str) -> str | None:
     return location
 
 
-def _take_sasl(options: Options) -> Sasl:
+def _take_sasl(options: OptionReader) -> Sasl:
     mechanism = (options.take_text("kafka.sasl.mechanism") or "GSSAPI").upper()
     if mechanism not in MECHANISMS:
         raise InvalidOption(

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
-from penstock_spark.model.connection import Connection
+from penstock_spark.model.connection import ConnectionOptions
 from penstock_spark.model.errors import InvalidOption
 from penstock_spark.options.kafka import COMMON, take_connection
 from penstock_spark.options.names import settle
-from penstock_spark.options.text import Options
+from penstock_spark.options.text import OptionReader
 
 KNOWN = (
     "topic",
@@ -47,18 +47,18 @@ many a batch."""
 MAX_TIMEOUT_MS = 2**31 - 1
 
 
-class Delivery(Enum):
+class DeliveryGuarantee(Enum):
     AT_LEAST_ONCE = "at-least-once"
     EXACTLY_ONCE = "exactly-once"
 
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    connection: Connection
+    connection: ConnectionOptions
     topic: str | None
     """Where rows go that have no topic of their own, and those that have: the option wins over the column, as in the
     connector."""
-    delivery: Delivery
+    delivery: DeliveryGuarantee
     transactional_id: str | None
     """None: derived from the query's id."""
     skips_repeated: bool
@@ -81,17 +81,19 @@ class SinkOptions:
     @classmethod
     def parse(cls, given: Mapping[str, Any]) -> SinkOptions:
         """Raises `InvalidOption`. Options of the connector that have no meaning here come back as `warnings`."""
-        options = Options({name: value for name, value in given.items() if name.lower() not in _OF_SPARK})
+        options = OptionReader({name: value for name, value in given.items() if name.lower() not in _OF_SPARK})
         if "path" in options:
             raise InvalidOption("topics have no path: leave the argument of save() or start() away, and set 'topic'")
-        delivery = Delivery(
-            options.take_choice("penstock.delivery", [one.value for one in Delivery], Delivery.AT_LEAST_ONCE.value)
+        delivery = DeliveryGuarantee(
+            options.take_choice(
+                "penstock.delivery", [one.value for one in DeliveryGuarantee], DeliveryGuarantee.AT_LEAST_ONCE.value
+            )
         )
         give_up_ms = options.take_whole("kafka.delivery.timeout.ms", DEFAULT_GIVE_UP_MS, 1, MAX_TIMEOUT_MS)
         transactional_id = options.take_text("penstock.transactional.id")
         if transactional_id is not None and len(transactional_id) > MAX_ID_CHARS:
             raise InvalidOption(f"option 'penstock.transactional.id' has more than {MAX_ID_CHARS} characters")
-        if transactional_id is not None and delivery is Delivery.AT_LEAST_ONCE:
+        if transactional_id is not None and delivery is DeliveryGuarantee.AT_LEAST_ONCE:
             options.warn("option 'penstock.transactional.id' has no meaning unless 'penstock.delivery' is exactly-once")
         repeated = options.take_choice("penstock.repeated.batch", REPEATED, REPEATED[0])
         if options.take("includeHeaders") is not None:
@@ -123,7 +125,7 @@ class SinkOptions:
         return replace(parsed, warnings=tuple(options.warnings))
 
 
-def _take_acks(options: Options, delivery: Delivery) -> tuple[int, bool, int]:
+def _take_acks(options: OptionReader, delivery: DeliveryGuarantee) -> tuple[int, bool, int]:
     """acks, whether the producer is idempotent, and how many requests a broker may have before it; Kafka's rules."""
     text = options.take_choice("kafka.acks", ("all", "-1", "1", "0"), "all")
     acks = -1 if text == "all" else int(text)
@@ -139,7 +141,7 @@ def _take_acks(options: Options, delivery: Delivery) -> tuple[int, bool, int]:
                 f"'kafka.enable.idempotence' it is at most {DEFAULT_IN_FLIGHT}"
             )
         idempotent = False
-    if delivery is Delivery.EXACTLY_ONCE and not idempotent:
+    if delivery is DeliveryGuarantee.EXACTLY_ONCE and not idempotent:
         raise InvalidOption(
             "exactly-once needs acks=all, idempotence, and at most "
             f"{DEFAULT_IN_FLIGHT} requests in flight: leave 'kafka.acks', 'kafka.enable.idempotence' and "

@@ -14,12 +14,12 @@ from typing import Any
 
 from penstock.client.types import TopicPartition
 from penstock_spark.link.ports import FetchSizes
-from penstock_spark.model.connection import Connection
+from penstock_spark.model.connection import ConnectionOptions
 from penstock_spark.model.errors import InvalidOption
 from penstock_spark.model.ranges import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED
 from penstock_spark.options.kafka import COMMON, take_connection
 from penstock_spark.options.names import settle
-from penstock_spark.options.text import MAX_LONG, Options, by_partition, partitions_of, shown, whole_number
+from penstock_spark.options.text import MAX_LONG, OptionReader, by_partition, partitions_of, shown, whole_number
 
 KNOWN = (
     "assign",
@@ -62,17 +62,17 @@ DEFAULT_RETRIES = 3
 DEFAULT_RETRY_INTERVAL_MS = 1000
 
 
-class Choice(Enum):
+class SelectionKind(Enum):
     ASSIGN = "assign"
     SUBSCRIBE = "subscribe"
     PATTERN = "subscribePattern"
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class TopicSelection:
     """Which partitions are read: of `choice` one of the three others is set."""
 
-    choice: Choice
+    choice: SelectionKind
     partitions: frozenset[TopicPartition] = frozenset()
     topics: frozenset[str] = frozenset()
     pattern: str = ""
@@ -87,7 +87,7 @@ class Selection:
     @property
     def names(self) -> frozenset[str] | None:
         """The topics to ask for; None: all there are."""
-        if self.choice is Choice.PATTERN:
+        if self.choice is SelectionKind.PATTERN:
             return None
         return self.topics or frozenset(topic for topic, _ in self.partitions)
 
@@ -96,12 +96,12 @@ class Selection:
         return topic in names if names is not None else re.search(self.pattern, topic) is not None
 
     def takes_partition(self, topic: str, partition: int) -> bool:
-        if self.choice is Choice.ASSIGN:
+        if self.choice is SelectionKind.ASSIGN:
             return TopicPartition(topic, partition) in self.partitions
         return self.takes(topic)
 
 
-class Kind(Enum):
+class BoundKind(Enum):
     EVERYWHERE = "everywhere"
     OFFSETS = "offsets"
     TIMES = "times"
@@ -109,20 +109,20 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class OffsetBound:
     """Where reading begins or ends. `everywhere` is `EARLIEST`, `LATEST`, or for `TIME` milliseconds since 1970."""
 
-    kind: Kind
+    kind: BoundKind
     everywhere: int = EARLIEST
     each: Mapping[TopicPartition, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    connection: Connection
-    selection: Selection
-    starting: Bound
-    ending: Bound
+    connection: ConnectionOptions
+    selection: TopicSelection
+    starting: OffsetBound
+    ending: OffsetBound
     """Of a streaming query `LATEST` everywhere."""
     no_match_is_latest: bool
     """Where no record is as young as the starting timestamp: begin at the end. Otherwise it is an error."""
@@ -147,7 +147,7 @@ class SourceOptions:
     @classmethod
     def parse(cls, given: Mapping[str, Any], *, streaming: bool) -> SourceOptions:
         """Raises `InvalidOption`. Options of the connector that have no meaning here come back as `warnings`."""
-        options = Options(given)
+        options = OptionReader(given)
         _refuse_foreign(options, streaming)
         give_up_ms = options.take_whole("kafkaConsumer.pollTimeoutMs", DEFAULT_GIVE_UP_MS, 1, 2**31 - 1)
         starting = _take_bound(options, "starting", LATEST if streaming else EARLIEST)
@@ -190,7 +190,7 @@ class SourceOptions:
         return replace(parsed, warnings=tuple(options.warnings))
 
 
-def _refuse_foreign(options: Options, streaming: bool) -> None:
+def _refuse_foreign(options: OptionReader, streaming: bool) -> None:
     if "path" in options:
         raise InvalidOption("topics have no path: leave the argument of load() away, and set 'subscribe'")
     if not streaming:
@@ -203,57 +203,57 @@ def _refuse_foreign(options: Options, streaming: bool) -> None:
             raise InvalidOption(f"option {name!r} is for batch queries: a streaming query goes on until it is stopped")
 
 
-def _take_selection(options: Options) -> Selection:
-    given = [choice for choice in Choice if choice.value in options]
+def _take_selection(options: OptionReader) -> TopicSelection:
+    given = [choice for choice in SelectionKind if choice.value in options]
     if len(given) != 1:
-        wanted = ", ".join(repr(choice.value) for choice in Choice)
+        wanted = ", ".join(repr(choice.value) for choice in SelectionKind)
         how = "is needed" if not given else f"can be given, not {len(given)}"
         raise InvalidOption(f"exactly one of the options {wanted} {how}")
     text = options.take_text(given[0].value)
     assert text is not None, "an option that is there was not found"
-    if given[0] is Choice.ASSIGN:
-        return Selection(Choice.ASSIGN, partitions=partitions_of("assign", text))
-    if given[0] is Choice.SUBSCRIBE:
+    if given[0] is SelectionKind.ASSIGN:
+        return TopicSelection(SelectionKind.ASSIGN, partitions=partitions_of("assign", text))
+    if given[0] is SelectionKind.SUBSCRIBE:
         topics = frozenset(one.strip() for one in text.split(",") if one.strip())
         if not topics:
             raise InvalidOption(f"option 'subscribe' names no topic: {text!r}")
-        return Selection(Choice.SUBSCRIBE, topics=topics)
+        return TopicSelection(SelectionKind.SUBSCRIBE, topics=topics)
     try:
         re.compile(text)
     except (re.error, RecursionError, OverflowError) as error:
         raise InvalidOption(f"option 'subscribePattern' is no regular expression of Python: {error}") from None
-    return Selection(Choice.PATTERN, pattern=text)
+    return TopicSelection(SelectionKind.PATTERN, pattern=text)
 
 
-def _take_bound(options: Options, which: str, default: int) -> Bound:
+def _take_bound(options: OptionReader, which: str, default: int) -> OffsetBound:
     everywhere = options.take_text(f"{which}Timestamp")
     times = options.take_text(f"{which}OffsetsByTimestamp")
     offsets = options.take_text(f"{which}Offsets")
     if everywhere is not None:
-        return Bound(Kind.TIME, whole_number(f"{which}Timestamp", everywhere, 0, MAX_LONG))
+        return OffsetBound(BoundKind.TIME, whole_number(f"{which}Timestamp", everywhere, 0, MAX_LONG))
     if times is not None:
-        return Bound(Kind.TIMES, each=by_partition(f"{which}OffsetsByTimestamp", times, 0, _TIMES))
+        return OffsetBound(BoundKind.TIMES, each=by_partition(f"{which}OffsetsByTimestamp", times, 0, _TIMES))
     if offsets is None:
-        return Bound(Kind.EVERYWHERE, default)
+        return OffsetBound(BoundKind.EVERYWHERE, default)
     named = {"earliest": EARLIEST, "latest": LATEST}.get(offsets.lower())
     if named is not None:
-        return Bound(Kind.EVERYWHERE, named)
+        return OffsetBound(BoundKind.EVERYWHERE, named)
     if not offsets.startswith("{"):
         raise InvalidOption(f"option '{which}Offsets' is earliest, latest, or JSON as {_OFFSETS}, not {shown(offsets)}")
-    return Bound(Kind.OFFSETS, each=by_partition(f"{which}Offsets", offsets, EARLIEST, _OFFSETS))
+    return OffsetBound(BoundKind.OFFSETS, each=by_partition(f"{which}Offsets", offsets, EARLIEST, _OFFSETS))
 
 
-def _check_batch(starting: Bound, ending: Bound) -> None:
-    if starting.kind is Kind.EVERYWHERE and starting.everywhere == LATEST:
+def _check_batch(starting: OffsetBound, ending: OffsetBound) -> None:
+    if starting.kind is BoundKind.EVERYWHERE and starting.everywhere == LATEST:
         raise InvalidOption("option 'startingOffsets' can't be latest in a batch query: it would read nothing")
-    if ending.kind is Kind.EVERYWHERE and ending.everywhere == EARLIEST:
+    if ending.kind is BoundKind.EVERYWHERE and ending.everywhere == EARLIEST:
         raise InvalidOption("option 'endingOffsets' can't be earliest in a batch query: it would read nothing")
     for bound, which, wrong, word in (
         (starting, "startingOffsets", LATEST, "latest"),
         (ending, "endingOffsets", EARLIEST, "earliest"),
     ):
         for (topic, partition), offset in (bound.each or {}).items():
-            if bound.kind is Kind.OFFSETS and offset == wrong:
+            if bound.kind is BoundKind.OFFSETS and offset == wrong:
                 raise InvalidOption(f"option {which!r}: {topic}-{partition} can't be {word} ({wrong}) in a batch query")
     if starting.kind is not ending.kind or starting.each is None or ending.each is None:
         return
@@ -272,12 +272,12 @@ def _check_triggers(options: SourceOptions) -> None:
         raise InvalidOption(f"option 'minOffsetsPerTrigger' is {low}, more than 'maxOffsetsPerTrigger', {high}")
 
 
-def _take_isolation(options: Options) -> int:
+def _take_isolation(options: OptionReader) -> int:
     level = options.take_choice("kafka.isolation.level", ("read_uncommitted", "read_committed"), "read_uncommitted")
     return READ_COMMITTED if level == "read_committed" else READ_UNCOMMITTED
 
 
-def _take_group(options: Options, name: str) -> str | None:
+def _take_group(options: OptionReader, name: str) -> str | None:
     group = options.take_text(name)
     if group is not None and len(group) > MAX_GROUP_CHARS:
         raise InvalidOption(
@@ -286,7 +286,7 @@ def _take_group(options: Options, name: str) -> str | None:
     return group
 
 
-def _take_sizes(options: Options) -> FetchSizes:
+def _take_sizes(options: OptionReader) -> FetchSizes:
     usual = FetchSizes()
     answer = options.take_whole("kafka.fetch.max.bytes", 1 << 30, 1, 1 << 30)
     partition = options.take_whole("kafka.max.partition.fetch.bytes", usual.partition_bytes, 1, 1 << 30)

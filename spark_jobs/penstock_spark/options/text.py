@@ -1,7 +1,7 @@
 """Options are text: how each is read, and what is said where it cannot be. Used by every module of this room.
 
-`Options` is the user's mapping without regard to case, as Spark has it. Each `take_*` removes what it reads, so that
-what is left at the end is what nobody knows.
+`OptionReader` is the user's mapping without regard to case, as Spark has it. Each `take_*` removes what it reads, so
+that what is left at the end is what nobody knows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _TIME_MS = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_00
 _TIME = re.compile(r"(-?[0-9]{1,18})\s*([a-z]*)")
 
 
-class Options:
+class OptionReader:
     def __init__(self, given: Mapping[str, Any]) -> None:
         self._left: dict[str, str] = {}
         for name, value in given.items():

@@ -32,7 +32,7 @@ from pyspark.sql.streaming.listener import (
 
 from penstock.client.types import TopicPartition
 from penstock_spark.link.link import Link
-from penstock_spark.model.connection import Connection
+from penstock_spark.model.connection import ConnectionOptions
 from penstock_spark.model.errors import PenstockSparkError
 from penstock_spark.options.source import SourceOptions
 from penstock_spark.progress.groups import group_of
@@ -55,7 +55,7 @@ Trigger = tuple[int, str]
 BEGINNING: Trigger = (-1, "")
 
 
-class Followed:
+class TrackedQuery:
     """A query that runs."""
 
     def __init__(self, query: JavaQuery) -> None:
@@ -72,7 +72,7 @@ class ProgressListener(StreamingQueryListener):
     def __init__(self, spark: SparkSession, publisher: Publisher) -> None:
         self._streams = spark._jsparkSession.streams()
         self._publisher = publisher
-        self._followed: dict[UUID, Followed] = {}
+        self._followed: dict[UUID, TrackedQuery] = {}
         self._lock = threading.Lock()
         for query in spark.streams.active:
             self._follow(UUID(query.id), UUID(query.runId))
@@ -113,7 +113,7 @@ class ProgressListener(StreamingQueryListener):
         query = self._streams.get(str(query_id))
         if query is not None:
             with self._lock:
-                self._followed[run_id] = Followed(query)
+                self._followed[run_id] = TrackedQuery(query)
             # Spark waits for the event of a start before it plans the query, so its plan is waited for elsewhere.
             threading.Thread(
                 target=self._publish_beginning, args=(run_id, PLANNED_S), name="penstock-progress-start", daemon=True
@@ -159,7 +159,7 @@ class ProgressListener(StreamingQueryListener):
             log.warning("the progress of query %s was not published", progress.get("id"), exc_info=True)
 
     def _publish_ends(
-        self, followed: Followed, name: str | None, id_: str, ends: Mapping[str, object], trigger: Trigger
+        self, followed: TrackedQuery, name: str | None, id_: str, ends: Mapping[str, object], trigger: Trigger
     ) -> None:
         """`ends`: by the name that the JVM has for each source. An event may come late: what is older than what was
         published would be a step back."""
@@ -199,7 +199,7 @@ def attach(spark: SparkSession) -> ProgressListener:
         return listener
 
 
-def _commit(connection: Connection, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+def _commit(connection: ConnectionOptions, group: str, offsets: Mapping[TopicPartition, int]) -> None:
     Link.to(connection).commit(group, offsets)
 
 

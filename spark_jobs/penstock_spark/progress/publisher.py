@@ -12,12 +12,12 @@ import threading
 from collections.abc import Callable, Mapping
 
 from penstock.client.types import TopicPartition
-from penstock_spark.model.connection import Connection
+from penstock_spark.model.connection import ConnectionOptions
 from penstock_spark.model.errors import PenstockSparkError
 
 log = logging.getLogger("penstock_spark")
-Commit = Callable[[Connection, str, Mapping[TopicPartition, int]], None]
-Target = tuple[Connection, str]
+Commit = Callable[[ConnectionOptions, str, Mapping[TopicPartition, int]], None]
+Target = tuple[ConnectionOptions, str]
 
 
 class Publisher:
@@ -32,7 +32,7 @@ class Publisher:
         """Those that have a thread, which ends when nothing waits for them."""
         self._closed = False
 
-    def publish(self, connection: Connection, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+    def publish(self, connection: ConnectionOptions, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Returns at once. What the group has already is not committed again."""
         target = (connection, group)
         with self._changed:

@@ -12,8 +12,15 @@ from enum import Enum
 from typing import NamedTuple
 
 from penstock_spark.model.errors import PenstockSparkError
-from penstock_spark.sink.grants import Grant, Grants, NotHeld
-from penstock_spark.sink.messages import Acquire, Commit, Open, Partition, Plan, Release
+from penstock_spark.sink.grants import GrantNotHeld, PartitionGrant, PartitionGrants
+from penstock_spark.sink.messages import (
+    AcquireMessage,
+    CommitMessage,
+    OpenMessage,
+    Partition,
+    PlanMessage,
+    ReleaseMessage,
+)
 
 RESTART = "restart the query from its checkpoint (penstock-spark run does so by itself)"
 SET_BACK = (
@@ -58,10 +65,10 @@ ENDED = (Stage.COMMITTED, Stage.FAILED)
 class Attempt:
     """Connections are numbers that the service gives; each belongs to one task."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: PlanMessage) -> None:
         self.plan = plan
         self.stage = Stage.PLANNED
-        self.grants = Grants()
+        self.grants = PartitionGrants()
         self.query_id, self.batch_id = "", -1
         self.producer_id = self.epoch = -1
         self.added: set[Partition] = set()
@@ -87,7 +94,7 @@ class Attempt:
         """Whether a run of the same batch after a restart can be told by its number."""
         return bool(self.query_id) and self.batch_id >= 0
 
-    def open(self, connection: int, request: Open) -> bool:
+    def open(self, connection: int, request: OpenMessage) -> bool:
         """A task begins to write; True where the transaction is to be begun first."""
         if request.attempt_number != 0:
             raise self.fail(
@@ -119,18 +126,18 @@ class Attempt:
         is_committed = last is not None and self.marks_batches and self.batch_id <= last.batch_id
         self.stage = Stage.WRITTEN_BEFORE if is_committed else Stage.OPEN
 
-    def acquire(self, connection: int, number: int, request: Acquire) -> Grant | None:
+    def acquire(self, connection: int, number: int, request: AcquireMessage) -> PartitionGrant | None:
         self._check_writing(connection)
         if not request.candidates:
             raise self.fail("a task asked for no partition")
         return self.grants.acquire(connection, number, request.candidates)
 
-    def release(self, connection: int, request: Release) -> Grant | None:
+    def release(self, connection: int, request: ReleaseMessage) -> PartitionGrant | None:
         """Who gets the partition next."""
         self._check_writing(connection)
         try:
             return self.grants.release(connection, request.partition, request.next_sequence)
-        except NotHeld as e:
+        except GrantNotHeld as e:
             raise self.fail(str(e)) from None
 
     def done(self, connection: int) -> None:
@@ -148,7 +155,7 @@ class Attempt:
         if task is not None and self.stage not in (Stage.FAILED, Stage.COMMITTED):
             self.fail(f"task {task} ended before its rows were acknowledged (it failed, or its executor was lost)")
 
-    def commit(self, request: Commit) -> bool:
+    def commit(self, request: CommitMessage) -> bool:
         """Whether the transaction is to be committed now; False where there is nothing to do (any more)."""
         self.check_not_failed()
         if self.stage is Stage.PLANNED and not request.tasks:
@@ -200,7 +207,7 @@ class Attempt:
     def forget_partitions(self) -> None:
         """Of a run that has ended nobody asks for them."""
         assert self.stage in ENDED, f"{self.name} is {self.stage.value} and needs its partitions"
-        self.grants, self.added = Grants(), set()
+        self.grants, self.added = PartitionGrants(), set()
 
     def check_not_failed(self) -> None:
         if self.stage is Stage.FAILED:

@@ -21,7 +21,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from penstock_spark.encode.ports import Rows
+from penstock_spark.encode.ports import EncodableRows
 from penstock_spark.model.columns import HEADER
 from penstock_spark.model.errors import InvalidOption
 
@@ -88,7 +88,7 @@ def are_headers(kind: DataType) -> bool:
     return isinstance(kind.fields[0].dataType, StringType) and isinstance(kind.fields[1].dataType, BinaryType)
 
 
-def rows_of(batch: pa.RecordBatch, columns: Columns, now_ms: int) -> Rows:
+def rows_of(batch: pa.RecordBatch, columns: Columns, now_ms: int) -> EncodableRows:
     """The columns as records have them; rows without a time get `now_ms`."""
     count = batch.num_rows
     key = as_binary(batch.column("key")) if columns.key else pa.nulls(count, pa.binary())
@@ -100,22 +100,22 @@ def rows_of(batch: pa.RecordBatch, columns: Columns, now_ms: int) -> Rows:
         given = batch.column("timestamp")
         micros = given.cast(pa.timestamp("us", given.type.tz)).cast(pa.int64())
         times = micros.fill_null(now_ms * US_PER_MS).to_numpy(zero_copy_only=False) // US_PER_MS
-    return Rows(key, as_binary(batch.column("value")), headers, times)
+    return EncodableRows(key, as_binary(batch.column("value")), headers, times)
 
 
 def as_binary(array: pa.Array) -> pa.BinaryArray:
     return array if pa.types.is_binary(array.type) else array.cast(pa.binary())
 
 
-def part_of(rows: Rows, start: int, length: int) -> Rows:
+def part_of(rows: EncodableRows, start: int, length: int) -> EncodableRows:
     """Some of the rows, without a copy."""
     headers = None if rows.headers is None else rows.headers.slice(start, length)
     times = rows.timestamp_ms[start : start + length]
-    return Rows(rows.key.slice(start, length), rows.value.slice(start, length), headers, times)
+    return EncodableRows(rows.key.slice(start, length), rows.value.slice(start, length), headers, times)
 
 
-def in_order(rows: Rows, order: np.ndarray) -> Rows:
+def in_order(rows: EncodableRows, order: np.ndarray) -> EncodableRows:
     """The rows in another order."""
     indices = pa.array(order)
     headers = None if rows.headers is None else rows.headers.take(indices)
-    return Rows(rows.key.take(indices), rows.value.take(indices), headers, rows.timestamp_ms[order])
+    return EncodableRows(rows.key.take(indices), rows.value.take(indices), headers, rows.timestamp_ms[order])

@@ -20,7 +20,7 @@ _SETTING = re.compile(r"\s*([^\s=:#!][^\s=:]*)\s*[=:\s]\s*(.*?)\s*")
 
 
 @dataclass(frozen=True, slots=True)
-class Driver:
+class SinkDriver:
     """`started` tells a process from a later one with the same id. `settings` are those of Spark that can be seen."""
 
     pid: int
@@ -37,7 +37,7 @@ class Driver:
         return self.settings.get("spark.speculation", "").strip().lower() == "true"
 
 
-def find_driver() -> Driver:
+def find_driver() -> SinkDriver:
     """The nearest ancestor that is a JVM; else the nearest that is none of Spark's Python processes."""
     found = None
     for pid in ancestors(os.getpid()):
@@ -48,7 +48,7 @@ def find_driver() -> Driver:
         if found is None and not any("pyspark" in word for word in words):
             found = pid
     pid = found or os.getppid()
-    return Driver(pid, start_of(pid), settings_of(command_line(pid)))
+    return SinkDriver(pid, start_of(pid), settings_of(command_line(pid)))
 
 
 def ancestors(pid: int) -> Iterator[int]:

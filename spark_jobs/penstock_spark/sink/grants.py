@@ -16,7 +16,7 @@ from penstock_spark.sink.messages import Partition
 SEQUENCES = 1 << 31
 
 
-class Grant(NamedTuple):
+class PartitionGrant(NamedTuple):
     """For the request `number` of `holder`."""
 
     holder: int
@@ -25,39 +25,39 @@ class Grant(NamedTuple):
     next_sequence: int
 
 
-class Waiting(NamedTuple):
+class WaitingTask(NamedTuple):
     holder: int
     number: int
     candidates: Sequence[Partition]
 
 
-class NotHeld(Exception):
+class GrantNotHeld(Exception):
     """A task gave back what it does not have."""
 
 
-class Grants:
+class PartitionGrants:
     """Call `acquire` and `release`; what they return is to be told to its holder."""
 
     def __init__(self) -> None:
         self.next_sequences: dict[Partition, int] = {}
         self.holders: dict[Partition, int] = {}
-        self.waiting: list[Waiting] = []
+        self.waiting: list[WaitingTask] = []
 
-    def acquire(self, holder: int, number: int, candidates: Sequence[Partition]) -> Grant | None:
+    def acquire(self, holder: int, number: int, candidates: Sequence[Partition]) -> PartitionGrant | None:
         """The first candidate that is free; None where the request has to wait."""
         assert candidates, "a task asked for no partition"
         for partition in candidates:
             if partition not in self.holders:
-                return self._give(Waiting(holder, number, candidates), partition)
-        self.waiting.append(Waiting(holder, number, candidates))
+                return self._give(WaitingTask(holder, number, candidates), partition)
+        self.waiting.append(WaitingTask(holder, number, candidates))
         return None
 
-    def release(self, holder: int, partition: Partition, next_sequence: int) -> Grant | None:
-        """Takes a partition back and gives it to who waits longest for it. Raises `NotHeld`."""
+    def release(self, holder: int, partition: Partition, next_sequence: int) -> PartitionGrant | None:
+        """Takes a partition back and gives it to who waits longest for it. Raises `GrantNotHeld`."""
         if self.holders.get(partition) != holder:
-            raise NotHeld(f"{partition[0]}-{partition[1]} was given back by a task that does not hold it")
+            raise GrantNotHeld(f"{partition[0]}-{partition[1]} was given back by a task that does not hold it")
         if not 0 <= next_sequence < SEQUENCES:
-            raise NotHeld(f"{partition[0]}-{partition[1]} was given back with sequence {next_sequence}")
+            raise GrantNotHeld(f"{partition[0]}-{partition[1]} was given back with sequence {next_sequence}")
         del self.holders[partition]
         self.next_sequences[partition] = next_sequence
         for position, waiting in enumerate(self.waiting):
@@ -66,7 +66,7 @@ class Grants:
                 return self._give(waiting, partition)
         return None
 
-    def _give(self, to: Waiting, partition: Partition) -> Grant:
+    def _give(self, to: WaitingTask, partition: Partition) -> PartitionGrant:
         assert partition not in self.holders, f"{partition} would have two writers"
         self.holders[partition] = to.holder
-        return Grant(to.holder, to.number, partition, self.next_sequences.get(partition, 0))
+        return PartitionGrant(to.holder, to.number, partition, self.next_sequences.get(partition, 0))

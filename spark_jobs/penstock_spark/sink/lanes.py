@@ -18,7 +18,7 @@ REMEMBERED = 5
 """Batches of a producer that a broker remembers by partition: no more may be in doubt."""
 
 
-class Budget:
+class EncodedBytesBudget:
     """Bytes that are encoded and not acknowledged; the only thing that two threads share."""
 
     def __init__(self, limit_bytes: int) -> None:
@@ -48,7 +48,7 @@ class Budget:
             self._changed.notify_all()
 
 
-class Pending:
+class PendingBatch:
     """A batch that is not acknowledged; `order` rises along a lane."""
 
     __slots__ = ("data", "doubtful_since", "order", "records", "sequence")
@@ -65,7 +65,7 @@ class Pending:
         CRC.pack_into(self.data, CRC_AT, crc32c(memoryview(self.data)[CRC_START:]))
 
 
-class Lane:
+class PartitionLane:
     """`recovering`: one batch at a time, after a failure and at first, because a broker that does not know a producer
     yet takes any sequence from it. `quota`: batches that may be sent under the present grant."""
 
@@ -73,8 +73,8 @@ class Lane:
 
     def __init__(self, partition: Partition, held: bool) -> None:
         self.partition = partition
-        self.waiting: deque[Pending] = deque()
-        self.in_flight: list[Pending] = []
+        self.waiting: deque[PendingBatch] = deque()
+        self.in_flight: list[PendingBatch] = []
         self.held, self.wanting, self.recovering = held, False, True
         self.puts = self.quota = self.next_sequence = 0
 
@@ -91,7 +91,7 @@ class Lane:
         is_repeated = bool(self.waiting) and self.waiting[0].sequence >= 0
         return self.held and not self.in_flight and self.quota <= 0 and not is_repeated
 
-    def put_back(self, batch: Pending) -> None:
+    def put_back(self, batch: PendingBatch) -> None:
         self.in_flight.remove(batch)
         position = sum(other.order < batch.order for other in self.waiting)
         self.waiting.insert(position, batch)

@@ -1,7 +1,7 @@
 """What writers, tasks and the transaction service say to one another: frames of msgpack, a length before each.
 
-The first frame of a connection is a `Hello` with the service's token. Every request carries a number, its `Answer`
-the same one; answers come in any order, because a request for a partition may wait for another task.
+The first frame of a connection is a `HelloMessage` with the service's token. Every request carries a number, its
+`NumberedReply` the same one; answers come in any order, because a request for a partition may wait for another task.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Union
 
 import msgspec
 
-from penstock_spark.model.connection import Connection
+from penstock_spark.model.connection import ConnectionOptions
 from penstock_spark.model.errors import PenstockSparkError
 
 MAX_FRAME_BYTES = 1 << 20
@@ -26,11 +26,11 @@ class MalformedFrame(PenstockSparkError):
     """A frame is longer than allowed, or holds none of the messages below."""
 
 
-class Hello(msgspec.Struct, tag="hello", array_like=True):
+class HelloMessage(msgspec.Struct, tag="hello", array_like=True):
     token: bytes
 
 
-class Plan(msgspec.Struct, tag="plan", array_like=True):
+class PlanMessage(msgspec.Struct, tag="plan", array_like=True):
     """From the planning process, before any task: how the transaction of one run of a batch is made.
 
     `transactional_id` None: derived from the id of the query, which the tasks know. `topic` None: rows name theirs.
@@ -38,17 +38,17 @@ class Plan(msgspec.Struct, tag="plan", array_like=True):
     """
 
     attempt: str
-    connection: Connection
+    connection: ConnectionOptions
     transactional_id: str | None
     transaction_timeout_ms: int
     topic: str | None
     skips_repeated: bool
 
 
-class Open(msgspec.Struct, tag="open", array_like=True):
+class OpenMessage(msgspec.Struct, tag="open", array_like=True):
     """From a task that has rows: begins the batch's transaction where nobody did.
 
-    `batch_id` -1 and `query_id` "" for a batch job. Answered by `Opened`.
+    `batch_id` -1 and `query_id` "" for a batch job. Answered by `OpenedReply`.
     """
 
     attempt: str
@@ -58,24 +58,24 @@ class Open(msgspec.Struct, tag="open", array_like=True):
     attempt_number: int
 
 
-class Acquire(msgspec.Struct, tag="acquire", array_like=True):
-    """The first partition of these that no other task writes to. Answered by `Granted`, after a while."""
+class AcquireMessage(msgspec.Struct, tag="acquire", array_like=True):
+    """The first partition of these that no other task writes to. Answered by `GrantedReply`, after a while."""
 
     candidates: list[Partition]
 
 
-class Release(msgspec.Struct, tag="release", array_like=True):
+class ReleaseMessage(msgspec.Struct, tag="release", array_like=True):
     """The partition is for others again; `next_sequence` follows the last one acknowledged."""
 
     partition: Partition
     next_sequence: int
 
 
-class Done(msgspec.Struct, tag="done", array_like=True):
+class DoneMessage(msgspec.Struct, tag="done", array_like=True):
     """All rows of the task are acknowledged. A connection that ends without it fails the batch."""
 
 
-class Commit(msgspec.Struct, tag="commit", array_like=True):
+class CommitMessage(msgspec.Struct, tag="commit", array_like=True):
     """`tasks` are those that wrote, as Spark counts them: no other may have. `rows` are all of the batch, also those
     that were not written because an earlier run has written them."""
 
@@ -85,24 +85,34 @@ class Commit(msgspec.Struct, tag="commit", array_like=True):
     rows: int
 
 
-class Abort(msgspec.Struct, tag="abort", array_like=True):
+class AbortMessage(msgspec.Struct, tag="abort", array_like=True):
     attempt: str
     reason: str
 
 
-class Ping(msgspec.Struct, tag="ping", array_like=True):
+class PingMessage(msgspec.Struct, tag="ping", array_like=True):
     pass
 
 
-Request = Union[Hello, Plan, Open, Acquire, Release, Done, Commit, Abort, Ping]  # noqa: UP007 (msgspec, at run time)
+Request = Union[  # noqa: UP007 (msgspec, at run time)
+    HelloMessage,
+    PlanMessage,
+    OpenMessage,
+    AcquireMessage,
+    ReleaseMessage,
+    DoneMessage,
+    CommitMessage,
+    AbortMessage,
+    PingMessage,
+]
 
 
-class Numbered(msgspec.Struct, array_like=True):
+class NumberedMessage(msgspec.Struct, array_like=True):
     number: int
     request: Request
 
 
-class Opened(msgspec.Struct, tag="opened", array_like=True):
+class OpenedReply(msgspec.Struct, tag="opened", array_like=True):
     """`is_committed`: an earlier run of the batch was committed; nothing is to be written."""
 
     is_committed: bool
@@ -111,36 +121,36 @@ class Opened(msgspec.Struct, tag="opened", array_like=True):
     epoch: int
 
 
-class Granted(msgspec.Struct, tag="granted", array_like=True):
+class GrantedReply(msgspec.Struct, tag="granted", array_like=True):
     partition: Partition
     next_sequence: int
 
 
-class Fine(msgspec.Struct, tag="fine", array_like=True):
+class OkReply(msgspec.Struct, tag="fine", array_like=True):
     pass
 
 
-class Refused(msgspec.Struct, tag="refused", array_like=True):
+class RefusedReply(msgspec.Struct, tag="refused", array_like=True):
     """`is_lasting`: a restart of the query would be refused too."""
 
     reason: str
     is_lasting: bool = False
 
 
-Result = Union[Opened, Granted, Fine, Refused]  # noqa: UP007 (msgspec, at run time)
+Result = Union[OpenedReply, GrantedReply, OkReply, RefusedReply]
 
 
-class Answer(msgspec.Struct, array_like=True):
+class NumberedReply(msgspec.Struct, array_like=True):
     number: int
     result: Result
 
 
 _encoder = msgspec.msgpack.Encoder()
-_requests = msgspec.msgpack.Decoder(Numbered)
-_answers = msgspec.msgpack.Decoder(Answer)
+_requests = msgspec.msgpack.Decoder(NumberedMessage)
+_answers = msgspec.msgpack.Decoder(NumberedReply)
 
 
-def frame(message: Numbered | Answer) -> bytes:
+def frame(message: NumberedMessage | NumberedReply) -> bytes:
     body = _encoder.encode(message)
     if len(body) > MAX_FRAME_BYTES:
         raise MalformedFrame(f"a message of {len(body)} bytes: {MAX_FRAME_BYTES} is the most")
@@ -154,14 +164,14 @@ def body_length(head: bytes) -> int:
     return int(length)
 
 
-def read_request(body: bytes) -> Numbered:
+def read_request(body: bytes) -> NumberedMessage:
     try:
         return _requests.decode(body)
     except (msgspec.DecodeError, msgspec.ValidationError) as e:
         raise MalformedFrame(f"not a request to the transaction service: {e}") from None
 
 
-def read_answer(body: bytes) -> Answer:
+def read_answer(body: bytes) -> NumberedReply:
     try:
         return _answers.decode(body)
     except (msgspec.DecodeError, msgspec.ValidationError) as e:

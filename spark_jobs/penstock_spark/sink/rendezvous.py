@@ -20,9 +20,9 @@ from pathlib import Path
 
 from penstock.config.addresses import parse_bootstrap
 from penstock_spark.model.errors import InvalidOption
-from penstock_spark.sink.driver import Driver
-from penstock_spark.sink.messages import Ping
-from penstock_spark.sink.service_client import Endpoint, ServiceUnreachable, ask
+from penstock_spark.sink.driver import SinkDriver
+from penstock_spark.sink.messages import PingMessage
+from penstock_spark.sink.service_client import ServiceEndpoint, ServiceUnreachable, ask
 
 HOST_VARIABLE, PORT_VARIABLE = "PENSTOCK_SPARK_SERVICE_HOST", "PENSTOCK_SPARK_SERVICE_PORT"
 """In the driver's environment: the address that executors use for it, and a fixed port where only some are open."""
@@ -32,7 +32,7 @@ PING_TIMEOUT_S = 60.0
 MAX_FILE_BYTES = 4096
 
 
-def service_of(driver: Driver, starts: bool) -> Endpoint:
+def service_of(driver: SinkDriver, starts: bool) -> ServiceEndpoint:
     """The driver's service as its own processes reach it. Raises `ServiceUnreachable` where there is none and it is
     not to be started: then the transaction in hand is gone as well."""
     directory = own_directory()
@@ -50,7 +50,7 @@ def service_of(driver: Driver, starts: bool) -> Endpoint:
         return found
 
 
-def executors_host(driver: Driver, bootstrap: str) -> str:
+def executors_host(driver: SinkDriver, bootstrap: str) -> str:
     """Where executors reach this machine: what the environment says, what Spark was told, or the address from which
     the brokers are reached."""
     if driver.executors_are_local:
@@ -69,7 +69,7 @@ def executors_host(driver: Driver, bootstrap: str) -> str:
     return socket.gethostname()
 
 
-def start(driver: Driver, path: Path) -> None:
+def start(driver: SinkDriver, path: Path) -> None:
     """Returns when it is ready. Its errors go where this process's go: into the driver's log."""
     path.unlink(missing_ok=True)
     port = os.environ.get(PORT_VARIABLE, "0")
@@ -93,7 +93,7 @@ def start(driver: Driver, path: Path) -> None:
         raise ServiceUnreachable(f"the transaction service cannot be started: {e}; the driver's log says more") from e
 
 
-def read(path: Path) -> Endpoint | None:
+def read(path: Path) -> ServiceEndpoint | None:
     """None where there is no file, or one that is not to be trusted."""
     try:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
@@ -105,14 +105,14 @@ def read(path: Path) -> Endpoint | None:
             return None
         try:
             content = json.loads(file.read(MAX_FILE_BYTES))
-            return Endpoint(LOOPBACK, int(content["port"]), bytes.fromhex(content["token"]))
+            return ServiceEndpoint(LOOPBACK, int(content["port"]), bytes.fromhex(content["token"]))
         except (ValueError, KeyError, TypeError):
             return None
 
 
-def answers(endpoint: Endpoint) -> bool:
+def answers(endpoint: ServiceEndpoint) -> bool:
     try:
-        ask(endpoint, Ping(), PING_TIMEOUT_S)
+        ask(endpoint, PingMessage(), PING_TIMEOUT_S)
     except ServiceUnreachable:
         return False
     return True

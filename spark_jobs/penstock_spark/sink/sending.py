@@ -1,8 +1,8 @@
 """Encoded batches on their way to the leaders of their partitions: several in flight, retried in order, bounded.
 
-`task` puts batches in from Spark's thread and waits on the `Budget`; everything else here runs on the link's loop. A
-batch is sent until it is acknowledged, or until `give_up_ms` have passed since it first failed; the first batch that
-cannot be sent ends it all, because the task must then fail.
+`task` puts batches in from Spark's thread and waits on the `EncodedBytesBudget`; everything else here runs on the
+link's loop. A batch is sent until it is acknowledged, or until `give_up_ms` have passed since it first failed; the
+first batch that cannot be sent ends it all, because the task must then fail.
 
 A lane is what goes to one partition. It sends while it is held: always where the task has a producer id of its own,
 else from a grant of the transaction service until what waited at the grant is acknowledged (see `grants`).
@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
-from penstock.client.cluster import Cluster
-from penstock.client.connection import Connection
+from penstock.client.cluster import ClusterConnections
+from penstock.client.connection import ClientConnection
 from penstock.client.errors import BrokerError, ClientError, error_code
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.produce import (
@@ -30,7 +30,7 @@ from penstock.wire.messages.produce import (
 from penstock_spark.encode.ports import EncodedBatch
 from penstock_spark.model.errors import PenstockSparkError, Unavailable
 from penstock_spark.sink.grants import SEQUENCES
-from penstock_spark.sink.lanes import Budget, Lane, Pending
+from penstock_spark.sink.lanes import EncodedBytesBudget, PartitionLane, PendingBatch
 from penstock_spark.sink.messages import Partition
 from penstock_spark.sink.transactions import FENCED
 
@@ -65,7 +65,7 @@ REFUSES_ROWS = frozenset(
 )
 
 
-class Ownership(Protocol):
+class PartitionLeases(Protocol):
     """Where lanes get the right to write from; `service_client.TaskSession` in a transaction."""
 
     async def acquire(self, partition: Partition) -> int:
@@ -75,7 +75,7 @@ class Ownership(Protocol):
 
 
 @dataclass(slots=True)
-class Settings:
+class SenderSettings:
     """`transactional_id` None: batches carry their sequences already, or need none."""
 
     transactional_id: str | None
@@ -87,23 +87,29 @@ class Settings:
 
 
 @dataclass(slots=True)
-class Broker:
+class BrokerConnection:
     in_flight: int = 0
-    connection: Connection | None = None
+    connection: ClientConnection | None = None
     connecting: bool = False
     draining: bool = False
-    ready: dict[Partition, Lane] = field(default_factory=dict)
+    ready: dict[Partition, PartitionLane] = field(default_factory=dict)
 
 
-class Sending:
+class BatchSender:
     """Make it on the loop; `put` from anywhere through `loop.call_soon_threadsafe`."""
 
-    def __init__(self, cluster: Cluster, settings: Settings, budget: Budget, ownership: Ownership | None) -> None:
+    def __init__(
+        self,
+        cluster: ClusterConnections,
+        settings: SenderSettings,
+        budget: EncodedBytesBudget,
+        ownership: PartitionLeases | None,
+    ) -> None:
         self.cluster, self.settings, self.budget, self.ownership = cluster, settings, budget, ownership
         self.loop = asyncio.get_running_loop()
         self.failure: BaseException | None = None
-        self._lanes: dict[Partition, Lane] = {}
-        self._brokers: dict[int, Broker] = {}
+        self._lanes: dict[Partition, PartitionLane] = {}
+        self._brokers: dict[int, BrokerConnection] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._unsettled = 0
         self._idle = asyncio.Event()
@@ -118,8 +124,8 @@ class Sending:
             return
         lane = self._lanes.get(partition)
         if lane is None:
-            lane = self._lanes[partition] = Lane(partition, held=self.ownership is None)
-        lane.waiting.append(Pending(batch, lane.puts))
+            lane = self._lanes[partition] = PartitionLane(partition, held=self.ownership is None)
+        lane.waiting.append(PendingBatch(batch, lane.puts))
         lane.puts += 1
         self._unsettled += 1
         self._go_on(lane)
@@ -146,7 +152,7 @@ class Sending:
 
     # --- lanes
 
-    def _go_on(self, lane: Lane) -> None:
+    def _go_on(self, lane: PartitionLane) -> None:
         """Whatever can be done for a lane is begun."""
         if self._closed or self.failure is not None:
             return
@@ -168,10 +174,10 @@ class Sending:
             self.cluster.invalidate()
             self._later()
             return
-        self._brokers.setdefault(leader, Broker()).ready[lane.partition] = lane
+        self._brokers.setdefault(leader, BrokerConnection()).ready[lane.partition] = lane
         self._drain(leader)
 
-    async def _acquire(self, lane: Lane) -> None:
+    async def _acquire(self, lane: PartitionLane) -> None:
         assert self.ownership is not None, "lanes of a task's own producer are always held"
         lane.next_sequence = await self.ownership.acquire(lane.partition)
         lane.held, lane.wanting = True, False
@@ -179,7 +185,7 @@ class Sending:
         lane.recovering = True
         self._go_on(lane)
 
-    async def _release(self, lane: Lane) -> None:
+    async def _release(self, lane: PartitionLane) -> None:
         assert self.ownership is not None, "lanes of a task's own producer are never given back"
         await self.ownership.release(lane.partition, lane.next_sequence)
         self._go_on(lane)
@@ -198,7 +204,7 @@ class Sending:
         finally:
             broker.draining = False
 
-    def _send_ready(self, node: int, broker: Broker) -> None:
+    def _send_ready(self, node: int, broker: BrokerConnection) -> None:
         while broker.ready and broker.in_flight < self.settings.in_flight and self.failure is None:
             connection = broker.connection
             if connection is None or connection.closed or connection.expiring or not connection.writable:
@@ -210,9 +216,9 @@ class Sending:
             if lanes:
                 self._send(node, broker, connection, lanes)
 
-    def _collect(self, broker: Broker) -> list[tuple[Lane, Pending]]:
+    def _collect(self, broker: BrokerConnection) -> list[tuple[PartitionLane, PendingBatch]]:
         """One batch of each ready lane while they fit into a request."""
-        taken: list[tuple[Lane, Pending]] = []
+        taken: list[tuple[PartitionLane, PendingBatch]] = []
         size_bytes = 0
         granted = self.ownership is not None
         for partition in list(broker.ready):
@@ -235,7 +241,13 @@ class Sending:
                 broker.ready[partition] = lane
         return taken
 
-    def _send(self, node: int, broker: Broker, connection: Connection, taken: list[tuple[Lane, Pending]]) -> None:
+    def _send(
+        self,
+        node: int,
+        broker: BrokerConnection,
+        connection: ClientConnection,
+        taken: list[tuple[PartitionLane, PendingBatch]],
+    ) -> None:
         settings = self.settings
         by_topic: dict[str, list[PartitionProduceData]] = {}
         for lane, batch in taken:
@@ -264,7 +276,7 @@ class Sending:
         broker.in_flight += 1
         future.add_done_callback(partial(self._answered, node, broker, taken))
 
-    async def _connect(self, node: int, broker: Broker) -> None:
+    async def _connect(self, node: int, broker: BrokerConnection) -> None:
         try:
             broker.connection = await self.cluster.connection(node)
             await self._room(node, broker.connection)
@@ -283,7 +295,7 @@ class Sending:
         if not self._closed:
             self._drain(node)
 
-    async def _room(self, node: int, connection: Connection) -> None:
+    async def _room(self, node: int, connection: ClientConnection) -> None:
         """Returns when the broker has taken what was written; without answers (acks=0) nothing else would tell that it
         does not. Raises `Unavailable`, `ClientError`."""
         try:
@@ -301,7 +313,11 @@ class Sending:
     # --- answers
 
     def _answered(
-        self, node: int, broker: Broker, taken: list[tuple[Lane, Pending]], future: asyncio.Future[ProduceResponse]
+        self,
+        node: int,
+        broker: BrokerConnection,
+        taken: list[tuple[PartitionLane, PendingBatch]],
+        future: asyncio.Future[ProduceResponse],
     ) -> None:
         broker.in_flight -= 1
         self._idle.set()
@@ -320,7 +336,9 @@ class Sending:
                 self._batch_answered(lane, batch, answers.get(lane.partition))
         self._drain(node)
 
-    def _batch_answered(self, lane: Lane, batch: Pending, answer: PartitionProduceResponse | None) -> None:
+    def _batch_answered(
+        self, lane: PartitionLane, batch: PendingBatch, answer: PartitionProduceResponse | None
+    ) -> None:
         if answer is None:
             self._retry(lane, batch, ClientError("the broker did not say what became of a batch"))
             return
@@ -337,20 +355,20 @@ class Sending:
             kind = RowsRefused if code in REFUSES_ROWS else SendingFailed
             self._fail(kind(f"{name(lane.partition)}: {batch.records} rows were not written: {error}{advice}"))
 
-    def _request_failed(self, taken: list[tuple[Lane, Pending]], error: ClientError) -> None:
+    def _request_failed(self, taken: list[tuple[PartitionLane, PendingBatch]], error: ClientError) -> None:
         for lane, batch in taken:
             if error.retriable:
                 self._retry(lane, batch, error)
             else:
                 self._fail(SendingFailed(f"{name(lane.partition)}: {batch.records} rows were not written: {error}"))
 
-    def _retry(self, lane: Lane, batch: Pending, error: ClientError) -> None:
+    def _retry(self, lane: PartitionLane, batch: PendingBatch, error: ClientError) -> None:
         lane.put_back(batch)
         self._doubt(batch, lane, str(error))
         self.cluster.invalidate()
         self._later()
 
-    def _doubt(self, batch: Pending, lane: Lane, why: str) -> None:
+    def _doubt(self, batch: PendingBatch, lane: PartitionLane, why: str) -> None:
         """Gives up where a batch has failed for too long."""
         now = self.loop.time()
         if batch.doubtful_since < 0:
@@ -363,7 +381,7 @@ class Sending:
                 )
             )
 
-    def _settle(self, lane: Lane, batch: Pending) -> None:
+    def _settle(self, lane: PartitionLane, batch: PendingBatch) -> None:
         lane.in_flight.remove(batch)
         lane.recovering = False
         self._failures = 0
@@ -400,7 +418,7 @@ class Sending:
         self._idle.set()
 
 
-def cure(code: ErrorCode, batch: Pending, transactional: bool) -> str:
+def cure(code: ErrorCode, batch: PendingBatch, transactional: bool) -> str:
     """What can be done about a batch that a broker refuses for good; "" where nothing is known."""
     if code in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE):
         if batch.records == 1:

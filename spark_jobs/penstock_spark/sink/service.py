@@ -19,33 +19,33 @@ from penstock.client.errors import ClientError
 from penstock.runtime.logging import get_logger
 from penstock_spark.model.errors import PenstockSparkError
 from penstock_spark.sink.attempts import ENDED, LIVE, RESTART, Attempt, BatchDiffers, BatchFailed, LastBatch, Stage
-from penstock_spark.sink.grants import Grant
+from penstock_spark.sink.grants import PartitionGrant
 from penstock_spark.sink.locks import NamedLocks
 from penstock_spark.sink.messages import (
     LENGTH,
-    Abort,
-    Acquire,
-    Answer,
-    Commit,
-    Done,
-    Fine,
-    Granted,
-    Hello,
+    AbortMessage,
+    AcquireMessage,
+    CommitMessage,
+    DoneMessage,
+    GrantedReply,
+    HelloMessage,
     MalformedFrame,
-    Numbered,
-    Open,
-    Opened,
+    NumberedMessage,
+    NumberedReply,
+    OkReply,
+    OpenedReply,
+    OpenMessage,
     Partition,
-    Ping,
-    Plan,
-    Refused,
-    Release,
+    PingMessage,
+    PlanMessage,
+    RefusedReply,
+    ReleaseMessage,
     Result,
     body_length,
     frame,
     read_request,
 )
-from penstock_spark.sink.transactions import Producer
+from penstock_spark.sink.transactions import ProducerSession
 
 log = get_logger(__name__)
 
@@ -61,59 +61,59 @@ EXPECTED = (PenstockSparkError, ClientError)
 """Whose text tells people what is wrong; anything else is a fault of the service."""
 
 
-class Ledger(Protocol):
+class TransactionLedger(Protocol):
     """`transactions.Transactions` of one transactional id, from whatever loop this runs on."""
 
-    async def begin(self) -> Producer: ...
-    async def fence(self, producer: Producer) -> None: ...
-    async def add(self, producer: Producer, partitions: Iterable[Partition]) -> None: ...
-    async def mark(self, producer: Producer, place: Partition, batch: LastBatch, query_id: str) -> None: ...
-    async def end(self, producer: Producer) -> None: ...
+    async def begin(self) -> ProducerSession: ...
+    async def fence(self, producer: ProducerSession) -> None: ...
+    async def add(self, producer: ProducerSession, partitions: Iterable[Partition]) -> None: ...
+    async def mark(self, producer: ProducerSession, place: Partition, batch: LastBatch, query_id: str) -> None: ...
+    async def end(self, producer: ProducerSession) -> None: ...
     async def last_batch(self, query_id: str) -> LastBatch | None: ...
 
 
 @dataclass(slots=True)
-class Run:
+class BatchRun:
     """An attempt with what is under way for it. `adds` has the grants that wait for their partition to be part of the
     transaction."""
 
     attempt: Attempt
-    ledger: Ledger | None = None
+    ledger: TransactionLedger | None = None
     opening: asyncio.Task[None] | None = None
     adding: asyncio.Task[None] | None = None
-    adds: list[Grant] = field(default_factory=list)
+    adds: list[PartitionGrant] = field(default_factory=list)
     is_wound_up: bool = False
 
     @property
-    def producer(self) -> Producer:
-        return Producer(self.attempt.producer_id, self.attempt.epoch)
+    def producer(self) -> ProducerSession:
+        return ProducerSession(self.attempt.producer_id, self.attempt.epoch)
 
 
-class Connection:
+class TaskConnection:
     """One caller. `run` is what it writes to, once it has opened."""
 
     def __init__(self, number: int, writer: asyncio.StreamWriter) -> None:
         self.number = number
-        self.run: Run | None = None
+        self.run: BatchRun | None = None
         self.outstanding = 0
         self._writer = writer
 
     def answer(self, number: int, result: Result) -> None:
         self.outstanding -= 1
         if not self._writer.is_closing():
-            self._writer.write(frame(Answer(number, result)))
+            self._writer.write(frame(NumberedReply(number, result)))
 
 
-class Service:
+class SinkService:
     """`ledger_of` gives the requests of a plan's brokers for a transactional id."""
 
-    def __init__(self, token: bytes, ledger_of: Callable[[Plan, str], Ledger]) -> None:
+    def __init__(self, token: bytes, ledger_of: Callable[[PlanMessage, str], TransactionLedger]) -> None:
         assert len(token) >= 16, "a token that can be guessed"
         self._token, self._ledger_of = token, ledger_of
-        self._runs: dict[str, Run] = {}
-        self._current: dict[str, Run] = {}
+        self._runs: dict[str, BatchRun] = {}
+        self._current: dict[str, BatchRun] = {}
         self._locks = NamedLocks()
-        self._connections: dict[int, Connection] = {}
+        self._connections: dict[int, TaskConnection] = {}
         self._numbers = itertools.count(1)
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -126,16 +126,20 @@ class Service:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Reads a caller's requests until it ends."""
-        connection = Connection(next(self._numbers), writer)
+        connection = TaskConnection(next(self._numbers), writer)
         try:
             async with asyncio.timeout(HELLO_TIMEOUT_S):
                 hello = await receive(reader)
-            is_welcome = isinstance(hello.request, Hello) and hmac.compare_digest(hello.request.token, self._token)
+            is_welcome = isinstance(hello.request, HelloMessage) and hmac.compare_digest(
+                hello.request.token, self._token
+            )
             if not is_welcome or len(self._connections) >= MAX_CONNECTIONS:
-                connection.answer(hello.number, Refused("the token is not this service's, or it has too many callers"))
+                connection.answer(
+                    hello.number, RefusedReply("the token is not this service's, or it has too many callers")
+                )
                 return
             self._connections[connection.number] = connection
-            connection.answer(hello.number, Fine())
+            connection.answer(hello.number, OkReply())
             while connection.outstanding < MAX_OUTSTANDING:
                 self._take(connection, await receive(reader))
         except (OSError, TimeoutError, asyncio.IncompleteReadError):
@@ -149,10 +153,10 @@ class Service:
                 self._settle(connection.run)
             writer.close()
 
-    def _take(self, connection: Connection, message: Numbered) -> None:
+    def _take(self, connection: TaskConnection, message: NumberedMessage) -> None:
         connection.outstanding += 1
         match message.request:
-            case Acquire() | Release() | Done():
+            case AcquireMessage() | ReleaseMessage() | DoneMessage():
                 try:
                     result = self._at_once(connection, message)
                 except BatchFailed as e:
@@ -164,27 +168,27 @@ class Service:
             case _:
                 self._spawn(self._later(connection, message))
 
-    def _at_once(self, connection: Connection, message: Numbered) -> Result | None:
+    def _at_once(self, connection: TaskConnection, message: NumberedMessage) -> Result | None:
         """In the order of arrival: what a task says of its partitions. None where the answer comes later."""
         run = connection.run
         if run is None:
-            return Refused("a task that has not opened asked for something")
-        grant: Grant | None
+            return RefusedReply("a task that has not opened asked for something")
+        grant: PartitionGrant | None
         match message.request:
-            case Acquire() as asked:
+            case AcquireMessage() as asked:
                 grant = run.attempt.acquire(connection.number, message.number, asked)
                 self._grant(run, grant)
                 return None
-            case Release() as asked:
+            case ReleaseMessage() as asked:
                 grant = run.attempt.release(connection.number, asked)
                 self._grant(run, grant)
-                return Fine()
-            case Done():
+                return OkReply()
+            case DoneMessage():
                 run.attempt.done(connection.number)
-                return Fine()
+                return OkReply()
         raise AssertionError(f"{message.request} is none of these")
 
-    async def _later(self, connection: Connection, message: Numbered) -> None:
+    async def _later(self, connection: TaskConnection, message: NumberedMessage) -> None:
         """Answers whatever happens: who asked waits for it."""
         try:
             connection.answer(message.number, await self._result(connection, message))
@@ -193,25 +197,25 @@ class Service:
             if not isinstance(e, EXPECTED):
                 log.error("a request failed", request=type(message.request).__name__, exc_info=e)
 
-    async def _result(self, connection: Connection, message: Numbered) -> Result:
+    async def _result(self, connection: TaskConnection, message: NumberedMessage) -> Result:
         match message.request:
-            case Plan() as plan:
+            case PlanMessage() as plan:
                 self._plan(plan)
-            case Open() as asked:
+            case OpenMessage() as asked:
                 return await self._open(connection, asked)
-            case Commit() as asked:
+            case CommitMessage() as asked:
                 await self._commit(asked)
-            case Abort() as asked:
+            case AbortMessage() as asked:
                 self._abort(asked)
-            case Ping():
+            case PingMessage():
                 pass
             case _:
-                return Refused("nobody knows this request")
-        return Fine()
+                return RefusedReply("nobody knows this request")
+        return OkReply()
 
     # --- a run's life
 
-    def _plan(self, plan: Plan) -> None:
+    def _plan(self, plan: PlanMessage) -> None:
         while len(self._runs) >= MAX_ATTEMPTS:
             ended = (k for k, run in self._runs.items() if run.attempt.stage in ENDED)
             unopened = (k for k, run in self._runs.items() if run.attempt.stage not in LIVE)
@@ -219,15 +223,15 @@ class Service:
             if oldest is None:
                 raise BatchFailed(f"{MAX_ATTEMPTS} batches are being written at once")
             del self._runs[oldest]
-        self._runs.setdefault(plan.attempt, Run(Attempt(plan)))
+        self._runs.setdefault(plan.attempt, BatchRun(Attempt(plan)))
 
-    def _run(self, attempt: str) -> Run:
+    def _run(self, attempt: str) -> BatchRun:
         run = self._runs.get(attempt)
         if run is None:
             raise BatchFailed(f"the transaction service was restarted and does not know this batch: {RESTART}")
         return run
 
-    async def _open(self, connection: Connection, asked: Open) -> Opened:
+    async def _open(self, connection: TaskConnection, asked: OpenMessage) -> OpenedReply:
         run = self._run(asked.attempt)
         attempt = run.attempt
         try:
@@ -245,9 +249,9 @@ class Service:
         self._settle(run)
         attempt.check_not_failed()
         is_committed = attempt.stage is Stage.WRITTEN_BEFORE
-        return Opened(is_committed, attempt.transactional_id, attempt.producer_id, attempt.epoch)
+        return OpenedReply(is_committed, attempt.transactional_id, attempt.producer_id, attempt.epoch)
 
-    async def _begin(self, run: Run) -> None:
+    async def _begin(self, run: BatchRun) -> None:
         attempt = run.attempt
         name = attempt.transactional_id
         earlier = self._current.get(name)
@@ -267,7 +271,7 @@ class Service:
             attempt.fail(reason_of(e))
         log.info("batch opened", batch=attempt.name, id=name, epoch=attempt.epoch, stage=attempt.stage.value)
 
-    async def _commit(self, asked: Commit) -> None:
+    async def _commit(self, asked: CommitMessage) -> None:
         if asked.attempt not in self._runs and not asked.tasks:
             return
         run = self._run(asked.attempt)
@@ -296,7 +300,7 @@ class Service:
             self._settle(run)
         log.info("batch committed", batch=attempt.name, id=attempt.transactional_id)
 
-    def _abort(self, asked: Abort) -> None:
+    def _abort(self, asked: AbortMessage) -> None:
         run = self._runs.get(asked.attempt)
         if run is not None and run.attempt.stage in (Stage.PLANNED, Stage.OPENING, Stage.OPEN):
             run.attempt.fail(asked.reason)
@@ -304,7 +308,7 @@ class Service:
 
     # --- partitions
 
-    def _grant(self, run: Run, grant: Grant | None) -> None:
+    def _grant(self, run: BatchRun, grant: PartitionGrant | None) -> None:
         """Tells a task that a partition is its own; the first time once it is part of the transaction."""
         if grant is None:
             return
@@ -315,12 +319,12 @@ class Service:
         if run.adding is None:
             run.adding = self._spawn(self._add(run))
 
-    def _tell(self, grant: Grant) -> None:
+    def _tell(self, grant: PartitionGrant) -> None:
         connection = self._connections.get(grant.holder)
         if connection is not None:
-            connection.answer(grant.number, Granted(grant.partition, grant.next_sequence))
+            connection.answer(grant.number, GrantedReply(grant.partition, grant.next_sequence))
 
-    async def _add(self, run: Run) -> None:
+    async def _add(self, run: BatchRun) -> None:
         """One request at a time, with all that gathered meanwhile."""
         assert run.ledger is not None, "a grant without a transaction"
         try:
@@ -339,7 +343,7 @@ class Service:
 
     # --- ends
 
-    def _settle(self, run: Run) -> None:
+    def _settle(self, run: BatchRun) -> None:
         """After whatever may have ended a run: where it failed, has the brokers abort and tells those who wait."""
         attempt = run.attempt
         if attempt.stage is Stage.COMMITTED:
@@ -354,15 +358,15 @@ class Service:
             self._forget(run)
         log.warning("batch failed", batch=attempt.name, reason=str(attempt.failure))
 
-    def _forget(self, run: Run) -> None:
+    def _forget(self, run: BatchRun) -> None:
         """Of a run that has ended only what became of it is remembered."""
         run.attempt.forget_partitions()
         name = run.attempt.transactional_id
         if self._current.get(name) is run:
             del self._current[name]
 
-    def _refuse_waiting(self, run: Run) -> None:
-        reason = Refused(str(run.attempt.failure))
+    def _refuse_waiting(self, run: BatchRun) -> None:
+        reason = RefusedReply(str(run.attempt.failure))
         for holder, number in [*run.attempt.waiting(), *((grant.holder, grant.number) for grant in run.adds)]:
             connection = self._connections.get(holder)
             if connection is not None:
@@ -370,7 +374,7 @@ class Service:
         run.attempt.grants.waiting.clear()
         run.adds.clear()
 
-    async def _fence(self, run: Run) -> None:
+    async def _fence(self, run: BatchRun) -> None:
         """Ends the epoch, so that nothing more can be written to what failed."""
         name = run.attempt.transactional_id
         try:
@@ -405,10 +409,10 @@ def reason_of(error: Exception) -> str:
     return str(error) if isinstance(error, EXPECTED) else f"the transaction service failed: {error!r}"
 
 
-def refusal(error: Exception) -> Refused:
-    return Refused(reason_of(error), isinstance(error, BatchDiffers))
+def refusal(error: Exception) -> RefusedReply:
+    return RefusedReply(reason_of(error), isinstance(error, BatchDiffers))
 
 
-async def receive(reader: asyncio.StreamReader) -> Numbered:
+async def receive(reader: asyncio.StreamReader) -> NumberedMessage:
     head = await reader.readexactly(LENGTH.size)
     return read_request(await reader.readexactly(body_length(head)))

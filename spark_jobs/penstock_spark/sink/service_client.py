@@ -13,18 +13,18 @@ from penstock_spark.model.errors import PenstockSparkError
 from penstock_spark.sink.attempts import BatchDiffers, BatchFailed
 from penstock_spark.sink.messages import (
     LENGTH,
-    Acquire,
-    Answer,
-    Done,
-    Granted,
-    Hello,
+    AcquireMessage,
+    DoneMessage,
+    GrantedReply,
+    HelloMessage,
     MalformedFrame,
-    Numbered,
-    Open,
-    Opened,
+    NumberedMessage,
+    NumberedReply,
+    OpenedReply,
+    OpenMessage,
     Partition,
-    Refused,
-    Release,
+    RefusedReply,
+    ReleaseMessage,
     Request,
     Result,
     body_length,
@@ -44,7 +44,7 @@ class ServiceUnreachable(PenstockSparkError):
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class ServiceEndpoint:
     """Where the service is; the token is what lets a caller in."""
 
     host: str
@@ -61,7 +61,7 @@ class Endpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ServiceTimeouts:
     """For how many seconds a task waits for the service: for an answer that brokers have a part in, and for a
     partition, which other tasks may use for as long as the transaction may last."""
 
@@ -69,17 +69,17 @@ class Limits:
     partition_s: float
 
     @classmethod
-    def of(cls, give_up_ms: int, transaction_timeout_ms: int) -> Limits:
+    def of(cls, give_up_ms: int, transaction_timeout_ms: int) -> ServiceTimeouts:
         answer_s = QUESTIONS * give_up_ms / 1000 + ANSWER_MARGIN_S
         return cls(answer_s, answer_s + transaction_timeout_ms / 1000)
 
 
-def ask(endpoint: Endpoint, request: Request, timeout_s: float) -> Result:
+def ask(endpoint: ServiceEndpoint, request: Request, timeout_s: float) -> Result:
     """One question, from a process without a loop. Raises `BatchFailed` with the reason where it is refused."""
     try:
         with socket.create_connection((endpoint.host, endpoint.port), CONNECT_TIMEOUT_S) as sock:
             sock.settimeout(timeout_s)
-            sock.sendall(frame(Numbered(0, Hello(endpoint.token))) + frame(Numbered(1, request)))
+            sock.sendall(frame(NumberedMessage(0, HelloMessage(endpoint.token))) + frame(NumberedMessage(1, request)))
             while True:
                 answer = read_answer(_exactly(sock, body_length(_exactly(sock, LENGTH.size))))
                 if answer.number == 1:
@@ -100,7 +100,7 @@ def _exactly(sock: socket.socket, count: int) -> bytes:
 
 
 def checked(result: Result) -> Result:
-    if isinstance(result, Refused):
+    if isinstance(result, RefusedReply):
         raise (BatchDiffers if result.is_lasting else BatchFailed)(result.reason)
     return result
 
@@ -109,7 +109,11 @@ class TaskSession:
     """A task's connection for as long as it writes; its end without `done` fails the batch. Lives on one loop."""
 
     def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, endpoint: Endpoint, limits: Limits
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        endpoint: ServiceEndpoint,
+        limits: ServiceTimeouts,
     ) -> None:
         self._reader, self._writer = reader, writer
         self._endpoint, self._limits = endpoint, limits
@@ -119,7 +123,7 @@ class TaskSession:
         self._receiving = asyncio.create_task(self._receive(), name="penstock-transaction-session")
 
     @classmethod
-    async def to(cls, endpoint: Endpoint, limits: Limits) -> TaskSession:
+    async def to(cls, endpoint: ServiceEndpoint, limits: ServiceTimeouts) -> TaskSession:
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port)
@@ -131,29 +135,29 @@ class TaskSession:
             ) from e
         session = cls(reader, writer, endpoint, limits)
         try:
-            await session.ask(Hello(endpoint.token), CONNECT_TIMEOUT_S)
+            await session.ask(HelloMessage(endpoint.token), CONNECT_TIMEOUT_S)
         except BaseException:
             await session.close()
             raise
         return session
 
-    async def open(self, request: Open) -> Opened:
+    async def open(self, request: OpenMessage) -> OpenedReply:
         result = await self.ask(request, self._limits.answer_s)
-        assert isinstance(result, Opened), f"{result} in answer to a task that opens"
+        assert isinstance(result, OpenedReply), f"{result} in answer to a task that opens"
         return result
 
     async def acquire(self, partition: Partition) -> int:
-        result = await self.ask(Acquire([partition]), self._limits.partition_s)
-        assert isinstance(result, Granted), f"{result} for {partition}"
+        result = await self.ask(AcquireMessage([partition]), self._limits.partition_s)
+        assert isinstance(result, GrantedReply), f"{result} for {partition}"
         assert result.partition == partition, f"{result} for {partition}"
         return result.next_sequence
 
     async def release(self, partition: Partition, next_sequence: int) -> None:
         """Does not wait: what goes wrong with it fails the batch, which the next answer tells."""
-        self._send(Release(partition, next_sequence)).add_done_callback(_seen)
+        self._send(ReleaseMessage(partition, next_sequence)).add_done_callback(_seen)
 
     async def done(self) -> None:
-        await self.ask(Done(), self._limits.answer_s)
+        await self.ask(DoneMessage(), self._limits.answer_s)
 
     async def close(self) -> None:
         self._receiving.cancel()
@@ -181,7 +185,7 @@ class TaskSession:
             return future
         self._number += 1
         self._answers[self._number] = future
-        self._writer.write(frame(Numbered(self._number, request)))
+        self._writer.write(frame(NumberedMessage(self._number, request)))
         return future
 
     async def _receive(self) -> None:
@@ -202,7 +206,7 @@ class TaskSession:
                     future.add_done_callback(_seen)
             self._answers.clear()
 
-    def _take(self, answer: Answer) -> None:
+    def _take(self, answer: NumberedReply) -> None:
         future = self._answers.pop(answer.number, None)
         if future is not None and not future.done():
             future.set_result(answer.result)

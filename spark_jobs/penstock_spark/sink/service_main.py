@@ -20,16 +20,16 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from penstock.client.cluster import Cluster
+from penstock.client.cluster import ClusterConnections
 from penstock.runtime.logging import configure, get_logger
 from penstock_spark.link.link import Link
 from penstock_spark.sink.attempts import LastBatch
 from penstock_spark.sink.driver import is_alive
-from penstock_spark.sink.messages import TOKEN_BYTES, Partition, Plan
+from penstock_spark.sink.messages import TOKEN_BYTES, Partition, PlanMessage
 from penstock_spark.sink.rendezvous import EVERYWHERE
-from penstock_spark.sink.service import Service
+from penstock_spark.sink.service import SinkService
 from penstock_spark.sink.service_log import careful_stream
-from penstock_spark.sink.transactions import Producer, Transactions
+from penstock_spark.sink.transactions import ProducerSession, TransactionClient
 
 log = get_logger(__name__)
 T = TypeVar("T")
@@ -43,43 +43,43 @@ FOUND = b"1"
 
 
 class LinkedLedger:
-    """`Transactions` on the loop of a link, asked from the service's loop."""
+    """`TransactionClient` on the loop of a link, asked from the service's loop."""
 
-    def __init__(self, plan: Plan, transactional_id: str, threads: concurrent.futures.Executor) -> None:
+    def __init__(self, plan: PlanMessage, transactional_id: str, threads: concurrent.futures.Executor) -> None:
         self._plan, self._id, self._threads = plan, transactional_id, threads
         self._link: Link | None = None
-        self._transactions: Transactions | None = None
+        self._transactions: TransactionClient | None = None
 
-    async def begin(self) -> Producer:
+    async def begin(self) -> ProducerSession:
         return await self._on_link(lambda t: t.begin())
 
-    async def fence(self, producer: Producer) -> None:
+    async def fence(self, producer: ProducerSession) -> None:
         await self._on_link(lambda t: t.fence(producer))
 
-    async def add(self, producer: Producer, partitions: Iterable[Partition]) -> None:
+    async def add(self, producer: ProducerSession, partitions: Iterable[Partition]) -> None:
         await self._on_link(lambda t: t.add(producer, partitions))
 
-    async def mark(self, producer: Producer, place: Partition, batch: LastBatch, query_id: str) -> None:
+    async def mark(self, producer: ProducerSession, place: Partition, batch: LastBatch, query_id: str) -> None:
         await self._on_link(lambda t: t.mark(producer, place, batch, query_id))
 
-    async def end(self, producer: Producer) -> None:
+    async def end(self, producer: ProducerSession) -> None:
         await self._on_link(lambda t: t.end(producer))
 
     async def last_batch(self, query_id: str) -> LastBatch | None:
         return await self._on_link(lambda t: t.last_batch(query_id))
 
-    async def _on_link(self, work: Callable[[Transactions], Awaitable[T]]) -> T:
+    async def _on_link(self, work: Callable[[TransactionClient], Awaitable[T]]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, partial(self._blocking, work))
 
-    def _blocking(self, work: Callable[[Transactions], Awaitable[T]]) -> T:
+    def _blocking(self, work: Callable[[TransactionClient], Awaitable[T]]) -> T:
         if self._link is None:
             self._link = Link.to(self._plan.connection)
         return self._link.run(lambda cluster: work(self._of(cluster)))
 
-    def _of(self, cluster: Cluster) -> Transactions:
+    def _of(self, cluster: ClusterConnections) -> TransactionClient:
         if self._transactions is None:
             plan = self._plan
-            self._transactions = Transactions(
+            self._transactions = TransactionClient(
                 cluster, self._id, plan.transaction_timeout_ms, plan.connection.give_up_ms
             )
         return self._transactions
@@ -143,7 +143,7 @@ def write_rendezvous(path: Path, port: int, token: bytes, pid: int) -> None:
 async def serve(listener: socket.socket, token: bytes, watched: int, started: str) -> None:
     """Until the watched process ends."""
     threads = concurrent.futures.ThreadPoolExecutor(THREADS, "penstock-transactions")
-    service = Service(token, lambda plan, name: LinkedLedger(plan, name, threads))
+    service = SinkService(token, lambda plan, name: LinkedLedger(plan, name, threads))
     server = await asyncio.start_server(service.serve, sock=listener)
     try:
         await end_of(watched, started)

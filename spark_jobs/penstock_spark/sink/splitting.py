@@ -12,7 +12,7 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
-from penstock_spark.encode.ports import BatchEdges, Partitions, Rows
+from penstock_spark.encode.ports import BatchEdges, EncodableRows, PartitionChooser
 from penstock_spark.model.errors import PenstockSparkError
 from penstock_spark.sink.columns import Columns, in_order, part_of, rows_of
 from penstock_spark.sink.messages import Partition
@@ -36,7 +36,7 @@ class Splitter:
         columns: Columns,
         topic: str | None,
         batch_bytes: int,
-        partitions: Partitions,
+        partitions: PartitionChooser,
         batch_edges: BatchEdges,
         partitions_of: Callable[[str, int], int],
         turn: int,
@@ -45,7 +45,9 @@ class Splitter:
         self._partitions, self._batch_edges, self._partitions_of = partitions, batch_edges, partitions_of
         self._turn = turn
 
-    def split(self, batches: Iterator[pa.RecordBatch], now_ms: Callable[[], int]) -> Iterator[tuple[Partition, Rows]]:
+    def split(
+        self, batches: Iterator[pa.RecordBatch], now_ms: Callable[[], int]
+    ) -> Iterator[tuple[Partition, EncodableRows]]:
         """The rows of a partition come in their order."""
         for batch in self.gathered(batches):
             rows = rows_of(batch, self.columns, now_ms())
@@ -73,7 +75,7 @@ class Splitter:
         ways = 1 if self.topic is None else self._partitions_of(self.topic, -1)
         return min(GATHER_BYTES, max(1, ways) * self.batch_bytes)
 
-    def by_partition(self, batch: pa.RecordBatch, rows: Rows) -> Iterator[tuple[Partition, Rows]]:
+    def by_partition(self, batch: pa.RecordBatch, rows: EncodableRows) -> Iterator[tuple[Partition, EncodableRows]]:
         topics, codes = self.topics_of(batch)
         named = named_of(batch) if self.columns.partition else None
         if len(topics) == 1 and rows.key.null_count == len(rows.key) and named is None:
@@ -105,7 +107,7 @@ class Splitter:
         encoded = column.dictionary_encode()
         return encoded.dictionary.to_pylist(), encoded.indices.to_numpy(zero_copy_only=False)
 
-    def _fill_in_turn(self, numbers: np.ndarray, count: int, rows: Rows) -> None:
+    def _fill_in_turn(self, numbers: np.ndarray, count: int, rows: EncodableRows) -> None:
         """Rows with neither partition nor key."""
         left = np.flatnonzero(numbers < 0)
         if len(left):
@@ -113,20 +115,20 @@ class Splitter:
             numbers[left] = (self._turn + turns) % count
             self._turn += int(turns[-1]) + 1
 
-    def _in_turn(self, topic: str, rows: Rows) -> Iterator[tuple[Partition, Rows]]:
+    def _in_turn(self, topic: str, rows: EncodableRows) -> Iterator[tuple[Partition, EncodableRows]]:
         """As above, where that is all of them: nothing has to be moved."""
         count, edges = self._partitions_of(topic, -1), self._batch_edges(rows, self.batch_bytes)
         for start, end in pairwise(edges):
             yield (topic, self._turn % count), part_of(rows, start, end - start)
             self._turn += 1
 
-    def _rows_of_a_batch(self, rows: Rows) -> int:
+    def _rows_of_a_batch(self, rows: EncodableRows) -> int:
         size_bytes = rows.value.nbytes + rows.key.nbytes
         return max(1, self.batch_bytes * len(rows.value) // max(1, int(size_bytes)))
 
     def _runs(
-        self, topics: list[str], firsts: np.ndarray, places: np.ndarray, rows: Rows
-    ) -> Iterator[tuple[Partition, Rows]]:
+        self, topics: list[str], firsts: np.ndarray, places: np.ndarray, rows: EncodableRows
+    ) -> Iterator[tuple[Partition, EncodableRows]]:
         if firsts[-1] < 1 << 15:
             places = places.astype(np.int16)  # which sorts faster
         order = np.argsort(places, kind="stable")

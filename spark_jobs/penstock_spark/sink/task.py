@@ -16,22 +16,22 @@ from typing import Self
 
 import pyarrow as pa
 
-from penstock.client.cluster import Cluster
+from penstock.client.cluster import ClusterConnections
 from penstock.client.errors import UnknownTopic
-from penstock.client.identity import Identity
+from penstock.client.identity import ClientIdentity
 from penstock_spark.encode.batches import batch_edges, encode
 from penstock_spark.encode.murmur import partitions
-from penstock_spark.encode.ports import ProducerId, Rows
+from penstock_spark.encode.ports import EncodableRows, ProducerId
 from penstock_spark.link.link import Link
 from penstock_spark.link.patience import patiently
-from penstock_spark.model.connection import Connection
+from penstock_spark.model.connection import ConnectionOptions
 from penstock_spark.options.sink import SinkOptions
 from penstock_spark.sink.columns import Columns
 from penstock_spark.sink.grants import SEQUENCES
-from penstock_spark.sink.lanes import Budget
-from penstock_spark.sink.messages import Open, Opened, Partition
-from penstock_spark.sink.sending import Sending, Settings
-from penstock_spark.sink.service_client import Endpoint, Limits, TaskSession
+from penstock_spark.sink.lanes import EncodedBytesBudget
+from penstock_spark.sink.messages import OpenedReply, OpenMessage, Partition
+from penstock_spark.sink.sending import BatchSender, SenderSettings
+from penstock_spark.sink.service_client import ServiceEndpoint, ServiceTimeouts, TaskSession
 from penstock_spark.sink.splitting import Splitter
 
 BUFFER_BYTES = 32 << 20
@@ -51,10 +51,10 @@ class TaskPlace:
 
 
 @dataclass(frozen=True, slots=True)
-class Transaction:
+class TaskTransaction:
     """Where a task finds the transaction service, and under which name it knows this run of the batch."""
 
-    endpoint: Endpoint
+    endpoint: ServiceEndpoint
     attempt: str
 
 
@@ -83,14 +83,14 @@ class IdleProducers:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._idle: dict[Connection, OwnProducer] = {}
+        self._idle: dict[ConnectionOptions, OwnProducer] = {}
 
-    def take(self, connection: Connection) -> OwnProducer | None:
+    def take(self, connection: ConnectionOptions) -> OwnProducer | None:
         with self._lock:
             found = self._idle.pop(connection, None)
         return found if found is not None and time.monotonic() - found.used_s < IDLE_LIMIT_S else None
 
-    def give(self, connection: Connection, producer: OwnProducer) -> None:
+    def give(self, connection: ConnectionOptions, producer: OwnProducer) -> None:
         producer.used_s = time.monotonic()
         with self._lock:
             self._idle[connection] = producer
@@ -103,14 +103,14 @@ class TaskWriter:
     """One task's writing. A context: left by an exception, what is under way is dropped."""
 
     def __init__(
-        self, options: SinkOptions, columns: Columns, place: TaskPlace, transaction: Transaction | None = None
+        self, options: SinkOptions, columns: Columns, place: TaskPlace, transaction: TaskTransaction | None = None
     ) -> None:
         self.options, self.columns, self.place, self.transaction = options, columns, place, transaction
         self.written = Written()
         self._link = Link.to(options.connection)
-        self._budget = Budget(max(BUFFER_BYTES, 2 * options.batch_bytes))
+        self._budget = EncodedBytesBudget(max(BUFFER_BYTES, 2 * options.batch_bytes))
         self._counts: dict[str, int] = {}
-        self._sending: Sending | None = None
+        self._sending: BatchSender | None = None
         self._session: TaskSession | None = None
         self._producer = OwnProducer(ProducerId(-1, -1, False))
 
@@ -163,18 +163,18 @@ class TaskWriter:
             transactional_id = None
             if options.idempotent:
                 self._producer = _idle.take(options.connection) or self._link.run(self._new_producer)
-        settings = Settings(
+        settings = SenderSettings(
             transactional_id, options.acks, options.request_bytes, options.in_flight,
             options.connection.request_timeout_ms, options.connection.give_up_ms,
         )  # fmt: skip
 
-        async def begin(cluster: Cluster) -> Sending:
-            return Sending(cluster, settings, self._budget, self._session)
+        async def begin(cluster: ClusterConnections) -> BatchSender:
+            return BatchSender(cluster, settings, self._budget, self._session)
 
         self._sending = self._link.run(begin)
         return True
 
-    def _put(self, partition: Partition, rows: Rows) -> None:
+    def _put(self, partition: Partition, rows: EncodableRows) -> None:
         """Encodes and hands over; waits while too much is not acknowledged."""
         assert self._sending is not None, "rows before there is a producer"
         options = self.options
@@ -208,20 +208,20 @@ class TaskWriter:
 
     # --- on the link's loop
 
-    async def _new_producer(self, cluster: Cluster) -> OwnProducer:
-        identity = Identity()
+    async def _new_producer(self, cluster: ClusterConnections) -> OwnProducer:
+        identity = ClientIdentity()
         give_up_ms = self.options.connection.give_up_ms
         await patiently(cluster, give_up_ms, "a producer id", lambda: identity.renew(cluster))
         return OwnProducer(ProducerId(identity.producer_id, identity.epoch, False))
 
-    async def _open(self) -> Opened:
+    async def _open(self) -> OpenedReply:
         assert self.transaction is not None, "no transaction to open"
         options = self.options
-        limits = Limits.of(options.connection.give_up_ms, options.transaction_timeout_ms)
+        limits = ServiceTimeouts.of(options.connection.give_up_ms, options.transaction_timeout_ms)
         self._session = await TaskSession.to(self.transaction.endpoint, limits)
         place = self.place
         return await self._session.open(
-            Open(self.transaction.attempt, place.query_id, place.batch_id, place.number, place.attempt_number)
+            OpenMessage(self.transaction.attempt, place.query_id, place.batch_id, place.number, place.attempt_number)
         )
 
     async def _finish(self) -> None:
@@ -240,7 +240,7 @@ class TaskWriter:
             await self._session.close()
 
 
-async def count_partitions(cluster: Cluster, topic: str, highest: int, *, creates: bool = False) -> int:
+async def count_partitions(cluster: ClusterConnections, topic: str, highest: int, *, creates: bool = False) -> int:
     """Return a topic's number of partitions. What is known may be older than a partition that was added. With
     `creates`, brokers are asked to create a topic that does not exist. Raises `ClientError`."""
     try:

@@ -18,7 +18,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterable
 from typing import NamedTuple, TypeVar
 
-from penstock.client.cluster import COORDINATOR, Cluster
+from penstock.client.cluster import COORDINATOR, ClusterConnections
 from penstock.client.errors import BrokerError, ClientError, check
 from penstock.client.group_protocol import by_topic
 from penstock.client.offsets import check_group, fetch_committed
@@ -69,31 +69,31 @@ BUSY_DELAYS_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
 NOTE = re.compile(r"(?P<query>\S*)(?: rows=(?P<rows>[0-9]{1,18}))?")
 
 
-class Fenced(PenstockSparkError):
+class ProducerFenced(PenstockSparkError):
     """Another driver has the transactional id, or the brokers aborted the transaction because it took too long."""
 
 
-class Producer(NamedTuple):
+class ProducerSession(NamedTuple):
     producer_id: int
     epoch: int
 
 
-class Transactions:
+class TransactionClient:
     """The transactions of one transactional id. `give_up_ms` bounds each method; then `Unavailable` is raised."""
 
-    def __init__(self, cluster: Cluster, transactional_id: str, timeout_ms: int, give_up_ms: int) -> None:
+    def __init__(self, cluster: ClusterConnections, transactional_id: str, timeout_ms: int, give_up_ms: int) -> None:
         self.cluster, self.transactional_id = cluster, transactional_id
         self.timeout_ms, self.give_up_ms = timeout_ms, give_up_ms
         self._node = -1
 
-    async def begin(self) -> Producer:
+    async def begin(self) -> ProducerSession:
         """A new epoch; what was open under the id is aborted."""
         request = InitProducerIdRequest(transactional_id=self.transactional_id, transaction_timeout_ms=self.timeout_ms)
 
-        async def ask() -> Producer:
+        async def ask() -> ProducerSession:
             answer = await self._call(request, InitProducerIdResponse)
             self._check(answer.error_code)
-            return Producer(answer.producer_id, answer.producer_epoch)
+            return ProducerSession(answer.producer_id, answer.producer_epoch)
 
         try:
             return await self._persist(ask)
@@ -105,7 +105,7 @@ class Transactions:
                 ) from None
             raise
 
-    async def fence(self, producer: Producer) -> None:
+    async def fence(self, producer: ProducerSession) -> None:
         """Aborts what is open under this epoch and ends the epoch; nothing where another has followed it already."""
         request = InitProducerIdRequest(
             transactional_id=self.transactional_id,
@@ -117,10 +117,10 @@ class Transactions:
         async def ask() -> None:
             self._check((await self._call(request, InitProducerIdResponse)).error_code)
 
-        with contextlib.suppress(Fenced):
+        with contextlib.suppress(ProducerFenced):
             await self._persist(ask)
 
-    async def add(self, producer: Producer, partitions: Iterable[Partition]) -> None:
+    async def add(self, producer: ProducerSession, partitions: Iterable[Partition]) -> None:
         """Makes partitions part of the transaction in hand."""
         topics = [AddPartitionsToTxnTopic(name=name, partitions=p) for name, p in by_topic(places(partitions)).items()]
         request = AddPartitionsToTxnRequest(
@@ -144,7 +144,7 @@ class Transactions:
 
         await self._persist(ask)
 
-    async def mark(self, producer: Producer, place: Partition, batch: LastBatch, query_id: str) -> None:
+    async def mark(self, producer: ProducerSession, place: Partition, batch: LastBatch, query_id: str) -> None:
         """Commits the number of the batch, and that of its rows, within the transaction."""
         group = self.transactional_id
         add = AddOffsetsToTxnRequest(
@@ -182,7 +182,7 @@ class Transactions:
 
         await self._persist(ask_commit)
 
-    async def end(self, producer: Producer) -> None:
+    async def end(self, producer: ProducerSession) -> None:
         """Commits: returns when that is decided for good."""
         request = EndTxnRequest(
             transactional_id=self.transactional_id,
@@ -210,7 +210,7 @@ class Transactions:
         if code in MOVED:
             self._node = -1
         if code in FENCED:
-            raise Fenced(
+            raise ProducerFenced(
                 f"transactional id {self.transactional_id!r}: {ErrorCode(code).name}: another driver has taken it, or "
                 f"the transaction took longer than kafka.transaction.timeout.ms = {self.timeout_ms}"
             )

@@ -26,13 +26,19 @@ from pyspark.sql.types import StructType
 
 from penstock_spark.link.standing import begin_task
 from penstock_spark.model.errors import InvalidOption, PenstockSparkError
-from penstock_spark.options.sink import Delivery, SinkOptions
+from penstock_spark.options.sink import DeliveryGuarantee, SinkOptions
 from penstock_spark.sink.attempts import RESTART, BatchFailed
 from penstock_spark.sink.columns import Columns, columns_of
-from penstock_spark.sink.driver import Driver, find_driver
-from penstock_spark.sink.messages import Abort, Commit, Plan
+from penstock_spark.sink.driver import SinkDriver, find_driver
+from penstock_spark.sink.messages import AbortMessage, CommitMessage, PlanMessage
 from penstock_spark.sink.rendezvous import executors_host, service_of
-from penstock_spark.sink.service_client import ANSWER_MARGIN_S, Endpoint, Limits, ServiceUnreachable, ask
+from penstock_spark.sink.service_client import (
+    ANSWER_MARGIN_S,
+    ServiceEndpoint,
+    ServiceTimeouts,
+    ServiceUnreachable,
+    ask,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,17 +64,17 @@ class TaskMessage(WriterCommitMessage):
 
 
 @dataclass(frozen=True)
-class Writing:
+class WriterTask:
     """What a task needs, pickled. Without `endpoint` the batch is written at least once."""
 
     options: SinkOptions
     columns: Columns
     streaming: bool
     attempt: str
-    endpoint: Endpoint | None
+    endpoint: ServiceEndpoint | None
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> TaskMessage:
-        from penstock_spark.sink.task import TaskPlace, TaskWriter, Transaction  # not needed to plan
+        from penstock_spark.sink.task import TaskPlace, TaskTransaction, TaskWriter  # not needed to plan
 
         begin_task()
         context = TaskContext.get()
@@ -79,7 +85,7 @@ class Writing:
         if self.streaming or self.options.transactional_id is not None:
             batch_id, query_id = context.getLocalProperty(BATCH_PROPERTY), context.getLocalProperty(QUERY_PROPERTY)
             place = TaskPlace(place.number, place.attempt_number, query_id or "", int(batch_id or -1))
-        transaction = None if self.endpoint is None else Transaction(self.endpoint, self.attempt)
+        transaction = None if self.endpoint is None else TaskTransaction(self.endpoint, self.attempt)
         with TaskWriter(self.options, self.columns, place, transaction) as task:
             written = task.write(batches)
         return TaskMessage(
@@ -87,20 +93,20 @@ class Writing:
         )
 
 
-def plan(options: SinkOptions, columns: Columns, streaming: bool) -> Writing:
+def plan(options: SinkOptions, columns: Columns, streaming: bool) -> WriterTask:
     """In the driver, before a batch; begins nothing yet."""
     attempt = uuid.uuid4().hex
-    if options.delivery is Delivery.AT_LEAST_ONCE:
-        return Writing(options, columns, streaming, attempt, None)
+    if options.delivery is DeliveryGuarantee.AT_LEAST_ONCE:
+        return WriterTask(options, columns, streaming, attempt, None)
     driver = find_driver()
     check_speculation(driver)
     service = service_of(driver, starts=True)
     ask(service, plan_of(options, attempt), ANSWER_MARGIN_S)
     host = executors_host(driver, options.connection.bootstrap)
-    return Writing(options, columns, streaming, attempt, Endpoint(host, service.port, service.token))
+    return WriterTask(options, columns, streaming, attempt, ServiceEndpoint(host, service.port, service.token))
 
 
-def check_speculation(driver: Driver) -> None:
+def check_speculation(driver: SinkDriver) -> None:
     if driver.speculates:
         raise InvalidOption(
             "spark.speculation is true: a second copy of a task would write its rows twice, so 'penstock.delivery' "
@@ -108,8 +114,8 @@ def check_speculation(driver: Driver) -> None:
         )
 
 
-def plan_of(options: SinkOptions, attempt: str) -> Plan:
-    return Plan(
+def plan_of(options: SinkOptions, attempt: str) -> PlanMessage:
+    return PlanMessage(
         attempt=attempt,
         connection=options.connection,
         transactional_id=options.transactional_id,
@@ -123,7 +129,7 @@ def commit(options: SinkOptions, messages: list[WriterCommitMessage | None], bat
     """Returns when the batch is committed for good. Raises `BatchFailed` (`BatchDiffers` where no restart helps),
     `ServiceUnreachable`."""
     found = [message for message in messages if isinstance(message, TaskMessage)]
-    if options.delivery is Delivery.AT_LEAST_ONCE:
+    if options.delivery is DeliveryGuarantee.AT_LEAST_ONCE:
         return
     attempts = {message.attempt for message in found}
     if len(found) < len(messages) or len(attempts) > 1:
@@ -139,8 +145,8 @@ def commit(options: SinkOptions, messages: list[WriterCommitMessage | None], bat
         raise
     skipped = sum(message.skipped for message in found)
     rows = skipped + sum(message.rows for message in found)
-    limits = Limits.of(options.connection.give_up_ms, options.transaction_timeout_ms)
-    ask(service, Commit(attempts.pop(), batch_id, tasks, rows), limits.answer_s)
+    limits = ServiceTimeouts.of(options.connection.give_up_ms, options.transaction_timeout_ms)
+    ask(service, CommitMessage(attempts.pop(), batch_id, tasks, rows), limits.answer_s)
     if skipped:
         queries = ", ".join({message.query_id for message in found if message.skipped})
         log.warning(
@@ -151,19 +157,23 @@ def commit(options: SinkOptions, messages: list[WriterCommitMessage | None], bat
 
 def abort(options: SinkOptions, attempts: set[str]) -> None:
     """Best effort: what is not aborted now is by the next run, or by the brokers when its time is over."""
-    if options.delivery is Delivery.AT_LEAST_ONCE:
+    if options.delivery is DeliveryGuarantee.AT_LEAST_ONCE:
         return
     for attempt in attempts:
         try:
-            ask(service_of(find_driver(), starts=False), Abort(attempt, "Spark aborted the batch"), ANSWER_MARGIN_S)
+            ask(
+                service_of(find_driver(), starts=False),
+                AbortMessage(attempt, "Spark aborted the batch"),
+                ANSWER_MARGIN_S,
+            )
         except PenstockSparkError as e:
             log.warning("a batch was not aborted: %s", e)
 
 
-class BatchWriter(DataSourceArrowWriter):
+class SparkBatchWriter(DataSourceArrowWriter):
     """For `df.write`: one transaction for the whole job where it is written exactly once."""
 
-    def __init__(self, writing: Writing) -> None:
+    def __init__(self, writing: WriterTask) -> None:
         self.writing = writing
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -176,12 +186,12 @@ class BatchWriter(DataSourceArrowWriter):
         abort(self.writing.options, {self.writing.attempt})
 
 
-class StreamWriter(DataSourceStreamArrowWriter):
+class SparkStreamWriter(DataSourceStreamArrowWriter):
     """For `writeStream`. The one that commits was not told what was planned."""
 
     def __init__(self, options: SinkOptions, columns: Columns) -> None:
         self.options, self.columns = options, columns
-        self._writing: Writing | None = None
+        self._writing: WriterTask | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Spark pickles the writer that it plans a batch with, and only that one: here a run of a batch begins."""
@@ -205,14 +215,14 @@ def batch_writer(given: Mapping[str, Any], schema: StructType, overwrite: bool) 
     if overwrite:
         raise InvalidOption("a topic cannot be overwritten: use mode('append')")
     options = parsed(given)
-    return BatchWriter(plan(options, columns_of(schema, options.topic), streaming=False))
+    return SparkBatchWriter(plan(options, columns_of(schema, options.topic), streaming=False))
 
 
 def stream_writer(given: Mapping[str, Any], schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
     """`overwrite` is output mode "complete": each batch holds the whole result, which is appended, as Spark's Kafka
     sink does. Raises `InvalidOption`."""
     options = parsed(given)
-    return StreamWriter(options, columns_of(schema, options.topic))
+    return SparkStreamWriter(options, columns_of(schema, options.topic))
 
 
 def parsed(given: Mapping[str, Any]) -> SinkOptions:

@@ -10,12 +10,12 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from penstock.client.types import TopicPartition
 from penstock_spark.link.link import Link
 from penstock_spark.link.ports import Link as LinkPort
-from penstock_spark.link.ports import Topic
+from penstock_spark.link.ports import TopicPartitions
 from penstock_spark.model.ranges import EARLIEST, LATEST, OffsetRange
-from penstock_spark.options.source import Kind, SourceOptions
+from penstock_spark.options.source import BoundKind, SourceOptions
 from penstock_spark.source import losses
 from penstock_spark.source.discovery import Existing, attempts, look, require, resolve, seen
-from penstock_spark.source.splitting import Task, split, tasks
+from penstock_spark.source.splitting import ReadTask, split, tasks
 
 
 class BatchReader(DataSourceReader):
@@ -37,9 +37,9 @@ class BatchReader(DataSourceReader):
         return read_task(self._options, partition.value)
 
 
-def plan(link: LinkPort, options: SourceOptions) -> list[Task]:
+def plan(link: LinkPort, options: SourceOptions) -> list[ReadTask]:
     """What each task reads. Raises `InvalidOption` and `DataLoss`."""
-    known: dict[str, Topic] = {}
+    known: dict[str, TopicPartitions] = {}
     for attempt in attempts(options):
         existing = look(link, options.selection, known, sure=attempt > 0)
         require(options.selection, existing.partitions)
@@ -59,9 +59,9 @@ def _ranges(link: LinkPort, options: SourceOptions, existing: Existing) -> tuple
     lost = [losses.vanished(one) for one in sorted(existing.partitions.difference(found))]
     log_starts: Mapping[TopicPartition, int] = {}
     log_ends: Mapping[TopicPartition, int] = {}
-    if options.starting.kind is Kind.OFFSETS:
+    if options.starting.kind is BoundKind.OFFSETS:
         log_starts = link.offsets(dict.fromkeys(found, EARLIEST), options.isolation)
-    if options.ending.kind is Kind.OFFSETS:
+    if options.ending.kind is BoundKind.OFFSETS:
         log_ends = link.offsets(dict.fromkeys(found, LATEST), options.isolation)
     ranges = []
     for one in found:

@@ -10,7 +10,7 @@ from penstock_spark.source import losses
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class TopologyChanges:
     begins: dict[TopicPartition, int]
     """Where the partitions that the query knows go on."""
     new: frozenset[TopicPartition]
@@ -27,7 +27,7 @@ def made_anew(start: StreamOffset, now: StreamOffset) -> dict[str, str]:
     }
 
 
-def compare(start: StreamOffset, now: StreamOffset) -> Changes:
+def compare(start: StreamOffset, now: StreamOffset) -> TopologyChanges:
     """`now` holds the ends of all partitions that exist."""
     anew = made_anew(start, now)
     begins: dict[TopicPartition, int] = {}
@@ -42,4 +42,4 @@ def compare(start: StreamOffset, now: StreamOffset) -> Changes:
         if end < offset:
             found.append((losses.begins_beyond_end if start.initial else losses.cut_off)(one, offset, end))
         begins[one] = min(offset, end)
-    return Changes(begins, frozenset(now.offsets.keys() - begins.keys()), found)
+    return TopologyChanges(begins, frozenset(now.offsets.keys() - begins.keys()), found)

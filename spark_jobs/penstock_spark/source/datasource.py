@@ -13,7 +13,7 @@ from pyspark.sql.types import ArrayType, BinaryType, IntegerType, LongType, Stri
 from penstock_spark.model.columns import DDL, DDL_WITH_HEADERS
 from penstock_spark.model.errors import InvalidOption
 from penstock_spark.options.source import SourceOptions
-from penstock_spark.options.text import Options
+from penstock_spark.options.text import OptionReader
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
@@ -30,7 +30,7 @@ class PenstockDataSource(DataSource):
 
     def schema(self) -> str:
         # Whether this becomes a batch or a stream is not known yet: all other options are looked at when it is.
-        return DDL_WITH_HEADERS if Options(self.options).take_bool("includeHeaders", False) else DDL
+        return DDL_WITH_HEADERS if OptionReader(self.options).take_bool("includeHeaders", False) else DDL
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from penstock_spark.source.batch import BatchReader

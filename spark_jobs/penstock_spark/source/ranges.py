@@ -19,7 +19,7 @@ from penstock_spark.model.columns import RANGES, RANGES_DDL
 from penstock_spark.model.ranges import OffsetRange
 from penstock_spark.options.source import SourceOptions
 from penstock_spark.source.reading import read_task
-from penstock_spark.source.splitting import Task
+from penstock_spark.source.splitting import ReadTask
 from penstock_spark.source.stream import StreamReader
 
 NAME = "penstock-ranges"
@@ -44,7 +44,7 @@ class RangesReader(StreamReader):
         yield row(partition.value)
 
 
-def row(task: Task) -> pa.RecordBatch:
+def row(task: ReadTask) -> pa.RecordBatch:
     range_, id_ = task
     values: list[Any] = [*range_, None if id_ is None else str(id_)]
     return pa.RecordBatch.from_pydict(
@@ -52,10 +52,10 @@ def row(task: Task) -> pa.RecordBatch:
     )
 
 
-def tasks(rows: pa.RecordBatch) -> Iterator[Task]:
+def tasks(rows: pa.RecordBatch) -> Iterator[ReadTask]:
     for found in rows.to_pylist():
         id_ = found.pop("topic_id")
-        yield Task(OffsetRange(**found), None if id_ is None else UUID(id_))
+        yield ReadTask(OffsetRange(**found), None if id_ is None else UUID(id_))
 
 
 def records(options: SourceOptions, ranges: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

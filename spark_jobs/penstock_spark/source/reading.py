@@ -15,12 +15,12 @@ from penstock_spark.model.errors import CorruptBatch, OffsetGone, TopicGone
 from penstock_spark.model.ranges import OffsetRange
 from penstock_spark.options.source import SourceOptions
 from penstock_spark.source import losses
-from penstock_spark.source.splitting import Task
+from penstock_spark.source.splitting import ReadTask
 
 log = logging.getLogger("penstock_spark")
 
 
-def read_task(options: SourceOptions, task: Task) -> Iterator[pa.RecordBatch]:
+def read_task(options: SourceOptions, task: ReadTask) -> Iterator[pa.RecordBatch]:
     """Raises `DataLoss` where records are gone and failOnDataLoss is true; otherwise goes on behind them. Raises
     `CorruptBatch`, or leaves such batches out where onCorruptBatch is "skip"."""
     begin_task()
@@ -46,7 +46,7 @@ def read_task(options: SourceOptions, task: Task) -> Iterator[pa.RecordBatch]:
                 left.append(range_._replace(start=read_to, end=first))
 
 
-def read_range(options: SourceOptions, link: Link, left: OffsetRange, task: Task) -> Iterator[pa.RecordBatch]:
+def read_range(options: SourceOptions, link: Link, left: OffsetRange, task: ReadTask) -> Iterator[pa.RecordBatch]:
     """The records of a range. Raises `DataLoss`, `CorruptBatch`."""
     report = losses.Losses(options.fail_on_data_loss).report
     while left.start < left.end:

@@ -12,7 +12,7 @@ from penstock.client.types import TopicPartition
 from penstock_spark.model.ranges import OffsetRange
 
 
-class Task(NamedTuple):
+class ReadTask(NamedTuple):
     """What one task reads. Pickled."""
 
     range_: OffsetRange
@@ -20,8 +20,8 @@ class Task(NamedTuple):
     """Of the topic that the range was planned for, where the broker has ids: another topic of its name is not read."""
 
 
-def tasks(ranges: list[OffsetRange], ids: Mapping[str, UUID]) -> list[Task]:
-    return [Task(one, ids.get(one.topic)) for one in ranges]
+def tasks(ranges: list[OffsetRange], ids: Mapping[str, UUID]) -> list[ReadTask]:
+    return [ReadTask(one, ids.get(one.topic)) for one in ranges]
 
 
 def limited(

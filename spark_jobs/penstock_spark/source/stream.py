@@ -25,15 +25,15 @@ from pyspark.sql.streaming.datasource import (
 from penstock.client.types import TopicPartition
 from penstock_spark.link.link import Link
 from penstock_spark.link.ports import Link as LinkPort
-from penstock_spark.link.ports import Topic
+from penstock_spark.link.ports import TopicPartitions
 from penstock_spark.model.errors import Unavailable
 from penstock_spark.model.ranges import EARLIEST, LATEST, OffsetRange
-from penstock_spark.options.source import Choice, Selection, SourceOptions
+from penstock_spark.options.source import SelectionKind, SourceOptions, TopicSelection
 from penstock_spark.progress.offsets import StreamOffset
 from penstock_spark.source import losses
-from penstock_spark.source.changes import Changes, compare, made_anew
+from penstock_spark.source.changes import TopologyChanges, compare, made_anew
 from penstock_spark.source.discovery import Existing, attempts, look, missing, require, resolve, seen
-from penstock_spark.source.splitting import Task, limited, split, tasks
+from penstock_spark.source.splitting import ReadTask, limited, split, tasks
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -110,7 +110,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._target = now
         return now
 
-    def _ends(self, now: StreamOffset, found: Changes, limit: ReadLimit) -> Mapping[TopicPartition, int] | None:
+    def _ends(self, now: StreamOffset, found: TopologyChanges, limit: ReadLimit) -> Mapping[TopicPartition, int] | None:
         """None: not enough is there yet."""
         low, high = self._options.min_offsets_per_trigger, self._options.max_offsets_per_trigger
         if isinstance(limit, ReadMaxRows):
@@ -137,7 +137,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def beginning(link: LinkPort, options: SourceOptions) -> StreamOffset:
     """Where a new query begins. Raises `InvalidOption`, and `Unavailable` where partitions come and go."""
-    known: dict[str, Topic] = {}
+    known: dict[str, TopicPartitions] = {}
     for attempt in attempts(options):
         existing = look(link, options.selection, known, sure=attempt > 0)
         require(options.selection, existing.partitions)
@@ -163,7 +163,7 @@ def ends_of_all(link: LinkPort, options: SourceOptions, begin: StreamOffset) -> 
     return now
 
 
-def plan(link: LinkPort, options: SourceOptions, begin: StreamOffset, until: StreamOffset) -> list[Task]:
+def plan(link: LinkPort, options: SourceOptions, begin: StreamOffset, until: StreamOffset) -> list[ReadTask]:
     """What each task reads of the batch from `begin` to `until`. Raises `DataLoss`."""
     start = begin
     if until.began is not None:
@@ -186,7 +186,7 @@ def _ranges(
     begins = {one: offset for one, offset in start.offsets.items() if one.topic not in anew}
     wanted = {one for one, end in until.offsets.items() if end > begins.get(one, -1)}
     # Those that were planned: what the options select may have become other partitions since.
-    planned = Selection(Choice.ASSIGN, partitions=frozenset(until.offsets))
+    planned = TopicSelection(SelectionKind.ASSIGN, partitions=frozenset(until.offsets))
     existing = look(link, planned, seen(until.offsets, until.ids), sure=sure)
     gone = made_anew(until, StreamOffset({}, existing.ids))
     log_starts = link.offsets(dict.fromkeys(wanted & existing.partitions, EARLIEST), options.isolation)

@@ -22,10 +22,10 @@ from penstock_spark_kit.flights import flights, records
 from penstock_spark_kit.topics import produce
 
 from penstock.client import TopicPartition
-from penstock_spark.cli.common import ExitCode
+from penstock_spark.cli.common import SparkExitCode
 from penstock_spark.jobs.examples import example
 from penstock_spark.link.link import Link
-from penstock_spark.model.connection import Connection
+from penstock_spark.model.connection import ConnectionOptions
 
 pytestmark = [pytest.mark.xdist_group("spark-jobs"), pytest.mark.timeout(600)]
 COUNT = 500
@@ -101,14 +101,14 @@ def test_a_run_archives_until_sigterm_and_shows_metrics_and_lag(
     assert process.poll() is None, "".join(lines)
     text = urlopen(f"http://127.0.0.1:{metrics_port}/metrics").read().decode()
     assert f'penstock_spark_rows_total{{job="flights-archive",kind="archive"}} {COUNT}.0' in text
-    link = Link.to(Connection(penstock.bootstrap))
+    link = Link.to(ConnectionOptions(penstock.bootstrap))
     partitions = [TopicPartition(topic, p) for p in range(2)]
     deadline = time.monotonic() + LIMIT_S
     while sum(offset for offset, _ in link.committed("spark-flights-archive", partitions).values()) < COUNT:
         assert time.monotonic() < deadline, "the group has not come to the topic's end"
         time.sleep(0.1)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(LIMIT_S) == ExitCode.OK, "".join(lines)
+    assert process.wait(LIMIT_S) == SparkExitCode.OK, "".join(lines)
     reader.join()
     # Spark's Python processes, which are ended too, may have a line to say after it.
     assert f"stopped: {COUNT:,} rows in 1 batches\n" in lines, "".join(lines)
@@ -122,5 +122,5 @@ def test_a_job_whose_query_is_wrong_ends_at_once_with_the_reason(
     process = run(str(job[0]), "--once", "--set", "transform.sql=SELECT nothing FROM source", folder=tmp_path)
     killed.append(process)
     _, said = process.communicate(timeout=LIMIT_S)
-    assert process.returncode == ExitCode.FAILED, said
+    assert process.returncode == SparkExitCode.FAILED, said
     assert "error: [UNRESOLVED_COLUMN" in said

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from node_kit import port_of, reserved_port
 
-from penstock_spark.cli.common import ExitCode
+from penstock_spark.cli.common import SparkExitCode
 
 pytestmark = [pytest.mark.xdist_group("spark-jobs"), pytest.mark.timeout(600)]
 LIMIT_S = 300
@@ -29,12 +29,12 @@ spark: {{spark.driver.memory: 512m, spark.local.dir: {home}/local, spark.master:
 @pytest.mark.parametrize(
     ("archive", "code", "said"),
     [
-        ("lake", ExitCode.GAVE_UP, "given up after 500 ms"),
-        ("nowhere", ExitCode.FAILED, "archive.path: there is no archive at"),
+        ("lake", SparkExitCode.GAVE_UP, "given up after 500 ms"),
+        ("nowhere", SparkExitCode.FAILED, "archive.path: there is no archive at"),
     ],
 )
 def test_brokers_that_are_away_may_come_back_and_a_wrong_path_stays_wrong(
-    tmp_path: Path, archive: str, code: ExitCode, said: str
+    tmp_path: Path, archive: str, code: SparkExitCode, said: str
 ) -> None:
     (tmp_path / "lake").mkdir()
     path = tmp_path / "job.yaml"
@@ -53,4 +53,4 @@ def test_brokers_that_are_away_may_come_back_and_a_wrong_path_stays_wrong(
     assert done.returncode == code, done.stderr
     (error,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert said in error
-    assert ("starts again in" in done.stderr) is (code is ExitCode.GAVE_UP)
+    assert ("starts again in" in done.stderr) is (code is SparkExitCode.GAVE_UP)

@@ -11,7 +11,7 @@ from penstock_spark_kit.jobs import job_of
 from penstock_spark_kit.sessions import make_session
 
 import penstock_spark
-from penstock_spark.jobs.specs import Job
+from penstock_spark.jobs.specs import JobSpec
 from penstock_spark.jobs.starting import start
 
 FORMATS = ("parquet", "delta")
@@ -37,7 +37,7 @@ trigger: {{{trigger}}}
 SQL = "sql: SELECT value, CAST(value AS INT) % 3 AS part, partition, offset FROM source"
 
 
-def job(format_: str, direct: bool, words: argparse.Namespace) -> Job:
+def job(format_: str, direct: bool, words: argparse.Namespace) -> JobSpec:
     column, query = ("partition", "") if direct else ("part", SQL)
     return job_of(
         JOB.format(

@@ -12,7 +12,7 @@ from penstock_spark_kit.raw import padded
 
 from penstock.wire.records import BatchBuilder
 from penstock_spark.decode import hops
-from penstock_spark.decode.hops import Damaged, hop, record_starts, stride, walk
+from penstock_spark.decode.hops import DamagedOffsets, hop, record_starts, stride, walk
 from penstock_spark.decode.varints import Bytes, Ints
 
 
@@ -65,11 +65,11 @@ def test_what_is_changed_is_damaged_or_found_as_walking_finds_it(seed: int, chan
         found: Ints | None
         try:
             found = record_starts(changed, 300, sections)
-        except Damaged:
+        except DamagedOffsets:
             found = None
     try:
         wanted = walk(changed, 0, changed.size, 300).tolist()
-    except Damaged:
+    except DamagedOffsets:
         # A record of less than the smallest size is left for `fields` to find.
         assert found is None or np.diff(found).min() < 7
     else:
@@ -90,6 +90,6 @@ def test_what_is_changed_is_damaged_or_found_as_walking_finds_it(seed: int, chan
     ],
 )
 def test_what_holds_no_records_is_damaged(data: bytes, count: int, reason: str) -> None:
-    with pytest.raises(Damaged) as caught:
+    with pytest.raises(DamagedOffsets) as caught:
         record_starts(padded(data), count, np.array([0]))
     assert reason in caught.value.reason

@@ -18,9 +18,9 @@ import typer
 from typer.testing import CliRunner
 
 from penstock_spark.cli import demo as command
-from penstock_spark.cli.common import ExitCode
+from penstock_spark.cli.common import SparkExitCode
 from penstock_spark.cli.root import app
-from penstock_spark.demo.checks import Result
+from penstock_spark.demo.checks import CheckResult
 from penstock_spark.jobs import java
 
 pytestmark = [pytest.mark.xdist_group("spark-jobs"), pytest.mark.timeout(900)]
@@ -32,7 +32,7 @@ DEADLINE_S = 300.0
 class Run:
     exit_code: int
     output: str
-    result: Result
+    result: CheckResult
     chart: bytes
     temporary: Path
     """Where the demo was told to put what is temporary."""
@@ -42,7 +42,7 @@ class Run:
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """`penstock-spark demo --flights 3000`, and what it found."""
     home, temporary = tmp_path_factory.mktemp("demo"), tmp_path_factory.mktemp("temporary")
-    found: list[Result] = []
+    found: list[CheckResult] = []
     finish = command.finish
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(command, "finish", lambda result, chart: [found.append(result), finish(result, chart)][1])
@@ -96,7 +96,7 @@ def test_nothing_is_left_behind(run: Run) -> None:
     assert list(run.temporary.iterdir()) == []
 
 
-def failed(result: Result) -> set[str]:
+def failed(result: CheckResult) -> set[str]:
     return {check.what for check in result.checks() if not check.holds}
 
 
@@ -104,7 +104,7 @@ def test_an_archive_that_lacks_a_flight_ends_the_demo_with_exit_code_1(run: Run)
     lacking = replace(run.result, archive=run.result.archive.slice(1))
     with pytest.raises(typer.Exit) as ended:
         command.finish(lacking, Path("chart.png"))
-    assert ended.value.exit_code == ExitCode.FAILED == 1
+    assert ended.value.exit_code == SparkExitCode.FAILED == 1
     assert failed(lacking) == {
         "no (partition, offset) lacks in the archive",
         "every flight is in the archive once",
@@ -155,7 +155,7 @@ def test_ctrl_c_ends_everything_that_was_started(tmp_path: Path) -> None:
         assert line, process.communicate()
     process.send_signal(signal.SIGINT)
     out, errors = process.communicate(timeout=DEADLINE_S)
-    assert process.returncode == ExitCode.INTERRUPTED, (out, errors)
+    assert process.returncode == SparkExitCode.INTERRUPTED, (out, errors)
     assert "Traceback" not in errors
     nothing_lives(str(tmp_path))
     assert list(tmp_path.iterdir()) == []

@@ -12,7 +12,7 @@ from penstock_spark_kit.raw import Row, confluent_rows, produce_raw
 from penstock_spark_kit.topics import MakeTopic
 
 from penstock_spark.encode.batches import encode
-from penstock_spark.encode.ports import ProducerId, Rows
+from penstock_spark.encode.ports import EncodableRows, ProducerId
 from penstock_spark.model.columns import HEADER
 
 
@@ -28,7 +28,7 @@ def test_the_rows_are_read(penstock: Broker, topic: MakeTopic, codec: int, with_
     times = [1_700_000_000_000 + rng.randint(-10_000, 90_000) for _ in range(count)]
     pairs = [None if each is None else [{"key": k, "value": v} for k, v in each] for each in lists]
     headers = pa.array(pairs, pa.list_(HEADER)) if with_headers else None
-    rows = Rows(pa.array(keys, pa.binary()), pa.array(values, pa.binary()), headers, np.array(times))
+    rows = EncodableRows(pa.array(keys, pa.binary()), pa.array(values, pa.binary()), headers, np.array(times))
     batches = encode(rows, codec, 5_000, ProducerId(-1, -1, False), -1)
     assert len(batches) > 1
     produce_raw(penstock.bootstrap, name, [batch.data for batch in batches])

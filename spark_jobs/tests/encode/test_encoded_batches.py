@@ -14,7 +14,7 @@ from penstock.wire.records import iterate_records, validate_batch
 from penstock_spark.decode.decoder import RangeDecoder
 from penstock_spark.encode import batches as batches_module
 from penstock_spark.encode.batches import encode
-from penstock_spark.encode.ports import EncodedBatch, ProducerId, Rows
+from penstock_spark.encode.ports import EncodableRows, EncodedBatch, ProducerId
 from penstock_spark.model.columns import HEADER
 from penstock_spark.model.ranges import READ_UNCOMMITTED, OffsetRange
 
@@ -28,9 +28,9 @@ tables = st.lists(st.tuples(octets, octets, headers, times), max_size=40)
 Table = list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]] | None, int]]
 
 
-def as_rows(table: Table, *, with_headers: bool = True) -> Rows:
+def as_rows(table: Table, *, with_headers: bool = True) -> EncodableRows:
     lists = [None if row[2] is None else [{"key": k, "value": v} for k, v in row[2]] for row in table]
-    return Rows(
+    return EncodableRows(
         pa.array([row[0] for row in table], pa.binary()),
         pa.array([row[1] for row in table], pa.binary()),
         pa.array(lists, pa.list_(HEADER)) if with_headers else None,
@@ -107,7 +107,7 @@ def test_rows_may_be_a_slice_of_more(table: Table, data: st.DataObject) -> None:
     whole = as_rows(table)
     assert whole.headers is not None
     part = slice(first, end)
-    rows = Rows(whole.key[part], whole.value[part], whole.headers[part], whole.timestamp_ms[part])
+    rows = EncodableRows(whole.key[part], whole.value[part], whole.headers[part], whole.timestamp_ms[part])
     assert read_back(encode(rows, 0, 10_000, NOBODY, -1)) == as_records(table[part])
 
 
@@ -147,7 +147,7 @@ def test_a_header_without_a_key_is_refused() -> None:
     keys = pa.array([None], pa.string())
     structs = pa.StructArray.from_arrays([keys, pa.array([b"v"])], names=["key", "value"])
     lists = pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), structs)
-    rows = Rows(pa.array([b"k"]), pa.array([b"v"]), lists, np.array([0]))
+    rows = EncodableRows(pa.array([b"k"]), pa.array([b"v"]), lists, np.array([0]))
     with pytest.raises(ValueError, match="a header has no key"):
         encode(rows, 0, 1000, NOBODY, -1)
 

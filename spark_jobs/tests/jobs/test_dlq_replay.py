@@ -11,10 +11,10 @@ from penstock_spark_kit.jobs import read_all, run_once
 from penstock_spark_kit.topics import MakeTopic, Rec, produce
 from pyspark.sql import SparkSession
 
-from penstock_spark.cli.common import ExitCode
+from penstock_spark.cli.common import SparkExitCode
 from penstock_spark.cli.run import ended
 from penstock_spark.jobs.figures import BatchDone, Figures
-from penstock_spark.jobs.running import Ended, Outcome
+from penstock_spark.jobs.running import EndReason, JobOutcome
 
 JOB = """
 kind: dlq-replay
@@ -100,15 +100,15 @@ def test_letters_that_cannot_be_replayed_are_skipped_and_named_and_the_others_ar
 @pytest.mark.parametrize(
     ("how", "skipped", "code"),
     [
-        (Ended.FINISHED, 0, ExitCode.OK),
-        (Ended.FINISHED, 2, ExitCode.SKIPPED),
-        (Ended.STOPPED, 2, ExitCode.SKIPPED),
+        (EndReason.FINISHED, 0, SparkExitCode.OK),
+        (EndReason.FINISHED, 2, SparkExitCode.SKIPPED),
+        (EndReason.STOPPED, 2, SparkExitCode.SKIPPED),
     ],
 )
 def test_the_exit_code_and_the_last_line_tell_of_letters_that_were_skipped(
-    how: Ended, skipped: int, code: ExitCode, capsys: pytest.CaptureFixture[str]
+    how: EndReason, skipped: int, code: SparkExitCode, capsys: pytest.CaptureFixture[str]
 ) -> None:
     figures = Figures("replays", "dlq-replay", lambda: 0.0)
     figures.batch_done(BatchDone(0, 5, 10, {"replayed": 3, "skipped": skipped}))
-    assert ended(Outcome(how), figures) is code
+    assert ended(JobOutcome(how), figures) is code
     assert f"{how.value}: 5 rows in 1 batches, replayed 3, skipped {skipped}\n" in capsys.readouterr().err

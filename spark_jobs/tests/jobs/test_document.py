@@ -12,7 +12,7 @@ from penstock_spark.jobs import document, reading
 from penstock_spark.jobs.kinds import KINDS, Aggregate, Archive
 from penstock_spark.jobs.problems import InvalidJob, Problem
 from penstock_spark.jobs.scalars import Duration, Size
-from penstock_spark.jobs.specs import DeltaTarget, Job, TopicTarget
+from penstock_spark.jobs.specs import DeltaTarget, JobSpec, TopicTarget
 
 GOOD = """\
 kind: archive
@@ -34,7 +34,7 @@ def problems(text: str | bytes, *sets: str) -> list[str]:
     return [str(p).removeprefix("job.yaml:") for p in raised.value.problems]
 
 
-def job(text: str | bytes, *sets: str) -> Job:
+def job(text: str | bytes, *sets: str) -> JobSpec:
     found = document.parse(text, "job.yaml")
     for assignment in sets:
         document.set_value(found, assignment)

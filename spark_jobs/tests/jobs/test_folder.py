@@ -19,11 +19,11 @@ from pyarrow.fs import LocalFileSystem
 
 from penstock_spark.jobs import folder as folder_module
 from penstock_spark.jobs.compaction import compact_folder
-from penstock_spark.jobs.folder import Folder, FolderConflict
-from penstock_spark.jobs.parts import OpenPart, PartWriter
-from penstock_spark.jobs.specs import Compaction
+from penstock_spark.jobs.folder import FolderConflict, ParquetFolder
+from penstock_spark.jobs.parts import DataFileWriter, OpenDataFile
+from penstock_spark.jobs.specs import CompactionSpec
 
-COMPACT = Compaction(min_files=2)
+COMPACT = CompactionSpec(min_files=2)
 SCHEMA = pa.schema([("row", pa.int64())])
 
 
@@ -44,7 +44,7 @@ def write(staging: Path, batch: int, parts: int = 2) -> list[str]:
 
 def run(root: Path, batches: range, writer: str = "w") -> None:
     """What a driver does from its start on."""
-    folder = Folder(root, writer)
+    folder = ParquetFolder(root, writer)
     folder.open()
     for batch in batches:
         staging = folder.begin(batch)
@@ -70,7 +70,7 @@ def test_a_batch_that_runs_again_adds_nothing(tmp_path: Path) -> None:
 
 def test_a_batch_that_never_counted_is_written_anew(tmp_path: Path) -> None:
     run(tmp_path, range(1))
-    folder = Folder(tmp_path, "w")
+    folder = ParquetFolder(tmp_path, "w")
     folder.open()
     staging = folder.begin(1)
     assert staging is not None
@@ -93,7 +93,7 @@ def test_a_checkpoint_that_was_set_back_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_second_driver_with_the_same_checkpoint_cannot_add_the_batch_again(tmp_path: Path) -> None:
-    first, second = Folder(tmp_path, "w"), Folder(tmp_path, "w")
+    first, second = ParquetFolder(tmp_path, "w"), ParquetFolder(tmp_path, "w")
     first.open()
     second.open()
     second.begin(0)
@@ -106,7 +106,7 @@ def test_a_second_driver_with_the_same_checkpoint_cannot_add_the_batch_again(tmp
 
 
 def test_files_of_a_batch_that_another_driver_took_away_are_missed_before_the_batch_counts(tmp_path: Path) -> None:
-    first, second = Folder(tmp_path, "w"), Folder(tmp_path, "w")
+    first, second = ParquetFolder(tmp_path, "w"), ParquetFolder(tmp_path, "w")
     first.open()
     second.open()
     staging = first.begin(0)
@@ -120,7 +120,7 @@ def test_files_of_a_batch_that_another_driver_took_away_are_missed_before_the_ba
 
 
 def test_a_driver_that_was_overtaken_adds_no_batch_again(tmp_path: Path) -> None:
-    first = Folder(tmp_path, "w")
+    first = ParquetFolder(tmp_path, "w")
     first.open()
     first.begin(0)
     run(tmp_path, range(2))
@@ -140,14 +140,14 @@ def test_the_driver_of_another_process_is_kept_out_until_the_first_ends(tmp_path
     other = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert other.stdout is not None
     assert other.stdout.readline() == "claimed\n"
-    folder = Folder(tmp_path, "w")
-    Folder(tmp_path, "another").claim()
+    folder = ParquetFolder(tmp_path, "w")
+    ParquetFolder(tmp_path, "another").claim()
     with pytest.raises(FolderConflict, match="another driver with the same checkpoint is writing here"):
         folder.claim(patience_s=0)
     other.kill()
     other.communicate()
     folder.claim()
-    Folder(tmp_path, "w").claim()  # a query that starts again in this process
+    ParquetFolder(tmp_path, "w").claim()  # a query that starts again in this process
     folder.release()
 
 
@@ -156,7 +156,7 @@ def test_where_there_are_no_locks_nobody_is_kept_out(tmp_path: Path, monkeypatch
         raise OSError(errno.ENOLCK, "no locks available")
 
     monkeypatch.setattr(folder_module.fcntl, "flock", refuse)
-    folder = Folder(tmp_path, "w")
+    folder = ParquetFolder(tmp_path, "w")
     folder.claim()
     folder.release()
 
@@ -167,20 +167,20 @@ def test_two_jobs_that_compact_one_folder_at_a_time_leave_each_others_files_alon
     for writer in ("one", "two"):
         for batch in range(3):
             run(tmp_path, range(batch, batch + 1), writer)
-    one, two = Folder(tmp_path, "one"), Folder(tmp_path, "two")
+    one, two = ParquetFolder(tmp_path, "one"), ParquetFolder(tmp_path, "two")
     one.open()
     two.open()
     for folder in (one, two):
         folder._touched.update({"k=0", "k=1"})
-    real = Folder.replace
+    real = ParquetFolder.replace
 
-    def late(folder: Folder, adds: list[str], removes: list[str]) -> None:
+    def late(folder: ParquetFolder, adds: list[str], removes: list[str]) -> None:
         """Between its reading of files and its taking their place, the other one does the same."""
         if folder is one and two.touched():
             compact_folder(two, COMPACT, "none")
         real(folder, adds, removes)
 
-    monkeypatch.setattr(Folder, "replace", late)
+    monkeypatch.setattr(ParquetFolder, "replace", late)
     assert compact_folder(one, COMPACT, "none") > 0
     assert rows(tmp_path) == everything(range(3)) + everything(range(3))
 
@@ -247,7 +247,7 @@ class Durable:
 def test_a_loss_of_power_takes_no_name_of_what_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before a record says so, staged files can be found again; before it goes, so can files in their places."""
     durable, root = Durable(monkeypatch), tmp_path / "new" / "root"
-    folder = Folder(root, "w")
+    folder = ParquetFolder(root, "w")
 
     checked = []
 
@@ -255,7 +255,7 @@ def test_a_loss_of_power_takes_no_name_of_what_counts(tmp_path: Path, monkeypatc
         original = getattr(os, name)
 
         def call(source: Path, target: Path) -> None:
-            record = msgspec.json.decode(Path(source).read_bytes(), type=folder_module.Record)
+            record = msgspec.json.decode(Path(source).read_bytes(), type=folder_module.CommitRecord)
             staged = [root / record.staging / added for added in record.adds]
             assert not [path for each in staged for path in durable.lacks(each, tmp_path / "new")]
             checked.append(len(staged))
@@ -270,8 +270,8 @@ def test_a_loss_of_power_takes_no_name_of_what_counts(tmp_path: Path, monkeypatc
     for batch in range(2):
         staging = folder.begin(batch)
         assert staging is not None
-        writer = PartWriter(str(staging), "p", SCHEMA, (), "none", 1)
-        part = OpenPart(LocalFileSystem(), writer, SCHEMA, f"a=1/b=2/part-w-{batch}.parquet", {})
+        writer = DataFileWriter(str(staging), "p", SCHEMA, (), "none", 1)
+        part = OpenDataFile(LocalFileSystem(), writer, SCHEMA, f"a=1/b=2/part-w-{batch}.parquet", {})
         part.add(pa.table({"row": [batch]}))
         folder.commit(batch, [part.end().path], 1)
         assert not durable.lacks(root / f"a=1/b=2/part-w-{batch}.parquet", tmp_path / "new")

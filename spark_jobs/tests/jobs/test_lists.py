@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock_spark.jobs.batches import Rows
+from penstock_spark.jobs.batches import JobRows
 from penstock_spark.jobs.lists import MARK, packed, unpacked
-from penstock_spark.jobs.parts import PartWriter
+from penstock_spark.jobs.parts import DataFileWriter
 from penstock_spark.jobs.specs import TopicTarget
 from penstock_spark.jobs.writing import topic_rows
 
@@ -65,8 +65,8 @@ def test_no_list_is_null_on_its_way_and_each_is_what_it_was_when_it_arrives(rows
 
 
 def test_files_have_the_lists_that_rows_have(rows: DataFrame, tmp_path: Path) -> None:
-    schema = Rows(rows).schema()
-    Rows(rows).write(PartWriter(str(tmp_path), "part", schema, (), "zstd", 1 << 20))
+    schema = JobRows(rows).schema()
+    JobRows(rows).write(DataFileWriter(str(tmp_path), "part", schema, (), "zstd", 1 << 20))
     table = ds.dataset(tmp_path, format="parquet").to_table()
     assert table.schema.names == schema.names
     assert sorted(table.to_pylist(), key=lambda row: row["id"]) == rows.toArrow().to_pylist()

@@ -22,7 +22,7 @@ from penstock_spark_kit.broker import Broker
 from penstock_spark_kit.processes import descendants
 from penstock_spark_kit.topics import Rec, produce
 
-from penstock_spark.cli.common import ExitCode
+from penstock_spark.cli.common import SparkExitCode
 
 pytestmark = [pytest.mark.xdist_group("spark-jobs"), pytest.mark.timeout(600)]
 LIMIT_S = 300
@@ -99,7 +99,7 @@ def test_an_executor_and_then_a_worker_that_are_killed_at_work_lose_and_double_n
     kill_while_it_writes(job, tmp_path, 0, EXECUTOR)
     kill_while_it_writes(job, tmp_path, 1, WORKER)
     code, log = job.wait(LIMIT_S), (tmp_path / "log").read_text(errors="replace")
-    assert code == ExitCode.OK, log
+    assert code == SparkExitCode.OK, log
     assert re.search(r"batchId = 0\] Lost task .*ExecutorLostFailure", log), "no executor was at work"
     assert re.search(r"batchId = 1\] Lost task ", log), "no worker was at work"
     table = ds.dataset(tmp_path / "lake", format="parquet", partitioning="hive").to_table()

@@ -25,12 +25,12 @@ from penstock_spark.jobs import audit
 from penstock_spark.jobs.examples import example
 from penstock_spark.jobs.figures import BatchDone, Figures
 from penstock_spark.jobs.kinds import Audit, Mirror
-from penstock_spark.jobs.running import Ended, Supervisor
-from penstock_spark.jobs.specs import Restart
+from penstock_spark.jobs.running import EndReason, JobSupervisor
+from penstock_spark.jobs.specs import RestartSpec
 from penstock_spark.jobs.starting import start
 from penstock_spark.jobs.stopping import StopSignal
 from penstock_spark.link.link import Link
-from penstock_spark.model.connection import Connection
+from penstock_spark.model.connection import ConnectionOptions
 
 pytestmark = [pytest.mark.xdist_group("spark-jobs"), pytest.mark.timeout(600)]
 COUNT = 3_000
@@ -85,7 +85,7 @@ def test_a_mirror_with_its_link_cut_in_the_middle_loses_and_doubles_nothing_and_
     committed: dict[int, int] = defaultdict(int)
     for partition, offset in read:
         committed[partition] = max(committed[partition], offset + 1)
-    here = Link.to(Connection(penstock.bootstrap))
+    here = Link.to(ConnectionOptions(penstock.bootstrap))
     here.commit("reports", {TopicPartition(name, p): offset for p, offset in committed.items()})
 
     sets = [f"source.brokers={penstock.bootstrap}", "source.pattern=null", f"source.topics=[{name}]"]
@@ -95,9 +95,9 @@ def test_a_mirror_with_its_link_cut_in_the_middle_loses_and_doubles_nothing_and_
     assert isinstance(job, Mirror)
     show = Show(relay)
     figures = Figures("mirror", "mirror", lambda: 0.0)
-    supervisor = Supervisor(lambda: start(spark, job), Restart(), figures, show, StopSignal(), 30.0)
+    supervisor = JobSupervisor(lambda: start(spark, job), RestartSpec(), figures, show, StopSignal(), 30.0)
     outcome = supervisor.run()
-    assert outcome.ended is Ended.FINISHED, outcome
+    assert outcome.ended is EndReason.FINISHED, outcome
     assert show.failures, "the link was cut in the middle"
 
     def seen(bootstrap: str, of: str) -> dict[int, list[tuple[object, ...]]]:
@@ -108,7 +108,7 @@ def test_a_mirror_with_its_link_cut_in_the_middle_loses_and_doubles_nothing_and_
 
     assert seen(broker.bootstrap, f"west.{name}") == seen(penstock.bootstrap, name)
 
-    there = Link.to(Connection(broker.bootstrap))
+    there = Link.to(ConnectionOptions(broker.bootstrap))
     moved = there.committed("reports", [TopicPartition(f"west.{name}", p) for p in range(3)])
     unread = [
         m.value()

@@ -14,14 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock_spark.jobs.parts import MAX_OPEN, PartWriter, split
+from penstock_spark.jobs.parts import MAX_OPEN, DataFileWriter, split
 from penstock_spark.model.errors import Undecodable
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("day", pa.date32()), ("raw", pa.binary())])
 
 
-def writer(root: Path, *partition_by: str, file_size: int = 1 << 20, schema: pa.Schema = SCHEMA) -> PartWriter:
-    return PartWriter(str(root), "part-0", schema, partition_by, "zstd", file_size)
+def writer(root: Path, *partition_by: str, file_size: int = 1 << 20, schema: pa.Schema = SCHEMA) -> DataFileWriter:
+    return DataFileWriter(str(root), "part-0", schema, partition_by, "zstd", file_size)
 
 
 def batch(ids: range, names: list[str | None] | None = None) -> pa.RecordBatch:

@@ -13,9 +13,9 @@ from pyspark.sql import Row
 from penstock.client import TopicPartition
 from penstock_spark.jobs.failures import cause, may_pass
 from penstock_spark.jobs.figures import BatchDone, Figures, batch_of, ends_of, lag
-from penstock_spark.jobs.running import Ended, Supervisor, backoff_s
+from penstock_spark.jobs.running import EndReason, JobSupervisor, backoff_s
 from penstock_spark.jobs.scalars import Duration
-from penstock_spark.jobs.specs import Metrics, Restart
+from penstock_spark.jobs.specs import MetricsSpec, RestartSpec
 from penstock_spark.jobs.stopping import StopSignal
 from penstock_spark.model.errors import Refused
 
@@ -88,34 +88,36 @@ class Stop(StopSignal):
         return self.is_set()
 
 
-def run(queries: Sequence[Script], restart: Restart | None = None, stop: Stop | None = None) -> tuple[Any, Noted, Stop]:
+def run(
+    queries: Sequence[Script], restart: RestartSpec | None = None, stop: Stop | None = None
+) -> tuple[Any, Noted, Stop]:
     left = list(queries)
     noted, event = Noted(), stop or Stop()
     figures = Figures("job", "archive", lambda: 0.0)
     times = iter(range(10_000))
-    supervisor = Supervisor(
-        lambda: left.pop(0), restart or Restart(), figures, noted, event, 60.0, lambda: float(next(times))
+    supervisor = JobSupervisor(
+        lambda: left.pop(0), restart or RestartSpec(), figures, noted, event, 60.0, lambda: float(next(times))
     )
     return supervisor.run(), noted, event
 
 
 def test_a_query_that_ends_is_finished_and_each_batch_is_told_once() -> None:
     outcome, noted, _ = run([Script([progress(0), progress(1), None])])
-    assert outcome.ended is Ended.FINISHED
+    assert outcome.ended is EndReason.FINISHED
     assert [s for s in noted.said if s != "idle"] == [("started", 0), ("batch", 0), ("batch", 1)]
 
 
 def test_what_may_pass_is_tried_again_and_a_batch_between_makes_pauses_short_again() -> None:
     queries = [Script([AWAY]), Script([AWAY]), Script([progress(0), AWAY]), Script([None])]
-    outcome, noted, stop = run(queries, Restart(attempts=2))
-    assert outcome.ended is Ended.FINISHED
+    outcome, noted, stop = run(queries, RestartSpec(attempts=2))
+    assert outcome.ended is EndReason.FINISHED
     assert stop.waits == [1.0, 2.0, 1.0]
     assert ("failed", "no broker of h:9 answers", 2.0) in noted.said
 
 
 def test_it_gives_up_when_nothing_comes_through_too_often_in_a_row() -> None:
-    outcome, _, stop = run([Script([AWAY]) for _ in range(3)], Restart(attempts=2))
-    assert (outcome.ended, outcome.message) == (Ended.GAVE_UP, "no broker of h:9 answers (3 times in a row)")
+    outcome, _, stop = run([Script([AWAY]) for _ in range(3)], RestartSpec(attempts=2))
+    assert (outcome.ended, outcome.message) == (EndReason.GAVE_UP, "no broker of h:9 answers (3 times in a row)")
     assert len(stop.waits) == 2
 
 
@@ -128,7 +130,7 @@ def test_a_batch_that_came_through_before_a_failure_is_told_though_nobody_asked_
 
 def test_what_lasts_is_not_tried_again() -> None:
     outcome, _, stop = run([Script([WRONG])])
-    assert (outcome.ended, outcome.message, stop.waits) == (Ended.FAILED, "option 'x' is wrong", [])
+    assert (outcome.ended, outcome.message, stop.waits) == (EndReason.FAILED, "option 'x' is wrong", [])
 
 
 def test_what_lasts_is_known_by_its_class_where_it_is_raised_in_the_driver() -> None:
@@ -138,8 +140,8 @@ def test_what_lasts_is_known_by_its_class_where_it_is_raised_in_the_driver() -> 
         raise left.pop(0)
 
     stop = Stop()
-    outcome = Supervisor(start, Restart(), Figures("job", "archive", lambda: 0.0), Noted(), stop, 1.0).run()
-    assert (outcome.ended, outcome.message) == (Ended.FAILED, "topic flights does not exist")
+    outcome = JobSupervisor(start, RestartSpec(), Figures("job", "archive", lambda: 0.0), Noted(), stop, 1.0).run()
+    assert (outcome.ended, outcome.message) == (EndReason.FAILED, "topic flights does not exist")
     assert len(left) == 1
 
 
@@ -154,7 +156,7 @@ def test_a_start_that_fails_is_tried_again_like_a_batch() -> None:
         return found
 
     figures = Figures("job", "archive", lambda: 0.0)
-    assert Supervisor(start, Restart(), figures, Noted(), Stop(), 1.0).run().ended is Ended.FINISHED
+    assert JobSupervisor(start, RestartSpec(), figures, Noted(), Stop(), 1.0).run().ended is EndReason.FINISHED
     assert figures.restarts == 1
 
 
@@ -163,7 +165,7 @@ def test_stop_waits_for_the_end_of_the_batch() -> None:
     script = Script([progress(0), progress(1), progress(2), progress(3)])
     script.before_step = lambda: stop.set() if len(script.recentProgress) == 1 else None
     outcome, noted, _ = run([script], stop=stop)
-    assert outcome.ended is Ended.STOPPED
+    assert outcome.ended is EndReason.STOPPED
     assert script.stopped
     assert noted.said[-1] == ("batch", 2)
 
@@ -173,7 +175,7 @@ def test_stop_waits_no_longer_than_the_job_says() -> None:
     script = Script([{"batchId": 0, "durationMs": {}}] * 1_000)
     script.before_step = stop.set
     outcome, _, _ = run([script], stop=stop)
-    assert outcome.ended is Ended.STOPPED
+    assert outcome.ended is EndReason.STOPPED
     assert script.stopped
     assert len(script.recentProgress) < 100
 
@@ -182,7 +184,7 @@ def test_a_failure_while_stopping_is_a_stop() -> None:
     stop = Stop()
     script = Script([AWAY])
     script.before_step = stop.set
-    assert run([script], stop=stop)[0].ended is Ended.STOPPED
+    assert run([script], stop=stop)[0].ended is EndReason.STOPPED
 
 
 def test_without_its_jvm_it_gives_up_at_once_so_that_somebody_starts_the_process_again() -> None:
@@ -190,13 +192,13 @@ def test_without_its_jvm_it_gives_up_at_once_so_that_somebody_starts_the_process
         raise ConnectionRefusedError(111, "Connection refused")
 
     stop = Stop()
-    outcome = Supervisor(start, Restart(), Figures("job", "archive", lambda: 0.0), Noted(), stop, 1.0).run()
-    assert (outcome.ended, stop.waits) == (Ended.GAVE_UP, [])
+    outcome = JobSupervisor(start, RestartSpec(), Figures("job", "archive", lambda: 0.0), Noted(), stop, 1.0).run()
+    assert (outcome.ended, stop.waits) == (EndReason.GAVE_UP, [])
     assert outcome.message.startswith("Spark's JVM has ended")
 
 
 def test_pauses_double_up_to_their_limit() -> None:
-    restart = Restart(backoff=Duration(500), max_backoff=Duration(3_000))
+    restart = RestartSpec(backoff=Duration(500), max_backoff=Duration(3_000))
     assert [backoff_s(restart, n) for n in range(1, 6)] == [0.5, 1.0, 2.0, 3.0, 3.0]
     assert backoff_s(restart, 10_000) == 3.0
 
@@ -270,7 +272,7 @@ def test_figures_are_served_to_prometheus() -> None:
     figures.batch_done(BatchDone(1, 500, 250, {"bad": 3}))
     figures.lag_is(42)
     with reserved_port() as reserved:
-        stop = figures.serve(Metrics(port=port_of(reserved)))
+        stop = figures.serve(MetricsSpec(port=port_of(reserved)))
         try:
             text = urlopen(f"http://127.0.0.1:{port_of(reserved)}/metrics").read().decode()
         finally:

@@ -10,24 +10,26 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from penstock_spark.jobs.parts import Part, PartWriter
-from penstock_spark.jobs.specs import Compaction, DeltaTarget
+from penstock_spark.jobs.parts import DataFile, DataFileWriter
+from penstock_spark.jobs.specs import CompactionSpec, DeltaTarget
 from penstock_spark.jobs.table import Table, TableConflict, TableMismatch
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("at", pa.timestamp("us", tz="UTC"))])
 
 
 def table(path: Path, app_id: str = "query", *by: str, schema: pa.Schema = SCHEMA) -> Table:
-    found = Table(DeltaTarget(path=str(path), compact=Compaction()), app_id, lambda: 1_700_000_000)
+    found = Table(DeltaTarget(path=str(path), compact=CompactionSpec()), app_id, lambda: 1_700_000_000)
     found.open(schema, by)
     return found
 
 
-def parts(path: Path, ids: list[int], *by: str, names: list[str | None] | None = None) -> list[Part]:
+def parts(path: Path, ids: list[int], *by: str, names: list[str | None] | None = None) -> list[DataFile]:
     columns = {"id": ids, "name": names or [f"n{i}" for i in ids], "at": ids}
-    writer = PartWriter(str(path), "part", SCHEMA, by, "zstd", 1 << 20, plain=True)
+    writer = DataFileWriter(str(path), "part", SCHEMA, by, "zstd", 1 << 20, plain=True)
     (told,) = writer(iter([pa.RecordBatch.from_pydict(columns, SCHEMA)]))
-    return [Part(p["path"], json.loads(p["partition"]), p["rows"], p["bytes"], p["stats"]) for p in told.to_pylist()]
+    return [
+        DataFile(p["path"], json.loads(p["partition"]), p["rows"], p["bytes"], p["stats"]) for p in told.to_pylist()
+    ]
 
 
 def ids(path: Path) -> Counter[int]:

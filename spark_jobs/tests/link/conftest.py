@@ -10,7 +10,7 @@ from cluster_processes import Cluster, running
 from penstock_spark_kit.broker import Broker
 
 from penstock_spark.link import Link
-from penstock_spark.model.connection import Connection
+from penstock_spark.model.connection import ConnectionOptions
 
 LinkTo = Callable[..., Link]
 
@@ -21,7 +21,7 @@ def link_to() -> Iterator[LinkTo]:
     made: list[Link] = []
 
     def to(bootstrap: str, *, give_up_ms: int = 60_000, **more: object) -> Link:
-        link = Link.to(Connection(bootstrap, give_up_ms=give_up_ms, **more))  # type: ignore[arg-type]
+        link = Link.to(ConnectionOptions(bootstrap, give_up_ms=give_up_ms, **more))  # type: ignore[arg-type]
         made.append(link)
         return link
 

@@ -18,7 +18,7 @@ from penstock_spark_kit.relay import Relay
 from penstock_spark_kit.topics import ask_admin, eventually, make_topic
 
 from penstock.client import Producer, TopicPartition
-from penstock_spark.link import Link, Topic, fetching
+from penstock_spark.link import Link, TopicPartitions, fetching
 from penstock_spark.model.errors import Unavailable
 from penstock_spark.model.ranges import EARLIEST, LATEST, READ_UNCOMMITTED, OffsetRange
 
@@ -121,7 +121,7 @@ def test_its_end_is_not_taken_for_the_end_by_who_asks_to_be_sure(
 ) -> None:
     _, place = divided
     assert by_the_deposed.offsets({place: LATEST}, READ_UNCOMMITTED) == {place: 100}, "it was not asked at all"
-    known = {"t": Topic("t", None, 3)}
+    known = {"t": TopicPartitions("t", None, 3)}
     assert by_the_deposed.topics(["t"], known, sure=True)["t"].partitions == 3
     assert by_the_deposed.offsets({place: LATEST}, READ_UNCOMMITTED) == {place: 200}
     assert by_the_deposed.topics(["t"], known)["t"].partitions == 3
@@ -145,6 +145,6 @@ def test_a_loss_of_which_only_it_knows_is_none(divided: tuple[Cluster, TopicPart
     with pytest.raises(Unavailable, match="1 of 3 brokers confirm"):
         read(link, place, 100)
     with pytest.raises(Unavailable, match="1 of 3 brokers confirm"):
-        link.topics(["t"], {"t": Topic("t", None, 3)}, sure=True)
+        link.topics(["t"], {"t": TopicPartitions("t", None, 3)}, sure=True)
     with pytest.raises(Unavailable, match="1 of 3 brokers say"):
-        link.topics(["t"], {"t": Topic("t", None, 4)})
+        link.topics(["t"], {"t": TopicPartitions("t", None, 4)})

@@ -18,8 +18,8 @@ from penstock_spark_kit.reading import records_of
 from penstock_spark_kit.topics import MakeTopic, delete_records, delete_topic, eventually, make_topic, produce
 
 from penstock.client import BrokerError, TopicPartition
-from penstock.client.cluster import DATA, Cluster
-from penstock.client.connection import Connection
+from penstock.client.cluster import DATA, ClusterConnections
+from penstock.client.connection import ClientConnection
 from penstock.wire.messages.fetch import FetchResponse, PartitionData
 from penstock_spark.link import FetchSizes, Link, fetching
 from penstock_spark.link.fetching import Densities, RangeFetch
@@ -99,7 +99,7 @@ def test_a_reader_that_stops_early_leaves_nothing_behind(link: Link, filled: str
         next(iter(answers))
         answers.close()  # type: ignore[attr-defined]
 
-    async def tasks(_: Cluster) -> set[str]:
+    async def tasks(_: ClusterConnections) -> set[str]:
         await asyncio.sleep(0)
         return {t.get_coro().__qualname__ for t in asyncio.all_tasks()}  # type: ignore[union-attr]
 
@@ -108,7 +108,7 @@ def test_a_reader_that_stops_early_leaves_nothing_behind(link: Link, filled: str
 
 
 async def test_what_is_fetched_ahead_is_bounded(penstock: Broker, filled: str) -> None:
-    cluster = Cluster(penstock.bootstrap)
+    cluster = ClusterConnections(penstock.bootstrap)
     await cluster.start()
     delivered: list[Fetched] = []
     densities: Densities = {}
@@ -235,7 +235,7 @@ def test_records_that_a_leader_has_and_does_not_send_are_not_gone(
     producer.abort_transaction(30)
 
 
-class OverQuota(Cluster):
+class OverQuota(ClusterConnections):
     """Every other answer to a fetch is as Apache Kafka makes it for a client that is over its quota."""
 
     held_back = 0
@@ -245,7 +245,7 @@ class OverQuota(Cluster):
 
 
 class HeldBack:
-    def __init__(self, cluster: OverQuota, connection: Connection) -> None:
+    def __init__(self, cluster: OverQuota, connection: ClientConnection) -> None:
         self.cluster, self.connection, self.version = cluster, connection, connection.version
 
     async def call(self, request: Any, response: Any, **more: Any) -> Any:
@@ -315,7 +315,7 @@ def test_a_topic_that_was_planned_for_is_not_taken_for_its_namesake(link: Link, 
 
 async def test_a_leader_that_does_not_know_its_end_yet_says_nothing_about_it(penstock: Broker, filled: str) -> None:
     """Its high watermark is -1 for so long."""
-    cluster = Cluster(penstock.bootstrap)
+    cluster = ClusterConnections(penstock.bootstrap)
     fetch = RangeFetch(cluster, whole(filled), READ_UNCOMMITTED, SMALL, None, 10_000, {}, lambda _: None)
     with pytest.raises(BrokerError, match="does not know yet where the log ends") as caught:
         fetch._taken(PartitionData(high_watermark=-1))

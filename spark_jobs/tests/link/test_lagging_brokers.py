@@ -13,9 +13,9 @@ from penstock_spark_kit.broker import Broker
 from penstock_spark_kit.topics import MakeTopic, Rec, delete_topic, produce
 
 from penstock.client import ErrorCode, TopicPartition
-from penstock.client.cluster import Cluster
+from penstock.client.cluster import ClusterConnections
 from penstock.wire.messages.metadata import MetadataResponse
-from penstock_spark.link import FetchSizes, Topic, queries
+from penstock_spark.link import FetchSizes, TopicPartitions, queries
 from penstock_spark.link.fetching import RangeFetch
 from penstock_spark.model.errors import TopicGone
 from penstock_spark.model.ranges import LATEST, READ_UNCOMMITTED, Fetched, OffsetRange
@@ -25,7 +25,7 @@ Lag = Callable[[MetadataResponse], None]
 OLD_ID = uuid.uuid4()
 
 
-class BehindTheTimes(Cluster):
+class BehindTheTimes(ClusterConnections):
     """The one broker that it asks was cut off for a while; of all brokers one was not, or only for some answers."""
 
     lag: Lag
@@ -61,7 +61,7 @@ def has_another_topic(answer: MetadataResponse) -> None:
         topic.topic_id = OLD_ID
 
 
-def with_lag(broker: Broker, lag: Lag, work: Callable[[Cluster], Awaitable[T]], all_lag: int = 0) -> T:
+def with_lag(broker: Broker, lag: Lag, work: Callable[[ClusterConnections], Awaitable[T]], all_lag: int = 0) -> T:
     async def run() -> T:
         cluster = BehindTheTimes(broker.bootstrap)
         cluster.lag, cluster.all_lag = lag, all_lag
@@ -74,7 +74,7 @@ def with_lag(broker: Broker, lag: Lag, work: Callable[[Cluster], Awaitable[T]], 
     return asyncio.run(run())
 
 
-def truth(broker: Broker, name: str) -> Topic:
+def truth(broker: Broker, name: str) -> TopicPartitions:
     def none(_: MetadataResponse) -> None: ...
 
     return with_lag(broker, none, lambda cluster: queries.topics(cluster, [name]))[name]
@@ -115,7 +115,7 @@ def test_a_range_is_read_to_its_end(penstock: Broker, topic: MakeTopic, lag: Lag
     produce(penstock.bootstrap, name, [Rec(b"v", partition=2)] * 5)
     delivered: list[Fetched] = []
 
-    def fetch(cluster: Cluster) -> Awaitable[None]:
+    def fetch(cluster: ClusterConnections) -> Awaitable[None]:
         range_, sizes = OffsetRange(name, 2, 0, 5), FetchSizes(ahead=9)
         return RangeFetch(cluster, range_, READ_UNCOMMITTED, sizes, known.topic_id, 10_000, {}, delivered.append).run()
 
@@ -129,7 +129,7 @@ def test_what_all_lack_for_a_moment_is_waited_for(penstock: Broker, topic: MakeT
     produce(penstock.bootstrap, name, [b"v"] * 5)
     delivered: list[Fetched] = []
 
-    def fetch(cluster: Cluster) -> Awaitable[None]:
+    def fetch(cluster: ClusterConnections) -> Awaitable[None]:
         range_, sizes = OffsetRange(name, 0, 0, 5), FetchSizes(ahead=9)
         return RangeFetch(cluster, range_, READ_UNCOMMITTED, sizes, known.topic_id, 10_000, {}, delivered.append).run()
 

@@ -24,10 +24,10 @@ from penstock_spark_kit.topics import (
 )
 
 from penstock.client import ErrorCode, TopicPartition
-from penstock.client.cluster import Cluster
-from penstock.client.metadata import Metadata
+from penstock.client.cluster import ClusterConnections
+from penstock.client.metadata import MetadataCache
 from penstock_spark.link import Link, queries
-from penstock_spark.model.connection import Connection, Sasl, Tls
+from penstock_spark.model.connection import ConnectionOptions, Sasl, Tls
 from penstock_spark.model.errors import Refused, Unavailable
 from penstock_spark.model.ranges import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED
 
@@ -140,17 +140,17 @@ def test_what_kept_a_commit_from_being_taken_is_said(link_to: LinkTo, penstock: 
 
 
 def test_a_connection_has_one_link_in_a_process(penstock: Broker) -> None:
-    connection = Connection(penstock.bootstrap, client_id="one-link")
+    connection = ConnectionOptions(penstock.bootstrap, client_id="one-link")
     link = Link.to(connection)
-    assert Link.to(Connection(penstock.bootstrap, client_id="one-link")) is link
-    assert Link.to(Connection(penstock.bootstrap, client_id="another")) is not link
+    assert Link.to(ConnectionOptions(penstock.bootstrap, client_id="one-link")) is link
+    assert Link.to(ConnectionOptions(penstock.bootstrap, client_id="another")) is not link
     link.close()
     link.close()
     fresh = Link.to(connection)
     assert fresh is not link
     assert fresh.topics([]) == {}
     fresh.close()
-    Link.to(Connection(penstock.bootstrap, client_id="another")).close()
+    Link.to(ConnectionOptions(penstock.bootstrap, client_id="another")).close()
 
 
 def test_a_forked_child_has_a_link_of_its_own_and_the_parents_goes_on(
@@ -172,7 +172,7 @@ def test_a_forked_child_has_a_link_of_its_own_and_the_parents_goes_on(
 
 
 def test_work_of_other_rooms_runs_with_the_cluster_client(link: Link) -> None:
-    async def work(cluster: Cluster) -> Metadata:
+    async def work(cluster: ClusterConnections) -> MetadataCache:
         return await cluster.all_metadata()
 
     assert len(link.run(work).brokers) == 1
@@ -182,21 +182,21 @@ def test_brokers_that_cannot_be_reached_are_given_up_with_their_address() -> Non
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         bootstrap = f"127.0.0.1:{nobody.getsockname()[1]}"
-        link = Link.to(Connection(bootstrap, give_up_ms=2_000))
+        link = Link.to(ConnectionOptions(bootstrap, give_up_ms=2_000))
         with pytest.raises(Unavailable, match=f"{bootstrap}.* after 2000 ms.*refused"):
             link.topics(None)
         link.close()
 
 
 def test_a_certificate_file_that_is_not_there_is_named() -> None:
-    link = Link.to(Connection("127.0.0.1:1", tls=Tls(ca_file="/nowhere.pem")))
+    link = Link.to(ConnectionOptions("127.0.0.1:1", tls=Tls(ca_file="/nowhere.pem")))
     with pytest.raises(Refused, match=r"'/nowhere\.pem' cannot be read"):
         link.topics(None)
     link.close()
 
 
 def test_a_broker_that_knows_no_sasl_is_not_asked_twice(penstock: Broker) -> None:
-    link = Link.to(Connection(penstock.bootstrap, sasl=Sasl("PLAIN", "alice", "geheim"), give_up_ms=60_000))
+    link = Link.to(ConnectionOptions(penstock.bootstrap, sasl=Sasl("PLAIN", "alice", "geheim"), give_up_ms=60_000))
     with pytest.raises(Refused, match="knows no SASL") as caught:
         link.topics(None)
     assert "geheim" not in str(caught.value)
@@ -204,7 +204,7 @@ def test_a_broker_that_knows_no_sasl_is_not_asked_twice(penstock: Broker) -> Non
 
 
 def test_a_topic_that_one_broker_has_not_heard_of_yet_is_asked_for_at_all(penstock: Broker, topic: MakeTopic) -> None:
-    class BehindTheTimes(Cluster):
+    class BehindTheTimes(ClusterConnections):
         """Whatever it asks, it asks a broker that came back a moment ago."""
 
         async def call_any(self, request: Any, response: Any) -> Any:

@@ -7,14 +7,14 @@ import pytest
 from penstock_spark.model.connection import Sasl, Tls
 from penstock_spark.model.errors import InvalidOption
 from penstock_spark.options.security import take_security
-from penstock_spark.options.text import Options
+from penstock_spark.options.text import OptionReader
 
 PLAIN = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="u" password="p";'
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required\n  username='u'\n password='p;\\' q' ;"
 
 
 def taken(**given: str) -> tuple[Tls | None, Sasl | None]:
-    return take_security(Options({f"kafka.{name.replace('_', '.')}": value for name, value in given.items()}))
+    return take_security(OptionReader({f"kafka.{name.replace('_', '.')}": value for name, value in given.items()}))
 
 
 def test_without_a_protocol_nothing_is_encrypted_and_nobody_authenticated() -> None:

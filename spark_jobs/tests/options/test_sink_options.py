@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock_spark.model.errors import InvalidOption
-from penstock_spark.options.sink import Delivery, SinkOptions
+from penstock_spark.options.sink import DeliveryGuarantee, SinkOptions
 
 GIVEN = {"kafka.bootstrap.servers": "a:9092"}
 
@@ -16,7 +16,7 @@ def parsed(**more: str) -> SinkOptions:
 
 def test_defaults() -> None:
     options = parsed()
-    assert (options.topic, options.delivery, options.codec) == (None, Delivery.AT_LEAST_ONCE, 0)
+    assert (options.topic, options.delivery, options.codec) == (None, DeliveryGuarantee.AT_LEAST_ONCE, 0)
     assert (options.acks, options.idempotent, options.in_flight) == (-1, True, 5)
     assert options.warnings == ()
 
@@ -27,7 +27,7 @@ def test_what_spark_adds_by_itself_is_no_option() -> None:
 
 def test_exactly_once() -> None:
     options = parsed(**{"penstock.delivery": "exactly-once", "penstock.transactional.id": "me", "topic": " t "})
-    assert (options.delivery, options.transactional_id, options.topic) == (Delivery.EXACTLY_ONCE, "me", "t")
+    assert (options.delivery, options.transactional_id, options.topic) == (DeliveryGuarantee.EXACTLY_ONCE, "me", "t")
 
 
 def test_a_repeated_batch_is_compared_unless_it_is_to_be_skipped() -> None:

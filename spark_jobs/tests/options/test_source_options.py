@@ -9,7 +9,7 @@ import pytest
 from penstock.client import TopicPartition
 from penstock_spark.model.errors import InvalidOption
 from penstock_spark.model.ranges import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED
-from penstock_spark.options.source import Bound, Choice, Kind, SourceOptions
+from penstock_spark.options.source import BoundKind, OffsetBound, SelectionKind, SourceOptions
 
 GIVEN = {"kafka.bootstrap.servers": "a:9092,b:9093", "subscribe": "flights"}
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -24,8 +24,11 @@ def batch(**more: str) -> SourceOptions:
 
 
 def test_a_stream_begins_at_the_latest_offsets_and_a_batch_reads_everything() -> None:
-    assert stream().starting == Bound(Kind.EVERYWHERE, LATEST)
-    assert (batch().starting, batch().ending) == (Bound(Kind.EVERYWHERE, EARLIEST), Bound(Kind.EVERYWHERE, LATEST))
+    assert stream().starting == OffsetBound(BoundKind.EVERYWHERE, LATEST)
+    assert (batch().starting, batch().ending) == (
+        OffsetBound(BoundKind.EVERYWHERE, EARLIEST),
+        OffsetBound(BoundKind.EVERYWHERE, LATEST),
+    )
 
 
 def test_defaults_are_the_connectors() -> None:
@@ -55,7 +58,7 @@ def test_options_can_be_pickled_for_the_tasks() -> None:
 
 def test_subscribe_names_topics_between_commas() -> None:
     selection = SourceOptions.parse(GIVEN | {"subscribe": " b ,a,,"}, streaming=True).selection
-    assert (selection.choice, selection.topics) == (Choice.SUBSCRIBE, {"a", "b"})
+    assert (selection.choice, selection.topics) == (SelectionKind.SUBSCRIBE, {"a", "b"})
     assert selection.takes("a")
     assert not selection.takes("ab")
 
@@ -77,19 +80,19 @@ def test_assign_names_partitions() -> None:
 @pytest.mark.parametrize(
     ("more", "bound"),
     [
-        ({"startingOffsets": "EARLIEST"}, Bound(Kind.EVERYWHERE, EARLIEST)),
-        ({"startingOffsets": '{"t": {"0": 23, "1": -1}}'}, Bound(Kind.OFFSETS, each={T0: 23, T1: LATEST})),
-        ({"startingTimestamp": "1000"}, Bound(Kind.TIME, 1000)),
-        ({"startingOffsetsByTimestamp": '{"t": {"0": 5}}'}, Bound(Kind.TIMES, each={T0: 5})),
-        ({"startingTimestamp": "1", "startingOffsets": "earliest"}, Bound(Kind.TIME, 1)),
+        ({"startingOffsets": "EARLIEST"}, OffsetBound(BoundKind.EVERYWHERE, EARLIEST)),
+        ({"startingOffsets": '{"t": {"0": 23, "1": -1}}'}, OffsetBound(BoundKind.OFFSETS, each={T0: 23, T1: LATEST})),
+        ({"startingTimestamp": "1000"}, OffsetBound(BoundKind.TIME, 1000)),
+        ({"startingOffsetsByTimestamp": '{"t": {"0": 5}}'}, OffsetBound(BoundKind.TIMES, each={T0: 5})),
+        ({"startingTimestamp": "1", "startingOffsets": "earliest"}, OffsetBound(BoundKind.TIME, 1)),
         (
             {"startingOffsetsByTimestamp": '{"t": {"0": 5}}', "startingOffsets": "earliest"},
-            Bound(Kind.TIMES, each={T0: 5}),
+            OffsetBound(BoundKind.TIMES, each={T0: 5}),
         ),
-        ({"startingTimestamp": "1", "startingOffsetsByTimestamp": '{"t": {"0": 5}}'}, Bound(Kind.TIME, 1)),
+        ({"startingTimestamp": "1", "startingOffsetsByTimestamp": '{"t": {"0": 5}}'}, OffsetBound(BoundKind.TIME, 1)),
     ],
 )
-def test_where_a_stream_begins(more: dict[str, str], bound: Bound) -> None:
+def test_where_a_stream_begins(more: dict[str, str], bound: OffsetBound) -> None:
     assert stream(**more).starting == bound
 
 

@@ -22,9 +22,9 @@ from pyspark.sql.types import (
 
 from penstock_spark.options.sink import SinkOptions
 from penstock_spark.sink.columns import columns_of
-from penstock_spark.sink.messages import Commit
-from penstock_spark.sink.service_client import Endpoint, ask
-from penstock_spark.sink.task import TaskPlace, TaskWriter, Transaction, Written
+from penstock_spark.sink.messages import CommitMessage
+from penstock_spark.sink.service_client import ServiceEndpoint, ask
+from penstock_spark.sink.task import TaskPlace, TaskTransaction, TaskWriter, Written
 
 TIMEOUT_S = 60.0
 
@@ -33,7 +33,7 @@ TIMEOUT_S = 60.0
 class Run:
     """One run of a batch without Spark: what the planning process, tasks and the committing process would do."""
 
-    endpoint: Endpoint
+    endpoint: ServiceEndpoint
     name: str
     options: SinkOptions
     batch: int
@@ -45,7 +45,7 @@ class Run:
     def task(self, number: int, attempt_number: int = 0) -> TaskWriter:
         place = TaskPlace(number, attempt_number, self.query, self.batch)
         columns = columns_of(schema(self.ddl), self.options.topic)
-        return TaskWriter(self.options, columns, place, Transaction(self.endpoint, self.name))
+        return TaskWriter(self.options, columns, place, TaskTransaction(self.endpoint, self.name))
 
     def write(self, number: int, batches: Iterator[pa.RecordBatch], attempt_number: int = 0) -> Written:
         with self.task(number, attempt_number) as task:
@@ -54,7 +54,7 @@ class Run:
         return written
 
     def commit(self, *tasks: int) -> None:
-        ask(self.endpoint, Commit(self.name, self.batch, list(tasks), sum(self.counts)), TIMEOUT_S)
+        ask(self.endpoint, CommitMessage(self.name, self.batch, list(tasks), sum(self.counts)), TIMEOUT_S)
 
 
 def read_all(bootstrap: str, topic: str, isolation: str = "read_committed") -> list[Any]:

@@ -9,14 +9,14 @@ from pyspark.sql import SparkSession
 
 from penstock_spark.jobs import document
 from penstock_spark.jobs.figures import BatchDone, batch_of
-from penstock_spark.jobs.specs import Job
+from penstock_spark.jobs.specs import JobSpec
 from penstock_spark.jobs.starting import start
 from penstock_spark_kit.topics import eventually
 
 LIMIT_S = 300
 
 
-def job_of(text: str, *sets: str) -> Job:
+def job_of(text: str, *sets: str) -> JobSpec:
     found = document.parse(text, "test.yaml")
     for assignment in sets:
         document.set_value(found, assignment)

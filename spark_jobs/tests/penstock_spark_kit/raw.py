@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pyarrow as pa
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
-from penstock.client.cluster import Cluster
+from penstock.client.cluster import ClusterConnections
 from penstock.wire.batch import CRC, HEADER_SIZE, LENGTH_OVERHEAD, checksum
 from penstock.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from penstock.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
@@ -85,14 +85,14 @@ def fetch_all(
     """Answers from `start` up to the last record that may be read in partition 0."""
 
     async def run() -> list[Fetched]:
-        cluster = Cluster(bootstrap, client_id="penstock-spark-tests")
+        cluster = ClusterConnections(bootstrap, client_id="penstock-spark-tests")
         await cluster.start()
         try:
             return await fetch_with(cluster)
         finally:
             await cluster.close()
 
-    async def fetch_with(cluster: Cluster) -> list[Fetched]:
+    async def fetch_with(cluster: ClusterConnections) -> list[Fetched]:
         leader = (await cluster.topic(topic)).partitions[0].leader
         answers: list[Fetched] = []
         at = start
@@ -132,7 +132,7 @@ def produce_raw(bootstrap: str, topic: str, batches: Iterable[bytes | bytearray]
     """Sends batches as they are to partition 0, one after the other; the offset that each got."""
 
     async def run() -> list[int]:
-        cluster = Cluster(bootstrap, client_id="penstock-spark-tests")
+        cluster = ClusterConnections(bootstrap, client_id="penstock-spark-tests")
         await cluster.start()
         try:
             leader = (await cluster.topic(topic)).partitions[0].leader

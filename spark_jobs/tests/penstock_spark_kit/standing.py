@@ -10,7 +10,7 @@ from pathlib import Path
 
 from penstock.client import TopicPartition
 from penstock_spark.link.link import Link
-from penstock_spark.model.connection import Connection
+from penstock_spark.model.connection import ConnectionOptions
 from penstock_spark.model.ranges import LATEST, READ_COMMITTED
 from penstock_spark.progress.offsets import Offsets, StreamOffset
 from penstock_spark_kit.drivers import DriverProcess
@@ -43,7 +43,7 @@ class Standing:
 
     @property
     def link(self) -> Link:
-        return Link.to(Connection(self.brokers))
+        return Link.to(ConnectionOptions(self.brokers))
 
     def done(self) -> Offsets:
         """Where the last batch that has ended ends; 0 where none has."""

@@ -8,14 +8,14 @@ from collections.abc import Mapping
 import pytest
 
 from penstock.client import TopicPartition
-from penstock_spark.model.connection import Connection
+from penstock_spark.model.connection import ConnectionOptions
 from penstock_spark.model.errors import Unavailable
 from penstock_spark.options.source import SourceOptions
 from penstock_spark.progress.groups import group_of
 from penstock_spark.progress.publisher import Publisher
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
-HERE, THERE = Connection("here:1"), Connection("there:1")
+HERE, THERE = ConnectionOptions("here:1"), ConnectionOptions("there:1")
 LIMIT_S = 30.0
 
 
@@ -28,7 +28,7 @@ class Broker:
         self.failures = list(failures)
         self.taken: list[tuple[str, dict[TopicPartition, int]]] = []
 
-    def commit(self, connection: Connection, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+    def commit(self, connection: ConnectionOptions, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         self.asked.set()
         assert self.open.wait(LIMIT_S)
         if self.failures:

@@ -11,27 +11,27 @@ import pytest
 from penstock_spark_kit.batches_written import TIMEOUT_S, Run
 
 from penstock_spark.options.sink import SinkOptions
-from penstock_spark.sink.driver import Driver, start_of
+from penstock_spark.sink.driver import SinkDriver, start_of
 from penstock_spark.sink.rendezvous import service_of
-from penstock_spark.sink.service_client import Endpoint, ask
+from penstock_spark.sink.service_client import ServiceEndpoint, ask
 from penstock_spark.sink.writer import plan_of
 
 StartRun = Callable[..., Run]
 
 
 @pytest.fixture
-def driver() -> Iterator[Driver]:
+def driver() -> Iterator[SinkDriver]:
     """A process that stands for a driver's JVM: its service ends with it."""
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
-        yield Driver(process.pid, start_of(process.pid), {"spark.master": "local[2]"})
+        yield SinkDriver(process.pid, start_of(process.pid), {"spark.master": "local[2]"})
     finally:
         process.kill()
         process.wait()
 
 
 @pytest.fixture
-def service(driver: Driver) -> Endpoint:
+def service(driver: SinkDriver) -> ServiceEndpoint:
     return service_of(driver, starts=True)
 
 
@@ -41,7 +41,7 @@ def start_run() -> StartRun:
     count = 0
 
     def start(
-        endpoint: Endpoint,
+        endpoint: ServiceEndpoint,
         bootstrap: str,
         topic: str,
         batch: int = 0,

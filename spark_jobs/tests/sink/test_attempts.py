@@ -10,20 +10,20 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from penstock_spark.model.connection import Connection
+from penstock_spark.model.connection import ConnectionOptions
 from penstock_spark.sink.attempts import Attempt, BatchDiffers, BatchFailed, LastBatch, Stage
-from penstock_spark.sink.messages import Acquire, Commit, Open, Plan, Release
+from penstock_spark.sink.messages import AcquireMessage, CommitMessage, OpenMessage, PlanMessage, ReleaseMessage
 
 A = ("t", 0)
 ROWS = 100
 
 
-def plan(transactional_id: str | None = None, skips_repeated: bool = False) -> Plan:
-    return Plan("run-1", Connection("localhost:9092"), transactional_id, 60_000, "t", skips_repeated)
+def plan(transactional_id: str | None = None, skips_repeated: bool = False) -> PlanMessage:
+    return PlanMessage("run-1", ConnectionOptions("localhost:9092"), transactional_id, 60_000, "t", skips_repeated)
 
 
-def opening(task: int, attempt_number: int = 0, query: str = "q", batch: int = 7) -> Open:
-    return Open("run-1", query, batch, task, attempt_number)
+def opening(task: int, attempt_number: int = 0, query: str = "q", batch: int = 7) -> OpenMessage:
+    return OpenMessage("run-1", query, batch, task, attempt_number)
 
 
 def opened(tasks: int = 1) -> Attempt:
@@ -56,14 +56,14 @@ def test_a_batch_whose_tasks_are_done_is_committed_once() -> None:
     attempt = opened(2)
     attempt.done(100)
     attempt.done(101)
-    assert attempt.commit(Commit("run-1", 7, [1, 0], ROWS)) is True
+    assert attempt.commit(CommitMessage("run-1", 7, [1, 0], ROWS)) is True
     attempt.committed()
-    assert attempt.commit(Commit("run-1", 7, [0, 1], ROWS)) is False, "asked again, because the answer was lost"
+    assert attempt.commit(CommitMessage("run-1", 7, [0, 1], ROWS)) is False, "asked again, because the answer was lost"
 
 
 def test_a_batch_without_rows_is_committed_without_a_transaction() -> None:
     attempt = Attempt(plan())
-    assert attempt.commit(Commit("run-1", 7, [], ROWS)) is False
+    assert attempt.commit(CommitMessage("run-1", 7, [], ROWS)) is False
     assert attempt.stage is Stage.COMMITTED
 
 
@@ -72,7 +72,7 @@ def test_a_batch_that_an_earlier_run_committed_is_not_committed_again() -> None:
     attempt.open(100, opening(0))
     attempt.opened(5, 1, LastBatch(7, ROWS))
     attempt.done(100)
-    assert attempt.commit(Commit("run-1", 7, [0], ROWS)) is False
+    assert attempt.commit(CommitMessage("run-1", 7, [0], ROWS)) is False
 
 
 def repeated(last: LastBatch, skips_repeated: bool = False) -> Attempt:
@@ -88,22 +88,22 @@ def repeated(last: LastBatch, skips_repeated: bool = False) -> Attempt:
 def test_a_batch_that_is_not_what_was_committed_is_refused_with_the_cure(last: LastBatch) -> None:
     attempt = repeated(last)
     with pytest.raises(BatchDiffers, match=r"checkpoint.*option 'penstock\.repeated\.batch'"):
-        attempt.commit(Commit("run-1", 7, [0], ROWS))
+        attempt.commit(CommitMessage("run-1", 7, [0], ROWS))
     with pytest.raises(BatchDiffers):
-        attempt.commit(Commit("run-1", 7, [0], ROWS))
+        attempt.commit(CommitMessage("run-1", 7, [0], ROWS))
 
 
 @pytest.mark.parametrize("last", [LastBatch(7, 1), LastBatch(9, ROWS)])
 def test_it_is_skipped_where_the_option_says_so(last: LastBatch) -> None:
-    assert repeated(last, skips_repeated=True).commit(Commit("run-1", 7, [0], ROWS)) is False
+    assert repeated(last, skips_repeated=True).commit(CommitMessage("run-1", 7, [0], ROWS)) is False
 
 
 def test_a_batch_whose_rows_nobody_noted_is_taken_for_the_one_that_was_committed() -> None:
-    assert repeated(LastBatch(7, -1)).commit(Commit("run-1", 7, [0], ROWS)) is False
+    assert repeated(LastBatch(7, -1)).commit(CommitMessage("run-1", 7, [0], ROWS)) is False
 
 
 def test_a_batch_behind_the_last_one_is_written() -> None:
-    assert repeated(LastBatch(6, 5)).commit(Commit("run-1", 7, [0], ROWS)) is True
+    assert repeated(LastBatch(6, 5)).commit(CommitMessage("run-1", 7, [0], ROWS)) is True
 
 
 def second_attempt(attempt: Attempt) -> None:
@@ -119,39 +119,39 @@ def other_batch(attempt: Attempt) -> None:
 
 
 def give_back_what_it_has_not(attempt: Attempt) -> None:
-    attempt.release(100, Release(A, 1))
+    attempt.release(100, ReleaseMessage(A, 1))
 
 
 def done_while_holding(attempt: Attempt) -> None:
-    attempt.acquire(100, 1, Acquire([A]))
+    attempt.acquire(100, 1, AcquireMessage([A]))
     attempt.done(100)
 
 
 def ask_for_nothing(attempt: Attempt) -> None:
-    attempt.acquire(100, 1, Acquire([]))
+    attempt.acquire(100, 1, AcquireMessage([]))
 
 
 def write_without_opening(attempt: Attempt) -> None:
-    attempt.acquire(300, 1, Acquire([A]))
+    attempt.acquire(300, 1, AcquireMessage([A]))
 
 
 def commit_while_writing(attempt: Attempt) -> None:
-    attempt.commit(Commit("run-1", 7, [0], ROWS))
+    attempt.commit(CommitMessage("run-1", 7, [0], ROWS))
 
 
 def commit_with_unknown_task(attempt: Attempt) -> None:
     attempt.done(100)
-    attempt.commit(Commit("run-1", 7, [0, 1], ROWS))
+    attempt.commit(CommitMessage("run-1", 7, [0, 1], ROWS))
 
 
 def commit_without_a_task_that_wrote(attempt: Attempt) -> None:
     attempt.done(100)
-    attempt.commit(Commit("run-1", 7, [], ROWS))
+    attempt.commit(CommitMessage("run-1", 7, [], ROWS))
 
 
 def commit_other_batch(attempt: Attempt) -> None:
     attempt.done(100)
-    attempt.commit(Commit("run-1", 6, [0], ROWS))
+    attempt.commit(CommitMessage("run-1", 6, [0], ROWS))
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_what_could_double_or_lose_rows_fails_the_batch(wrong: Callable[[Attempt
         wrong(attempt)
     assert attempt.stage is Stage.FAILED
     with pytest.raises(BatchFailed):
-        attempt.commit(Commit("run-1", 7, [0], ROWS))
+        attempt.commit(CommitMessage("run-1", 7, [0], ROWS))
 
 
 def test_a_second_attempt_names_the_cure() -> None:
@@ -194,13 +194,13 @@ def test_a_connection_that_ends_after_its_task_is_done_changes_nothing() -> None
     attempt = opened()
     attempt.done(100)
     attempt.lost(100)
-    assert attempt.commit(Commit("run-1", 7, [0], ROWS)) is True
+    assert attempt.commit(CommitMessage("run-1", 7, [0], ROWS)) is True
 
 
 def test_a_task_that_comes_after_the_end_is_refused_and_the_commit_stands() -> None:
     attempt = opened()
     attempt.done(100)
-    attempt.commit(Commit("run-1", 7, [0], ROWS))
+    attempt.commit(CommitMessage("run-1", 7, [0], ROWS))
     attempt.committed()
     with pytest.raises(BatchFailed, match="too late"):
         attempt.open(200, opening(1))
@@ -267,7 +267,7 @@ class Runs(RuleBasedStateMachine):
     def commit(self, tasks: set[int]) -> None:
         before = self.attempt.stage
         try:
-            if self.attempt.commit(Commit("run-1", 7, sorted(tasks), ROWS)):
+            if self.attempt.commit(CommitMessage("run-1", 7, sorted(tasks), ROWS)):
                 self.attempt.committed()
         except BatchFailed:
             return

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from penstock_spark.model.errors import InvalidOption
-from penstock_spark.sink.driver import Driver, ancestors, is_alive, settings_of, start_of
+from penstock_spark.sink.driver import SinkDriver, ancestors, is_alive, settings_of, start_of
 from penstock_spark.sink.rendezvous import HOST_VARIABLE, executors_host, own_directory, read
 from penstock_spark.sink.service_client import ServiceUnreachable
 from penstock_spark.sink.writer import check_speculation
@@ -44,9 +44,9 @@ def test_the_command_line_wins_over_the_file_of_properties(tmp_path: Path) -> No
 
 
 def test_speculation_is_refused_with_the_setting_to_change() -> None:
-    check_speculation(Driver(1, "", {"spark.speculation": "false"}))
+    check_speculation(SinkDriver(1, "", {"spark.speculation": "false"}))
     with pytest.raises(InvalidOption, match=r"set spark\.speculation=false"):
-        check_speculation(Driver(1, "", {"spark.speculation": "true"}))
+        check_speculation(SinkDriver(1, "", {"spark.speculation": "true"}))
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_executors_are_told_an_address_that_they_reach(
     monkeypatch.delenv(HOST_VARIABLE, raising=False)
     if variable:
         monkeypatch.setenv(HOST_VARIABLE, variable)
-    assert executors_host(Driver(1, "", settings), "127.0.0.1:9092") == wanted
+    assert executors_host(SinkDriver(1, "", settings), "127.0.0.1:9092") == wanted
 
 
 def test_a_process_is_told_from_a_later_one_with_its_number() -> None:

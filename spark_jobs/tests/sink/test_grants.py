@@ -6,46 +6,46 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock_spark.sink.grants import Grant, Grants, NotHeld
+from penstock_spark.sink.grants import GrantNotHeld, PartitionGrant, PartitionGrants
 
 A, B, C = ("t", 0), ("t", 1), ("t", 2)
 
 
 def test_a_free_partition_is_granted_at_once_from_sequence_zero() -> None:
-    assert Grants().acquire(1, 10, [A]) == Grant(1, 10, A, 0)
+    assert PartitionGrants().acquire(1, 10, [A]) == PartitionGrant(1, 10, A, 0)
 
 
 def test_the_next_holder_goes_on_where_the_last_one_ended() -> None:
-    grants = Grants()
+    grants = PartitionGrants()
     grants.acquire(1, 10, [A])
     assert grants.acquire(2, 20, [A]) is None
-    assert grants.release(1, A, 500) == Grant(2, 20, A, 500)
+    assert grants.release(1, A, 500) == PartitionGrant(2, 20, A, 500)
 
 
 def test_of_several_candidates_the_first_free_one_is_granted() -> None:
-    grants = Grants()
+    grants = PartitionGrants()
     grants.acquire(1, 10, [A])
-    assert grants.acquire(2, 20, [A, B, C]) == Grant(2, 20, B, 0)
+    assert grants.acquire(2, 20, [A, B, C]) == PartitionGrant(2, 20, B, 0)
 
 
 def test_who_waits_longest_for_a_partition_gets_it() -> None:
-    grants = Grants()
+    grants = PartitionGrants()
     grants.acquire(1, 10, [A])
     grants.acquire(1, 11, [B])
     assert grants.acquire(2, 20, [A]) is None
     assert grants.acquire(3, 30, [A, B]) is None
     assert grants.acquire(4, 40, [B]) is None
-    assert grants.release(1, B, 7) == Grant(3, 30, B, 7)
-    assert grants.release(1, A, 5) == Grant(2, 20, A, 5)
-    assert grants.release(3, B, 9) == Grant(4, 40, B, 9)
+    assert grants.release(1, B, 7) == PartitionGrant(3, 30, B, 7)
+    assert grants.release(1, A, 5) == PartitionGrant(2, 20, A, 5)
+    assert grants.release(3, B, 9) == PartitionGrant(4, 40, B, 9)
 
 
 def test_a_partition_can_only_be_given_back_by_its_holder() -> None:
-    grants = Grants()
+    grants = PartitionGrants()
     grants.acquire(1, 10, [A])
-    with pytest.raises(NotHeld, match="t-0"):
+    with pytest.raises(GrantNotHeld, match="t-0"):
         grants.release(2, A, 1)
-    with pytest.raises(NotHeld, match="sequence -1"):
+    with pytest.raises(GrantNotHeld, match="sequence -1"):
         grants.release(1, A, -1)
 
 
@@ -54,7 +54,7 @@ def test_tasks_that_give_back_before_they_ask_again_always_come_to_an_end(
     tasks: int, partitions: int, data: st.DataObject
 ) -> None:
     """Each task writes some rows to partitions in any order, several at once; a holder always gives back in the end."""
-    grants = Grants()
+    grants = PartitionGrants()
     work = {
         task: data.draw(st.lists(st.tuples(st.integers(0, partitions - 1), st.integers(1, 9)), max_size=8))
         for task in range(tasks)
@@ -63,9 +63,9 @@ def test_tasks_that_give_back_before_they_ask_again_always_come_to_an_end(
     left = {task: list(todo) for task, todo in work.items()}
     asked: dict[tuple[int, int], int] = {}
     counts: dict[tuple[int, int], int] = {}
-    holding: list[Grant] = []
+    holding: list[PartitionGrant] = []
 
-    def took(grant: Grant | None) -> None:
+    def took(grant: PartitionGrant | None) -> None:
         if grant is not None:
             holding.append(grant)
 
@@ -98,7 +98,9 @@ def test_tasks_that_give_back_before_they_ask_again_always_come_to_an_end(
         assert [start for start, _ in runs] == ends[:-1], "sequences have a gap or overlap"
 
 
-def open_requests(asked: dict[tuple[int, int], int], holding: list[Grant]) -> list[tuple[tuple[int, int], int]]:
+def open_requests(
+    asked: dict[tuple[int, int], int], holding: list[PartitionGrant]
+) -> list[tuple[tuple[int, int], int]]:
     """What was asked for and not given back, with its partition: a task asks for a partition once at a time."""
     assert all((grant.holder, grant.number) in asked for grant in holding)
     return list(asked.items())

@@ -16,9 +16,9 @@ from penstock_spark.link.link import Link
 from penstock_spark.model.errors import PenstockSparkError, Unavailable
 from penstock_spark.options.sink import SinkOptions
 from penstock_spark.sink.columns import columns_of
-from penstock_spark.sink.service_client import Endpoint
+from penstock_spark.sink.service_client import ServiceEndpoint
 from penstock_spark.sink.task import TaskPlace, TaskWriter
-from penstock_spark.sink.transactions import Transactions
+from penstock_spark.sink.transactions import TransactionClient
 
 
 def own_writer(bootstrap: str, topic: str, **more: str) -> TaskWriter:
@@ -102,7 +102,7 @@ def test_every_codec_and_every_acks_writes_what_other_clients_read(
 
 @pytest.mark.timeout(180)
 def test_a_coordinator_and_leaders_that_are_killed_cost_a_transaction_nothing(
-    tmp_path: Path, service: Endpoint, start_run: Callable[..., Run]
+    tmp_path: Path, service: ServiceEndpoint, start_run: Callable[..., Run]
 ) -> None:
     with running(Cluster(tmp_path)) as cluster:
         make_topic(cluster.bootstrap, "t", 6, replicas=3)
@@ -111,7 +111,7 @@ def test_a_coordinator_and_leaders_that_are_killed_cost_a_transaction_nothing(
         name = f"penstock-spark-{run.query}"
 
         def outage() -> None:
-            victim = link.run(lambda brokers: Transactions(brokers, name, 60_000, 60_000).coordinator())
+            victim = link.run(lambda brokers: TransactionClient(brokers, name, 60_000, 60_000).coordinator())
             cluster.brokers[victim].kill()
 
         run.write(0, interrupted(40_000, outage, keys=60))

@@ -14,8 +14,8 @@ from penstock.client import TopicPartition
 from penstock_spark.link.link import Link
 from penstock_spark.sink import writer
 from penstock_spark.sink.attempts import BatchDiffers
-from penstock_spark.sink.driver import Driver
-from penstock_spark.sink.service_client import Endpoint
+from penstock_spark.sink.driver import SinkDriver
+from penstock_spark.sink.service_client import ServiceEndpoint
 from penstock_spark.sink.transactions import note_of, rows_in
 
 StartRun = Callable[..., Run]
@@ -28,7 +28,7 @@ def write(run: Run, count: int, first: int = 0) -> None:
 
 @pytest.mark.parametrize("rows", [99, 101])
 def test_a_batch_with_other_rows_is_refused_and_nothing_is_written(
-    penstock: Broker, topic: MakeTopic, service: Endpoint, start_run: StartRun, rows: int
+    penstock: Broker, topic: MakeTopic, service: ServiceEndpoint, start_run: StartRun, rows: int
 ) -> None:
     name = topic(2)
     write(start_run(service, penstock.bootstrap, name, batch=4), 100)
@@ -38,7 +38,7 @@ def test_a_batch_with_other_rows_is_refused_and_nothing_is_written(
 
 
 def test_a_batch_before_the_last_is_refused_whatever_it_has(
-    penstock: Broker, topic: MakeTopic, service: Endpoint, start_run: StartRun
+    penstock: Broker, topic: MakeTopic, service: ServiceEndpoint, start_run: StartRun
 ) -> None:
     name = topic(2)
     write(start_run(service, penstock.bootstrap, name, batch=4), 100)
@@ -49,7 +49,7 @@ def test_a_batch_before_the_last_is_refused_whatever_it_has(
 
 
 def test_the_option_has_it_skipped_and_what_follows_is_written(
-    penstock: Broker, topic: MakeTopic, service: Endpoint, start_run: StartRun
+    penstock: Broker, topic: MakeTopic, service: ServiceEndpoint, start_run: StartRun
 ) -> None:
     name = topic(2)
     write(start_run(service, penstock.bootstrap, name, batch=4), 100)
@@ -59,7 +59,7 @@ def test_the_option_has_it_skipped_and_what_follows_is_written(
 
 
 def test_a_note_without_rows_is_trusted(
-    penstock: Broker, topic: MakeTopic, service: Endpoint, start_run: StartRun
+    penstock: Broker, topic: MakeTopic, service: ServiceEndpoint, start_run: StartRun
 ) -> None:
     name = topic(2)
     run = start_run(service, penstock.bootstrap, name, batch=4)
@@ -80,8 +80,8 @@ def test_a_note_of_something_else_is_none_of_the_querys(note: str) -> None:
 def test_a_commit_tells_of_the_rows_that_were_skipped(
     penstock: Broker,
     topic: MakeTopic,
-    service: Endpoint,
-    driver: Driver,
+    service: ServiceEndpoint,
+    driver: SinkDriver,
     start_run: StartRun,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,

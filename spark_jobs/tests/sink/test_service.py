@@ -21,10 +21,10 @@ from penstock_spark_kit.topics import MakeTopic, make_topic, produce
 
 from penstock_spark.model.errors import PenstockSparkError
 from penstock_spark.sink.attempts import BatchFailed
-from penstock_spark.sink.driver import Driver, start_of
-from penstock_spark.sink.messages import Abort, Hello, Numbered, Ping, frame, read_answer
+from penstock_spark.sink.driver import SinkDriver, start_of
+from penstock_spark.sink.messages import AbortMessage, HelloMessage, NumberedMessage, PingMessage, frame, read_answer
 from penstock_spark.sink.rendezvous import own_directory, service_of
-from penstock_spark.sink.service_client import Endpoint, ServiceUnreachable, ask
+from penstock_spark.sink.service_client import ServiceEndpoint, ServiceUnreachable, ask
 
 StartRun = Callable[..., Run]
 DEADLINE_S = 30.0
@@ -37,7 +37,7 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def rendezvous_of(driver: Driver) -> Path:
+def rendezvous_of(driver: SinkDriver) -> Path:
     return own_directory() / f"{driver.pid}-{driver.started}.json"
 
 
@@ -60,7 +60,7 @@ def side_by_side(*work: Callable[[], object]) -> list[BaseException]:
     return raised
 
 
-def test_a_driver_has_one_service_which_ends_with_it(driver: Driver) -> None:
+def test_a_driver_has_one_service_which_ends_with_it(driver: SinkDriver) -> None:
     first = service_of(driver, starts=True)
     assert service_of(driver, starts=False) == first
     path = rendezvous_of(driver)
@@ -69,15 +69,15 @@ def test_a_driver_has_one_service_which_ends_with_it(driver: Driver) -> None:
     os.waitpid(driver.pid, 0)
     until(lambda: not path.exists())
     with pytest.raises(ServiceUnreachable):
-        ask(first, Ping(), TIMEOUT_S)
+        ask(first, PingMessage(), TIMEOUT_S)
     with pytest.raises(ServiceUnreachable, match="has ended"):
         service_of(driver, starts=False)
 
 
-def test_a_caller_without_the_token_is_not_let_in(service: Endpoint) -> None:
+def test_a_caller_without_the_token_is_not_let_in(service: ServiceEndpoint) -> None:
     with pytest.raises(BatchFailed, match="token"):
-        ask(Endpoint(service.host, service.port, b"x" * 32), Ping(), TIMEOUT_S)
-    assert "x" not in repr(Endpoint("h", 1, b"x" * 32))
+        ask(ServiceEndpoint(service.host, service.port, b"x" * 32), PingMessage(), TIMEOUT_S)
+    assert "x" not in repr(ServiceEndpoint("h", 1, b"x" * 32))
 
 
 @pytest.mark.parametrize(
@@ -86,20 +86,20 @@ def test_a_caller_without_the_token_is_not_let_in(service: Endpoint) -> None:
 )
 @pytest.mark.parametrize("is_known", [True, False])
 def test_a_caller_that_speaks_nonsense_is_cut_off_and_the_others_are_served(
-    service: Endpoint, sent: bytes, is_known: bool
+    service: ServiceEndpoint, sent: bytes, is_known: bool
 ) -> None:
     with socket.create_connection((service.host, service.port), TIMEOUT_S) as caller:
         if is_known:
-            caller.sendall(frame(Numbered(1, Hello(service.token))))
+            caller.sendall(frame(NumberedMessage(1, HelloMessage(service.token))))
             assert read_answer(caller.recv(1000)[4:]).number == 1
         caller.sendall(sent)
         caller.shutdown(socket.SHUT_WR)
         assert caller.recv(1000) == b""
-    ask(service, Ping(), TIMEOUT_S)
+    ask(service, PingMessage(), TIMEOUT_S)
 
 
 def test_tasks_share_partitions_and_their_rows_appear_together_at_the_commit(
-    penstock: Broker, topic: MakeTopic, service: Endpoint, start_run: StartRun
+    penstock: Broker, topic: MakeTopic, service: ServiceEndpoint, start_run: StartRun
 ) -> None:
     name = topic(3)
     run = start_run(service, penstock.bootstrap, name, ddl="key binary, value binary", kafka_batch_size="4096")
@@ -119,7 +119,7 @@ def test_tasks_share_partitions_and_their_rows_appear_together_at_the_commit(
 
 
 def test_a_second_attempt_of_a_task_fails_the_batch_and_the_next_run_writes_it_once(
-    penstock: Broker, topic: MakeTopic, service: Endpoint, start_run: StartRun
+    penstock: Broker, topic: MakeTopic, service: ServiceEndpoint, start_run: StartRun
 ) -> None:
     name = topic(2)
     run = start_run(service, penstock.bootstrap, name)
@@ -136,7 +136,7 @@ def test_a_second_attempt_of_a_task_fails_the_batch_and_the_next_run_writes_it_o
 
 
 def test_a_task_that_ends_before_it_is_done_fails_the_batch(
-    penstock: Broker, topic: MakeTopic, service: Endpoint, start_run: StartRun
+    penstock: Broker, topic: MakeTopic, service: ServiceEndpoint, start_run: StartRun
 ) -> None:
     name = topic(2)
     run = start_run(service, penstock.bootstrap, name)
@@ -164,7 +164,7 @@ def refused(call: Callable[[], object]) -> bool:
 
 
 def test_a_batch_that_was_committed_is_recognised_and_not_written_again(
-    penstock: Broker, topic: MakeTopic, service: Endpoint, start_run: StartRun
+    penstock: Broker, topic: MakeTopic, service: ServiceEndpoint, start_run: StartRun
 ) -> None:
     name = topic(2)
     for batch in (0, 1):
@@ -182,7 +182,7 @@ def test_a_batch_that_was_committed_is_recognised_and_not_written_again(
 
 
 def test_another_query_with_the_same_transactional_id_is_not_taken_for_the_first(
-    penstock: Broker, topic: MakeTopic, service: Endpoint, start_run: StartRun
+    penstock: Broker, topic: MakeTopic, service: ServiceEndpoint, start_run: StartRun
 ) -> None:
     name = topic(1)
     for number, query in enumerate(("first", "second")):
@@ -193,7 +193,7 @@ def test_another_query_with_the_same_transactional_id_is_not_taken_for_the_first
 
 
 def test_a_batch_job_has_no_number_and_each_run_writes(
-    penstock: Broker, topic: MakeTopic, service: Endpoint, start_run: StartRun
+    penstock: Broker, topic: MakeTopic, service: ServiceEndpoint, start_run: StartRun
 ) -> None:
     name = topic(1)
     for number in range(2):
@@ -205,7 +205,7 @@ def test_a_batch_job_has_no_number_and_each_run_writes(
 
 
 def test_a_newer_run_takes_the_transaction_and_the_older_one_cannot_write_or_commit(
-    penstock: Broker, topic: MakeTopic, service: Endpoint, start_run: StartRun
+    penstock: Broker, topic: MakeTopic, service: ServiceEndpoint, start_run: StartRun
 ) -> None:
     name = topic(1)
     older = start_run(service, penstock.bootstrap, name, kafka_batch_size="100")
@@ -234,13 +234,13 @@ def test_a_newer_run_takes_the_transaction_and_the_older_one_cannot_write_or_com
 
 @pytest.mark.parametrize("ends_by", ["its commit", "an abort"])
 def test_a_driver_that_comes_back_takes_over_from_a_service_that_still_lives(
-    penstock: Broker, topic: MakeTopic, service: Endpoint, start_run: StartRun, driver: Driver, ends_by: str
+    penstock: Broker, topic: MakeTopic, service: ServiceEndpoint, start_run: StartRun, driver: SinkDriver, ends_by: str
 ) -> None:
     """Two services: the earlier one's transaction is open when the later one begins."""
     name = topic(1)
     older = start_run(service, penstock.bootstrap, name)
     older.write(0, batches(100))
-    later = Driver(os.getpid(), start_of(os.getpid()), driver.settings)
+    later = SinkDriver(os.getpid(), start_of(os.getpid()), driver.settings)
     other = service_of(later, starts=True)
     try:
         newer = start_run(other, penstock.bootstrap, name)
@@ -249,7 +249,7 @@ def test_a_driver_that_comes_back_takes_over_from_a_service_that_still_lives(
             with pytest.raises(PenstockSparkError, match="another driver has taken it"):
                 older.commit(0)
         else:
-            ask(service, Abort(older.name, "a task failed"), TIMEOUT_S)
+            ask(service, AbortMessage(older.name, "a task failed"), TIMEOUT_S)
         time.sleep(0.3)  # for what must not come: the earlier one fencing the later one
         newer.commit(0)
         assert values_of(penstock.bootstrap, name) == wanted(100)
@@ -262,7 +262,7 @@ def pid_of(path: Path) -> int:
 
 
 def test_a_service_that_is_killed_fails_the_batch_and_the_next_run_is_exact(
-    penstock: Broker, topic: MakeTopic, driver: Driver, start_run: StartRun
+    penstock: Broker, topic: MakeTopic, driver: SinkDriver, start_run: StartRun
 ) -> None:
     name = topic(2)
     service = service_of(driver, starts=True)
@@ -282,26 +282,26 @@ def test_a_service_that_is_killed_fails_the_batch_and_the_next_run_is_exact(
     assert values_of(penstock.bootstrap, name) == wanted(1000)
 
 
-def unreachable(service: Endpoint) -> bool:
+def unreachable(service: ServiceEndpoint) -> bool:
     with contextlib.suppress(ServiceUnreachable):
-        ask(service, Ping(), TIMEOUT_S)
+        ask(service, PingMessage(), TIMEOUT_S)
         return False
     return True
 
 
 def test_an_aborted_batch_leaves_nothing_and_its_transaction_does_not_hold_readers_up(
-    penstock: Broker, topic: MakeTopic, service: Endpoint, start_run: StartRun
+    penstock: Broker, topic: MakeTopic, service: ServiceEndpoint, start_run: StartRun
 ) -> None:
     name = topic(1)
     run = start_run(service, penstock.bootstrap, name)
     run.write(0, batches(100))
-    ask(service, Abort(run.name, "Spark aborted it"), TIMEOUT_S)
+    ask(service, AbortMessage(run.name, "Spark aborted it"), TIMEOUT_S)
     produce(penstock.bootstrap, name, [b"after"])
     until(lambda: values_of(penstock.bootstrap, name) == [b"after"])
 
 
 def test_a_transaction_that_takes_too_long_is_aborted_and_the_commit_says_so(
-    penstock: Broker, topic: MakeTopic, service: Endpoint, start_run: StartRun
+    penstock: Broker, topic: MakeTopic, service: ServiceEndpoint, start_run: StartRun
 ) -> None:
     name = topic(1)
     run = start_run(service, penstock.bootstrap, name, kafka_transaction_timeout_ms="3000")
@@ -314,7 +314,7 @@ def test_a_transaction_that_takes_too_long_is_aborted_and_the_commit_says_so(
 
 
 def test_a_transaction_that_is_over_while_a_task_writes_names_the_option(
-    penstock: Broker, topic: MakeTopic, service: Endpoint, start_run: StartRun
+    penstock: Broker, topic: MakeTopic, service: ServiceEndpoint, start_run: StartRun
 ) -> None:
     name = topic(1)
     run = start_run(service, penstock.bootstrap, name, kafka_transaction_timeout_ms="3000", kafka_batch_size="100")
@@ -331,7 +331,7 @@ def test_a_transaction_that_is_over_while_a_task_writes_names_the_option(
 
 
 def test_a_transaction_timeout_above_the_brokers_names_the_option(
-    penstock: Broker, topic: MakeTopic, service: Endpoint, start_run: StartRun
+    penstock: Broker, topic: MakeTopic, service: ServiceEndpoint, start_run: StartRun
 ) -> None:
     run = start_run(service, penstock.bootstrap, topic(1), kafka_transaction_timeout_ms="999999999")
     with pytest.raises(PenstockSparkError, match=r"kafka\.transaction\.timeout\.ms"):
@@ -339,7 +339,7 @@ def test_a_transaction_timeout_above_the_brokers_names_the_option(
 
 
 def test_a_broker_that_is_killed_and_comes_back_costs_no_row_and_doubles_none(
-    own_broker: Broker, service: Endpoint, start_run: StartRun
+    own_broker: Broker, service: ServiceEndpoint, start_run: StartRun
 ) -> None:
     make_topic(own_broker.bootstrap, "survives", 2)
     run = start_run(service, own_broker.bootstrap, "survives", ddl="key binary, value binary")
@@ -358,7 +358,7 @@ def test_a_broker_that_is_killed_and_comes_back_costs_no_row_and_doubles_none(
 
 
 def test_a_row_without_rows_beside_it_is_written_with_the_columns_that_it_has(
-    penstock: Broker, topic: MakeTopic, service: Endpoint, start_run: StartRun
+    penstock: Broker, topic: MakeTopic, service: ServiceEndpoint, start_run: StartRun
 ) -> None:
     name = topic(3)
     run = start_run(

@@ -10,29 +10,29 @@ from collections.abc import Awaitable, Callable, Iterable
 
 import pytest
 
-from penstock_spark.model.connection import Connection
+from penstock_spark.model.connection import ConnectionOptions
 from penstock_spark.sink.attempts import ENDED, Attempt, BatchFailed, LastBatch
 from penstock_spark.sink.locks import NamedLocks
 from penstock_spark.sink.messages import (
-    Abort,
-    Acquire,
-    Answer,
-    Commit,
-    Done,
-    Fine,
-    Open,
-    Opened,
+    AbortMessage,
+    AcquireMessage,
+    CommitMessage,
+    DoneMessage,
+    NumberedReply,
+    OkReply,
+    OpenedReply,
+    OpenMessage,
     Partition,
-    Plan,
-    Release,
+    PlanMessage,
+    ReleaseMessage,
     frame,
 )
-from penstock_spark.sink.service import MAX_ATTEMPTS, Service, receive
-from penstock_spark.sink.service_client import Endpoint, Limits, ServiceUnreachable, TaskSession
-from penstock_spark.sink.transactions import Producer
+from penstock_spark.sink.service import MAX_ATTEMPTS, SinkService, receive
+from penstock_spark.sink.service_client import ServiceEndpoint, ServiceTimeouts, ServiceUnreachable, TaskSession
+from penstock_spark.sink.transactions import ProducerSession
 
 TOKEN = b"0123456789abcdef"
-LIMITS = Limits(30.0, 30.0)
+LIMITS = ServiceTimeouts(30.0, 30.0)
 PLACE = ("t", 0)
 
 
@@ -47,20 +47,20 @@ class Ledger:
         if method == self.fails:
             raise RuntimeError(f"no thread for {method}")
 
-    async def begin(self) -> Producer:
+    async def begin(self) -> ProducerSession:
         await self.asked("begin")
-        return Producer(1, 1)
+        return ProducerSession(1, 1)
 
-    async def fence(self, producer: Producer) -> None:
+    async def fence(self, producer: ProducerSession) -> None:
         await self.asked("fence")
 
-    async def add(self, producer: Producer, partitions: Iterable[Partition]) -> None:
+    async def add(self, producer: ProducerSession, partitions: Iterable[Partition]) -> None:
         await self.asked("add")
 
-    async def mark(self, producer: Producer, place: Partition, batch: LastBatch, query_id: str) -> None:
+    async def mark(self, producer: ProducerSession, place: Partition, batch: LastBatch, query_id: str) -> None:
         await self.asked("mark")
 
-    async def end(self, producer: Producer) -> None:
+    async def end(self, producer: ProducerSession) -> None:
         await self.asked("end")
 
     async def last_batch(self, query_id: str) -> LastBatch | None:
@@ -68,16 +68,16 @@ class Ledger:
         return None
 
 
-def with_service(fails: str, work: Callable[[Service, TaskSession], Awaitable[None]]) -> None:
-    def ledger_of(plan: Plan, name: str) -> Ledger:
+def with_service(fails: str, work: Callable[[SinkService, TaskSession], Awaitable[None]]) -> None:
+    def ledger_of(plan: PlanMessage, name: str) -> Ledger:
         if fails == "ledger":
             raise RuntimeError("no thread for ledger")
         return Ledger(fails)
 
     async def run() -> None:
-        service = Service(TOKEN, ledger_of)
+        service = SinkService(TOKEN, ledger_of)
         server = await asyncio.start_server(service.serve, "127.0.0.1", 0)
-        session = await TaskSession.to(Endpoint("127.0.0.1", server.sockets[0].getsockname()[1], TOKEN), LIMITS)
+        session = await TaskSession.to(ServiceEndpoint("127.0.0.1", server.sockets[0].getsockname()[1], TOKEN), LIMITS)
         try:
             await work(service, session)
         finally:
@@ -87,22 +87,22 @@ def with_service(fails: str, work: Callable[[Service, TaskSession], Awaitable[No
     asyncio.run(run())
 
 
-def plan(name: str) -> Plan:
-    return Plan(name, Connection("localhost:1"), None, 60_000, "t", False)
+def plan(name: str) -> PlanMessage:
+    return PlanMessage(name, ConnectionOptions("localhost:1"), None, 60_000, "t", False)
 
 
 async def begin(session: TaskSession, name: str, query: str = "") -> None:
     await session.ask(plan(name), 30.0)
-    assert isinstance(await session.ask(Open(name, query, 0 if query else -1, 0, 0), 30.0), Opened)
+    assert isinstance(await session.ask(OpenMessage(name, query, 0 if query else -1, 0, 0), 30.0), OpenedReply)
 
 
 async def write(session: TaskSession) -> None:
-    await session.ask(Acquire([PLACE]), 30.0)
-    await session.ask(Release(PLACE, 1), 30.0)
-    await session.ask(Done(), 30.0)
+    await session.ask(AcquireMessage([PLACE]), 30.0)
+    await session.ask(ReleaseMessage(PLACE, 1), 30.0)
+    await session.ask(DoneMessage(), 30.0)
 
 
-async def settled(service: Service) -> None:
+async def settled(service: SinkService) -> None:
     """Every run has ended, and nothing is kept of it but how."""
     async with asyncio.timeout(30.0):
         while service.busy_ids:
@@ -112,17 +112,17 @@ async def settled(service: Service) -> None:
 async def a_batch(session: TaskSession) -> None:
     await begin(session, "run", "query")
     await write(session)
-    await session.ask(Commit("run", 0, [0], 1), 30.0)
+    await session.ask(CommitMessage("run", 0, [0], 1), 30.0)
 
 
 @pytest.mark.parametrize("fails", ["ledger", "begin", "last_batch", "add", "mark", "end"])
 def test_a_fault_ends_the_run_and_is_told_to_who_asked(fails: str) -> None:
-    async def work(service: Service, session: TaskSession) -> None:
+    async def work(service: SinkService, session: TaskSession) -> None:
         with pytest.raises(BatchFailed, match=f"no thread for {fails}"):
             await a_batch(session)
         await settled(service)
         with pytest.raises(BatchFailed):
-            await session.ask(Commit("run", 0, [0], 1), 30.0)
+            await session.ask(CommitMessage("run", 0, [0], 1), 30.0)
 
     with_service(fails, work)
 
@@ -130,26 +130,26 @@ def test_a_fault_ends_the_run_and_is_told_to_who_asked(fails: str) -> None:
 async def committed(session: TaskSession, name: str) -> None:
     await begin(session, name)
     await write(session)
-    await session.ask(Commit(name, -1, [0], 1), 30.0)
+    await session.ask(CommitMessage(name, -1, [0], 1), 30.0)
 
 
 async def aborted(session: TaskSession, name: str) -> None:
     await begin(session, name)
-    await session.ask(Acquire([PLACE]), 30.0)
-    await session.ask(Abort(name, "a task failed"), 30.0)
+    await session.ask(AcquireMessage([PLACE]), 30.0)
+    await session.ask(AbortMessage(name, "a task failed"), 30.0)
 
 
 async def refused(session: TaskSession, name: str) -> None:
     await begin(session, name)
     with pytest.raises(BatchFailed):
-        await session.ask(Commit(name, -1, [0, 1], 1), 30.0)
+        await session.ask(CommitMessage(name, -1, [0, 1], 1), 30.0)
 
 
 @pytest.mark.parametrize("fails", ["", "fence"])
 def test_a_thousand_runs_leave_nothing(fails: str) -> None:
     """Batch writes, which have transactional ids of their own."""
 
-    async def work(service: Service, session: TaskSession) -> None:
+    async def work(service: SinkService, session: TaskSession) -> None:
         for number in range(MAX_ATTEMPTS):
             await (committed, aborted, refused)[number % 3](session, f"run-{number}")
         await settled(service)
@@ -160,13 +160,13 @@ def test_a_thousand_runs_leave_nothing(fails: str) -> None:
 def test_a_run_that_is_planned_outlives_a_thousand_that_have_ended() -> None:
     """A batch whose rows come from a long shuffle opens late; other queries of the driver go on meanwhile."""
 
-    async def work(service: Service, session: TaskSession) -> None:
+    async def work(service: SinkService, session: TaskSession) -> None:
         await session.ask(plan("slow"), 30.0)
         for number in range(MAX_ATTEMPTS):
             await committed(session, f"run-{number}")
-        assert isinstance(await session.ask(Open("slow", "", -1, 0, 0), 30.0), Opened)
+        assert isinstance(await session.ask(OpenMessage("slow", "", -1, 0, 0), 30.0), OpenedReply)
         await write(session)
-        await session.ask(Commit("slow", -1, [0], 1), 30.0)
+        await session.ask(CommitMessage("slow", -1, [0], 1), 30.0)
 
     with_service("", work)
 
@@ -174,18 +174,18 @@ def test_a_run_that_is_planned_outlives_a_thousand_that_have_ended() -> None:
 def test_runs_that_nobody_opens_make_room_for_others_the_oldest_first() -> None:
     """Plans of batches that failed before a task had rows: nobody says that they have ended."""
 
-    async def work(service: Service, session: TaskSession) -> None:
+    async def work(service: SinkService, session: TaskSession) -> None:
         for number in range(MAX_ATTEMPTS + 1):
             await session.ask(plan(f"run-{number}"), 30.0)
         with pytest.raises(BatchFailed, match="does not know this batch"):
-            await session.ask(Open("run-0", "", -1, 0, 0), 30.0)
-        assert isinstance(await session.ask(Open("run-1", "", -1, 0, 0), 30.0), Opened)
+            await session.ask(OpenMessage("run-0", "", -1, 0, 0), 30.0)
+        assert isinstance(await session.ask(OpenMessage("run-1", "", -1, 0, 0), 30.0), OpenedReply)
 
     with_service("", work)
 
 
 def test_a_thousand_runs_that_could_not_begin_leave_nothing() -> None:
-    async def work(service: Service, session: TaskSession) -> None:
+    async def work(service: SinkService, session: TaskSession) -> None:
         for number in range(MAX_ATTEMPTS):
             with pytest.raises(BatchFailed):
                 await begin(session, f"run-{number}")
@@ -222,16 +222,16 @@ def test_a_lock_has_one_holder_at_a_time_and_is_gone_with_the_last() -> None:
 def test_a_task_does_not_wait_for_ever_for_a_service_that_is_mute(question: str) -> None:
     async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         hello = await receive(reader)
-        writer.write(frame(Answer(hello.number, Fine())))
+        writer.write(frame(NumberedReply(hello.number, OkReply())))
         await reader.read()
         writer.close()
 
     async def run() -> None:
         server = await asyncio.start_server(mute, "127.0.0.1", 0)
-        endpoint = Endpoint("127.0.0.1", server.sockets[0].getsockname()[1], TOKEN)
-        session = await TaskSession.to(endpoint, Limits(0.1, 0.1))
+        endpoint = ServiceEndpoint("127.0.0.1", server.sockets[0].getsockname()[1], TOKEN)
+        session = await TaskSession.to(endpoint, ServiceTimeouts(0.1, 0.1))
         asked = {
-            "open": lambda: session.open(Open("run", "", -1, 0, 0)),
+            "open": lambda: session.open(OpenMessage("run", "", -1, 0, 0)),
             "acquire": lambda: session.acquire(PLACE),
             "done": session.done,
         }
@@ -247,14 +247,14 @@ def test_a_task_does_not_wait_for_ever_for_a_service_that_is_mute(question: str)
 def test_of_runs_that_have_ended_no_partitions_are_kept(fails: str) -> None:
     """A thousand of them are remembered, each of which may have written to thousands."""
 
-    async def work(service: Service, session: TaskSession) -> None:
+    async def work(service: SinkService, session: TaskSession) -> None:
         await begin(session, "run")
         for partition in range(20):
-            await session.ask(Acquire([("t", partition)]), 30.0)
-            await session.ask(Release(("t", partition), 1), 30.0)
-        await session.ask(Done(), 30.0)
+            await session.ask(AcquireMessage([("t", partition)]), 30.0)
+            await session.ask(ReleaseMessage(("t", partition), 1), 30.0)
+        await session.ask(DoneMessage(), 30.0)
         with contextlib.suppress(BatchFailed):
-            await session.ask(Commit("run", -1, [0], 1), 30.0)
+            await session.ask(CommitMessage("run", -1, [0], 1), 30.0)
         await settled(service)
         (run,) = [one for one in gc.get_objects() if isinstance(one, Attempt)]
         assert (run.stage in ENDED, run.added, run.grants.next_sequences, run.grants.holders) == (True, set(), {}, {})

@@ -15,9 +15,9 @@ from penstock_spark_kit.batches_written import Run, batches, values_of, wanted
 from penstock_spark_kit.broker import Broker
 from penstock_spark_kit.topics import eventually, produce
 
-from penstock_spark.sink.driver import Driver
+from penstock_spark.sink.driver import SinkDriver
 from penstock_spark.sink.rendezvous import service_of
-from penstock_spark.sink.service_client import Endpoint
+from penstock_spark.sink.service_client import ServiceEndpoint
 from penstock_spark.sink.service_log import careful_stream
 
 START = """
@@ -62,7 +62,7 @@ def fill(writing: int) -> None:
 
 
 @pytest.fixture(params=["is gone", "does not read"])
-def unheard(request: pytest.FixtureRequest, driver: Driver, pipe: Pipe) -> Endpoint:
+def unheard(request: pytest.FixtureRequest, driver: SinkDriver, pipe: Pipe) -> ServiceEndpoint:
     """The driver's service, whose log goes into a pipe that nobody empties, or that has no other end."""
     command = [sys.executable, "-c", START, str(driver.pid), driver.started]
     subprocess.run(command, stderr=pipe.writing, check=True, timeout=DEADLINE_S)
@@ -89,7 +89,7 @@ def test_a_line_for_nobody_is_dropped(pipe: Pipe) -> None:
 
 
 def test_a_batch_is_committed_and_its_driver_hears_of_it(
-    penstock: Broker, topic: Callable[..., str], unheard: Endpoint, start_run: Callable[..., Run]
+    penstock: Broker, topic: Callable[..., str], unheard: ServiceEndpoint, start_run: Callable[..., Run]
 ) -> None:
     name = topic(2)
     run = start_run(unheard, penstock.bootstrap, name)
@@ -99,7 +99,11 @@ def test_a_batch_is_committed_and_its_driver_hears_of_it(
 
 
 def test_a_driver_that_dies_in_the_middle_of_a_batch_has_its_transaction_aborted(
-    penstock: Broker, topic: Callable[..., str], unheard: Endpoint, start_run: Callable[..., Run], driver: Driver
+    penstock: Broker,
+    topic: Callable[..., str],
+    unheard: ServiceEndpoint,
+    start_run: Callable[..., Run],
+    driver: SinkDriver,
 ) -> None:
     """Long before the transaction's time is over, and without another driver."""
     name = topic(1)

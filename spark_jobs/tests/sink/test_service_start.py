@@ -8,15 +8,17 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from penstock_spark.sink.driver import Driver
-from penstock_spark.sink.messages import Ping
+from penstock_spark.sink.driver import SinkDriver
+from penstock_spark.sink.messages import PingMessage
 from penstock_spark.sink.rendezvous import executors_host, service_of
-from penstock_spark.sink.service_client import Endpoint, ask
+from penstock_spark.sink.service_client import ServiceEndpoint, ask
 
 DEADLINE_S = 30.0
 
 
-def test_a_rendezvous_file_that_cannot_be_written_leaves_no_process_and_no_file(driver: Driver, tmp_path: Path) -> None:
+def test_a_rendezvous_file_that_cannot_be_written_leaves_no_process_and_no_file(
+    driver: SinkDriver, tmp_path: Path
+) -> None:
     """As where the disk is full: the process may not write to files."""
     path = tmp_path / "service.json"
     command = [sys.executable, "-m", "penstock_spark.sink.service_main", "--rendezvous", str(path)]
@@ -29,10 +31,10 @@ def test_a_rendezvous_file_that_cannot_be_written_leaves_no_process_and_no_file(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_executors_reach_the_service_at_the_address_that_they_are_told(driver: Driver) -> None:
+def test_executors_reach_the_service_at_the_address_that_they_are_told(driver: SinkDriver) -> None:
     """Which is that from which the brokers are reached, also where it is one of IPv6."""
     far = replace(driver, settings={})
     service = service_of(far, starts=True)
     brokers = ["127.0.0.1:9092", *(["[::1]:9092"] if socket.has_dualstack_ipv6() else [])]
     for bootstrap in brokers:
-        ask(Endpoint(executors_host(far, bootstrap), service.port, service.token), Ping(), DEADLINE_S)
+        ask(ServiceEndpoint(executors_host(far, bootstrap), service.port, service.token), PingMessage(), DEADLINE_S)

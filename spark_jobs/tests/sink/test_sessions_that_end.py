@@ -11,11 +11,11 @@ import pytest
 from client_doubles.guarded import GuardedBroker
 
 from penstock.client import Sasl, Security
-from penstock.client.cluster import Cluster
+from penstock.client.cluster import ClusterConnections
 from penstock_spark.encode.batches import encode
-from penstock_spark.encode.ports import ProducerId, Rows
-from penstock_spark.sink.lanes import Budget
-from penstock_spark.sink.sending import Sending, Settings
+from penstock_spark.encode.ports import EncodableRows, ProducerId
+from penstock_spark.sink.lanes import EncodedBytesBudget
+from penstock_spark.sink.sending import BatchSender, SenderSettings
 
 LIMIT_S = 60.0
 NOBODY = ProducerId(-1, -1, False)
@@ -24,15 +24,15 @@ NOBODY = ProducerId(-1, -1, False)
 @pytest.mark.parametrize("in_flight", [1, 5])
 async def test_a_session_that_ends_soon_is_replaced_and_loses_nothing(in_flight: int) -> None:
     async with GuardedBroker(mechanisms=("PLAIN",), lifetime_ms=300) as broker, asyncio.timeout(LIMIT_S):
-        cluster = Cluster(broker.address, security=Security(sasl=Sasl("PLAIN", "alice", "secret")))
+        cluster = ClusterConnections(broker.address, security=Security(sasl=Sasl("PLAIN", "alice", "secret")))
         await cluster.start()
         await cluster.topic("t")
-        budget = Budget(1 << 20)
-        sending = Sending(cluster, Settings(None, -1, 1000, in_flight, 30_000, 30_000), budget, None)
+        budget = EncodedBytesBudget(1 << 20)
+        sending = BatchSender(cluster, SenderSettings(None, -1, 1000, in_flight, 30_000, 30_000), budget, None)
         sent = 0
         while broker.authentications < 5:
             value = pa.array([b"%d" % sent], pa.binary())
-            (batch,) = encode(Rows(pa.nulls(1, pa.binary()), value, None, np.array([1])), 0, 1000, NOBODY, -1)
+            (batch,) = encode(EncodableRows(pa.nulls(1, pa.binary()), value, None, np.array([1])), 0, 1000, NOBODY, -1)
             budget.take(len(batch.data))
             sending.put(("t", 0), batch)
             sent += 1

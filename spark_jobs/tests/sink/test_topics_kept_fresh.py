@@ -12,7 +12,7 @@ from penstock_spark_kit.batches_written import batches, read_all, schema, values
 from penstock_spark_kit.broker import Broker
 from penstock_spark_kit.topics import add_partitions, make_topic
 
-from penstock.client.cluster import Cluster as Client
+from penstock.client.cluster import ClusterConnections as Client
 from penstock.client.partitioner import murmur2
 from penstock_spark.link.link import Link
 from penstock_spark.options.sink import SinkOptions

@@ -12,15 +12,15 @@ from penstock_spark_kit.batches_written import batches, schema, values_of, wante
 from penstock_spark_kit.broker import Broker
 from penstock_spark_kit.topics import eventually, make_topic
 
-from penstock.client.cluster import Cluster
+from penstock.client.cluster import ClusterConnections
 from penstock_spark.encode.batches import encode
 from penstock_spark.encode.ports import ProducerId
 from penstock_spark.link.link import Link
 from penstock_spark.model.errors import Unavailable
 from penstock_spark.options.sink import SinkOptions
 from penstock_spark.sink.columns import columns_of, rows_of
-from penstock_spark.sink.lanes import Budget
-from penstock_spark.sink.sending import Sending, Settings
+from penstock_spark.sink.lanes import EncodedBytesBudget
+from penstock_spark.sink.sending import BatchSender, SenderSettings
 from penstock_spark.sink.task import TaskPlace, TaskWriter
 
 COLUMNS = schema("value binary")
@@ -38,11 +38,11 @@ def test_any_number_of_batches_may_wait_for_a_connection(penstock: Broker, topic
     assert len(encoded) == count, "each row is a batch"
     options = options_of(penstock.bootstrap, name)
 
-    async def send(cluster: Cluster) -> None:
+    async def send(cluster: ClusterConnections) -> None:
         await cluster.topic(name)
-        budget = Budget(1 << 30)
-        settings = Settings(None, 0, options.request_bytes, 5, 30_000, 30_000)
-        sending = Sending(cluster, settings, budget, None)
+        budget = EncodedBytesBudget(1 << 30)
+        settings = SenderSettings(None, 0, options.request_bytes, 5, 30_000, 30_000)
+        sending = BatchSender(cluster, settings, budget, None)
         for batch in encoded:
             budget.take(len(batch.data))
             sending.put((name, 0), batch)

@@ -9,7 +9,7 @@ from penstock_spark_kit.broker import Broker
 from penstock_spark_kit.topics import MakeTopic
 
 from penstock.client import Admin, AlterConfig
-from penstock.client.cluster import Cluster
+from penstock.client.cluster import ClusterConnections
 from penstock.wire.batch import CRC, checksum
 from penstock.wire.batch_builder import build_batch
 from penstock.wire.compression import Codec
@@ -20,7 +20,7 @@ from penstock_spark.model.errors import CorruptBatch
 from penstock_spark.model.ranges import OffsetRange
 from penstock_spark.options.source import SourceOptions
 from penstock_spark.source.reading import read_task
-from penstock_spark.source.splitting import Task
+from penstock_spark.source.splitting import ReadTask
 
 
 def batch(count: int, *, damage: str = "") -> bytes:
@@ -36,7 +36,9 @@ def batch(count: int, *, damage: str = "") -> bytes:
 async def write(bootstrap: str, topic: str, batches: list[bytes]) -> None:
     async with Admin(bootstrap) as admin:
         await admin.alter_topic_configs(topic, [AlterConfig("penstock.record.validation", "none")])
-    cluster = Cluster(bootstrap, client_id="t", request_timeout_ms=30_000, metadata_max_age_ms=60_000, security=None)
+    cluster = ClusterConnections(
+        bootstrap, client_id="t", request_timeout_ms=30_000, metadata_max_age_ms=60_000, security=None
+    )
     try:
         await cluster.start()
         leader = (await cluster.topic(topic)).partitions[0].leader
@@ -53,7 +55,7 @@ def read(broker: Broker, topic: str, end: int, **options: str) -> list[int]:
     given = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": topic, **options}
     parsed = SourceOptions.parse(given, streaming=False)
     id_ = Link.to(parsed.connection).topics([topic])[topic].topic_id
-    rows = read_task(parsed, Task(OffsetRange(topic, 0, 0, end), id_))
+    rows = read_task(parsed, ReadTask(OffsetRange(topic, 0, 0, end), id_))
     return [offset for batch in rows for offset in batch.column("offset").to_pylist()]
 
 

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, ReadMinRows
 
 from penstock.client import TopicPartition
-from penstock_spark.link.ports import FetchSizes, Topic
+from penstock_spark.link.ports import FetchSizes, TopicPartitions
 from penstock_spark.model.errors import DataLoss, InvalidOption, Unavailable
 from penstock_spark.model.ranges import EARLIEST, LATEST, READ_COMMITTED, Fetched, OffsetRange
 from penstock_spark.options.source import SourceOptions
@@ -33,8 +33,8 @@ class Cluster:
         self.times: dict[int, int] = {}
         self.stale: list[dict[TopicPartition, int]] = []
         self.isolations: set[int] = set()
-        self.known: Mapping[str, Topic] = {}
-        self.lagging: list[dict[str, Topic]] = []
+        self.known: Mapping[str, TopicPartitions] = {}
+        self.lagging: list[dict[str, TopicPartitions]] = []
         """What the next questions for topics are answered."""
         self.all_say: dict[TopicPartition, tuple[int, int]] | None = None
         """The partitions once all brokers were asked, not one alone that was cut off."""
@@ -45,8 +45,8 @@ class Cluster:
         """So many records come to each partition right after a question for a time."""
 
     def topics(
-        self, names: Iterable[str] | None, known: Mapping[str, Topic], *, sure: bool = False
-    ) -> Mapping[str, Topic]:
+        self, names: Iterable[str] | None, known: Mapping[str, TopicPartitions], *, sure: bool = False
+    ) -> Mapping[str, TopicPartitions]:
         self.known = known
         self.sure.append(sure)
         if sure and self.all_say is not None:
@@ -55,7 +55,7 @@ class Cluster:
             return self.lagging.pop(0)
         wanted = {one.topic for one in self.parts} if names is None else set(names)
         counts = {name: sum(one.topic == name for one in self.parts) for name in wanted}
-        return {name: Topic(name, self.ids.get(name), count) for name, count in counts.items() if count}
+        return {name: TopicPartitions(name, self.ids.get(name), count) for name, count in counts.items() if count}
 
     def offsets(self, wanted: Mapping[TopicPartition, int], isolation: int) -> Mapping[TopicPartition, int]:
         self.isolations.add(isolation)
@@ -151,7 +151,7 @@ class TestBatches:
         found = planned(cluster, failOnDataLoss="false", **asked, **{"fetchOffset.numRetries": retries})
         assert found == [("t", 0, 3, 9)]
         assert not caplog.text
-        assert cluster.known == {"t": Topic("t", OLD, 1)}
+        assert cluster.known == {"t": TopicPartitions("t", OLD, 1)}
 
     def test_a_beginning_after_the_end_reads_nothing(self) -> None:
         cluster = Cluster(t=[(0, 9)])
@@ -308,13 +308,13 @@ class TestStreams:
         ("lag", "said"),
         [
             ({}, "partition 0 no longer exists"),
-            ({"t": Topic("t", OLD, 1)}, "partition 1 no longer exists; it had been read up to offset 5"),
-            ({"t": Topic("t", NEW, 2)}, "'t' was deleted and made anew"),
+            ({"t": TopicPartitions("t", OLD, 1)}, "partition 1 no longer exists; it had been read up to offset 5"),
+            ({"t": TopicPartitions("t", NEW, 2)}, "'t' was deleted and made anew"),
         ],
     )
     @pytest.mark.parametrize("fail", ["true", "false"])
     def test_what_is_missing_is_asked_for_again_before_it_is_a_loss(
-        self, lag: dict[str, Topic], said: str, fail: str, caplog: pytest.LogCaptureFixture
+        self, lag: dict[str, TopicPartitions], said: str, fail: str, caplog: pytest.LogCaptureFixture
     ) -> None:
         """A broker's view may lag; and rows that are there must neither be skipped nor read a second time."""
         cluster = Cluster(t=[(0, 9), (0, 6)])
@@ -349,13 +349,13 @@ class TestStreams:
     def test_brokers_are_asked_with_what_was_seen_before(self) -> None:
         cluster = Cluster(t=[(0, 9), (0, 6)])
         Reader(cluster).latestOffset(at(8, 5), ALL)
-        assert cluster.known == {"t": Topic("t", OLD, 2)}
+        assert cluster.known == {"t": TopicPartitions("t", OLD, 2)}
         cluster.known = {}
         Reader(cluster).partitions(at(8, 5), at(9, 6))
-        assert cluster.known == {"t": Topic("t", OLD, 2)}
+        assert cluster.known == {"t": TopicPartitions("t", OLD, 2)}
         options = {"kafka.bootstrap.servers": "a:1", "assign": '{"t": [1]}'}
         batch.plan(cluster, SourceOptions.parse(options, streaming=False))
-        assert cluster.known == {"t": Topic("t", None, 2)}
+        assert cluster.known == {"t": TopicPartitions("t", None, 2)}
 
     def test_a_log_that_was_cut_off_goes_on_at_its_end_where_that_is_allowed(
         self, caplog: pytest.LogCaptureFixture

@@ -15,7 +15,7 @@ from penstock_spark.model.errors import DataLoss
 from penstock_spark.model.ranges import OffsetRange
 from penstock_spark.options.source import SourceOptions
 from penstock_spark.source.reading import read_task
-from penstock_spark.source.splitting import Task
+from penstock_spark.source.splitting import ReadTask
 
 Lose = Callable[[Broker, str], None]
 COUNT, KEPT_FROM = 2_000, 1_500
@@ -40,7 +40,7 @@ def begun(broker: Broker, topic: str, fail: bool) -> Iterator[pa.RecordBatch]:
         streaming=False,
     )
     id_ = Link.to(options.connection).topics([topic])[topic].topic_id
-    batches = iter(read_task(options, Task(OffsetRange(topic, 0, 0, COUNT), id_)))
+    batches = iter(read_task(options, ReadTask(OffsetRange(topic, 0, 0, COUNT), id_)))
     return chain([next(batches)], batches)
 
 

@@ -20,8 +20,8 @@ PLANTS = (
         name="duplicates-written",
         says="a repeated batch of an idempotent producer is written again",
         file="replica/producer_state.py",
-        old="                return Verdict.DUPLICATE, batch\n",
-        new="                return Verdict.APPEND, None\n",
+        old="                return SequenceCheck.DUPLICATE, batch\n",
+        new="                return SequenceCheck.APPEND, None\n",
         caught_by=("cut-from-peers",),
     ),
 )

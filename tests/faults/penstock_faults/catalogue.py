@@ -35,8 +35,8 @@ CORE = (
         name="duplicates-undetected",
         says="a repeated batch of an idempotent producer is written again",
         file="replica/producer_state.py",
-        old="                return Verdict.DUPLICATE, batch\n",
-        new="                return Verdict.APPEND, None\n",
+        old="                return SequenceCheck.DUPLICATE, batch\n",
+        new="                return SequenceCheck.APPEND, None\n",
         caught_by=(
             GUARDS + "test_a_repeated_batch_is_answered_with_its_first_offset_and_not_written_again",
             "broker/tests/replica/test_producer_state.py::test_a_repeated_batch_is_a_duplicate_of_the_original",

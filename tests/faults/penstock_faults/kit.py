@@ -12,7 +12,7 @@ from pathlib import Path
 from uuid import UUID
 
 from penstock.config.values import TopicConfig
-from penstock.log.log_dir import LogDir
+from penstock.log.log_dir import LogDirectory
 from penstock.replica.acceptance import Appended
 from penstock.replica.leader import Leader
 from penstock.replica.producer_state import ProducerState
@@ -75,7 +75,7 @@ class HeldFiles(OsFiles):
 class Place:
     """An open data directory with one partition."""
 
-    def __init__(self, directory: LogDir, files: HeldFiles, partition: Leader) -> None:
+    def __init__(self, directory: LogDirectory, files: HeldFiles, partition: Leader) -> None:
         self.directory, self.files, self.partition = directory, files, partition
         self.log = partition.log
 
@@ -115,7 +115,7 @@ class Place:
 async def place(path: Path, config: TopicConfig | None = None) -> AsyncIterator[Place]:
     """Opens a data directory as a broker does; shuts it down cleanly at the end."""
     files = HeldFiles()
-    directory = LogDir(files, str(path), SystemClock(), 0, 64)
+    directory = LogDirectory(files, str(path), SystemClock(), 0, 64)
     directory.claim("the-cluster")
     directory.recover(ProducerState)
     directory.start()

@@ -89,7 +89,7 @@ REPORTED = (
         says="a producer whose transactional id has expired is fenced",
         file="txn/state_machine.py",
         old='        assert new_id is not None, "a new transactional id gets a producer id"\n',
-        new="        if claimed is not None or new_id is None:\n            return Step(ErrorCode.PRODUCER_FENCED)\n",
+        new="        if claimed is not None or new_id is None:\n            return TxnTransition(ErrorCode.PRODUCER_FENCED)\n",
         caught_by=(
             "broker/tests/txn/test_state_machine.py"
             "::test_an_unknown_transactional_id_gets_the_new_producer_id_with_epoch_0",

@@ -22,8 +22,8 @@ from penstock.cli.ending import run_to_the_end
 from penstock.cli.local_cluster import command as local_cluster
 from penstock.cli.root import app
 from penstock.config.options import UpOptions
-from penstock.node.broker import Node
-from penstock.node.outside import System
+from penstock.node.broker import BrokerNode
+from penstock.node.outside import SystemEnvironment
 from penstock.node.settings import StartError, etcd_of
 from penstock_spark.cli.root import command as spark_command
 
@@ -53,7 +53,7 @@ class Ended:
 def check_node(options: UpOptions) -> None:
     """What the process of a broker does before it opens anything: the checks of `penstock.node.process.run`."""
     try:
-        Node(options, os.environ, System(etcd_of(options)))
+        BrokerNode(options, os.environ, SystemEnvironment(etcd_of(options)))
     except StartError as e:
         print(f"penstock up: {e}", file=sys.stderr)
         raise SystemExit(2) from None

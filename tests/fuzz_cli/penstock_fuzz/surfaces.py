@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from penstock.cli.produce import Options, parse_line
+from penstock.cli.produce import ProduceOptions, parse_line
 from penstock.config.sources import ENVIRONMENT_PREFIX
 from penstock_fuzz import documents
 from penstock_fuzz.arguments import argument_lists, commands
@@ -101,7 +101,7 @@ class Surfaces:
 
     def json_lines(self, data: st.DataObject) -> None:
         with suppress(ValueError):
-            parse_line(data.draw(documents.lines), Options("json", None, None, None, ()))
+            parse_line(data.draw(documents.lines), ProduceOptions("json", None, None, None, ()))
 
     def references(self, data: st.DataObject) -> None:
         references.properties(data.draw(documents.properties))

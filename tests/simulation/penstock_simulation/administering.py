@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 
 from penstock.client import Admin, AlterConfig, BrokerError, ClientError, Consumer, ErrorCode, NewTopic, Producer
-from penstock.client.cluster import Cluster
+from penstock.client.cluster import ClusterConnections
 from penstock.client.types import TopicPartition
 from penstock.runtime.clock import Clock
 from penstock.wire.messages.alter_partition_reassignments import (
@@ -87,7 +87,7 @@ async def move(plan: Plan, brokers: Callable[[], list[int]], rng: random.Random)
 
 
 async def reassign(plan: Plan, partition: TopicPartition, replicas: list[int] | None) -> None:
-    cluster = Cluster(plan.bootstrap, request_timeout_ms=3000)
+    cluster = ClusterConnections(plan.bootstrap, request_timeout_ms=3000)
     request = AlterPartitionReassignmentsRequest(
         timeout_ms=3000,
         topics=[

@@ -87,7 +87,7 @@ HUNTED: tuple[tuple[Bug, Hunt], ...] = (
             "lease-trusted",
             "a leader whose lease is good changes the ISR without comparing the partition's record",
             "replica/isr_changes.py",
-            "compares.append(Compare(key, Target.MOD_REVISION, change.before.revision))",
+            "compares.append(Compare(key, CompareTarget.MOD_REVISION, change.before.revision))",
             "pass",
         ),
         Hunt(("watch_lag", "isolate", "restart", "store_slow", "pause"), ("reassignment",)),

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from penstock.control.membership import Registration
-from penstock.log.compaction.runner import Runner, ThreadRunner
+from penstock.log.compaction.runner import CompactionRunner, ThreadRunner
 from penstock.log.flusher import Flusher, FlushWork, T
-from penstock.log.log_dir import LogDir
-from penstock.node.broker import Node
-from penstock.node.handlers import Parts
+from penstock.log.log_dir import LogDirectory
+from penstock.node.broker import BrokerNode
+from penstock.node.handlers import BrokerServices
 from penstock.replica.manager import ReplicaManager
 from penstock.runtime.clock import Clock
 from penstock.state.store import Store
@@ -106,7 +106,7 @@ class SimOutside:
     def make_flusher(self, files: Any, on_error: Callable[[Exception], None]) -> Flusher:
         return SimFlusher(files, on_error)
 
-    def make_compaction(self, files: Any) -> Runner:
+    def make_compaction(self, files: Any) -> CompactionRunner:
         return ThreadRunner(files)
 
     def make_executor(self) -> Executor:
@@ -127,12 +127,12 @@ class SimOutside:
         return UUID(int=self.chance.getrandbits(128), version=4)
 
 
-class SimNode(Node):
+class SimNode(BrokerNode):
     """The broker as it is, which can be looked into."""
 
     replicas: ReplicaManager | None = None
 
-    async def make_parts(self, store: Store, watcher: Watcher, log_dir: LogDir) -> Parts:
+    async def make_parts(self, store: Store, watcher: Watcher, log_dir: LogDirectory) -> BrokerServices:
         parts = await super().make_parts(store, watcher, log_dir)
         self.replicas = parts.replicas
         return parts

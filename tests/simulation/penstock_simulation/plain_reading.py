@@ -11,7 +11,7 @@ import random
 from typing import TYPE_CHECKING
 
 from penstock.client import ClientError, ErrorCode
-from penstock.client.connection import Connection
+from penstock.client.connection import ClientConnection
 from penstock.config.addresses import parse_bootstrap
 from penstock.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from penstock.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
@@ -51,7 +51,7 @@ class PlainReader:
         self.session = plan.new_session()
         self.position = dict.fromkeys(range(plan.partitions), 0)
         self.leaders: dict[int, Address] = {}
-        self.connections: dict[Address, Connection] = {}
+        self.connections: dict[Address, ClientConnection] = {}
 
     async def turn(self) -> None:
         """Looks at each partition once; now and then asks any broker who leads."""
@@ -107,10 +107,10 @@ class PlainReader:
                     self.plan.history.seen.append(seen)
             self.position[partition] = max(self.position[partition], header.last_offset + 1)
 
-    async def connect(self, address: Address) -> Connection:
+    async def connect(self, address: Address) -> ClientConnection:
         connection = self.connections.get(address)
         if connection is None or connection.closed:
-            connection = self.connections[address] = await Connection.open(
+            connection = self.connections[address] = await ClientConnection.open(
                 *address, connect_timeout_ms=TIMEOUT_MS, request_timeout_ms=TIMEOUT_MS, newest_used=NEWEST_USED
             )
         return connection

@@ -11,15 +11,15 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING
 
-from penstock.state.contents import Contents
+from penstock.state.contents import StoreContents
 from penstock.state.history import History, Revision
 from penstock.state.store import (
     Compare,
-    Delete,
+    DeleteOp,
     LeaseExpired,
-    Listing,
     Operation,
-    Put,
+    PutOp,
+    StoreListing,
     TxnResult,
 )
 
@@ -49,7 +49,7 @@ class StoreCore:
     def __init__(self, world: World, network: Network) -> None:
         self.world, self.network = world, network
         self.rng = world.streams["store"]
-        self.contents = Contents([], FIRST_REVISION)
+        self.contents = StoreContents([], FIRST_REVISION)
         self.history = History(FIRST_REVISION - 1)
         self.history.add(Revision(FIRST_REVISION, [], []))
         self.leases: dict[int, Lease] = {}
@@ -75,7 +75,7 @@ class StoreCore:
         return TxnResult(succeeded, self.apply(then if succeeded else otherwise))
 
     def apply(self, operations: Sequence[Operation]) -> int:
-        leased = [op for op in operations if isinstance(op, Put) and op.lease]
+        leased = [op for op in operations if isinstance(op, PutOp) and op.lease]
         for put in leased:
             self.live(put.lease)
         revision = self.contents.plan(operations)
@@ -89,13 +89,13 @@ class StoreCore:
                 channel.forward()
         return self.contents.committed_revision
 
-    def range(self, prefix: str, revision: int) -> Listing:
+    def range(self, prefix: str, revision: int) -> StoreListing:
         entries, current = self.contents.range(prefix), self.contents.committed_revision
         if revision in (0, current):
-            return Listing(entries, current)
+            return StoreListing(entries, current)
         if revision > current:
             raise ValueError(f"revision {revision} is in the future: the store is at {current}")
-        return Listing(self.history.undo(prefix, entries, revision), revision)
+        return StoreListing(self.history.undo(prefix, entries, revision), revision)
 
     def compact(self, revision: int) -> None:
         if revision > self.contents.committed_revision:
@@ -141,7 +141,7 @@ class StoreCore:
         held = self.leases.pop(lease)
         latest = self.contents.latest
         keys = sorted(key for key in held.keys if (entry := latest(key)) is not None and entry.lease == lease)
-        self.apply([Delete(key) for key in keys])
+        self.apply([DeleteOp(key) for key in keys])
 
     # Faults
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.state.limits import check_key, check_txn
 from penstock.state.store import (
-    Changes,
     Compare,
-    Entry,
-    Listing,
     Operation,
+    StoreChanges,
+    StoreEntry,
     StoreError,
+    StoreListing,
     StoreUnavailable,
     TxnResult,
 )
@@ -42,7 +42,7 @@ class Channel:
         self.core, self.process, self.prefix = client.core, client.process, prefix
         self.host = client.host
         self.next_revision = from_revision
-        self.arrived: list[Changes | StoreError] = []
+        self.arrived: list[StoreChanges | StoreError] = []
         self.waiter: asyncio.Future[None] | None = None
         self.last_arrival = 0.0
         self.open = True
@@ -69,7 +69,7 @@ class Channel:
             self.deliver_later(changes)
         self.forward()
 
-    def deliver_later(self, item: Changes | StoreError) -> None:
+    def deliver_later(self, item: StoreChanges | StoreError) -> None:
         core = self.core
         delay_s = core.network.delay_s(STORE_HOST, self.host) + core.rng.expovariate(
             1 / core.lags.get(self.host, core.lag_s)
@@ -77,7 +77,7 @@ class Channel:
         self.last_arrival = max(self.last_arrival, core.world.now + delay_s)
         core.world.at(self.last_arrival, self.process.post, self.deliver, item)
 
-    def deliver(self, item: Changes | StoreError) -> None:
+    def deliver(self, item: StoreChanges | StoreError) -> None:
         """In the process."""
         self.arrived.append(item)
         if self.waiter is not None and not self.waiter.done():
@@ -104,11 +104,11 @@ class SimStore:
         self.last_arrival = 0.0
         """Calls of one client share a connection: they arrive in order."""
 
-    async def get(self, key: str) -> Entry | None:
+    async def get(self, key: str) -> StoreEntry | None:
         check_key(key)
         return await self.call(lambda: self.core.contents.committed.get(key))
 
-    async def range(self, prefix: str, revision: int = 0) -> Listing:
+    async def range(self, prefix: str, revision: int = 0) -> StoreListing:
         return await self.call(lambda: self.core.range(prefix, revision))
 
     async def txn(
@@ -135,7 +135,7 @@ class SimStore:
     async def close(self) -> None:
         self.closed = True
 
-    async def watch(self, prefix: str, from_revision: int) -> AsyncIterator[Changes]:
+    async def watch(self, prefix: str, from_revision: int) -> AsyncIterator[StoreChanges]:
         if from_revision < 1:
             raise ValueError(f"a watch begins at revision 1 or later, not at {from_revision}")
         if self.closed:

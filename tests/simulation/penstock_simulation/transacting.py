@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from penstock.client import BrokerError, ClientError, ErrorCode
-from penstock.client.cluster import Cluster
+from penstock.client.cluster import ClusterConnections
 from penstock.wire.batch_builder import build_batch
 from penstock.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from penstock.wire.messages.add_partitions_to_txn import (
@@ -68,7 +68,7 @@ async def transact(plan: Plan, name: str, number: int, partitions: int, clock: C
     """One life of a producer with the transactional id `name`; `number` is its partition in the group."""
     plan.lives[name] += 1
     while not plan.is_done(name):
-        cluster = Cluster(plan.bootstrap, request_timeout_ms=3000, metadata_max_age_ms=30_000)
+        cluster = ClusterConnections(plan.bootstrap, request_timeout_ms=3000, metadata_max_age_ms=30_000)
         try:
             await cluster.start()
             cluster.follow([LEDGER])
@@ -108,7 +108,7 @@ class Life:
         name: str,
         number: int,
         partitions: int,
-        cluster: Cluster,
+        cluster: ClusterConnections,
         clock: Clock,
         rng: random.Random,
     ) -> None:

@@ -17,8 +17,8 @@ import uvloop
 
 from penstock.config.options import UpOptions
 from penstock.control.controller import housekeeping
-from penstock.node.broker import Node
-from penstock.node.outside import System
+from penstock.node.broker import BrokerNode
+from penstock.node.outside import SystemEnvironment
 from penstock.node.process import GC_THRESHOLDS
 from penstock.node.settings import etcd_of
 from penstock.replica import manager
@@ -56,7 +56,9 @@ def counts() -> dict[str, int]:
 async def main(etcd: str, home: str) -> None:
     manager.EXPIRY_S = 1.0
     housekeeping.SWEEP_S, housekeeping.TOMBSTONE_MS, housekeeping.LAST_MS = 1.0, 2000, 1000
-    nodes = [Node(made, {}, System(etcd_of(made))) for made in (options(etcd, home, i) for i in BROKERS)]
+    nodes = [
+        BrokerNode(made, {}, SystemEnvironment(etcd_of(made))) for made in (options(etcd, home, i) for i in BROKERS)
+    ]
     ports = [(await node.start())[0][0].port for node in nodes]
     print(json.dumps(ports), flush=True)
     gc.set_threshold(*GC_THRESHOLDS)

@@ -15,8 +15,8 @@ import typer
 
 from penstock.cli.common import CommandError, run
 from penstock.cli.demo.flights import data_set
-from penstock.cli.demo.processes import Broker
-from penstock.cli.demo.story import MEMBERS, Result, Story
+from penstock.cli.demo.processes import DemoBroker
+from penstock.cli.demo.story import MEMBERS, BrokerDemo, DemoResult
 from penstock.cli.output import print_table
 from penstock.cli.root import make_app
 
@@ -61,14 +61,14 @@ async def tell(bootstrap: str | None) -> None:
         stack.callback(shutil.rmtree, directory, ignore_errors=True)
         topic = "flights"
         if bootstrap is None:
-            broker = await Broker.start(directory)
+            broker = await DemoBroker.start(directory)
             stack.push_async_callback(broker.close)
             bootstrap = broker.address
             print(f"broker {bootstrap}, data in {directory}", flush=True)
-            story = Story(bootstrap, directory, data, topic, PARTITIONS, SESSION_MS)
+            story = BrokerDemo(bootstrap, directory, data, topic, PARTITIONS, SESSION_MS)
         else:
             topic = f"penstock-demo-{secrets.token_hex(4)}"
-            story = Story(bootstrap, directory, data, topic, PARTITIONS, SESSION_MS)
+            story = BrokerDemo(bootstrap, directory, data, topic, PARTITIONS, SESSION_MS)
             stack.push_async_callback(story.remove)
         result = await story.run()
     show(result)
@@ -76,7 +76,7 @@ async def tell(bootstrap: str | None) -> None:
         raise CommandError("the demo failed: see the checks above")
 
 
-def show(result: Result) -> None:
+def show(result: DemoResult) -> None:
     totals = result.tally.totals()
     print_table(
         ("carrier", "flights", "mean arrival delay (min)"),

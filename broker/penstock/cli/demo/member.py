@@ -27,7 +27,7 @@ def say(document: dict[str, Any]) -> None:
     sys.stdout.buffer.flush()
 
 
-class Member(RebalanceListener):
+class DemoConsumer(RebalanceListener):
     """Reads, says what it read, then commits it: a record may be read twice, and is never lost.
 
     Partitions are held back until everybody is there.
@@ -102,7 +102,7 @@ async def serve(bootstrap: str, topic: str, group: str, session_timeout_ms: int)
         session_timeout_ms=session_timeout_ms,
         heartbeat_interval_ms=max(session_timeout_ms // 6, 100),
     ) as consumer:
-        member = Member(consumer, topic)
+        member = DemoConsumer(consumer, topic)
         obeying = asyncio.create_task(member.obey())
         try:
             await member.read()

@@ -37,14 +37,14 @@ async def end(process: Process) -> None:
             await process.wait()
 
 
-class Broker:
+class DemoBroker:
     """`penstock up` in a directory, on free ports."""
 
     def __init__(self, process: Process, address: str) -> None:
         self.process, self.address = process, address
 
     @classmethod
-    async def start(cls, directory: Path) -> Broker:
+    async def start(cls, directory: Path) -> DemoBroker:
         """Returns when the broker says that it is ready. Raises `CommandError` with the end of its log."""
         log = directory / "broker.log"
         with log.open("wb") as errors:
@@ -72,7 +72,7 @@ class Broker:
         await end(self.process)
 
 
-class MemberProcess:
+class ConsumerProcess:
     """The demo's side of one member: hands each document that the member writes to `heard`, with the member's name."""
 
     def __init__(self, name: str, process: Process, heard: Callable[[str, dict[str, Any]], None]) -> None:
@@ -83,7 +83,7 @@ class MemberProcess:
     @classmethod
     async def start(
         cls, name: str, arguments: list[str], heard: Callable[[str, dict[str, Any]], None], directory: Path
-    ) -> MemberProcess:
+    ) -> ConsumerProcess:
         with (directory / f"member-{name}.log").open("wb") as errors:
             process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "penstock.cli.demo.member", *arguments,

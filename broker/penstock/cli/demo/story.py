@@ -10,9 +10,9 @@ from typing import Any
 
 from penstock.cli.common import CommandError
 from penstock.cli.demo.flights import Totals, read_flights
-from penstock.cli.demo.processes import MemberProcess
-from penstock.cli.demo.tally import Check, Tally, verdict
-from penstock.cli.progress import Progress
+from penstock.cli.demo.processes import ConsumerProcess
+from penstock.cli.demo.tally import DeliveryTally, TallyCheck, verdict
+from penstock.cli.progress import ProgressDisplay
 from penstock.client import Admin, NewTopic, Producer, TopicPartition
 
 MEMBERS = ("one", "two", "three")
@@ -24,10 +24,10 @@ FLIGHTS = 336_776
 
 
 @dataclass(slots=True)
-class Result:
+class DemoResult:
     """What the demo found."""
 
-    tally: Tally
+    tally: DeliveryTally
     expected: Totals
     ends: list[int]
     killed: str = ""
@@ -39,7 +39,7 @@ class Result:
     consumed_per_s: float = 0.0
     takeover_s: float = 0.0
 
-    def checks(self) -> list[Check]:
+    def checks(self) -> list[TallyCheck]:
         return verdict(self.tally, self.expected, self.ends, self.lost, self.reported, self.lag)
 
 
@@ -47,7 +47,7 @@ def say(what: str) -> None:
     print(what, flush=True)
 
 
-class Story:
+class BrokerDemo:
     """Runs against the broker at `bootstrap`; logs of the members go to `directory`."""
 
     def __init__(
@@ -56,15 +56,15 @@ class Story:
         self.bootstrap, self.directory, self.data = bootstrap, directory, data
         self.topic, self.group, self.partition_count = topic, f"{topic}-readers", partitions
         self.session_timeout_ms = session_timeout_ms
-        self.result = Result(Tally(partitions), Totals(), [])
-        self.members: dict[str, MemberProcess] = {}
+        self.result = DemoResult(DeliveryTally(partitions), Totals(), [])
+        self.members: dict[str, ConsumerProcess] = {}
         self._assigned: dict[str, list[int]] = {}
         self._committed: dict[str, dict[int, int]] = {}
         self._read: dict[str, dict[int, int]] = {}
         self._news = asyncio.Event()
         self._loop = asyncio.get_running_loop()
 
-    async def run(self) -> Result:
+    async def run(self) -> DemoResult:
         async with AsyncExitStack() as stack:
             admin = await stack.enter_async_context(Admin(self.bootstrap))
             await admin.create_topics([NewTopic(self.topic, self.partition_count)])
@@ -73,7 +73,7 @@ class Story:
             self.result.ends = [ends[tp][1] for tp in self.all_partitions()]
             for name in MEMBERS:
                 arguments = [self.bootstrap, self.topic, self.group, str(self.session_timeout_ms)]
-                self.members[name] = await MemberProcess.start(name, arguments, self.heard, self.directory)
+                self.members[name] = await ConsumerProcess.start(name, arguments, self.heard, self.directory)
                 stack.push_async_callback(self.members[name].close)
             await self.everybody_has_a_share()
             say(f"{len(MEMBERS)} consumers of one group share the partitions")
@@ -98,7 +98,7 @@ class Story:
     async def produce(self) -> None:
         began = self._loop.time()
         say(f"producing {FLIGHTS:,} flights to {self.partition_count} partitions")
-        with Progress("producing flights", total=FLIGHTS) as progress:
+        with ProgressDisplay("producing flights", total=FLIGHTS) as progress:
             async with Producer(self.bootstrap) as producer:
                 for count, (flight, message) in enumerate(read_flights(self.data), 1):
                     self.result.expected.add(flight.carrier, flight.arr_delay)
@@ -163,14 +163,14 @@ class Story:
         deadline = began + READ_TIMEOUT_S
         for member in self.members.values():
             member.go()
-        with Progress("consuming flights", total=sum(result.ends)) as progress:
+        with ProgressDisplay("consuming flights", total=sum(result.ends)) as progress:
             while result.tally.by_member.get(victim, 0) < KILL_AT_SHARE * share or not self.uncommitted(victim):
                 await self.news(deadline, "the consumers to get halfway")
                 progress.show(result.tally.distinct)
         await self.kill(admin, victim)
         killed_at = self._loop.time()
         say(f"killed consumer {victim} (pid {result.killed_pid}); the others take over")
-        with Progress("consuming flights", total=sum(result.ends)) as progress:
+        with ProgressDisplay("consuming flights", total=sum(result.ends)) as progress:
             while not result.tally.complete(result.ends):
                 await self.news(deadline, "the other consumers to take over")
                 progress.show(result.tally.distinct)

@@ -27,7 +27,7 @@ class PartitionTally:
             self.changed.append(offset)
 
 
-class Tally:
+class DeliveryTally:
     """All partitions of the demo's topic."""
 
     def __init__(self, partition_count: int) -> None:
@@ -62,7 +62,7 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class TallyCheck:
     """One thing that has to hold."""
 
     what: str
@@ -71,13 +71,13 @@ class Check:
 
 
 def verdict(
-    tally: Tally,
+    tally: DeliveryTally,
     expected: Totals,
     ends: list[int],
     lost: dict[int, int],
     reported: dict[int, int],
     lag: int,
-) -> list[Check]:
+) -> list[TallyCheck]:
     """All checks. `ends` are the partitions' end offsets, `lost` the killed member's partitions with the offset that
     the broker had as committed when it was killed, `reported` those that it had said were committed, `lag` the
     group's at the end.
@@ -96,19 +96,19 @@ def verdict(
     found = tally.totals()
     flights = sum(expected.flights.values())
     return [
-        Check("every flight was acknowledged once", produced == flights, f"{produced:,} of {flights:,}"),
-        Check("no (partition, offset) is missing", missing == 0 and strange == 0, f"{missing:,} missing"),
-        Check(
+        TallyCheck("every flight was acknowledged once", produced == flights, f"{produced:,} of {flights:,}"),
+        TallyCheck("no (partition, offset) is missing", missing == 0 and strange == 0, f"{missing:,} missing"),
+        TallyCheck(
             "every repeat lies past the killed member's last commit",
             not early,
             f"{tally.repeats:,} repeats, {len(early):,} of them before it",
         ),
-        Check("a repeat is the same record", changed == 0, f"{changed:,} differ"),
-        Check("no commit that was acknowledged is lost", not forgotten, f"{len(forgotten):,} lost"),
-        Check(
+        TallyCheck("a repeat is the same record", changed == 0, f"{changed:,} differ"),
+        TallyCheck("no commit that was acknowledged is lost", not forgotten, f"{len(forgotten):,} lost"),
+        TallyCheck(
             "the table equals the data set's own, repeats removed",
             found == expected,
             f"{sum(found.flights.values()):,} flights, {len(found.flights)} carriers",
         ),
-        Check("the group's lag is 0", lag == 0, f"{lag:,}"),
+        TallyCheck("the group's lag is 0", lag == 0, f"{lag:,}"),
     ]

@@ -6,7 +6,7 @@ import asyncio
 
 from penstock.cli.common import CommandError, ExitCode
 from penstock.cli.local_cluster.plan import LocalCluster
-from penstock.cli.local_cluster.supervisor import Supervisor
+from penstock.cli.local_cluster.supervisor import ClusterSupervisor
 from penstock.log.opening import LOCK_NAME, DirectoryInUse, lock_directory
 from penstock.runtime.disk import OsFiles
 
@@ -22,7 +22,7 @@ def run(cluster: LocalCluster) -> ExitCode:
     except OSError as e:
         raise CommandError(f"the data directory {path} cannot be used: {e.strerror}") from e
     try:
-        supervisor = Supervisor(cluster)
+        supervisor = ClusterSupervisor(cluster)
         if others := cluster.others():
             numbers = ", ".join(map(str, others))
             supervisor.console.say(f"warning: {path} has data of brokers that are not started: {numbers}")

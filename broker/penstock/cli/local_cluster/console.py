@@ -44,7 +44,7 @@ class Console:
         self.write(OWN, line)
 
 
-class Lines:
+class LineSplitter:
     """Cuts what a process writes into lines, within a bound."""
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ import signal
 import sys
 from collections.abc import Callable, Mapping
 
-from penstock.cli.local_cluster.console import Lines
+from penstock.cli.local_cluster.console import LineSplitter
 
 CHUNK_BYTES = 64 << 10
 
@@ -87,7 +87,7 @@ class Child:
 
 
 async def pump(stream: asyncio.StreamReader, heard: Heard) -> None:
-    lines = Lines()
+    lines = LineSplitter()
     while data := await stream.read(CHUNK_BYTES):
         for line in lines.feed(data):
             heard(line)

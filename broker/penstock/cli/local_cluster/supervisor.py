@@ -30,7 +30,7 @@ READY = "ready "
 CommandOf = Callable[[UpOptions], list[str]]
 
 
-class Member:
+class SupervisedProcess:
     """A process of the cluster and how it does. `address` and `http` are what a broker said when it was ready."""
 
     def __init__(self, child: Child, cure: str) -> None:
@@ -40,7 +40,7 @@ class Member:
         self.exit_code: int | None = None
 
 
-class Supervisor:
+class ClusterSupervisor:
     """One run of a local cluster. `command_of` makes the command of a broker from its options.
 
     What has not ended `stop_s` after it was asked to is killed.
@@ -51,8 +51,8 @@ class Supervisor:
         names = [f"broker-{number}" for number in cluster.numbers]
         self.console = Console([*names, *([] if cluster.options.etcd else ["etcd"])])
         self.endpoints = list(cluster.options.etcd)
-        self.etcd: Member | None = None
-        self.brokers: list[Member] = []
+        self.etcd: SupervisedProcess | None = None
+        self.brokers: list[SupervisedProcess] = []
         self.stop = asyncio.Event()
         self.is_stopping = False
         self.failed = ""
@@ -129,19 +129,19 @@ class Supervisor:
         self._watches.append(asyncio.create_task(self.watch(member)))
         await member.ready.wait()
 
-    async def begin_etcd(self, program: str) -> tuple[Member, int, etcd.Listening]:
+    async def begin_etcd(self, program: str) -> tuple[SupervisedProcess, int, etcd.Listening]:
         """(etcd, its port for clients, what hears whether it could have its ports)"""
         client_port, peer_port = etcd.choose_ports(wants_usual=self.cluster.options.port != 0)
         command = etcd.command(program, self.cluster.etcd_directory, client_port, peer_port)
         heard = etcd.Listening(self.line_writer("etcd"))
         # It ends at once when asked to, and may lose data when it is killed.
         child = Child("etcd", command, heard, heard, etcd.environment(), orphan_signal=signal.SIGTERM)
-        self.etcd = member = Member(child, "until it is back, nothing that is kept in it can change")
+        self.etcd = member = SupervisedProcess(child, "until it is back, nothing that is kept in it can change")
         self.endpoints = [f"http://{etcd.HOST}:{client_port}"]
         await self.begin(member)
         return member, client_port, heard
 
-    def broker(self, number: int, log_format: str) -> Member:
+    def broker(self, number: int, log_format: str) -> SupervisedProcess:
         options = self.cluster.broker(number, self.endpoints, log_format)
         name = f"broker-{number}"
         write = self.line_writer(name)
@@ -152,13 +152,13 @@ class Supervisor:
             write(line)
 
         child = Child(name, self.command_of(options), on_output, write, os.environ)
-        member = Member(child, cure=f"start it again with: {plan.by_hand(options)}")
+        member = SupervisedProcess(child, cure=f"start it again with: {plan.by_hand(options)}")
         return member
 
     def line_writer(self, name: str) -> Callable[[str], None]:
         return lambda line: self.console.write(name, line)
 
-    def heard_ready(self, member: Member, line: str, options: UpOptions) -> None:
+    def heard_ready(self, member: SupervisedProcess, line: str, options: UpOptions) -> None:
         words = dict(word.partition("=")[::2] for word in line.split()[1:])
         member.address, member.http = words.get("kafka", ""), words.get("http", "off")
         options = plan.settled(options, member.address, member.http)
@@ -174,17 +174,17 @@ class Supervisor:
 
     # --- watching
 
-    async def begin(self, member: Member) -> None:
+    async def begin(self, member: SupervisedProcess) -> None:
         try:
             await member.child.start()
         except OSError as e:
             raise CommandError(f"{member.child.name} cannot be started: {e}") from e
 
-    async def watched(self, member: Member) -> None:
+    async def watched(self, member: SupervisedProcess) -> None:
         await self.begin(member)
         self._watches.append(asyncio.create_task(self.watch(member)))
 
-    async def watch(self, member: Member) -> None:
+    async def watch(self, member: SupervisedProcess) -> None:
         loop = asyncio.get_running_loop()
         pause_s = FIRST_PAUSE_S
         while True:
@@ -212,7 +212,7 @@ class Supervisor:
                 return
             member.exit_code = None
 
-    def report(self, member: Member, code: int) -> None:
+    def report(self, member: SupervisedProcess, code: int) -> None:
         what = f"{member.child.name} (process {member.child.pid}) {how_it_ended(code)}"
         self.console.say(f"{what}: {'it is started again' if self.cluster.restart else member.cure}")
 
@@ -240,7 +240,7 @@ class Supervisor:
         await asyncio.gather(*self._watches, return_exceptions=True)
         return any(member.exit_code != 0 for member in running)
 
-    async def end_one(self, member: Member) -> None:
+    async def end_one(self, member: SupervisedProcess) -> None:
         member.child.send(signal.SIGTERM)
         try:
             async with asyncio.timeout(self.stop_s):

@@ -23,8 +23,8 @@ log = get_logger("penstock.control")
 NO_SPACE = "NOSPACE"
 
 
-class MemberStatus(Protocol):
-    """`state.etcd.maintenance.MemberStatus`, as far as it is needed."""
+class EtcdMemberStatus(Protocol):
+    """`state.etcd.maintenance.EtcdMemberStatus`, as far as it is needed."""
 
     @property
     def member_id(self) -> int: ...
@@ -38,8 +38,8 @@ class MemberStatus(Protocol):
     def leader_id(self) -> int: ...
 
 
-class Alarm(Protocol):
-    """`state.etcd.maintenance.Alarm`."""
+class EtcdAlarm(Protocol):
+    """`state.etcd.maintenance.EtcdAlarm`."""
 
     @property
     def member_id(self) -> int: ...
@@ -47,26 +47,26 @@ class Alarm(Protocol):
     def kind(self) -> str: ...
 
 
-class Maintenance(Protocol):
+class MaintenanceClient(Protocol):
     """What can be asked of etcd's members: see `state.etcd.maintenance`. All may raise `StoreError`."""
 
     @property
     def urls(self) -> Sequence[str]: ...
-    async def status(self, url: str) -> MemberStatus: ...
-    async def alarms(self) -> Sequence[Alarm]: ...
-    async def disarm(self, alarm: Alarm) -> None: ...
+    async def status(self, url: str) -> EtcdMemberStatus: ...
+    async def alarms(self) -> Sequence[EtcdAlarm]: ...
+    async def disarm(self, alarm: EtcdAlarm) -> None: ...
     async def defragment(self, url: str) -> None: ...
 
 
 @runtime_checkable
-class Maintained(Protocol):
+class MaintainedStore(Protocol):
     """A store on a server that wants looking after."""
 
-    def maintenance(self) -> Maintenance: ...
+    def maintenance(self) -> MaintenanceClient: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class CompactionPolicy:
     """When what is done. A watch that nothing came by for long knows how far the store is every ten minutes, so that
     is the least history with which none has to list anew."""
 
@@ -84,20 +84,20 @@ class Policy:
     """Between two defragmentations of a member, which stands still meanwhile."""
 
 
-DEFAULT_POLICY = Policy()
+DEFAULT_POLICY = CompactionPolicy()
 
 
-class EtcdCare:
+class EtcdUpkeep:
     """See the module. `sample` is one look and what follows from it."""
 
     def __init__(
         self,
         store: Store,
-        etcd: Maintenance,
+        etcd: MaintenanceClient,
         leadership: Leadership,
         clock: Clock,
         is_managed: bool,
-        policy: Policy = DEFAULT_POLICY,
+        policy: CompactionPolicy = DEFAULT_POLICY,
     ) -> None:
         self.store, self.etcd, self.leadership, self.clock = store, etcd, leadership, clock
         self.is_managed, self.policy = is_managed, policy
@@ -146,9 +146,9 @@ class EtcdCare:
         if is_full:
             await self._disarm(alarms)
 
-    async def _statuses(self) -> dict[str, MemberStatus]:
+    async def _statuses(self) -> dict[str, EtcdMemberStatus]:
         """By endpoint, of the members that answer. Raises `StoreError` where none does."""
-        members: dict[str, MemberStatus] = {}
+        members: dict[str, EtcdMemberStatus] = {}
         silent: dict[str, StoreError] = {}
         for url in self.etcd.urls:
             try:
@@ -174,7 +174,7 @@ class EtcdCare:
         self._compacted = revision
         log.info("old revisions of etcd were compacted", revision=revision)
 
-    def _worth(self, members: dict[str, MemberStatus], now_ms: int, is_full: bool) -> list[str]:
+    def _worth(self, members: dict[str, EtcdMemberStatus], now_ms: int, is_full: bool) -> list[str]:
         """The members to defragment, the leader last: it gives its leadership up to who answers meanwhile."""
         found = []
         for url, status in members.items():
@@ -186,7 +186,7 @@ class EtcdCare:
                 found.append(url)
         return sorted(found, key=lambda url: members[url].member_id == members[url].leader_id)
 
-    async def _defragment(self, url: str, status: MemberStatus) -> None:
+    async def _defragment(self, url: str, status: EtcdMemberStatus) -> None:
         self._defragmented_ms[status.member_id] = self.clock.boot_ms()
         await self.etcd.defragment(url)
         self.defragmentations += 1
@@ -198,14 +198,14 @@ class EtcdCare:
             after_bytes=after.db_size_bytes,
         )
 
-    async def _disarm(self, alarms: Sequence[Alarm]) -> None:
+    async def _disarm(self, alarms: Sequence[EtcdAlarm]) -> None:
         """Lets etcd take writes again. Where it is as full as before it raises the alarm again at the next one."""
         for alarm in alarms:
             if alarm.kind == NO_SPACE:
                 await self.etcd.disarm(alarm)
                 log.warning("etcd was full, and has been given room", member=f"{alarm.member_id:x}")
 
-    def _tell(self, alarms: Sequence[Alarm]) -> None:
+    def _tell(self, alarms: Sequence[EtcdAlarm]) -> None:
         """Once for each time that one is raised."""
         present = {(alarm.member_id, alarm.kind) for alarm in alarms}
         for member_id, kind in sorted(present - self._alarms):
@@ -219,7 +219,7 @@ class EtcdCare:
         self._alarms = present
 
 
-def maintenance_of(store: Store) -> Maintenance | None:
+def maintenance_of(store: Store) -> MaintenanceClient | None:
     """How to look after the server behind a store; None where there is none."""
     inner = store.store if isinstance(store, GuardedStore) else store
-    return inner.maintenance() if isinstance(inner, Maintained) else None
+    return inner.maintenance() if isinstance(inner, MaintainedStore) else None

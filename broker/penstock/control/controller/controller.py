@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from penstock.config.broker import BrokerConfig
-from penstock.control.controller.compaction import EtcdCare, maintenance_of
+from penstock.control.controller.compaction import EtcdUpkeep, maintenance_of
 from penstock.control.controller.election import Election
 from penstock.control.controller.housekeeping import Forget, Housekeeping
 from penstock.control.controller.index import PartitionIndex
@@ -22,13 +22,13 @@ from penstock.control.controller.probes import BrokerProbes, Prober
 from penstock.control.controller.registry import Registry
 from penstock.control.controller.replacement import Replacement
 from penstock.control.controller.shards import ShardKeeper
-from penstock.control.controller.writer import BatchWriter
+from penstock.control.controller.writer import ProposalWriter
 from penstock.control.members import GoneRecord, LeavingRecord, gone_key, leaving_key
 from penstock.control.membership import Registration
 from penstock.runtime.clock import Clock
 from penstock.runtime.logging import get_logger
 from penstock.state.records import encode
-from penstock.state.store import Compare, Delete, Operation, Put, Store, StoreUnavailable
+from penstock.state.store import Compare, DeleteOp, Operation, PutOp, Store, StoreUnavailable
 from penstock.state.view import BrokerView, ClusterView, TopicChange
 from penstock.state.watcher import Watcher
 
@@ -42,7 +42,7 @@ RETRY_S = 0.5
 
 
 @dataclass
-class Surroundings:
+class ControllerContext:
     """What a controller is given."""
 
     store: Store
@@ -57,10 +57,10 @@ class Surroundings:
     """What removes from the store what rooms keep of a deleted topic."""
 
 
-class Controller:
+class ControllerTask:
     """`term` is there while this broker is the elected one."""
 
-    def __init__(self, given: Surroundings) -> None:
+    def __init__(self, given: ControllerContext) -> None:
         self.given = given
         self.term: Term | None = None
         self.election = Election(given.store, given.registration, self._lead, given.prober, self._find)
@@ -98,11 +98,11 @@ class Controller:
 class Term:
     """All work of one leadership."""
 
-    def __init__(self, given: Surroundings, leadership: Leadership) -> None:
+    def __init__(self, given: ControllerContext, leadership: Leadership) -> None:
         self.given, self.leadership = given, leadership
         self.index = PartitionIndex(given.view)
         self.registry = Registry(given.store, self._on_brokers)
-        self.writer = BatchWriter(given.store, leadership)
+        self.writer = ProposalWriter(given.store, leadership)
         self.keeper = PartitionKeeper(self.index, self.registry, self.writer, given.log_ends)
         self.index.on_change, self.index.on_gone = self.keeper.on_partition, self.keeper.on_gone
         lease_s = given.config.broker_session_timeout_ms / 1000
@@ -114,9 +114,9 @@ class Term:
         self.housekeeping = Housekeeping(given.store, leadership, given.view, given.watcher, given.forget, given.clock)
         self.shards = ShardKeeper(given.store, given.view, given.watcher, leadership, self.registry)
         etcd = maintenance_of(given.store)
-        self.care: EtcdCare | None = None
+        self.care: EtcdUpkeep | None = None
         if etcd is not None:
-            self.care = EtcdCare(given.store, etcd, leadership, given.clock, given.config.etcd_managed)
+            self.care = EtcdUpkeep(given.store, etcd, leadership, given.clock, given.config.etcd_managed)
         self._brokers_changed = asyncio.Event()
         self._leaving = asyncio.Event()
 
@@ -171,8 +171,8 @@ class Term:
         away = noted - registry.members.keys() - registry.gone.keys()
         back = registry.gone.keys() & registry.members.keys()
         emptied = registry.gone.keys() - noted
-        operations: list[Operation] = [Put(gone_key(broker), note) for broker in away]
-        operations += [Delete(gone_key(broker)) for broker in back | emptied]
+        operations: list[Operation] = [PutOp(gone_key(broker), note) for broker in away]
+        operations += [DeleteOp(gone_key(broker)) for broker in back | emptied]
         for start in range(0, len(operations), 100):
             await self.given.store.txn([self.leadership.condition], operations[start : start + 100])
 
@@ -190,7 +190,7 @@ class Term:
                 continue
             for broker, entry, record in waiting:
                 if not self.keeper.is_busy_with(broker) and not self.shards.is_busy_with(broker):
-                    done = Put(
+                    done = PutOp(
                         leaving_key(broker), encode(LeavingRecord(epoch=record.epoch, is_done=True)), entry.lease
                     )
                     try:

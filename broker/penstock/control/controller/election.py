@@ -23,11 +23,11 @@ from penstock.state.records import ControllerRecord, decode, encode
 from penstock.state.store import (
     Compacted,
     Compare,
-    Delete,
-    Entry,
+    DeleteOp,
     LeaseExpired,
-    Put,
+    PutOp,
     Store,
+    StoreEntry,
     StoreError,
 )
 from penstock.state.view import BrokerView
@@ -102,13 +102,13 @@ class Election:
             await asyncio.sleep(BEATEN_S)
         return leadership
 
-    def _may_succeed(self, entry: Entry) -> bool:
+    def _may_succeed(self, entry: StoreEntry) -> bool:
         record = decode(ControllerRecord, entry.key, entry.value)
         if record.broker_id == self.registration.record.broker_id:
             return True  # this broker's, from before it was started anew, or from a time that ended without a word
         return record.epoch <= self._suspected or entry.lease == 0
 
-    async def _until_changed(self, entry: Entry) -> None:
+    async def _until_changed(self, entry: StoreEntry) -> None:
         """Returns when the key has changed or its holder is suspected."""
         self._suspicion.clear()
         if self._may_succeed(entry):
@@ -144,7 +144,7 @@ class Election:
                     if any(event.key == keys.CONTROLLER for event in changes.events):
                         return
 
-    async def campaign(self, present: Entry | None) -> Leadership | None:
+    async def campaign(self, present: StoreEntry | None) -> Leadership | None:
         """Tries to succeed `present`; None where another was faster, or this broker's registration is over.
 
         Raises `StoreUnavailable` and `LeaseExpired`.
@@ -164,8 +164,8 @@ class Election:
                 created(registration.key, registration.epoch),
             ],
             [
-                Put(keys.CONTROLLER, encode(ControllerRecord(broker_id=broker_id, epoch=epoch)), registration.lease),
-                Put(keys.election(epoch), encode(ElectionRecord(broker_id=broker_id, random_id=random_id))),
+                PutOp(keys.CONTROLLER, encode(ControllerRecord(broker_id=broker_id, epoch=epoch)), registration.lease),
+                PutOp(keys.election(epoch), encode(ElectionRecord(broker_id=broker_id, random_id=random_id))),
             ],
         )
         if not result.succeeded:
@@ -174,10 +174,10 @@ class Election:
         await self._forget_old(history, leadership)
         return leadership
 
-    async def _forget_old(self, history: Sequence[Entry], leadership: Leadership) -> None:
+    async def _forget_old(self, history: Sequence[StoreEntry], leadership: Leadership) -> None:
         old = history[: -KEPT_ELECTIONS or None][:100]
         if old:
-            await self.store.txn([leadership.condition], [Delete(entry.key) for entry in old])
+            await self.store.txn([leadership.condition], [DeleteOp(entry.key) for entry in old])
 
     async def _lead(self, leadership: Leadership) -> None:
         """Works until the leadership is over, then stops the work at once."""
@@ -205,5 +205,5 @@ class Election:
     async def _resign(self, leadership: Leadership) -> None:
         """Lets others stand at once, where this broker ends its work without having been replaced."""
         if not self.registration.lost.is_set():
-            await self.store.txn([leadership.condition], [Delete(keys.CONTROLLER)])
+            await self.store.txn([leadership.condition], [DeleteOp(keys.CONTROLLER)])
             await asyncio.sleep(RETRY_S)

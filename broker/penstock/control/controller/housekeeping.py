@@ -14,7 +14,7 @@ from penstock.control.controller.leadership import Leadership
 from penstock.runtime.clock import Clock
 from penstock.runtime.logging import get_logger
 from penstock.state import keys
-from penstock.state.store import Compare, Delete, Store, StoreUnavailable, Target
+from penstock.state.store import Compare, CompareTarget, DeleteOp, Store, StoreUnavailable
 from penstock.state.view import ClusterView
 from penstock.state.watcher import Watcher
 
@@ -128,11 +128,13 @@ class Housekeeping:
     async def _remove(self, topic: UUID) -> bool:
         """The topic's record must not have become another since it was looked at."""
         entry = await self.store.get(keys.topic(topic))
-        unchanged = Compare(keys.topic(topic), Target.MOD_REVISION, entry.mod_revision if entry is not None else 0)
+        unchanged = Compare(
+            keys.topic(topic), CompareTarget.MOD_REVISION, entry.mod_revision if entry is not None else 0
+        )
         if topic not in self.view.deleting and topic not in self.watcher.unnamed():
             return False
         result = await self.store.txn(
             [self.leadership.condition, unchanged],
-            [Delete(keys.topic(topic)), Delete(keys.partitions(topic), prefix=True)],
+            [DeleteOp(keys.topic(topic)), DeleteOp(keys.partitions(topic), prefix=True)],
         )
         return result.succeeded

@@ -15,7 +15,7 @@ from uuid import UUID
 from penstock.control.controller import leaders, reassign
 from penstock.control.controller.index import PartitionId, PartitionIndex
 from penstock.control.controller.registry import Registry
-from penstock.control.controller.writer import BATCH, BatchWriter, Fate, Proposal
+from penstock.control.controller.writer import BATCH, ProposalOutcome, ProposalWriter, StoreProposal
 from penstock.control.members import partition_name
 from penstock.runtime.logging import get_logger
 from penstock.state.records import PartitionRecord
@@ -43,7 +43,7 @@ class LogEnds(Protocol):
 class PartitionKeeper:
     """`run` works until it is cancelled; `mark` says what to look at."""
 
-    def __init__(self, index: PartitionIndex, registry: Registry, writer: BatchWriter, log_ends: LogEnds) -> None:
+    def __init__(self, index: PartitionIndex, registry: Registry, writer: ProposalWriter, log_ends: LogEnds) -> None:
         self.index, self.registry, self.writer, self.log_ends = index, registry, writer, log_ends
         self.elected_unclean = 0
         self._urgent: dict[PartitionId, None] = {}
@@ -58,7 +58,7 @@ class PartitionKeeper:
         self._epochs: dict[int, int] = {}
         self._avoided: frozenset[int] = frozenset()
         self._leaving: frozenset[int] = frozenset()
-        self._base = leaders.Facts({}, 0)
+        self._base = leaders.ReplicaFacts({}, 0)
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -74,7 +74,7 @@ class PartitionKeeper:
         self._epochs = {broker: member.epoch for broker, member in members.items()}
         self._avoided = frozenset(broker for broker, member in members.items() if not member.may_be_chosen)
         self._leaving = frozenset(broker for broker, member in members.items() if member.is_leaving)
-        self._base = leaders.Facts(self._epochs, self.registry.revision, self._avoided)
+        self._base = leaders.ReplicaFacts(self._epochs, self.registry.revision, self._avoided)
         for broker in brokers:
             self.mark(self.index.of(broker))
 
@@ -137,10 +137,10 @@ class PartitionKeeper:
             and key not in self._prefer
         )
 
-    def facts(self, key: PartitionId, topic: TopicView, partition: PartitionView) -> leaders.Facts:
+    def facts(self, key: PartitionId, topic: TopicView, partition: PartitionView) -> leaders.ReplicaFacts:
         """The facts for one partition."""
         config, name = topic.config, partition_name(*key)
-        return leaders.Facts(
+        return leaders.ReplicaFacts(
             self._epochs,
             self.registry.revision,
             self._avoided,
@@ -149,7 +149,7 @@ class PartitionKeeper:
             config.unclean_leader_election_enable,
         )
 
-    def _decide(self, key: PartitionId) -> Proposal | None:
+    def _decide(self, key: PartitionId) -> StoreProposal | None:
         found = self.index.get(key)
         if found is None or key in self._in_flight or self._awaited.get(key, 0) > found[1].revision:
             return None  # gone, or looked at again when the view has what was written
@@ -172,9 +172,11 @@ class PartitionKeeper:
                 self._asking.set()
             return None
         self._note(topic, before, record, facts)
-        return Proposal(key, partition.revision, record)
+        return StoreProposal(key, partition.revision, record)
 
-    def _note(self, topic: TopicView, before: PartitionRecord, record: PartitionRecord, facts: leaders.Facts) -> None:
+    def _note(
+        self, topic: TopicView, before: PartitionRecord, record: PartitionRecord, facts: leaders.ReplicaFacts
+    ) -> None:
         """Counts, and logs, what an operator must hear of."""
         if record.leader != leaders.NO_LEADER and facts.unclean_allowed:
             otherwise = leaders.settle(before, replace(facts, unclean_allowed=False)) or before
@@ -182,8 +184,8 @@ class PartitionKeeper:
                 self.elected_unclean += 1
                 log.warning("a replica that may lack records leads: they may be lost", topic=topic.name)
 
-    def _next_batch(self) -> list[Proposal]:
-        batch: list[Proposal] = []
+    def _next_batch(self) -> list[StoreProposal]:
+        batch: list[StoreProposal] = []
         for _ in range(LOOKS):
             queue = self._urgent or self._marked
             if not queue or len(batch) == BATCH:
@@ -218,18 +220,18 @@ class PartitionKeeper:
             finally:
                 self._in_flight.difference_update(p.key for p in batch)
 
-    def _told(self, proposal: Proposal, fate: Fate, revision: int) -> None:
+    def _told(self, proposal: StoreProposal, fate: ProposalOutcome, revision: int) -> None:
         key = proposal.key
         self._in_flight.discard(key)
         found = self.index.get(key)
         if found is None:
             return
-        if fate is Fate.WRITTEN:
+        if fate is ProposalOutcome.WRITTEN:
             if found[1].revision < revision:
                 self._awaited[key] = revision
             elif not self._is_well(key, found[1]):
                 self.mark([key])
-        elif fate is Fate.UNKNOWN or found[1].revision == proposal.revision:
+        elif fate is ProposalOutcome.UNKNOWN or found[1].revision == proposal.revision:
             # The view may be behind: what it brings marks the partition again, and this only makes sure.
             asyncio.get_running_loop().call_later(RETRY_S, self.mark, [key])
         else:
@@ -242,7 +244,7 @@ class PartitionKeeper:
             self._asking.clear()
             keys, self._ask = self._ask, set()
             ends = await self._collect(keys)
-            proposals: list[Proposal] = []
+            proposals: list[StoreProposal] = []
             for key in keys:
                 found = self.index.get(key)
                 if found is None or key in self._in_flight:
@@ -256,7 +258,7 @@ class PartitionKeeper:
                     log.warning(
                         "the highest of the last in-sync replicas leads", topic=topic.name, partition=key.partition
                     )
-                    proposals.append(Proposal(key, partition.revision, record))
+                    proposals.append(StoreProposal(key, partition.revision, record))
             for start in range(0, len(proposals), BATCH):
                 await self.writer.write(proposals[start : start + BATCH], self._told)
             led = {proposal.key for proposal in proposals}

@@ -29,7 +29,7 @@ JudgeStanding = Callable[[int, int | None], Standing]
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class ReplicaFacts:
     """What is true of brokers and of a partition's settings while its record is looked at."""
 
     epochs: Mapping[int, int]
@@ -73,14 +73,14 @@ def isr_members(record: PartitionRecord | PartitionView) -> list[tuple[int, int]
     return list(zip(record.isr, epochs, strict=True))
 
 
-def is_settled(view: PartitionView, facts: Facts) -> bool:
+def is_settled(view: PartitionView, facts: ReplicaFacts) -> bool:
     """Whether brokers give no reason to change a partition; quick, and right for nearly all that are asked about."""
     if view.leader not in view.isr or view.eligible:
         return False
     return all(facts.is_present(broker, epoch) for broker, epoch in isr_members(view))
 
 
-def settle(record: PartitionRecord, facts: Facts) -> PartitionRecord | None:
+def settle(record: PartitionRecord, facts: ReplicaFacts) -> PartitionRecord | None:
     """The record as the brokers that are there make it; None where it is right as it is.
 
     Members of the ISR that are not present leave it, unless none is; a leader that is not present is replaced.
@@ -92,7 +92,7 @@ def settle(record: PartitionRecord, facts: Facts) -> PartitionRecord | None:
     return None if new == record else new
 
 
-def with_present(record: PartitionRecord, present: Sequence[tuple[int, int]], facts: Facts) -> PartitionRecord:
+def with_present(record: PartitionRecord, present: Sequence[tuple[int, int]], facts: ReplicaFacts) -> PartitionRecord:
     """As `settle`, where somebody of the ISR is there."""
     isr = [broker for broker, _ in present]
     leader = record.leader if record.leader in isr else choose(record.replicas, isr, facts)
@@ -109,7 +109,7 @@ def with_present(record: PartitionRecord, present: Sequence[tuple[int, int]], fa
     )
 
 
-def still_eligible(record: PartitionRecord, isr: Sequence[int], facts: Facts) -> list[int]:
+def still_eligible(record: PartitionRecord, isr: Sequence[int], facts: ReplicaFacts) -> list[int]:
     """Replicas out of the ISR that have all that is committed: nothing is, while the ISR is too small (KIP-966).
 
     One that came back with less than it had is none of them any more.
@@ -127,7 +127,7 @@ def still_eligible(record: PartitionRecord, isr: Sequence[int], facts: Facts) ->
     return eligible
 
 
-def without_present(record: PartitionRecord, facts: Facts) -> PartitionRecord:
+def without_present(record: PartitionRecord, facts: ReplicaFacts) -> PartitionRecord:
     """As `settle`, where nobody of the ISR is there as it was: the last replica."""
     epochs = dict(isr_members(record))
     # Under a leader with enough in sync, more was committed than the eligible have: min.insync.replicas was lowered.
@@ -147,7 +147,7 @@ def without_present(record: PartitionRecord, facts: Facts) -> PartitionRecord:
     return led_by(replace(record, eligible=eligible, last_isr=last_isr), NO_LEADER)
 
 
-def waits_for_log_ends(record: PartitionRecord, facts: Facts) -> bool:
+def waits_for_log_ends(record: PartitionRecord, facts: ReplicaFacts) -> bool:
     """Whether all that can be asked is there: each of the last ISR is back, with the directory that it had."""
     if record.leader != NO_LEADER or not record.last_isr:
         return False
@@ -160,7 +160,9 @@ def waits_for_log_ends(record: PartitionRecord, facts: Facts) -> bool:
     )
 
 
-def with_highest(record: PartitionRecord, facts: Facts, ends: Mapping[int, tuple[int, int]]) -> PartitionRecord | None:
+def with_highest(
+    record: PartitionRecord, facts: ReplicaFacts, ends: Mapping[int, tuple[int, int]]
+) -> PartitionRecord | None:
     """Led by the member of the last ISR with the highest (last epoch, log end), once all of them have told theirs."""
     if not waits_for_log_ends(record, facts) or any(broker not in ends for broker in record.last_isr):
         return None
@@ -171,7 +173,7 @@ def with_highest(record: PartitionRecord, facts: Facts, ends: Mapping[int, tuple
     return new
 
 
-def unclean(record: PartitionRecord, facts: Facts) -> PartitionRecord | None:
+def unclean(record: PartitionRecord, facts: ReplicaFacts) -> PartitionRecord | None:
     """Led by whoever is there, though acknowledged records may be lost: only where the topic allows it, or by request.
 
     Those that had the most come first. None where nobody is there, or an ISR member is present and no loss is needed.
@@ -189,7 +191,7 @@ def unclean(record: PartitionRecord, facts: Facts) -> PartitionRecord | None:
     return alone(record, choose(record.replicas, kept or rest or there, facts), facts, [])
 
 
-def alone(record: PartitionRecord, leader: int, facts: Facts, eligible: list[int]) -> PartitionRecord:
+def alone(record: PartitionRecord, leader: int, facts: ReplicaFacts, eligible: list[int]) -> PartitionRecord:
     """Led by `leader` in its present incarnation, in sync alone; always in a new leader epoch."""
     return replace(
         record,
@@ -202,7 +204,7 @@ def alone(record: PartitionRecord, leader: int, facts: Facts, eligible: list[int
     )
 
 
-def choose(replicas: Sequence[int], candidates: Iterable[int], facts: Facts) -> int:
+def choose(replicas: Sequence[int], candidates: Iterable[int], facts: ReplicaFacts) -> int:
     """The first in the order of preference, before all that are better avoided."""
     ordered = sorted(candidates, key=replicas.index)
     assert ordered, "a leader is chosen among those who can lead"
@@ -216,7 +218,7 @@ def led_by(record: PartitionRecord, leader: int) -> PartitionRecord:
     return replace(record, leader=leader, leader_epoch=record.leader_epoch + 1)
 
 
-def handed_over(record: PartitionRecord, facts: Facts) -> PartitionRecord | None:
+def handed_over(record: PartitionRecord, facts: ReplicaFacts) -> PartitionRecord | None:
     """Led by another where the leader is about to stop and another in sync may lead; the ISR stays as it is."""
     others = [b for b, epoch in isr_members(record) if b not in facts.avoided and facts.is_present(b, epoch)]
     if record.leader not in facts.avoided or not others:
@@ -226,7 +228,7 @@ def handed_over(record: PartitionRecord, facts: Facts) -> PartitionRecord | None
     return new
 
 
-def preferred(record: PartitionRecord, facts: Facts) -> PartitionRecord | None:
+def preferred(record: PartitionRecord, facts: ReplicaFacts) -> PartitionRecord | None:
     """Led by its first replica, where that is in sync, there, and not better avoided; None where nothing changes."""
     first = record.replicas[0]
     epoch = dict(isr_members(record)).get(first)

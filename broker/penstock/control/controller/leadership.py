@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass, field
 
 from penstock.state import keys
-from penstock.state.store import Compare, Target
+from penstock.state.store import Compare, CompareTarget
 
 
 @dataclass
@@ -20,4 +20,4 @@ class Leadership:
     @property
     def condition(self) -> Compare:
         """What each write of the controller has among its conditions."""
-        return Compare(keys.CONTROLLER, Target.MOD_REVISION, self.revision)
+        return Compare(keys.CONTROLLER, CompareTarget.MOD_REVISION, self.revision)

@@ -18,7 +18,7 @@ from penstock.control.controller.registry import Registry
 from penstock.control.membership import created
 from penstock.runtime.logging import get_logger
 from penstock.state import keys
-from penstock.state.store import Delete, Store, StoreUnavailable
+from penstock.state.store import DeleteOp, Store, StoreUnavailable
 from penstock.state.view import BrokerView
 
 log = get_logger("penstock.control")
@@ -157,7 +157,7 @@ class BrokerProbes:
         """Makes it a fact: from here on the broker is not registered, whatever it believes."""
         key = keys.broker(broker_id)
         try:
-            result = await self.store.txn([self.leadership.condition, created(key, epoch)], [Delete(key)])
+            result = await self.store.txn([self.leadership.condition, created(key, epoch)], [DeleteOp(key)])
         except StoreUnavailable as e:
             log.warning("a broker that seems dead could not be fenced", broker=broker_id, reason=str(e))
             return

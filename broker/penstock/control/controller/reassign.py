@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from msgspec.structs import replace
 
 from penstock.control.controller import leaders
-from penstock.control.controller.leaders import NO_LEADER, Facts, check, choose, isr_members, led_by
+from penstock.control.controller.leaders import NO_LEADER, ReplicaFacts, check, choose, isr_members, led_by
 from penstock.state.records import MAX_REPLICAS, PartitionRecord
 from penstock.state.view import PartitionView
 
@@ -49,7 +49,7 @@ def check_target(wanted: Sequence[int], brokers: Collection[int]) -> None:
         raise RefusedReassignment(f"The list of replicas names broker {unknown[0]}, which is not registered.")
 
 
-def started(record: PartitionRecord, wanted: Sequence[int], facts: Facts) -> PartitionRecord | None:
+def started(record: PartitionRecord, wanted: Sequence[int], facts: ReplicaFacts) -> PartitionRecord | None:
     """The record with a wish for `wanted`, in place of any wish before; None where it is what is there already.
 
     Replicas that an earlier wish was adding and that this one does not want go at once. Raises `RefusedReassignment`
@@ -65,7 +65,7 @@ def started(record: PartitionRecord, wanted: Sequence[int], facts: Facts) -> Par
     return None if new == record else new
 
 
-def cancelled(record: PartitionRecord, facts: Facts) -> PartitionRecord:
+def cancelled(record: PartitionRecord, facts: ReplicaFacts) -> PartitionRecord:
     """Back to what was there before. Raises `RefusedReassignment` where nothing is under way, or nobody is in sync."""
     if not record.adding and not record.removing:
         raise RefusedReassignment("Nothing is being reassigned.")
@@ -74,7 +74,7 @@ def cancelled(record: PartitionRecord, facts: Facts) -> PartitionRecord:
     return new
 
 
-def completed(record: PartitionRecord, facts: Facts) -> PartitionRecord | None:
+def completed(record: PartitionRecord, facts: ReplicaFacts) -> PartitionRecord | None:
     """Without those that go, and led by the preferred replica, once all that come are in sync; None until then.
 
     It also waits where those that stay would be too few for acks=all, if those that go still make them enough.
@@ -94,7 +94,7 @@ def completed(record: PartitionRecord, facts: Facts) -> PartitionRecord | None:
 
 
 def with_replicas(
-    record: PartitionRecord, replicas: list[int], adding: list[int], removing: list[int], facts: Facts
+    record: PartitionRecord, replicas: list[int], adding: list[int], removing: list[int], facts: ReplicaFacts
 ) -> PartitionRecord:
     """Whoever is no replica any more is neither in sync nor leader. Raises `RefusedReassignment` if nobody is left."""
     members = [(broker, epoch) for broker, epoch in isr_members(record) if broker in replicas]

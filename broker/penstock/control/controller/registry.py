@@ -17,7 +17,7 @@ from penstock.control.members import GONE, LEAVING, PASTS, GoneRecord, LeavingRe
 from penstock.runtime.logging import get_logger
 from penstock.state import keys
 from penstock.state.records import BrokerConfigRecord, BrokerRecord, decode
-from penstock.state.store import Compacted, Entry, Event, Store, StoreUnavailable
+from penstock.state.store import Compacted, Store, StoreEntry, StoreEvent, StoreUnavailable
 from penstock.state.tables import broker_view
 from penstock.state.view import BrokerView
 
@@ -28,7 +28,7 @@ TRUE = "true"
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class RegisteredBroker:
     """A broker that is registered. One that is draining or leaving is no choice for leader where there is another."""
 
     record: BrokerRecord
@@ -51,8 +51,8 @@ class Registry:
     def __init__(self, store: Store, on_change: Callable[[set[int]], None]) -> None:
         self.store, self.on_change = store, on_change
         self.revision = 0
-        self.members: dict[int, Member] = {}
-        self.leaving: dict[int, tuple[Entry, LeavingRecord]] = {}
+        self.members: dict[int, RegisteredBroker] = {}
+        self.leaving: dict[int, tuple[StoreEntry, LeavingRecord]] = {}
         self.gone: dict[int, int] = {}
         """Since when brokers have been away, in wall-clock ms, as it was noted in the store."""
         self._registered: dict[int, tuple[BrokerRecord, int]] = {}
@@ -66,7 +66,7 @@ class Registry:
         for table in (self.leaving, self.gone, self._registered, self._pasts, self._settings):
             table.clear()
         for entry in listing.entries:
-            self._take(Event(entry.key, entry))
+            self._take(StoreEvent(entry.key, entry))
         self.revision = listing.revision
         self._settle(before | set(self._registered) | set(self.leaving) | set(self.gone))
 
@@ -109,7 +109,7 @@ class Registry:
         member = self.members[broker_id]
         return broker_view(member.record, member.epoch)
 
-    def _take(self, event: Event) -> set[int]:
+    def _take(self, event: StoreEvent) -> set[int]:
         """Takes in one change; returns the brokers that it is about."""
         key, entry = event.key, event.entry
         name = key[len(keys.METADATA) :].partition("/")[2]
@@ -122,7 +122,7 @@ class Registry:
             log.error("a value in the store is not understood", key=key, reason=str(e))
         return {broker_id}
 
-    def _take_one(self, broker_id: int, key: str, entry: Entry | None) -> None:
+    def _take_one(self, broker_id: int, key: str, entry: StoreEntry | None) -> None:
         if key.startswith(keys.BROKERS):
             self._registered.pop(broker_id, None)
             if entry is not None:
@@ -142,7 +142,7 @@ class Registry:
             if entry is not None:
                 self.gone[broker_id] = decode(GoneRecord, key, entry.value).since_ms
 
-    def _read_settings(self, entry: Entry | None) -> dict[str, str]:
+    def _read_settings(self, entry: StoreEntry | None) -> dict[str, str]:
         return {} if entry is None else decode(BrokerConfigRecord, entry.key, entry.value).settings
 
     def _settle(self, touched: set[int]) -> None:
@@ -155,7 +155,7 @@ class Registry:
             record, epoch = known
             leaving = self.leaving.get(broker_id)
             draining = self._settings.get(broker_id, {}).get(SETTING)
-            self.members[broker_id] = Member(
+            self.members[broker_id] = RegisteredBroker(
                 record,
                 epoch,
                 record.draining if draining is None else draining.strip().lower() == TRUE,

@@ -15,8 +15,8 @@ from penstock.control.controller import leaders, reassign
 from penstock.control.controller.index import PartitionId, PartitionIndex
 from penstock.control.controller.keeper import PartitionKeeper
 from penstock.control.controller.registry import Registry
-from penstock.control.controller.writer import BATCH, BatchWriter, Fate, Proposal
-from penstock.placement.model import Broker, Move, PartitionKey, PlacementError
+from penstock.control.controller.writer import BATCH, ProposalOutcome, ProposalWriter, StoreProposal
+from penstock.placement.model import Move, PartitionKey, PlacementBroker, PlacementError
 from penstock.placement.plan import plan_what_can_be
 from penstock.runtime.clock import Clock
 from penstock.runtime.logging import get_logger
@@ -32,10 +32,10 @@ REPLAN_S = 60.0
 """Before a plan is made again where the last one could not empty everybody."""
 
 
-def placement_brokers(brokers: Iterable[BrokerView], excluded: Collection[int] = ()) -> list[Broker]:
+def placement_brokers(brokers: Iterable[BrokerView], excluded: Collection[int] = ()) -> list[PlacementBroker]:
     """Brokers as placement sees them; those that are draining, or named, take nothing."""
     return [
-        Broker(
+        PlacementBroker(
             broker.broker_id,
             tuple(part for part in broker.failure_domain.split("/") if part),
             broker.draining or broker.broker_id in excluded,
@@ -76,7 +76,7 @@ class Replacement:
         index: PartitionIndex,
         registry: Registry,
         keeper: PartitionKeeper,
-        writer: BatchWriter,
+        writer: ProposalWriter,
         clock: Clock,
         config: BrokerConfig,
     ) -> None:
@@ -172,7 +172,7 @@ class Replacement:
             room -= len(part)
             await self.writer.write([p for move in part if (p := self._proposal(move)) is not None], self._told)
 
-    def _proposal(self, move: Move) -> Proposal | None:
+    def _proposal(self, move: Move) -> StoreProposal | None:
         """None where the partition is no longer what was planned for."""
         key = PartitionId(UUID(move.key.topic), move.key.partition)
         found = self.index.get(key)
@@ -186,9 +186,9 @@ class Replacement:
         except reassign.RefusedReassignment as e:
             log.warning("a replica is not moved", topic=topic.name, partition=key.partition, reason=str(e))
             return None
-        return Proposal(key, partition.revision, record) if record is not None else None
+        return StoreProposal(key, partition.revision, record) if record is not None else None
 
-    def _told(self, proposal: Proposal, fate: Fate, revision: int) -> None:
+    def _told(self, proposal: StoreProposal, fate: ProposalOutcome, revision: int) -> None:
         """What was not written is planned again."""
-        if fate is not Fate.WRITTEN:
+        if fate is not ProposalOutcome.WRITTEN:
             self._next_plan_s = 0.0

@@ -15,11 +15,11 @@ from penstock.control.controller import leaders, reassign
 from penstock.control.drains import Drains, read_drains
 from penstock.control.members import PASTS, Past, Standing, partition_name, read_past
 from penstock.control.membership import created
-from penstock.control.results import SEEN_S, AdminError, Outcome, store_error
+from penstock.control.results import SEEN_S, AdminError, ConfigOutcome, store_error
 from penstock.runtime.clock import Clock
 from penstock.state import keys
 from penstock.state.records import PartitionRecord, decode, encode
-from penstock.state.store import Compare, Put, Store, StoreError
+from penstock.state.store import Compare, PutOp, Store, StoreError
 from penstock.state.view import ClusterView, TopicView
 from penstock.state.watcher import Watcher
 from penstock.wire.errors import ErrorCode
@@ -30,7 +30,7 @@ AT_A_TIME = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class ReassignmentRequest:
     """New replicas for a partition; None cancels what is under way."""
 
     topic: str
@@ -39,25 +39,25 @@ class Wish:
     may_change_factor: bool = True
 
 
-Change = Callable[[PartitionRecord, leaders.Facts], PartitionRecord | None]
+Change = Callable[[PartitionRecord, leaders.ReplicaFacts], PartitionRecord | None]
 """What is to become of a record; None where it is that already. May raise `AdminError`."""
 
 
-class Wishes:
+class ReassignmentRequests:
     """Reassignments and elections by request."""
 
     def __init__(self, store: Store, view: ClusterView, watcher: Watcher, clock: Clock, config: BrokerConfig) -> None:
         self.store, self.view, self.watcher, self.clock, self.config = store, view, watcher, clock, config
 
-    async def reassign(self, wishes: Sequence[Wish]) -> list[Outcome]:
+    async def reassign(self, wishes: Sequence[ReassignmentRequest]) -> list[ConfigOutcome]:
         """One answer for each wish, in their order, when the view has them all."""
         try:
             drains = await read_drains(self.store, self.view, self.clock, self.config)
         except StoreError as e:
-            return [Outcome(store_error(e), str(e)) for _ in wishes]
+            return [ConfigOutcome(store_error(e), str(e)) for _ in wishes]
         return await self._all([self._reassign(wish, drains) for wish in wishes])
 
-    async def elect(self, partitions: Sequence[tuple[str, int]], is_unclean: bool) -> list[Outcome]:
+    async def elect(self, partitions: Sequence[tuple[str, int]], is_unclean: bool) -> list[ConfigOutcome]:
         """Elects the preferred replica of each partition, or, `is_unclean`, whoever is there."""
         pasts: dict[int, Past] = {}
         if is_unclean:
@@ -65,33 +65,33 @@ class Wishes:
                 for entry in (await self.store.range(PASTS)).entries:
                     pasts[int(entry.key[len(PASTS) :])] = read_past(entry)
             except StoreError as e:
-                return [Outcome(store_error(e), str(e)) for _ in partitions]
+                return [ConfigOutcome(store_error(e), str(e)) for _ in partitions]
         change = unclean_leader if is_unclean else preferred_leader
         return await self._all([self._change(topic, index, change, pasts) for topic, index in partitions])
 
-    async def _all(self, work: list[Awaitable[int]]) -> list[Outcome]:
-        outcomes: list[Outcome] = []
+    async def _all(self, work: list[Awaitable[int]]) -> list[ConfigOutcome]:
+        outcomes: list[ConfigOutcome] = []
         latest = 0
         for start in range(0, len(work), AT_A_TIME):
             for result in await asyncio.gather(*work[start : start + AT_A_TIME], return_exceptions=True):
                 if isinstance(result, AdminError):
-                    outcomes.append(Outcome(result.error, result.message))
+                    outcomes.append(ConfigOutcome(result.error, result.message))
                 elif isinstance(result, StoreError):
-                    outcomes.append(Outcome(store_error(result), str(result)))
+                    outcomes.append(ConfigOutcome(store_error(result), str(result)))
                 elif isinstance(result, BaseException):
                     raise result
                 else:
                     latest = max(latest, result)
-                    outcomes.append(Outcome())
+                    outcomes.append(ConfigOutcome())
         if latest:
             try:
                 await self.watcher.applied(latest, SEEN_S)
             except StoreError as e:
-                return [outcome if outcome.error else Outcome(store_error(e), str(e)) for outcome in outcomes]
+                return [outcome if outcome.error else ConfigOutcome(store_error(e), str(e)) for outcome in outcomes]
         return outcomes
 
-    async def _reassign(self, wish: Wish, drains: Drains) -> int:
-        def change(record: PartitionRecord, facts: leaders.Facts) -> PartitionRecord | None:
+    async def _reassign(self, wish: ReassignmentRequest, drains: Drains) -> int:
+        def change(record: PartitionRecord, facts: leaders.ReplicaFacts) -> PartitionRecord | None:
             if wish.replicas is None:
                 if not record.adding and not record.removing:
                     raise AdminError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "Nothing is being reassigned.")
@@ -135,12 +135,14 @@ class Wishes:
             compares = [Compare.unchanged(entry), *conditions]
             if new.leader != before.leader and new.leader in self.view.brokers:
                 compares.append(created(keys.broker(new.leader), self.view.brokers[new.leader].epoch))
-            result = await self.store.txn(compares, [Put(entry.key, encode(new))])
+            result = await self.store.txn(compares, [PutOp(entry.key, encode(new))])
             if result.succeeded:
                 return result.revision
         raise AdminError(ErrorCode.REQUEST_TIMED_OUT, "The partition is being changed by others: try again.")
 
-    def _facts(self, topic: TopicView, index: int, record: PartitionRecord, pasts: dict[int, Past]) -> leaders.Facts:
+    def _facts(
+        self, topic: TopicView, index: int, record: PartitionRecord, pasts: dict[int, Past]
+    ) -> leaders.ReplicaFacts:
         brokers = self.view.brokers
         name, was_flushed = partition_name(topic.topic_id, index), topic.config.flushes_each_batch
 
@@ -148,7 +150,7 @@ class Wishes:
             past = pasts.get(broker)
             return past.standing(epoch, was_flushed, name) if past is not None else Standing.REPLACED
 
-        return leaders.Facts(
+        return leaders.ReplicaFacts(
             {broker.broker_id: broker.epoch for broker in brokers.values()},
             self.view.revision,
             frozenset(broker.broker_id for broker in brokers.values() if broker.draining),
@@ -158,7 +160,7 @@ class Wishes:
         )
 
 
-def preferred_leader(record: PartitionRecord, facts: leaders.Facts) -> PartitionRecord:
+def preferred_leader(record: PartitionRecord, facts: leaders.ReplicaFacts) -> PartitionRecord:
     """Raises `AdminError` where it leads already, or cannot."""
     if record.leader == record.replicas[0]:
         raise AdminError(ErrorCode.ELECTION_NOT_NEEDED, "The preferred replica is the leader.")
@@ -171,7 +173,7 @@ def preferred_leader(record: PartitionRecord, facts: leaders.Facts) -> Partition
     return new
 
 
-def unclean_leader(record: PartitionRecord, facts: leaders.Facts) -> PartitionRecord:
+def unclean_leader(record: PartitionRecord, facts: leaders.ReplicaFacts) -> PartitionRecord:
     """Raises `AdminError` where there is a leader, or nobody could be one."""
     if record.leader in facts.epochs:
         raise AdminError(ErrorCode.ELECTION_NOT_NEEDED, f"The partition has a leader, broker {record.leader}.")

@@ -14,7 +14,7 @@ from penstock.control.controller.leadership import Leadership
 from penstock.runtime.logging import get_logger
 from penstock.state import keys
 from penstock.state.records import PartitionRecord, encode
-from penstock.state.store import MAX_TXN_OPERATIONS, Compare, Operation, Put, Store, StoreUnavailable, Target
+from penstock.state.store import MAX_TXN_OPERATIONS, Compare, CompareTarget, Operation, PutOp, Store, StoreUnavailable
 
 log = get_logger("penstock.control")
 
@@ -23,7 +23,7 @@ BATCH = MAX_TXN_OPERATIONS - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Proposal:
+class StoreProposal:
     """What a partition is to be, where its record is still the one of `revision`."""
 
     key: PartitionId
@@ -31,7 +31,7 @@ class Proposal:
     record: PartitionRecord
 
 
-class Fate(Enum):
+class ProposalOutcome(Enum):
     """What became of a proposal."""
 
     WRITTEN = "written"
@@ -41,11 +41,11 @@ class Fate(Enum):
     """The store did not answer."""
 
 
-Told = Callable[[Proposal, Fate, int], None]
+Told = Callable[[StoreProposal, ProposalOutcome, int], None]
 """(proposal, fate, revision if written)."""
 
 
-class BatchWriter:
+class ProposalWriter:
     """The controller's transactions on partitions, for as long as it is controller."""
 
     def __init__(self, store: Store, leadership: Leadership) -> None:
@@ -53,25 +53,25 @@ class BatchWriter:
         self.transactions = 0
         self.written = 0
 
-    async def write(self, proposals: Sequence[Proposal], told: Told) -> None:
+    async def write(self, proposals: Sequence[StoreProposal], told: Told) -> None:
         """Tells the fate of each proposal; when the leadership is found to be over, it says so there and stops."""
         assert len(proposals) <= BATCH, f"{len(proposals)} partitions do not fit into one transaction"
         if not proposals or self.leadership.lost.is_set():
             return
         compares = [self.leadership.condition, *map(unchanged, proposals)]
-        puts: list[Operation] = [Put(keys.partition(*p.key), encode(p.record)) for p in proposals]
+        puts: list[Operation] = [PutOp(keys.partition(*p.key), encode(p.record)) for p in proposals]
         self.transactions += 1
         try:
             result = await self.store.txn(compares, puts)
         except StoreUnavailable as e:
             log.warning("partitions could not be written", partitions=len(proposals), reason=str(e))
             for proposal in proposals:
-                told(proposal, Fate.UNKNOWN, 0)
+                told(proposal, ProposalOutcome.UNKNOWN, 0)
             return
         if result.succeeded:
             self.written += len(proposals)
             for proposal in proposals:
-                told(proposal, Fate.WRITTEN, result.revision)
+                told(proposal, ProposalOutcome.WRITTEN, result.revision)
         elif len(proposals) > 1:
             middle = len(proposals) // 2
             await self.write(proposals[:middle], told)
@@ -79,7 +79,7 @@ class BatchWriter:
         elif await self._is_over():
             self.leadership.lost.set()
         else:
-            told(proposals[0], Fate.STALE, 0)
+            told(proposals[0], ProposalOutcome.STALE, 0)
 
     async def _is_over(self) -> bool:
         try:
@@ -89,5 +89,5 @@ class BatchWriter:
         return entry is None or entry.mod_revision != self.leadership.revision
 
 
-def unchanged(proposal: Proposal) -> Compare:
-    return Compare(keys.partition(*proposal.key), Target.MOD_REVISION, proposal.revision)
+def unchanged(proposal: StoreProposal) -> Compare:
+    return Compare(keys.partition(*proposal.key), CompareTarget.MOD_REVISION, proposal.revision)

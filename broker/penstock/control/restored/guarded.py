@@ -8,7 +8,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 
-from penstock.state.store import Changes, Compare, Entry, Listing, Operation, Store, StoreUnavailable, TxnResult
+from penstock.state.store import (
+    Compare,
+    Operation,
+    Store,
+    StoreChanges,
+    StoreEntry,
+    StoreListing,
+    StoreUnavailable,
+    TxnResult,
+)
 
 
 class GuardedStore:
@@ -18,10 +27,10 @@ class GuardedStore:
         self.store = store
         self.refusal: str | None = None
 
-    async def get(self, key: str) -> Entry | None:
+    async def get(self, key: str) -> StoreEntry | None:
         return await self.store.get(key)
 
-    async def range(self, prefix: str, revision: int = 0) -> Listing:
+    async def range(self, prefix: str, revision: int = 0) -> StoreListing:
         return await self.store.range(prefix, revision)
 
     async def txn(
@@ -32,7 +41,7 @@ class GuardedStore:
             raise StoreUnavailable(self.refusal)
         return await self.store.txn(compares, then, otherwise)
 
-    def watch(self, prefix: str, from_revision: int) -> AsyncIterator[Changes]:
+    def watch(self, prefix: str, from_revision: int) -> AsyncIterator[StoreChanges]:
         return self.store.watch(prefix, from_revision)
 
     async def grant_lease(self, ttl_s: float) -> int:

@@ -35,7 +35,7 @@ class CannotRecover(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundReplica:
     """What the store holds, as of one look."""
 
     epoch: int
@@ -68,7 +68,7 @@ class PartitionStep:
 
 
 @dataclass(frozen=True, slots=True)
-class Unknown:
+class UnknownReplica:
     """Data of a partition that the store does not know, or not as this broker's: it will be put aside there."""
 
     key: PartitionKey
@@ -78,12 +78,12 @@ class Unknown:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RecoveryPlan:
     """All that is to be done."""
 
     epoch: int
     steps: list[PartitionStep]
-    unknown: list[Unknown]
+    unknown: list[UnknownReplica]
     shards: Mapping[int, ShardRecord]
     producer_ids: ProducerIdsRecord
     transactions: Mapping[str, TransactionRecord] = field(default_factory=dict)
@@ -92,7 +92,7 @@ class Plan:
     """Brokers that hold replicas by the records and have not reported: partitions wait until they are back."""
 
 
-def plan(found: Found, without: Collection[int] = ()) -> Plan:
+def plan(found: FoundReplica, without: Collection[int] = ()) -> RecoveryPlan:
     """`without` names brokers that are gone for good: nobody is to wait for them. Raises `CannotRecover`."""
     if not found.reports:
         raise CannotRecover(
@@ -111,7 +111,7 @@ def plan(found: Found, without: Collection[int] = ()) -> Plan:
     held = {broker for record in found.partitions.values() for broker in record.replicas}
     seen = [report.epoch for report, _ in found.reports.values()]
     next_id = found.producer_ids.next_id if found.producer_ids is not None else 0
-    return Plan(
+    return RecoveryPlan(
         epoch=max([found.epoch, *seen]) + LEAP,
         steps=steps,
         unknown=unknown_data(found, known, {step.key: step.after for step in steps}),
@@ -171,10 +171,10 @@ def partition_step(
 
 
 def unknown_data(
-    found: Found,
+    found: FoundReplica,
     known: Mapping[PartitionKey, Mapping[int, ReplicaReport]],
     after: Mapping[PartitionKey, PartitionRecord],
-) -> list[Unknown]:
+) -> list[UnknownReplica]:
     """Replicas that no record has, by topic."""
     unknown = []
     for key, replicas in known.items():
@@ -182,5 +182,5 @@ def unknown_data(
         for broker_id, replica in replicas.items():
             if record is None or broker_id not in record.replicas:
                 name = replica.topic or found.names.get(key[0], "")
-                unknown.append(Unknown(key, name, broker_id, replica.end_offset))
+                unknown.append(UnknownReplica(key, name, broker_id, replica.end_offset))
     return sorted(unknown, key=lambda u: (u.topic, u.key, u.broker_id))

@@ -14,7 +14,7 @@ from uuid import UUID, uuid4
 
 from penstock.control.elections import RANDOM_DIGITS, ElectionRecord
 from penstock.control.members import GONE, LEAVING, PASTS
-from penstock.control.restored.plan import CannotRecover, Found, PartitionKey, Plan, plan
+from penstock.control.restored.plan import CannotRecover, FoundReplica, PartitionKey, RecoveryPlan, plan
 from penstock.control.restored.reports import RestoredRecord, read_reports
 from penstock.state import keys
 from penstock.state.records import (
@@ -28,7 +28,7 @@ from penstock.state.records import (
     decode,
     encode,
 )
-from penstock.state.store import MAX_TXN_OPERATIONS, Compare, Delete, Entry, Operation, Put, Store
+from penstock.state.store import MAX_TXN_OPERATIONS, Compare, DeleteOp, Operation, PutOp, Store, StoreEntry
 
 MIN_INSYNC = "min.insync.replicas"
 DEFAULT_MIN_INSYNC = 2
@@ -41,13 +41,13 @@ class Prepared:
     """A plan, and what the store was when it was made. `mark` says who found out, and why."""
 
     mark: RestoredRecord
-    found: Found
-    plan: Plan
-    entries: dict[PartitionKey, Entry]
-    others: list[Entry]
+    found: FoundReplica
+    plan: RecoveryPlan
+    entries: dict[PartitionKey, StoreEntry]
+    others: list[StoreEntry]
     """The keys of shards, producer ids and transactions."""
-    mark_entry: Entry
-    cluster: Entry
+    mark_entry: StoreEntry
+    cluster: StoreEntry
 
 
 async def prepare(store: Store, without: Collection[int] = ()) -> Prepared | None:
@@ -57,11 +57,11 @@ async def prepare(store: Store, without: Collection[int] = ()) -> Prepared | Non
         return None
     reports = await read_reports(store)
     listing = await store.range(keys.METADATA)
-    entries: dict[PartitionKey, Entry] = {}
+    entries: dict[PartitionKey, StoreEntry] = {}
     partitions: dict[PartitionKey, PartitionRecord] = {}
     topics: dict[UUID, TopicRecord] = {}
     shards: dict[int, ShardRecord] = {}
-    others: list[Entry] = []
+    others: list[StoreEntry] = []
     epoch, min_insync = 0, DEFAULT_MIN_INSYNC
     for entry in listing.entries:
         key, value = entry.key, entry.value
@@ -85,7 +85,7 @@ async def prepare(store: Store, without: Collection[int] = ()) -> Prepared | Non
     others += [ids] if ids is not None else []
     transactions = (await store.range(keys.TRANSACTIONS)).entries
     others += transactions
-    found = Found(
+    found = FoundReplica(
         epoch=epoch,
         partitions={
             at: r for at, r in partitions.items() if (topic := topics.get(at[0])) is None or not topic.deleting
@@ -119,12 +119,12 @@ async def recover(
     since, and `StoreError`: it may then be done again."""
     todo = prepared.plan
     puts: list[tuple[Compare, Operation]] = [
-        (Compare.unchanged(prepared.entries[s.key]), Put(keys.partition(*s.key), encode(s.after))) for s in todo.steps
+        (Compare.unchanged(prepared.entries[s.key]), PutOp(keys.partition(*s.key), encode(s.after))) for s in todo.steps
     ]
     values = [(entry, rewritten(entry.key, todo)) for entry in prepared.others]
-    puts += [(Compare.unchanged(entry), Put(entry.key, value)) for entry, value in values if value is not None]
+    puts += [(Compare.unchanged(entry), PutOp(entry.key, value)) for entry, value in values if value is not None]
     if not any(entry.key == keys.PRODUCER_IDS for entry in prepared.others):
-        puts.append((Compare.absent(keys.PRODUCER_IDS), Put(keys.PRODUCER_IDS, encode(todo.producer_ids))))
+        puts.append((Compare.absent(keys.PRODUCER_IDS), PutOp(keys.PRODUCER_IDS, encode(todo.producer_ids))))
     await write_all(store, Compare.unchanged(prepared.mark_entry), puts, progress)
     election = ElectionRecord(broker_id=-1, random_id=new_id().hex[:RANDOM_DIGITS], is_recovery=True)
     result = await store.txn(
@@ -134,12 +134,12 @@ async def recover(
             Compare.absent(keys.election(todo.epoch)),
         ],
         [
-            Put(keys.CLUSTER, prepared.cluster.value),  # for who would still mark the store: see `Restored`
-            Put(keys.election(todo.epoch), encode(election)),
-            Delete(keys.RESTORED),
-            Delete(keys.CONTROLLER),
+            PutOp(keys.CLUSTER, prepared.cluster.value),  # for who would still mark the store: see `Restored`
+            PutOp(keys.election(todo.epoch), encode(election)),
+            DeleteOp(keys.RESTORED),
+            DeleteOp(keys.CONTROLLER),
             # Every broker registers anew, as another incarnation, with a past that begins here.
-            *(Delete(prefix, prefix=True) for prefix in (keys.BROKERS, PASTS, LEAVING, GONE, keys.REPORTS)),
+            *(DeleteOp(prefix, prefix=True) for prefix in (keys.BROKERS, PASTS, LEAVING, GONE, keys.REPORTS)),
         ],
     )
     if not result.succeeded:
@@ -147,7 +147,7 @@ async def recover(
     return todo.epoch
 
 
-def rewritten(key: str, todo: Plan) -> bytes | None:
+def rewritten(key: str, todo: RecoveryPlan) -> bytes | None:
     """What a key beside the partitions' is to be; None where it stays."""
     if key == keys.PRODUCER_IDS:
         return encode(todo.producer_ids)

@@ -13,17 +13,17 @@ from uuid import UUID
 import msgspec
 
 from penstock.log import checkpoint as checkpoints
-from penstock.log.log_dir import LogDir
+from penstock.log.log_dir import LogDirectory
 from penstock.state import keys
-from penstock.state.records import BrokerId, Count, Int32, Int64, Record, decode, encode
-from penstock.state.store import Compare, Delete, Put, Store, Target
+from penstock.state.records import BrokerId, Count, Int32, Int64, StoredRecord, decode, encode
+from penstock.state.store import Compare, CompareTarget, DeleteOp, PutOp, Store
 
 CHUNK = 2000
 """Partitions in one chunk: some 100 KB."""
 MAX_CHUNKS = 500
 
 
-class RestoredRecord(Record, frozen=True, kw_only=True):
+class RestoredRecord(StoredRecord, frozen=True, kw_only=True):
     """That the store was restored from a backup, by whoever noticed it first."""
 
     found_by: BrokerId
@@ -31,7 +31,7 @@ class RestoredRecord(Record, frozen=True, kw_only=True):
     since_ms: Int64
 
 
-class BrokerReport(Record, frozen=True, kw_only=True):
+class BrokerReport(StoredRecord, frozen=True, kw_only=True):
     """A frozen broker: the newest election that it saw, at which revision of which etcd, and its data directory."""
 
     broker_id: BrokerId
@@ -56,12 +56,12 @@ class ReplicaReport(NamedTuple):
     seen_epoch: Int32
 
 
-class ReportChunk(Record, frozen=True, kw_only=True):
+class ReportChunk(StoredRecord, frozen=True, kw_only=True):
     replicas: Annotated[list[ReplicaReport], msgspec.Meta(max_length=CHUNK)]
 
 
 def collect(
-    log_dir: LogDir, seen_epochs: Mapping[tuple[UUID, int], int], names: Mapping[UUID, str]
+    log_dir: LogDirectory, seen_epochs: Mapping[tuple[UUID, int], int], names: Mapping[UUID, str]
 ) -> Iterator[ReplicaReport]:
     """All replicas with data, open or not. May take a moment: a checkpoint is decoded for each that is not open."""
     for key, log in list(log_dir.logs.items()):
@@ -86,15 +86,15 @@ async def write_report(store: Store, report: BrokerReport, replicas: Iterable[Re
 
     Raises `StoreError`.
     """
-    marked = [Compare(keys.RESTORED, Target.VERSION, 0, ">")]
+    marked = [Compare(keys.RESTORED, CompareTarget.VERSION, 0, ">")]
     told = sorted(replicas)[: CHUNK * MAX_CHUNKS]
     chunks = [told[i : i + CHUNK] for i in range(0, len(told), CHUNK)]
     own_id = report.broker_id
-    await store.txn(marked, [Delete(keys.report(own_id)), Delete(keys.reports(own_id), prefix=True)])
+    await store.txn(marked, [DeleteOp(keys.report(own_id)), DeleteOp(keys.reports(own_id), prefix=True)])
     for number, chunk in enumerate(chunks):
-        await store.txn(marked, [Put(keys.report_chunk(own_id, number), encode(ReportChunk(replicas=chunk)))])
+        await store.txn(marked, [PutOp(keys.report_chunk(own_id, number), encode(ReportChunk(replicas=chunk)))])
     whole = msgspec.structs.replace(report, chunks=len(chunks))
-    return (await store.txn(marked, [Put(keys.report(own_id), encode(whole))])).succeeded
+    return (await store.txn(marked, [PutOp(keys.report(own_id), encode(whole))])).succeeded
 
 
 async def read_reports(store: Store) -> dict[int, tuple[BrokerReport, list[ReplicaReport]]]:

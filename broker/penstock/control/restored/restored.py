@@ -23,13 +23,23 @@ import msgspec
 from penstock.control.elections import ElectionPair, missing, newest_recovery, read_election
 from penstock.control.restored.guarded import GuardedStore
 from penstock.control.restored.reports import BrokerReport, RestoredRecord, collect, write_report
-from penstock.control.restored.seen import Seen, read_seen, write_seen
-from penstock.log.log_dir import LogDir
+from penstock.control.restored.seen import ObservedRevision, read_seen, write_seen
+from penstock.log.log_dir import LogDirectory
 from penstock.runtime.clock import Clock
 from penstock.runtime.logging import get_logger
 from penstock.state import keys
 from penstock.state.records import ClusterRecord, decode, encode
-from penstock.state.store import Compare, Delete, Entry, Event, Listing, Put, Store, StoreError, StoreUnavailable
+from penstock.state.store import (
+    Compare,
+    DeleteOp,
+    PutOp,
+    Store,
+    StoreEntry,
+    StoreError,
+    StoreEvent,
+    StoreListing,
+    StoreUnavailable,
+)
 from penstock.state.view import ClusterView
 
 log = get_logger("penstock.control")
@@ -60,7 +70,7 @@ class Restored:
         self,
         store: GuardedStore,
         open_store: Callable[[], Store],
-        log_dir: LogDir,
+        log_dir: LogDirectory,
         view: ClusterView,
         clock: Clock,
     ) -> None:
@@ -69,7 +79,7 @@ class Restored:
         self.reason: str | None = None
         self.over = asyncio.Event()
         self.checks = 0
-        self._seen = Seen()
+        self._seen = ObservedRevision()
         self._newest_revision = 0
         self._written_ms = 0
         self._has_reported = False
@@ -117,7 +127,7 @@ class Restored:
         """
         files, path = self.log_dir.files, self.log_dir.path
         seen = await asyncio.get_running_loop().run_in_executor(None, lambda: read_seen(files, path))
-        self._seen = Seen() if seen is None else seen
+        self._seen = ObservedRevision() if seen is None else seen
         await self.check(is_start=True)
         if self.reason is not None:
             await recover_logs()
@@ -143,7 +153,7 @@ class Restored:
         self._sound.clear()
         self._wake.set()
 
-    async def gate(self, events: Sequence[Event]) -> None:
+    async def gate(self, events: Sequence[StoreEvent]) -> None:
         """For `Watcher`: returns when changes may be taken in, and what must not be forgotten of them is written down.
 
         Does not return while this broker is frozen; raises StoreUnavailable instead where its view is still empty.
@@ -232,7 +242,7 @@ class Restored:
         if self.may_discard():
             self._sound.set()
 
-    def _foreign(self, entry: Entry | None) -> str | None:
+    def _foreign(self, entry: StoreEntry | None) -> str | None:
         """Why this is not the store of this broker's cluster at all; `entry` is what it says of its cluster."""
         assert self.log_dir.found is not None, "the log directory was claimed"
         own_id = self.log_dir.found.meta.cluster_id
@@ -244,7 +254,7 @@ class Restored:
         )
 
     def _gone_back(
-        self, pair: ElectionPair | None, elections: Sequence[Entry], revision: int, floor: int, store_id: str
+        self, pair: ElectionPair | None, elections: Sequence[StoreEntry], revision: int, floor: int, store_id: str
     ) -> str | None:
         """Why the store is not a continuation of what was seen; `elections` has that of `pair`, if the store does."""
         cure = "it was restored from a backup; nothing is truncated or deleted until `penstock cluster recover` is run"
@@ -254,7 +264,7 @@ class Restored:
             return f"the store is etcd cluster {store_id}, and this broker has used {self._seen.store_id}: {cure}"
         return missing(pair, elections[0] if elections else None) if pair is not None else None
 
-    async def _note(self, elections: Sequence[Entry], revision: int, store_id: str) -> None:
+    async def _note(self, elections: Sequence[StoreEntry], revision: int, store_id: str) -> None:
         """Writes down what is new about a sound store, the revision not each time."""
         self._newest_revision = max(self._newest_revision, revision)
         async with self._writing:
@@ -333,7 +343,7 @@ class Restored:
         floor = max(self._newest_revision, self._seen.revision, self.view.revision)
         return self._gone_back(self._seen.pair, own, listing.revision, floor, store_id_of(store)) is None
 
-    async def _adopt(self, store: Store, elections: Listing) -> bool:
+    async def _adopt(self, store: Store, elections: StoreListing) -> bool:
         """Takes a store that was recovered after all that was seen, in place of what was seen, for what has been."""
         found = newest_recovery(elections.entries)
         if found is None or found[0].epoch <= self._seen.epoch or self._seen.pair is None:
@@ -349,7 +359,7 @@ class Restored:
         self._newest_revision = elections.revision
         return True
 
-    async def _mark(self, store: Store, cluster: Entry) -> None:
+    async def _mark(self, store: Store, cluster: StoreEntry) -> None:
         """Ends the time of whoever is controller by this store, and lets nobody follow. Raises `StoreError`.
 
         A recovery rewrites the cluster's record: nobody marks anew what was recovered since it was looked at.
@@ -357,7 +367,7 @@ class Restored:
         assert self.reason is not None, "who marks the store has a reason"
         record = RestoredRecord(found_by=self.log_dir.broker_id, reason=self.reason, since_ms=self.clock.wall_ms())
         unmarked = [Compare.absent(keys.RESTORED), Compare.unchanged(cluster)]
-        await store.txn(unmarked, [Put(keys.RESTORED, encode(record)), Delete(keys.CONTROLLER)])
+        await store.txn(unmarked, [PutOp(keys.RESTORED, encode(record)), DeleteOp(keys.CONTROLLER)])
 
     def _report(self) -> BrokerReport:
         seen = self._seen
@@ -401,6 +411,6 @@ def store_id_of(store: Store) -> str:
     return store.cluster_id if isinstance(store, Connected) else ""
 
 
-def reason_of(mark: Entry) -> str:
+def reason_of(mark: StoreEntry) -> str:
     record = decode(RestoredRecord, mark.key, mark.value)
     return f"broker {record.found_by} has found that the store was restored: {record.reason}"

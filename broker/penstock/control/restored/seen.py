@@ -19,11 +19,11 @@ FILE_NAME = "store-seen.json"
 MAX_BYTES = 64 << 10
 
 
-class Damaged(LogError):
+class DamagedSnapshot(LogError):
     """The file is not what was written; the message names it and the cure."""
 
 
-class Seen(msgspec.Struct, frozen=True):
+class ObservedRevision(msgspec.Struct, frozen=True):
     """The newest election, the store's own identity (etcd's cluster id, "" where it has none) and a revision of it.
 
     `sets_aside` remains true from when a recovered store was accepted until data that it does not assign to this broker
@@ -48,8 +48,8 @@ class Seen(msgspec.Struct, frozen=True):
         return crc32c(json.dumps(fields, sort_keys=True, separators=(",", ":")).encode())
 
 
-def read_seen(files: Files, path: str) -> Seen | None:
-    """None where nothing was written yet. Raises `Damaged`, OSError."""
+def read_seen(files: Files, path: str) -> ObservedRevision | None:
+    """None where nothing was written yet. Raises `DamagedSnapshot`, OSError."""
     name = f"{path}/{FILE_NAME}"
     try:
         data = files.read(name)
@@ -59,15 +59,15 @@ def read_seen(files: Files, path: str) -> Seen | None:
     try:
         if len(data) > MAX_BYTES:
             raise ValueError(f"it has {len(data)} bytes")
-        seen = msgspec.json.decode(data, type=Seen)
+        seen = msgspec.json.decode(data, type=ObservedRevision)
     except (ValueError, msgspec.DecodeError) as e:
-        raise Damaged(f"{name} is damaged ({e}): {cure}") from e
+        raise DamagedSnapshot(f"{name} is damaged ({e}): {cure}") from e
     if seen.crc != seen.checksum():
-        raise Damaged(f"{name} is damaged (its CRC is wrong): {cure}")
+        raise DamagedSnapshot(f"{name} is damaged (its CRC is wrong): {cure}")
     return seen
 
 
-def write_seen(files: Files, path: str, seen: Seen) -> Seen:
+def write_seen(files: Files, path: str, seen: ObservedRevision) -> ObservedRevision:
     """Returns when it is on disk; blocks. Raises OSError."""
     seen = msgspec.structs.replace(seen, crc=seen.checksum())
     files.write_atomic(f"{path}/{FILE_NAME}", msgspec.json.encode(seen) + b"\n")

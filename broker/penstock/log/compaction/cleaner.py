@@ -11,11 +11,11 @@ from __future__ import annotations
 import contextlib
 from typing import NamedTuple
 
-from penstock.log.compaction.job import Job, Result, Source
+from penstock.log.compaction.job import CompactionJob, CompactionResult, CompactionSource
 from penstock.log.compaction.last_offsets import LastOffsets, batches_of, read_last_offsets, records_of
 from penstock.log.compaction.swap import CLEANED
 from penstock.log.index_files import write_indexes
-from penstock.log.scan import BadBatch, Found
+from penstock.log.scan import BadBatch, ScannedBatch
 from penstock.log.segment import MAX_RELATIVE_OFFSET, Segment, SegmentRow
 from penstock.log.space import patiently
 from penstock.runtime.files import File, Files
@@ -32,7 +32,7 @@ def cleaned_name(path: str, job: str) -> str:
     return f"{path}.{job}{CLEANED}"
 
 
-def clean(files: Files, job: Job) -> Result:
+def clean(files: Files, job: CompactionJob) -> CompactionResult:
     """Does a job. Raises OSError, BadBatch, MalformedMessage; then no file of it is to be used."""
     last = read_last_offsets(files, job)
     sources = [source for source in job.sources if source.base_offset < last.until]
@@ -40,15 +40,15 @@ def clean(files: Files, job: Job) -> Result:
     rows = cleaner.run(sources)
     if not cleaner.changed and len(rows) == len(sources):
         remove_files(files, job.directory, f".{job.name}{CLEANED}")
-        return Result(job.name, [], [], last.until, cleaner.kept, cleaner.dropped)
+        return CompactionResult(job.name, [], [], last.until, cleaner.kept, cleaner.dropped)
     replaced = [source.base_offset for source in sources]
-    return Result(job.name, replaced, rows, last.until, cleaner.kept, cleaner.dropped)
+    return CompactionResult(job.name, replaced, rows, last.until, cleaner.kept, cleaner.dropped)
 
 
 class Cleaner:
     """Writes what stays of the sources to new segments."""
 
-    def __init__(self, files: Files, job: Job, last: LastOffsets) -> None:
+    def __init__(self, files: Files, job: CompactionJob, last: LastOffsets) -> None:
         self.files, self.job, self.last = files, job, last
         self.kept = self.dropped = 0
         self.changed = False
@@ -57,7 +57,7 @@ class Cleaner:
         self.file: File | None = None
         self.out = bytearray()
 
-    def run(self, sources: list[Source]) -> list[SegmentRow]:
+    def run(self, sources: list[CompactionSource]) -> list[SegmentRow]:
         """The rows of the new segments; their files are on disk."""
         if not sources:
             return []
@@ -120,7 +120,7 @@ class Cleaner:
         write_indexes(self.files, target, pending, sync=True)
         self.rows.append(segment.row())
 
-    def cleaned(self, found: Found) -> bytes | memoryview | None:
+    def cleaned(self, found: ScannedBatch) -> bytes | memoryview | None:
         """What stays of a batch: all of it, a new batch, or nothing."""
         header = found.header
         if header.is_control or header.base_offset >= self.last.until:
@@ -186,14 +186,14 @@ def rebuilt(header: BatchHeader, kept: list[Record], old_horizon_ms: int | None,
     )
 
 
-def clean_safely(files: Files, job: Job) -> Result:
+def clean_safely(files: Files, job: CompactionJob) -> CompactionResult:
     """Does a job; where it cannot, removes its files and says why."""
     try:
         return clean(files, job)
     except (OSError, BadBatch, MalformedMessage, ValueError) as e:
         with contextlib.suppress(OSError):
             remove_files(files, job.directory, f".{job.name}{CLEANED}")
-        return Result(job.name, error=f"{type(e).__name__}: {e}")
+        return CompactionResult(job.name, error=f"{type(e).__name__}: {e}")
 
 
 def remove_files(files: Files, directory: str, suffix: str) -> None:

@@ -10,11 +10,11 @@ import itertools
 import os
 
 from penstock.log.compaction.cleaner import cleaned_name, remove_files
-from penstock.log.compaction.job import Job, Result
-from penstock.log.compaction.plan import Plan, judge
-from penstock.log.compaction.runner import Runner
+from penstock.log.compaction.job import CompactionJob, CompactionResult
+from penstock.log.compaction.plan import CompactionPlan, judge
+from penstock.log.compaction.runner import CompactionRunner
 from penstock.log.compaction.swap import CLEANED, SWAP, swap_name
-from penstock.log.maintenance import Maintenance, lock_of
+from penstock.log.maintenance import LogMaintenance, lock_of
 from penstock.log.partition_log import PartitionLog
 from penstock.log.segment import Segment
 from penstock.log.space import PASSING, sync_directory
@@ -32,7 +32,7 @@ logger = get_logger(__name__)
 class Compactor:
     """The queue of logs to look at, and the one that is being compacted."""
 
-    def __init__(self, maintenance: Maintenance, clock: Clock, runner: Runner) -> None:
+    def __init__(self, maintenance: LogMaintenance, clock: Clock, runner: CompactionRunner) -> None:
         self.maintenance, self.clock, self.runner = maintenance, clock, runner
         self.queue: dict[PartitionLog, None] = {}
         self.timers: dict[PartitionLog, asyncio.TimerHandle] = {}
@@ -119,10 +119,10 @@ class Compactor:
         elif verdict.again_ms is not None:
             self.look_later(log, min(max(verdict.again_ms - self.clock.wall_ms(), 1), LONGEST_WAIT_MS))
 
-    async def compact(self, log: PartitionLog, plan: Plan) -> bool:
+    async def compact(self, log: PartitionLog, plan: CompactionPlan) -> bool:
         """One go; whether anything came of it."""
         config = log.config
-        job = Job(
+        job = CompactionJob(
             name=f"{os.getpid()}-{next(self.numbers)}",
             directory=log.directory,
             sources=plan.sources,
@@ -144,7 +144,7 @@ class Compactor:
         logger.info("log compacted", log=log.directory, kept=result.kept_records, dropped=result.dropped_records)
         return dropped and result.compacted_until > plan.dirty_offset
 
-    async def swap(self, log: PartitionLog, plan: Plan, job: Job, result: Result) -> bool:
+    async def swap(self, log: PartitionLog, plan: CompactionPlan, job: CompactionJob, result: CompactionResult) -> bool:
         """Puts the new segments in the place of the old ones. The caller holds the log's lock."""
         by_base = {s.base_offset: s for s in log.segments}
         if log.closed or any(by_base.get(s.base_offset) is not s for s in plan.segments):
@@ -180,7 +180,7 @@ class Compactor:
         await self.maintenance.drop(log)
         return True
 
-    def announce(self, job: Job, new: list[Segment], sequence: int) -> None:
+    def announce(self, job: CompactionJob, new: list[Segment], sequence: int) -> None:
         """Gives the cleaned files the names by which recovery knows what to do with them. In a thread."""
         files = self.maintenance.owner.files
         for segment in new:
@@ -188,7 +188,7 @@ class Compactor:
                 files.rename(cleaned_name(path, job.name), swap_name(path, sequence))
         sync_directory(files, job.directory)
 
-    def withdraw(self, job: Job, sequence: int) -> None:
+    def withdraw(self, job: CompactionJob, sequence: int) -> None:
         """Takes an announcement back: a later checkpoint would make the files count, so they are gone for good before
         there is one. In a thread."""
         remove_files(self.maintenance.owner.files, job.directory, f".{sequence}{SWAP}")
@@ -211,6 +211,6 @@ class Compactor:
             if segment.base_offset in bases:
                 self.maintenance.close_unpinned(segment)
 
-    def remove_cleaned(self, job: Job) -> None:
+    def remove_cleaned(self, job: CompactionJob) -> None:
         """Removes what a job wrote in vain. In a thread."""
         remove_files(self.maintenance.owner.files, job.directory, f".{job.name}{CLEANED}")

@@ -7,7 +7,7 @@ import msgspec
 from penstock.log.segment import SegmentRow
 
 
-class Source(msgspec.Struct, frozen=True, array_like=True):
+class CompactionSource(msgspec.Struct, frozen=True, array_like=True):
     """A segment to clean, as the broker knows it."""
 
     base_offset: int
@@ -15,13 +15,13 @@ class Source(msgspec.Struct, frozen=True, array_like=True):
     end_offset: int
 
 
-class Job(msgspec.Struct, frozen=True):
+class CompactionJob(msgspec.Struct, frozen=True):
     """What the worker is to do; everything that it needs to know."""
 
     name: str
     """Tells this job's files from those of others."""
     directory: str
-    sources: list[Source]
+    sources: list[CompactionSource]
     dirty_offset: int
     """Below it every record is the last of its key, as far as that was known."""
     now_ms: int
@@ -31,7 +31,7 @@ class Job(msgspec.Struct, frozen=True):
     max_keys: int
 
 
-class Result(msgspec.Struct, frozen=True):
+class CompactionResult(msgspec.Struct, frozen=True):
     """What the worker did; `error` where it could not."""
 
     name: str

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from hashlib import blake2b
 from typing import NamedTuple
 
-from penstock.log.compaction.job import Job, Source
-from penstock.log.scan import Found, verify
+from penstock.log.compaction.job import CompactionJob, CompactionSource
+from penstock.log.scan import ScannedBatch, verify
 from penstock.log.segment import Segment
 from penstock.runtime.files import Files
 from penstock.wire.batch import BatchHeader
@@ -35,7 +35,7 @@ class Span(NamedTuple):
 class LastOffsets:
     """What the pass has found out so far. Batches come in offset order."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: CompactionJob) -> None:
         self.job = job
         self.offsets: dict[bytes, int] = {}
         """By key, the offset of its last record that counts."""
@@ -53,7 +53,7 @@ class LastOffsets:
         """Entries of `waiting` and `aborted`."""
         self.full = False
 
-    def take(self, found: Found) -> None:
+    def take(self, found: ScannedBatch) -> None:
         header = found.header
         if header.producer_id >= 0:
             self.producers[header.producer_id] = header.base_offset
@@ -68,7 +68,7 @@ class LastOffsets:
         self.until = header.last_offset + 1
         self.full = len(self.offsets) + self.held >= self.job.max_keys
 
-    def take_keys(self, found: Found) -> None:
+    def take_keys(self, found: ScannedBatch) -> None:
         keys = self.offsets
         if found.header.is_transactional:
             keys = self.waiting.setdefault(found.header.producer_id, {})
@@ -79,7 +79,7 @@ class LastOffsets:
         if keys is not self.offsets:
             self.held += len(keys)
 
-    def end(self, found: Found) -> None:
+    def end(self, found: ScannedBatch) -> None:
         """Takes in a marker; nothing for one whose transaction has no data any more, or none that is looked at."""
         marker = parse_marker(found.header, found.batch)
         first_offset = self.open.pop(marker.producer_id, None) if marker is not None else None
@@ -117,7 +117,7 @@ class LastOffsets:
         return header.producer_id >= 0 and self.producers.get(header.producer_id) == header.base_offset
 
 
-def read_last_offsets(files: Files, job: Job) -> LastOffsets:
+def read_last_offsets(files: Files, job: CompactionJob) -> LastOffsets:
     """Reads the keys behind `dirty_offset`, until there are `max_keys` of them or no more.
 
     Raises OSError, BadBatch, MalformedMessage.
@@ -136,7 +136,7 @@ def digest(key: bytes) -> bytes:
     return blake2b(key, digest_size=DIGEST_BYTES).digest()
 
 
-def records_of(found: Found) -> list[Record] | None:
+def records_of(found: ScannedBatch) -> list[Record] | None:
     """The records of a batch; None where a producer sent bytes that are none under a right CRC: that batch stays."""
     try:
         return list(iterate_records(found.batch, found.header, MAX_DECOMPRESSED_BYTES))
@@ -144,7 +144,7 @@ def records_of(found: Found) -> list[Record] | None:
         return None
 
 
-def batches_of(files: Files, job: Job, source: Source) -> Iterator[Found]:
+def batches_of(files: Files, job: CompactionJob, source: CompactionSource) -> Iterator[ScannedBatch]:
     file = files.open(Segment(job.directory, source.base_offset).path, read_only=True)
     try:
         yield from verify(file, 0, source.size_bytes, source.base_offset)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from penstock.log.compaction.job import Source
+from penstock.log.compaction.job import CompactionSource
 from penstock.log.partition_log import PartitionLog
 from penstock.log.segment import Segment
 
@@ -12,29 +12,29 @@ LIMIT_RETRY_MS = 10_000
 """When to look again at segments that not all replicas have yet."""
 
 
-class Plan(NamedTuple):
+class CompactionPlan(NamedTuple):
     """The segments to go through, and the offset behind which they have not been looked at yet."""
 
     segments: list[Segment]
     dirty_offset: int
 
     @property
-    def sources(self) -> list[Source]:
-        return [Source(s.base_offset, s.size, s.end_offset) for s in self.segments]
+    def sources(self) -> list[CompactionSource]:
+        return [CompactionSource(s.base_offset, s.size, s.end_offset) for s in self.segments]
 
 
-class Verdict(NamedTuple):
+class CompactionDecision(NamedTuple):
     """What to do with a log: a plan for now, or a time of the wall clock to look again, or neither."""
 
-    plan: Plan | None = None
+    plan: CompactionPlan | None = None
     again_ms: int | None = None
 
 
-def judge(log: PartitionLog, now_ms: int) -> Verdict:
+def judge(log: PartitionLog, now_ms: int) -> CompactionDecision:
     """Whether a log is to be compacted: sealed segments below the limit, old enough, and dirty enough."""
     config = log.config
     if not config.cleanup_compact or log.closed or log.failed is not None:
-        return Verdict()
+        return CompactionDecision()
     limit_offset = min(log.retention_limit(), log.flushed_offset)
     again_ms: int | None = None
     ready: list[Segment] = []
@@ -49,13 +49,13 @@ def judge(log: PartitionLog, now_ms: int) -> Verdict:
         ready.append(segment)
     dirty = [s for s in ready if s.end_offset > log.compacted_until and s.size]
     if not dirty:
-        return Verdict(None, again_ms)
+        return CompactionDecision(None, again_ms)
     total = sum(s.size for s in ready)
-    plan = Plan(ready, max(log.compacted_until, log.start_offset))
+    plan = CompactionPlan(ready, max(log.compacted_until, log.start_offset))
     if sum(s.size for s in dirty) > config.min_cleanable_dirty_ratio * total:
-        return Verdict(plan)
+        return CompactionDecision(plan)
     first_ms = min(s.first_timestamp_ms if s.first_timestamp_ms >= 0 else s.aged_ms for s in dirty)
     if now_ms - first_ms >= config.max_compaction_lag_ms:
-        return Verdict(plan)
+        return CompactionDecision(plan)
     overdue_ms = first_ms + config.max_compaction_lag_ms
-    return Verdict(None, overdue_ms if again_ms is None else min(again_ms, overdue_ms))
+    return CompactionDecision(None, overdue_ms if again_ms is None else min(again_ms, overdue_ms))

@@ -11,17 +11,17 @@ from typing import Protocol
 import msgspec
 
 from penstock.log.compaction.cleaner import clean_safely
-from penstock.log.compaction.job import Job, Result
+from penstock.log.compaction.job import CompactionJob, CompactionResult
 from penstock.runtime.files import Files
 
 IDLE_S = 30.0
 MAX_LINE_BYTES = 64 << 20
 
 
-class Runner(Protocol):
+class CompactionRunner(Protocol):
     """Does one job at a time."""
 
-    async def run(self, job: Job) -> Result: ...
+    async def run(self, job: CompactionJob) -> CompactionResult: ...
 
     async def stop(self) -> None: ...
 
@@ -32,7 +32,7 @@ class ThreadRunner:
     def __init__(self, files: Files) -> None:
         self.files = files
 
-    async def run(self, job: Job) -> Result:
+    async def run(self, job: CompactionJob) -> CompactionResult:
         return await asyncio.get_running_loop().run_in_executor(None, clean_safely, self.files, job)
 
     async def stop(self) -> None:
@@ -47,7 +47,7 @@ class ProcessRunner:
         self.idle: asyncio.TimerHandle | None = None
         self.busy = False
 
-    async def run(self, job: Job) -> Result:
+    async def run(self, job: CompactionJob) -> CompactionResult:
         """A worker that dies, or cannot be started, makes the job fail; the next one gets a new worker."""
         if self.idle is not None:
             self.idle.cancel()
@@ -61,10 +61,10 @@ class ProcessRunner:
             line = await process.stdout.readline()
             if not line:
                 raise ConnectionError("the compaction worker died")
-            return msgspec.json.decode(line, type=Result)
+            return msgspec.json.decode(line, type=CompactionResult)
         except (OSError, msgspec.DecodeError, ValueError) as e:
             await self.stop()
-            return Result(job.name, error=str(e))
+            return CompactionResult(job.name, error=str(e))
         finally:
             self.busy = False
             if self.process is not None:

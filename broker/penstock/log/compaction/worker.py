@@ -15,7 +15,7 @@ import sys
 import msgspec
 
 from penstock.log.compaction.cleaner import clean_safely
-from penstock.log.compaction.job import Job
+from penstock.log.compaction.job import CompactionJob
 from penstock.runtime.disk import OsFiles
 
 PR_SET_PDEATHSIG = 1
@@ -36,7 +36,7 @@ def main() -> None:
     with contextlib.suppress(OSError):
         os.nice(NICENESS)
     files = OsFiles()
-    decoder, encoder = msgspec.json.Decoder(Job), msgspec.json.Encoder()
+    decoder, encoder = msgspec.json.Decoder(CompactionJob), msgspec.json.Encoder()
     for line in sys.stdin.buffer:
         sys.stdout.buffer.write(encoder.encode(clean_safely(files, decoder.decode(line))) + b"\n")
         sys.stdout.buffer.flush()

@@ -12,8 +12,8 @@ import grpc.aio
 from aetcd.rpc import rpc_pb2
 
 from penstock.runtime.logging import get_logger
-from penstock.state.etcd.channels import Endpoint, Metadata, cancelled_from_outside, shared
-from penstock.state.etcd.errors import NoAnswer, Outcome, error_of, outcome_of
+from penstock.state.etcd.channels import EtcdEndpoint, Metadata, cancelled_from_outside, shared
+from penstock.state.etcd.errors import CallOutcome, NoAnswer, error_of, outcome_of
 from penstock.state.etcd.options import EtcdOptions
 from penstock.state.store import StoreError
 
@@ -35,7 +35,7 @@ class Authenticator:
         self.renewals = 0
         self._renewal: asyncio.Task[None] | None = None
 
-    async def renew(self, endpoint: Endpoint, stale: Metadata) -> None:
+    async def renew(self, endpoint: EtcdEndpoint, stale: Metadata) -> None:
         """Fetches a token, unless somebody did since `stale`. Raises `NoAnswer`; `StoreError` where it is refused."""
         if self._options.user is None:
             raise StoreError(f"etcd at {endpoint.url} has authentication enabled: give a user and a password")
@@ -51,7 +51,7 @@ class Authenticator:
         if not task.cancelled():
             task.exception()
 
-    async def _fetch(self, endpoint: Endpoint) -> None:
+    async def _fetch(self, endpoint: EtcdEndpoint) -> None:
         request = rpc_pb2.AuthenticateRequest(name=self._options.user, password=self._options.password)
         try:
             response = await endpoint.auth.Authenticate(
@@ -63,7 +63,7 @@ class Authenticator:
                 log.warning("etcd does not ask for the user that was given", endpoint=endpoint.url)
                 self._use(())
                 return
-            if outcome_of(e.code(), details) is Outcome.REFUSED:
+            if outcome_of(e.code(), details) is CallOutcome.REFUSED:
                 raise error_of(e.code(), details, endpoint.url) from None
             raise NoAnswer(details or e.code().name) from None
         except asyncio.CancelledError:

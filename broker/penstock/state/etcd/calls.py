@@ -13,8 +13,8 @@ from typing import Any
 import grpc.aio
 
 from penstock.state.etcd.auth import Authenticator
-from penstock.state.etcd.channels import Endpoint, Endpoints, cancelled_from_outside
-from penstock.state.etcd.errors import NoAnswer, Outcome, error_of, outcome_of
+from penstock.state.etcd.channels import Endpoints, EtcdEndpoint, cancelled_from_outside
+from penstock.state.etcd.errors import CallOutcome, NoAnswer, error_of, outcome_of
 from penstock.state.store import StoreUnavailable
 
 PAUSE_S = 0.1
@@ -22,10 +22,10 @@ PAUSE_S = 0.1
 
 Method = Callable[..., Awaitable[Any]]
 """A gRPC method: (request, timeout=, metadata=) -> response."""
-Pick = Callable[[Endpoint], Method]
+Pick = Callable[[EtcdEndpoint], Method]
 
 
-class Caller:
+class EtcdCaller:
     """Sends requests to the endpoint in use, and to the others when that fails."""
 
     def __init__(self, endpoints: Endpoints, auth: Authenticator) -> None:
@@ -64,7 +64,7 @@ class Caller:
             if tried % len(self.endpoints) == 0:
                 await asyncio.sleep(PAUSE_S)
 
-    async def once(self, endpoint: Endpoint, pick: Pick, request: Any, timeout_s: float | None = None) -> Any:
+    async def once(self, endpoint: EtcdEndpoint, pick: Pick, request: Any, timeout_s: float | None = None) -> Any:
         """Asks one endpoint, with a new token if need be. Raises `Repeatable`, or what the refusal means."""
         metadata = await self.prepare(endpoint)
         renewed = False
@@ -80,14 +80,14 @@ class Caller:
                     raise
                 raise Repeatable("the channel was closed", is_not_done=False) from None
             outcome = outcome_of(code, details)
-            if outcome is Outcome.REFUSED or (outcome is Outcome.TOKEN and renewed):
+            if outcome is CallOutcome.REFUSED or (outcome is CallOutcome.TOKEN and renewed):
                 raise error_of(code, details, endpoint.url)
-            if outcome is not Outcome.TOKEN:
-                raise Repeatable(details or code.name, is_not_done=outcome is Outcome.ELSEWHERE)
+            if outcome is not CallOutcome.TOKEN:
+                raise Repeatable(details or code.name, is_not_done=outcome is CallOutcome.ELSEWHERE)
             metadata = await self.renew(endpoint, metadata)
             renewed = True
 
-    async def prepare(self, endpoint: Endpoint) -> Any:
+    async def prepare(self, endpoint: EtcdEndpoint) -> Any:
         """Connects, and fetches a token where one is missing; returns the metadata to send. Raises `Repeatable`."""
         if not endpoint.is_ready():
             try:
@@ -98,7 +98,7 @@ class Caller:
             return await self.renew(endpoint, self.auth.metadata)
         return self.auth.metadata
 
-    async def renew(self, endpoint: Endpoint, stale: Any) -> Any:
+    async def renew(self, endpoint: EtcdEndpoint, stale: Any) -> Any:
         try:
             await self.auth.renew(endpoint, stale)
         except NoAnswer as e:

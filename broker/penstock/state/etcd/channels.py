@@ -46,7 +46,7 @@ async def shared(task: asyncio.Task[None]) -> None:
         raise NoAnswer("the store is being closed") from None
 
 
-class Identity:
+class TlsIdentity:
     """Which etcd cluster this is; the first that answers decides."""
 
     def __init__(self) -> None:
@@ -75,10 +75,10 @@ class Identity:
             )
 
 
-class Endpoint:
+class EtcdEndpoint:
     """One member's address, its channel (made when first needed, made anew when it is broken) and its stubs."""
 
-    def __init__(self, address: EndpointAddress, options: EtcdOptions, identity: Identity) -> None:
+    def __init__(self, address: EndpointAddress, options: EtcdOptions, identity: TlsIdentity) -> None:
         self.address, self.url = address, address.url
         self._options, self._identity = options, identity
         self._channel: Any = None
@@ -197,8 +197,10 @@ class Endpoints:
 
     def __init__(self, options: EtcdOptions) -> None:
         self.options = options
-        identity = self.identity = Identity()
-        self._all: Sequence[Endpoint] = [Endpoint(address, options, identity) for address in options.addresses()]
+        identity = self.identity = TlsIdentity()
+        self._all: Sequence[EtcdEndpoint] = [
+            EtcdEndpoint(address, options, identity) for address in options.addresses()
+        ]
         self._current = 0
         self.is_closed = False
         self.failovers = 0
@@ -211,17 +213,17 @@ class Endpoints:
         return iter(self._all)
 
     @property
-    def current(self) -> Endpoint:
+    def current(self) -> EtcdEndpoint:
         return self._all[self._current]
 
-    def named(self, url: str) -> Endpoint:
+    def named(self, url: str) -> EtcdEndpoint:
         """The endpoint of that URL. Raises ValueError."""
         for endpoint in self._all:
             if endpoint.url == url.rstrip("/"):
                 return endpoint
         raise ValueError(f"{url} is none of etcd's endpoints {', '.join(e.url for e in self._all)}")
 
-    def failed(self, endpoint: Endpoint) -> None:
+    def failed(self, endpoint: EtcdEndpoint) -> None:
         """Has the next one used, unless somebody else did so already."""
         if endpoint is self.current and len(self._all) > 1:
             self._current = (self._current + 1) % len(self._all)

@@ -12,7 +12,7 @@ from grpc import StatusCode
 from penstock.state.store import Compacted, LeaseExpired, StoreError, StoreUnavailable
 
 
-class Outcome(Enum):
+class CallOutcome(Enum):
     """What a failed call says about itself."""
 
     UNKNOWN = auto()
@@ -51,15 +51,15 @@ TOKEN_TEXTS = (
 UNKNOWN_CODES = frozenset({StatusCode.UNAVAILABLE, StatusCode.DEADLINE_EXCEEDED, StatusCode.CANCELLED})
 
 
-def outcome_of(code: StatusCode, details: str) -> Outcome:
+def outcome_of(code: StatusCode, details: str) -> CallOutcome:
     if details == NO_LEADER:
-        return Outcome.ELSEWHERE  # looked at before a request is taken, since we ask for a leader
+        return CallOutcome.ELSEWHERE  # looked at before a request is taken, since we ask for a leader
     if code is StatusCode.UNAUTHENTICATED or any(text in details for text in TOKEN_TEXTS):
-        return Outcome.TOKEN
+        return CallOutcome.TOKEN
     if code in UNKNOWN_CODES or not details.startswith(("etcdserver:", "auth:", "lease ")):
         # What does not come from etcd itself (a stream cut by a proxy, gRPC's own INTERNAL) tells nothing.
-        return Outcome.REFUSED if too_large(code, details) else Outcome.UNKNOWN
-    return Outcome.REFUSED
+        return CallOutcome.REFUSED if too_large(code, details) else CallOutcome.UNKNOWN
+    return CallOutcome.REFUSED
 
 
 def too_large(code: StatusCode, details: str) -> bool:

@@ -14,17 +14,17 @@ from typing import Any
 import grpc.aio
 from aetcd.rpc import rpc_pb2
 
-from penstock.state.etcd.calls import Caller
-from penstock.state.etcd.channels import Endpoint
+from penstock.state.etcd.calls import EtcdCaller
+from penstock.state.etcd.channels import EtcdEndpoint
 from penstock.state.store import LeaseExpired, StoreError
 
 MAX_LEASE_S = 86_400.0
 
 
 class Leases:
-    """Grants, renews and ends leases by way of a `Caller`."""
+    """Grants, renews and ends leases by way of a `EtcdCaller`."""
 
-    def __init__(self, caller: Caller) -> None:
+    def __init__(self, caller: EtcdCaller) -> None:
         self._caller = caller
 
     async def grant(self, ttl_s: float) -> int:
@@ -34,7 +34,7 @@ class Leases:
         lease = secrets.randbits(62) + 1
         sent = 0
 
-        def pick(endpoint: Endpoint) -> Any:
+        def pick(endpoint: EtcdEndpoint) -> Any:
             nonlocal sent
             sent += 1
             return endpoint.lease.LeaseGrant
@@ -49,7 +49,7 @@ class Leases:
     async def keep_alive(self, lease: int) -> None:
         """Raises `LeaseExpired`."""
         response = await self._caller.call(
-            lambda endpoint: KeepAlive(endpoint), rpc_pb2.LeaseKeepAliveRequest(ID=lease), repeatable=True
+            lambda endpoint: EtcdKeepAlive(endpoint), rpc_pb2.LeaseKeepAliveRequest(ID=lease), repeatable=True
         )
         if response.TTL <= 0:
             raise LeaseExpired(f"the lease {lease} is not there, or not any more")
@@ -58,7 +58,7 @@ class Leases:
         """Raises `LeaseExpired`."""
         sent = 0
 
-        def pick(endpoint: Endpoint) -> Any:
+        def pick(endpoint: EtcdEndpoint) -> Any:
             nonlocal sent
             sent += 1
             return endpoint.lease.LeaseRevoke
@@ -71,10 +71,10 @@ class Leases:
             # Ended by the request whose answer did not come.
 
 
-class KeepAlive:
+class EtcdKeepAlive:
     """etcd renews leases on a stream only: this makes one question and one answer of it."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: EtcdEndpoint) -> None:
         self._endpoint = endpoint
 
     async def __call__(self, request: Any, *, timeout: float, metadata: Any) -> Any:  # noqa: ASYNC109 (gRPC's signature)

@@ -10,8 +10,8 @@ from typing import Any
 
 from aetcd.rpc import rpc_pb2
 
-from penstock.state.etcd.calls import Caller, Repeatable
-from penstock.state.etcd.channels import Endpoint, Endpoints
+from penstock.state.etcd.calls import EtcdCaller, Repeatable
+from penstock.state.etcd.channels import Endpoints, EtcdEndpoint
 from penstock.state.store import StoreUnavailable
 
 DEFRAGMENT_TIMEOUT_S = 60.0
@@ -37,7 +37,7 @@ class MemberStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class EtcdMember:
     member_id: int
     name: str
     client_urls: tuple[str, ...]
@@ -55,7 +55,7 @@ class Alarm:
 class EtcdMaintenance:
     """Works over the connections of a store. Each method may raise `StoreError`; `url` is one of its endpoints."""
 
-    def __init__(self, caller: Caller, endpoints: Endpoints) -> None:
+    def __init__(self, caller: EtcdCaller, endpoints: Endpoints) -> None:
         self._caller, self._endpoints = caller, endpoints
 
     @property
@@ -78,9 +78,9 @@ class EtcdMaintenance:
             errors=tuple(response.errors),
         )
 
-    async def members(self) -> list[Member]:
+    async def members(self) -> list[EtcdMember]:
         response = await self._caller.call(lambda e: e.cluster.MemberList, rpc_pb2.MemberListRequest(), repeatable=True)
-        return [Member(m.ID, m.name, tuple(m.clientURLs), m.isLearner) for m in response.members]
+        return [EtcdMember(m.ID, m.name, tuple(m.clientURLs), m.isLearner) for m in response.members]
 
     async def alarms(self) -> list[Alarm]:
         request = rpc_pb2.AlarmRequest(action=rpc_pb2.AlarmRequest.GET)
@@ -102,7 +102,7 @@ class EtcdMaintenance:
     async def _ask(self, url: str, pick: Any, request: Any, timeout_s: float | None = None) -> Any:
         """One member, and no other in its place."""
         self._endpoints.check_open()
-        endpoint: Endpoint = self._endpoints.named(url)
+        endpoint: EtcdEndpoint = self._endpoints.named(url)
         try:
             return await self._caller.once(endpoint, pick, request, timeout_s)
         except Repeatable as e:

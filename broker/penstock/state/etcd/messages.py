@@ -10,13 +10,13 @@ from typing import Any
 
 from aetcd.rpc import rpc_pb2
 
-from penstock.state.store import Compare, Entry, Event, Operation, Put, Target
+from penstock.state.store import Compare, CompareTarget, Operation, PutOp, StoreEntry, StoreEvent
 
 TARGETS = {
-    Target.VERSION: (rpc_pb2.Compare.VERSION, "version"),
-    Target.CREATE_REVISION: (rpc_pb2.Compare.CREATE, "create_revision"),
-    Target.MOD_REVISION: (rpc_pb2.Compare.MOD, "mod_revision"),
-    Target.VALUE: (rpc_pb2.Compare.VALUE, "value"),
+    CompareTarget.VERSION: (rpc_pb2.Compare.VERSION, "version"),
+    CompareTarget.CREATE_REVISION: (rpc_pb2.Compare.CREATE, "create_revision"),
+    CompareTarget.MOD_REVISION: (rpc_pb2.Compare.MOD, "mod_revision"),
+    CompareTarget.VALUE: (rpc_pb2.Compare.VALUE, "value"),
 }
 RESULTS = {
     "=": rpc_pb2.Compare.EQUAL,
@@ -43,16 +43,16 @@ def text(key: bytes) -> str:
     return key.decode(errors="surrogateescape")
 
 
-def entry_of(kv: Any) -> Entry:
-    return Entry(text(kv.key), kv.value, kv.create_revision, kv.mod_revision, kv.version, kv.lease)
+def entry_of(kv: Any) -> StoreEntry:
+    return StoreEntry(text(kv.key), kv.value, kv.create_revision, kv.mod_revision, kv.version, kv.lease)
 
 
-def event_of(event: Any) -> tuple[int, Event]:
+def event_of(event: Any) -> tuple[int, StoreEvent]:
     """(revision, event)."""
     kv = event.kv
     if event.type == DELETE_EVENT:
-        return kv.mod_revision, Event(text(kv.key), None)
-    return kv.mod_revision, Event(text(kv.key), entry_of(kv))
+        return kv.mod_revision, StoreEvent(text(kv.key), None)
+    return kv.mod_revision, StoreEvent(text(kv.key), entry_of(kv))
 
 
 def txn_request(compares: Sequence[Compare], then: Sequence[Operation], otherwise: Sequence[Operation]) -> Any:
@@ -77,7 +77,7 @@ def compare_of(compare: Compare) -> Any:
 
 
 def operation_of(operation: Operation) -> Any:
-    if isinstance(operation, Put):
+    if isinstance(operation, PutOp):
         put = rpc_pb2.PutRequest(key=operation.key.encode(), value=operation.value, lease=operation.lease)
         return rpc_pb2.RequestOp(request_put=put)
     if operation.prefix:

@@ -14,15 +14,15 @@ from aetcd.rpc import rpc_pb2
 
 from penstock.state.etcd import messages
 from penstock.state.etcd.auth import Authenticator
-from penstock.state.etcd.calls import Caller
-from penstock.state.etcd.channels import NEVER_KEY, Endpoint, Endpoints
+from penstock.state.etcd.calls import EtcdCaller
+from penstock.state.etcd.channels import NEVER_KEY, Endpoints, EtcdEndpoint
 from penstock.state.etcd.errors import MessageTooLarge
 from penstock.state.etcd.leases import Leases
 from penstock.state.etcd.maintenance import EtcdMaintenance
 from penstock.state.etcd.options import EtcdOptions
 from penstock.state.etcd.watch import Watch
 from penstock.state.limits import check_key, check_txn
-from penstock.state.store import Changes, Compacted, Compare, Entry, Listing, Operation, TxnResult
+from penstock.state.store import Compacted, Compare, Operation, StoreChanges, StoreEntry, StoreListing, TxnResult
 
 PAGE_KEYS = 2000
 PAGE_BYTES = 1 << 20
@@ -32,15 +32,15 @@ RELISTS = 3
 CLOSE_GRACE_S = 2.0
 
 
-def pick_range(endpoint: Endpoint) -> Any:
+def pick_range(endpoint: EtcdEndpoint) -> Any:
     return endpoint.kv.Range
 
 
-def pick_txn(endpoint: Endpoint) -> Any:
+def pick_txn(endpoint: EtcdEndpoint) -> Any:
     return endpoint.kv.Txn
 
 
-def pick_compact(endpoint: Endpoint) -> Any:
+def pick_compact(endpoint: EtcdEndpoint) -> Any:
     return endpoint.kv.Compact
 
 
@@ -50,7 +50,7 @@ class EtcdStore:
     def __init__(self, options: EtcdOptions) -> None:
         self.endpoints = Endpoints(options)
         self.auth = Authenticator(options)
-        self.caller = Caller(self.endpoints, self.auth)
+        self.caller = EtcdCaller(self.endpoints, self.auth)
         self._leases = Leases(self.caller)
         self._watches: set[Watch] = set()
         self.on_connect = self.endpoints.identity.on_connect
@@ -60,12 +60,12 @@ class EtcdStore:
         """Which etcd this is, another after it was restored from a backup; "" before it has answered."""
         return self.endpoints.identity.cluster_id
 
-    async def get(self, key: str) -> Entry | None:
+    async def get(self, key: str) -> StoreEntry | None:
         check_key(key)
         response = await self.caller.call(pick_range, rpc_pb2.RangeRequest(key=key.encode()), repeatable=True)
         return messages.entry_of(response.kvs[0]) if response.kvs else None
 
-    async def range(self, prefix: str, revision: int = 0) -> Listing:
+    async def range(self, prefix: str, revision: int = 0) -> StoreListing:
         """In pages, all as of one revision; only the first decides which, and is linearizable."""
         if revision:
             return await self._pages(prefix, revision)
@@ -76,10 +76,10 @@ class EtcdStore:
                 compacted = e
         raise compacted
 
-    async def _pages(self, prefix: str, revision: int) -> Listing:
+    async def _pages(self, prefix: str, revision: int) -> StoreListing:
         first, end = messages.span(prefix)
         limit = PAGE_KEYS
-        entries: list[Entry] = []
+        entries: list[StoreEntry] = []
         while True:
             request = rpc_pb2.RangeRequest(key=first, range_end=end, limit=limit, revision=revision)
             try:
@@ -92,7 +92,7 @@ class EtcdStore:
             revision = revision or response.header.revision
             entries += [messages.entry_of(kv) for kv in response.kvs]
             if not response.more or not response.kvs:
-                return Listing(entries, revision)
+                return StoreListing(entries, revision)
             first = response.kvs[-1].key + b"\x00"
             size_bytes = max(1, response.ByteSize())
             limit = max(1, min(PAGE_KEYS, len(response.kvs) * PAGE_BYTES // size_bytes))
@@ -106,7 +106,7 @@ class EtcdStore:
         response = await self.caller.call(pick_txn, request, repeatable=not then and not otherwise)
         return TxnResult(response.succeeded, response.header.revision)
 
-    async def watch(self, prefix: str, from_revision: int) -> AsyncIterator[Changes]:
+    async def watch(self, prefix: str, from_revision: int) -> AsyncIterator[StoreChanges]:
         """A broken stream is resumed on another endpoint; of the changes, the consumer notices at most a delay."""
         if from_revision < 1:
             raise ValueError(f"a watch begins at revision 1 or later, not at {from_revision}")

@@ -17,10 +17,10 @@ from aetcd.rpc import rpc_pb2
 
 from penstock.runtime.logging import get_logger
 from penstock.state.etcd import messages
-from penstock.state.etcd.calls import Caller, Repeatable
-from penstock.state.etcd.channels import Endpoint, cancelled_from_outside
-from penstock.state.etcd.errors import Outcome, error_of, outcome_of
-from penstock.state.store import Changes, Compacted, Event, StoreError
+from penstock.state.etcd.calls import EtcdCaller, Repeatable
+from penstock.state.etcd.channels import EtcdEndpoint, cancelled_from_outside
+from penstock.state.etcd.errors import CallOutcome, error_of, outcome_of
+from penstock.state.store import Compacted, StoreChanges, StoreError, StoreEvent
 
 log = get_logger("penstock.state")
 
@@ -38,9 +38,9 @@ class WholeRevisions:
     def __init__(self, next_revision: int) -> None:
         self.next_revision = next_revision
         """All before it was given."""
-        self._held: list[tuple[int, Event]] = []
+        self._held: list[tuple[int, StoreEvent]] = []
 
-    def add(self, response: Any) -> Changes | None:
+    def add(self, response: Any) -> StoreChanges | None:
         """Takes one message of a watch; a `fragment` may end within a revision."""
         self._held += [messages.event_of(event) for event in response.events]
         if not response.events and not self._held and not response.fragment:
@@ -56,20 +56,20 @@ class WholeRevisions:
         first, last = complete[0][0], complete[-1][0]
         assert self.next_revision <= first <= last, f"revision {first} came after {self.next_revision - 1}"
         self.next_revision = last + 1
-        return Changes(last, [event for _, event in complete])
+        return StoreChanges(last, [event for _, event in complete])
 
 
 class Watch:
     """One watch of a prefix, from `from_revision` on, for ever."""
 
-    def __init__(self, caller: Caller, prefix: str, from_revision: int) -> None:
+    def __init__(self, caller: EtcdCaller, prefix: str, from_revision: int) -> None:
         self._caller, self._prefix = caller, prefix
         self._revisions = WholeRevisions(from_revision)
         self._failures = 0
         self._call: Any = None
         self._may_renew = True
 
-    async def changes(self) -> AsyncGenerator[Changes, None]:
+    async def changes(self) -> AsyncGenerator[StoreChanges, None]:
         """Raises `Compacted`, `StoreError` where etcd refuses, `StoreUnavailable` once the store is closed."""
         endpoints = self._caller.endpoints
         while True:
@@ -84,7 +84,7 @@ class Watch:
                 endpoints.failed(endpoint)
                 await self._pause(endpoint, e.detail)
 
-    async def _pause(self, endpoint: Endpoint, reason: str) -> None:
+    async def _pause(self, endpoint: EtcdEndpoint, reason: str) -> None:
         self._failures += 1
         if self._failures == QUIET_FAILURES + 1:
             log.warning(
@@ -96,7 +96,7 @@ class Watch:
         exponent = min(self._failures - 1, 10)
         await asyncio.sleep(min(FIRST_PAUSE_S * 2**exponent, LONGEST_PAUSE_S))
 
-    async def _stream(self, endpoint: Endpoint) -> AsyncGenerator[Changes, None]:
+    async def _stream(self, endpoint: EtcdEndpoint) -> AsyncGenerator[StoreChanges, None]:
         """What one stream brings. Raises `Repeatable` at its end, whatever ended it."""
         metadata = await self._caller.prepare(endpoint)
         self._caller.endpoints.identity.connected()  # gRPC may have connected anew by itself
@@ -119,7 +119,7 @@ class Watch:
             self._call = None
             call.cancel()
 
-    async def _create(self, call: Any, endpoint: Endpoint, metadata: Any) -> None:
+    async def _create(self, call: Any, endpoint: EtcdEndpoint, metadata: Any) -> None:
         first, end = messages.span(self._prefix)
         request = rpc_pb2.WatchCreateRequest(
             key=first,
@@ -150,7 +150,7 @@ class Watch:
             if cancelled_from_outside():
                 raise
 
-    async def _read(self, call: Any, endpoint: Endpoint, metadata: Any) -> Any:
+    async def _read(self, call: Any, endpoint: EtcdEndpoint, metadata: Any) -> Any:
         try:
             response = await call.read()
         except grpc.aio.AioRpcError as e:
@@ -164,16 +164,16 @@ class Watch:
                 return response
         raise Repeatable("the stream ended", is_not_done=True)
 
-    async def _failed(self, error: grpc.aio.AioRpcError, endpoint: Endpoint, metadata: Any) -> None:
+    async def _failed(self, error: grpc.aio.AioRpcError, endpoint: EtcdEndpoint, metadata: Any) -> None:
         details = error.details() or error.code().name
         outcome = outcome_of(error.code(), details)
-        if outcome is Outcome.TOKEN:
+        if outcome is CallOutcome.TOKEN:
             await self._renew(endpoint, metadata, details)
-        if outcome is Outcome.REFUSED:
+        if outcome is CallOutcome.REFUSED:
             raise error_of(error.code(), details, endpoint.url)
         raise Repeatable(details, is_not_done=True)
 
-    async def _cancelled(self, response: Any, endpoint: Endpoint, metadata: Any) -> None:
+    async def _cancelled(self, response: Any, endpoint: EtcdEndpoint, metadata: Any) -> None:
         """etcd has ended the watch and says why, in its own way."""
         if response.compact_revision:
             raise Compacted(
@@ -186,7 +186,7 @@ class Watch:
             await self._renew(endpoint, metadata, reason)
         raise Repeatable(reason, is_not_done=True)
 
-    async def _renew(self, endpoint: Endpoint, metadata: Any, reason: str) -> None:
+    async def _renew(self, endpoint: EtcdEndpoint, metadata: Any, reason: str) -> None:
         """Once; refused again with a new token, it is the user who may not."""
         if not self._may_renew:
             raise error_of(grpc.StatusCode.PERMISSION_DENIED, reason, endpoint.url)

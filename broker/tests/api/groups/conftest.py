@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from penstock.api.exchange import Peer
+from penstock.api.exchange import PeerInfo
 from penstock.api.group_admin import GroupAdminApi
 from penstock.api.groups import GroupsApi
 from penstock.api.offsets import OffsetsApi
@@ -18,7 +18,7 @@ from penstock.config.values import TopicConfig
 from penstock.group.coordinator import GroupCoordinator
 from penstock.runtime.clock import SystemClock
 from penstock.state.embedded import EmbeddedStore
-from penstock.state.view import BrokerView, ClusterView, Endpoint, PartitionView, TopicView
+from penstock.state.view import BrokerEndpoint, BrokerView, ClusterView, PartitionView, TopicView
 from penstock.txn.producer_ids import ProducerIds
 from penstock.wire import codec
 from penstock.wire.errors import ErrorCode
@@ -54,7 +54,7 @@ class Broker:
         self.config.group_initial_rebalance_delay_ms = 0
         self.view = ClusterView(cluster_id="c", controller_id=0, revision=1)
         self.view.brokers[0] = BrokerView(
-            0, [Endpoint("MAIN", "main.example", 1), Endpoint("OTHER", "other.example", 2)]
+            0, [BrokerEndpoint("MAIN", "main.example", 1), BrokerEndpoint("OTHER", "other.example", 2)]
         )
         self.topic_ids = {name: self.create_topic(name) for name in ("t", "u")}
         self.groups = GroupCoordinator(store, self.view, SystemClock(), self.config)
@@ -77,7 +77,7 @@ class Broker:
         assert route.first <= version <= route.last
         read = codec.decode(type(request), version, bytes(codec.encode(request, version)))
         self.exchange = FakeExchange()
-        context = RequestContext(version, 1, client_id, Peer(1, listener, "10.1.1.1", 5), self.exchange)
+        context = RequestContext(version, 1, client_id, PeerInfo(1, listener, "10.1.1.1", 5), self.exchange)
         response = route.handler(read, context)
         if inspect.isawaitable(response):
             response = await response

@@ -8,7 +8,7 @@ from typing import TypeVar, cast
 from uuid import UUID
 
 from penstock.client.backoff import Backoff
-from penstock.client.metadata import Metadata
+from penstock.client.metadata import MetadataCache
 from penstock.client.types import Node, PartitionInfo, TopicInfo, TopicPartition
 from penstock.wire.batch_builder import build_batch
 from penstock.wire.errors import ErrorCode
@@ -34,7 +34,7 @@ class Replicas:
         nodes = {n: Node(n, "127.0.0.1", n, None) for n in (LEADER, FOLLOWER)}
         partition = PartitionInfo(0, LEADER, 0, (LEADER, FOLLOWER), (LEADER, FOLLOWER), ())
         topic = TopicInfo(TP.topic, UUID(int=1), False, {0: partition})
-        self.metadata = Metadata("c", LEADER, nodes, {TP.topic: topic})
+        self.metadata = MetadataCache("c", LEADER, nodes, {TP.topic: topic})
         self.backoff = Backoff(base_ms=1, max_ms=2)
         self.request_timeout_ms = self.metadata_max_age_ms = 60_000.0
         self.asked: list[int] = []

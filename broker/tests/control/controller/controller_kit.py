@@ -16,11 +16,11 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from penstock.config.broker import BrokerConfig
-from penstock.control.controller.controller import Controller, Surroundings
+from penstock.control.controller.controller import ControllerContext, ControllerTask
 from penstock.control.controller.probes import Probe
 from penstock.control.membership import Registration, ensure_cluster
-from penstock.control.results import NewTopic
-from penstock.control.topic_admin import TopicAdmin
+from penstock.control.results import TopicRequest
+from penstock.control.topic_admin import TopicService
 from penstock.state import keys
 from penstock.state.embedded import EmbeddedStore
 from penstock.state.records import (
@@ -32,7 +32,7 @@ from penstock.state.records import (
     decode,
     encode,
 )
-from penstock.state.store import MAX_TXN_OPERATIONS, Compare, Operation, Put
+from penstock.state.store import MAX_TXN_OPERATIONS, Compare, Operation, PutOp
 from penstock.state.view import BrokerView, ClusterView, PartitionView
 from penstock.state.watcher import Watcher
 
@@ -154,13 +154,13 @@ class Node:
         self.view = ClusterView()
         self.watcher = Watcher(world.store, self.view, self.config)
         self.tasks: list[asyncio.Task[Any]] = []
-        self.controller: Controller | None = None
-        self.topics: TopicAdmin | None = None
+        self.controller: ControllerTask | None = None
+        self.topics: TopicService | None = None
 
     async def start(self) -> None:
         await self.registration.register()
         await self.watcher.start()
-        given = Surroundings(
+        given = ControllerContext(
             self.world.store,
             self.view,
             self.watcher,
@@ -171,8 +171,8 @@ class Node:
             self.world.ends,
             self.world.forget,
         )
-        self.controller = Controller(given)
-        self.topics = TopicAdmin(
+        self.controller = ControllerTask(given)
+        self.topics = TopicService(
             self.world.store, self.view, self.watcher, self.world.time, self.config, is_clustered=True
         )
         self.run(self.registration.keep_alive().run())
@@ -252,7 +252,7 @@ class World:
             b for b, node in self.brokers.items() if node.controller is not None and node.controller.term is not None
         ]
 
-    def the_controller(self) -> Controller:
+    def the_controller(self) -> ControllerTask:
         (broker_id,) = self.controllers()
         controller = self.brokers[broker_id].controller
         assert controller is not None
@@ -271,15 +271,15 @@ class World:
             record = PartitionRecord(
                 replicas=brokers, leader=in_sync[0], isr=in_sync, isr_epochs=[self.epoch(b) for b in in_sync]
             )
-            puts.append(Put(keys.partition(topic_id, index), encode(record)))
+            puts.append(PutOp(keys.partition(topic_id, index), encode(record)))
         for start in range(0, len(puts), MAX_TXN_OPERATIONS):
             await self.store.txn([], puts[start : start + MAX_TXN_OPERATIONS])
         topic = TopicRecord(name=name, topic_id=topic_id, partition_count=len(replicas), overrides=overrides or {})
         result = await self.store.txn(
             [],
             [
-                Put(keys.topic(topic_id), encode(topic)),
-                Put(keys.topic_name(name), encode(TopicNameRecord(topic_id=topic_id))),
+                PutOp(keys.topic(topic_id), encode(topic)),
+                PutOp(keys.topic_name(name), encode(TopicNameRecord(topic_id=topic_id))),
             ],
         )
         for node in self.brokers.values():
@@ -298,7 +298,7 @@ class World:
             entry = await self.store.get(key)
             assert entry is not None
             new = change(decode(PartitionRecord, key, entry.value))
-            if (await self.store.txn([Compare.unchanged(entry)], [Put(key, encode(new))])).succeeded:
+            if (await self.store.txn([Compare.unchanged(entry)], [PutOp(key, encode(new))])).succeeded:
                 break
         await self.time.settle()
 
@@ -317,7 +317,7 @@ class World:
         """Through the administration of the first broker."""
         admin = next(iter(self.brokers.values())).topics
         assert admin is not None
-        return await self.finish(admin.create([NewTopic(name, partitions, factor)]))
+        return await self.finish(admin.create([TopicRequest(name, partitions, factor)]))
 
     async def finish(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Runs something to its end while time goes by."""

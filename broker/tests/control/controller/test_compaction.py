@@ -12,18 +12,18 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "state"))
 
 from etcd_process import EtcdCluster
 
-from penstock.control.controller.compaction import EtcdCare, Policy, maintenance_of
+from penstock.control.controller.compaction import CompactionPolicy, EtcdUpkeep, maintenance_of
 from penstock.control.controller.leadership import Leadership
 from penstock.control.restored.guarded import GuardedStore
 from penstock.runtime.clock import SystemClock
 from penstock.state.embedded import EmbeddedStore
 from penstock.state.etcd.options import EtcdOptions
 from penstock.state.etcd.store import EtcdStore
-from penstock.state.store import Compacted, Put, StoreUnavailable
+from penstock.state.store import Compacted, PutOp, StoreUnavailable
 
 MINUTE_MS = 60_000
 MB = 1 << 20
-POLICY = Policy(least_revisions=10)
+POLICY = CompactionPolicy(least_revisions=10)
 
 
 class HandClock:
@@ -94,11 +94,11 @@ def three() -> Etcd:
     return Etcd({f"http://{i}": Status(i) for i in (1, 2, 3)})
 
 
-def care_of(etcd: Etcd, clock: HandClock, policy: Policy = POLICY, is_managed: bool = True) -> EtcdCare:
-    return EtcdCare(etcd, etcd, Leadership(1, 1), clock, is_managed, policy)
+def care_of(etcd: Etcd, clock: HandClock, policy: CompactionPolicy = POLICY, is_managed: bool = True) -> EtcdUpkeep:
+    return EtcdUpkeep(etcd, etcd, Leadership(1, 1), clock, is_managed, policy)
 
 
-async def minutes(care: EtcdCare, etcd: Etcd, clock: HandClock, count: int, writes: int = 100) -> None:
+async def minutes(care: EtcdUpkeep, etcd: Etcd, clock: HandClock, count: int, writes: int = 100) -> None:
     """Minutes with so many writes and one sample in each."""
     for _ in range(count):
         clock.now_ms += MINUTE_MS
@@ -231,21 +231,21 @@ async def test_a_real_etcd_that_ran_full_takes_writes_again() -> None:
         store = EtcdStore(EtcdOptions(endpoints=etcd.endpoints))
         maintenance = maintenance_of(GuardedStore(store))
         assert maintenance is not None
-        care = EtcdCare(store, maintenance, Leadership(1, 1), SystemClock(), True, POLICY)
+        care = EtcdUpkeep(store, maintenance, Leadership(1, 1), SystemClock(), True, POLICY)
 
         async def fill() -> None:
             for number in range(64):
-                await store.txn([], [Put("/penstock/v1/x", bytes([number]) * MB)])
+                await store.txn([], [PutOp("/penstock/v1/x", bytes([number]) * MB)])
 
         with pytest.raises(StoreUnavailable, match="quota"):
             await fill()
         with pytest.raises(StoreUnavailable, match="quota"):
-            await store.txn([], [Put("/penstock/v1/x", b"small")])
-        care.policy = Policy(least_revisions=1)
+            await store.txn([], [PutOp("/penstock/v1/x", b"small")])
+        care.policy = CompactionPolicy(least_revisions=1)
         await care.sample()
         assert (care.compactions, care.defragmentations) == (1, 1)
         assert (await maintenance.status(maintenance.urls[0])).db_size_bytes < 8 * MB
-        await store.txn([], [Put("/penstock/v1/x", b"small")])
+        await store.txn([], [PutOp("/penstock/v1/x", b"small")])
         assert (await store.get("/penstock/v1/x")).value == b"small"
         with pytest.raises(Compacted):
             await store.range("/penstock/v1/", 2)

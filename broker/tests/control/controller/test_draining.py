@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from penstock.control.config_admin import ConfigAdmin
-from penstock.control.results import ConfigChange, ConfigOperation, Resource
-from penstock.control.showing import Shown
+from penstock.control.config_admin import ConfigService
+from penstock.control.results import ConfigChange, ConfigOperation, ConfigResource
+from penstock.control.showing import ReportedBroker
 from penstock.runtime.clock import SystemClock
 from penstock.state import keys
 from penstock.state.records import BrokerRecord, decode
@@ -16,12 +16,12 @@ SETTING = "broker.draining"
 async def ask(world, broker: int, operation: ConfigOperation, value: str | None) -> None:
     """As IncrementalAlterConfigs does, on another broker than the one that is meant; nodes pass on what they see."""
     asked = world.brokers[1]
-    admin = ConfigAdmin(world.store, asked.view, asked.watcher, asked.config, SystemClock())
+    admin = ConfigService(world.store, asked.view, asked.watcher, asked.config, SystemClock())
     change = [ConfigChange(SETTING, operation, value)]
-    outcome = await world.finish(admin.change(Resource.BROKER, str(broker), change))
+    outcome = await world.finish(admin.change(ConfigResource.BROKER, str(broker), change))
     assert outcome.error is ErrorCode.NONE, outcome
     node = world.brokers[broker]
-    await world.finish(node.registration.show(Shown.of(node.config)))
+    await world.finish(node.registration.show(ReportedBroker.of(node.config)))
     await world.time.settle()
 
 

@@ -6,10 +6,10 @@ import asyncio
 from contextlib import suppress
 
 from penstock.control.elections import ElectionPair, check_election, newest_election
-from penstock.control.showing import Shown
+from penstock.control.showing import ReportedBroker
 from penstock.state import keys
 from penstock.state.records import ControllerRecord, decode
-from penstock.state.store import Delete, Put
+from penstock.state.store import DeleteOp, PutOp
 
 
 async def test_of_many_candidates_one_is_elected(world) -> None:
@@ -23,7 +23,7 @@ async def test_epochs_rise_with_each_election_also_when_the_key_was_gone(world) 
     await world.start(1, 2)
     for epoch in range(1, 5):
         await world.time.until(lambda epoch=epoch: world.view.controller_epoch == epoch)
-        await world.store.txn([], [Delete(keys.CONTROLLER)])
+        await world.store.txn([], [DeleteOp(keys.CONTROLLER)])
 
 
 async def test_the_key_goes_with_the_controllers_lease(world) -> None:
@@ -38,7 +38,7 @@ async def test_a_broker_that_is_no_member_any_more_is_not_elected(world) -> None
     await world.start(1, 2)
     await world.time.until(lambda: world.controllers() == [1])
     loser = world.brokers[1]
-    await world.store.txn([], [Delete(keys.broker(1)), Delete(keys.CONTROLLER)])
+    await world.store.txn([], [DeleteOp(keys.broker(1)), DeleteOp(keys.CONTROLLER)])
     await world.time.until(lambda: world.controllers() == [2])
     await world.time.until(loser.registration.lost.is_set)
     assert loser.controller.term is None
@@ -50,7 +50,7 @@ async def test_a_candidate_whose_registration_was_ended_loses_though_it_does_not
     election = world.brokers[1].controller.election
     assert world.brokers[1].registration.may_serve()
     await world.brokers[1].stop()
-    await world.store.txn([], [Delete(keys.broker(1)), Delete(keys.CONTROLLER)])
+    await world.store.txn([], [DeleteOp(keys.broker(1)), DeleteOp(keys.CONTROLLER)])
     assert await world.finish(election.campaign(None)) is None
     assert await world.store.get(keys.CONTROLLER) is None
 
@@ -70,7 +70,7 @@ async def test_a_failing_controller_makes_room_for_another(world) -> None:
     await world.start(1, 2)
     await world.time.until(lambda: world.controllers() == [1])
     world.the_controller().term.registry._take = None  # anything that is not expected
-    await world.brokers[2].registration.show(Shown(None, "", True))
+    await world.brokers[2].registration.show(ReportedBroker(None, "", True))
     await world.time.until(lambda: world.view.controller_epoch == 2)
     await world.time.until(lambda: len(world.controllers()) == 1)
 
@@ -79,7 +79,7 @@ async def test_a_broker_that_starts_after_a_compaction_notices_the_controllers_d
     await world.start(1)
     await world.time.until(lambda: world.controllers() == [1])
     for i in range(20):
-        await world.store.txn([], [Put("/x", b"%d" % i)])
+        await world.store.txn([], [PutOp("/x", b"%d" % i)])
     await world.store.compact((await world.store.range("/x")).revision)
     await world.start(2, 3)
     await world.time.advance(5)
@@ -94,12 +94,12 @@ async def test_a_controller_whose_watch_was_cut_off_by_a_compaction_stays_contro
     await world.time.until(lambda: world.controllers() == [1])
     election = world.brokers[1].controller.election
     for i in range(20):
-        await world.store.txn([], [Put("/x", b"%d" % i)])
+        await world.store.txn([], [PutOp("/x", b"%d" % i)])
     await world.store.compact((await world.store.range("/x")).revision)
     changed = asyncio.ensure_future(election._next_change(election.leadership.revision))
     await world.time.advance(1)
     assert not changed.done()
-    await world.store.txn([], [Delete(keys.CONTROLLER)])
+    await world.store.txn([], [DeleteOp(keys.CONTROLLER)])
     await world.time.advance(1)
     assert changed.done()
     assert changed.exception() is None
@@ -133,7 +133,7 @@ async def test_a_pair_that_the_history_has_is_no_reason_to_freeze(world) -> None
     pair = await newest_election(world.store)
     assert pair.epoch == 1
     assert await check_election(world.store, pair) is None
-    await world.store.txn([], [Delete(keys.CONTROLLER)])
+    await world.store.txn([], [DeleteOp(keys.CONTROLLER)])
     await world.time.until(lambda: world.view.controller_epoch == 2)
     assert await check_election(world.store, pair) is None
 
@@ -144,5 +144,5 @@ async def test_a_store_that_was_restored_is_told_by_the_election_that_it_lacks(w
     pair = await newest_election(world.store)
     assert "seen another controller epoch 1" in await check_election(world.store, ElectionPair(1, "other"))
     assert "knows nothing" in await check_election(world.store, ElectionPair(9, pair.random_id))
-    await world.store.txn([], [Delete(keys.election(1))])
+    await world.store.txn([], [DeleteOp(keys.election(1))])
     assert "cluster recover" in await check_election(world.store, pair)

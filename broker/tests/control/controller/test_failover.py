@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from penstock.control.members import partition_name
 from penstock.state import keys
-from penstock.state.store import Delete, StoreUnavailable
+from penstock.state.store import DeleteOp, StoreUnavailable
 from penstock.wire.errors import ErrorCode
 
 
@@ -224,7 +224,7 @@ async def test_a_controller_that_was_replaced_without_noticing_writes_nothing(th
     await three.topic("t", [2, 3, 1])
     term = three.the_controller().term
     term.leadership.revision -= 1  # as if another had been elected since
-    await three.store.txn([], [Delete(keys.broker(2))])
+    await three.store.txn([], [DeleteOp(keys.broker(2))])
     await three.time.until(term.leadership.lost.is_set)
     assert (term.writer.written, term.writer.transactions) == (0, 1)
     await three.time.until(lambda: three.partition("t").leader == 3)
@@ -234,7 +234,7 @@ async def test_a_controller_that_was_replaced_without_noticing_writes_nothing(th
 async def test_work_ends_at_once_when_the_controllers_key_is_gone(three) -> None:
     await three.topic("t", [2, 3, 1])
     term = three.the_controller().term
-    await three.store.txn([], [Delete(keys.CONTROLLER)])
+    await three.store.txn([], [DeleteOp(keys.CONTROLLER)])
     await three.time.until(lambda: three.view.controller_epoch == 2)
     assert term.leadership.lost.is_set()
     await three.kill(2, notice=True)
@@ -277,7 +277,7 @@ async def test_a_new_controller_finds_what_happened_while_there_was_none(three) 
     await three.topic("alone", [3])
     await three.topic("t", [3, 2])
     await three.kill(3)
-    await three.store.txn([], [Delete(keys.broker(3)), Delete(keys.CONTROLLER)])
+    await three.store.txn([], [DeleteOp(keys.broker(3)), DeleteOp(keys.CONTROLLER)])
     await three.time.until(lambda: three.view.controller_epoch == 2)
     await three.time.until(lambda: three.partition("alone").leader == -1 and three.partition("t").leader == 2)
     await three.time.until(lambda: 3 in three.the_controller().term.registry.gone)

@@ -10,7 +10,7 @@ from penstock.control.controller import housekeeping
 from penstock.control.controller.housekeeping import LAST_MS, SWEEP_S, TOMBSTONE_MS, UNNAMED_MS
 from penstock.state import keys
 from penstock.state.records import PartitionRecord, TopicRecord, encode
-from penstock.state.store import Put
+from penstock.state.store import PutOp
 
 
 async def sweep(world, after_ms: int = 0) -> None:
@@ -28,7 +28,7 @@ async def left(world, topic: UUID) -> int:
 async def test_parts_without_a_name_are_removed_only_when_their_creation_must_have_failed(three) -> None:
     topic = UUID(int=77)
     record = PartitionRecord(replicas=[1], leader=1, isr=[1])
-    await three.store.txn([], [Put(keys.partition(topic, i), encode(record)) for i in range(3)])
+    await three.store.txn([], [PutOp(keys.partition(topic, i), encode(record)) for i in range(3)])
     await three.time.advance(SWEEP_S + 1)
     await sweep(three, UNNAMED_MS - 120_000)
     assert await left(three, topic) == 3
@@ -128,7 +128,7 @@ async def test_a_tombstone_goes_a_day_after_the_deletion_however_often_the_contr
 async def test_a_tombstone_whose_time_is_unknown_or_in_the_future_stays_for_a_day(three, deleted_ms: int) -> None:
     topic = UUID(int=79)
     tombstone = TopicRecord(name="t", topic_id=topic, partition_count=1, deleting=True, deleted_ms=deleted_ms)
-    await three.store.txn([], [Put(keys.topic(topic), encode(tombstone))])
+    await three.store.txn([], [PutOp(keys.topic(topic), encode(tombstone))])
     await three.time.until(lambda: topic in three.view.deleting)
     await sweep(three)
     await sweep(three, TOMBSTONE_MS - 1000)
@@ -140,7 +140,7 @@ async def test_a_tombstone_whose_time_is_unknown_or_in_the_future_stays_for_a_da
 async def test_a_broker_that_starts_leaves_unnamed_topics_to_the_controller(three) -> None:
     topic = UUID(int=78)
     record = PartitionRecord(replicas=[1], leader=1, isr=[1])
-    await three.store.txn([], [Put(keys.partition(topic, 0), encode(record))])
+    await three.store.txn([], [PutOp(keys.partition(topic, 0), encode(record))])
     await three.time.until(lambda: three.brokers[2].watcher.unnamed() == [topic])
     await three.finish(three.brokers[2].topics.resume())
     assert await left(three, topic) == 1

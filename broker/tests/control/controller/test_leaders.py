@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from penstock.control.controller import leaders, reassign
-from penstock.control.controller.leaders import NO_LEADER, Facts
+from penstock.control.controller.leaders import NO_LEADER, ReplicaFacts
 from penstock.control.members import Standing
 from penstock.state.records import PartitionRecord
 
 KEEPS, MAY_LACK, REPLACED = Standing.KEEPS, Standing.MAY_LACK, Standing.REPLACED
 
 
-def facts_of(epochs: dict[int, int], standing: dict[int, Standing] | None = None, **more) -> Facts:
+def facts_of(epochs: dict[int, int], standing: dict[int, Standing] | None = None, **more) -> ReplicaFacts:
     known = standing or {}
-    return Facts(epochs, 100, standing=lambda broker, epoch: known.get(broker, REPLACED), **more)
+    return ReplicaFacts(epochs, 100, standing=lambda broker, epoch: known.get(broker, REPLACED), **more)
 
 
 def record_of(isr: list[int], leader: int | None = None, **more) -> PartitionRecord:
@@ -190,7 +190,7 @@ def situations(draw):
     registered = draw(st.sets(st.integers(0, 5)))
     restarted = draw(st.sets(st.integers(0, 5)))
     standings = draw(st.fixed_dictionaries({b: st.sampled_from(Standing) for b in range(6)}))
-    facts = Facts(
+    facts = ReplicaFacts(
         {broker: (90 if broker in restarted else 10 + broker) for broker in registered},
         100,
         frozenset(draw(st.sets(st.integers(0, 5)))),

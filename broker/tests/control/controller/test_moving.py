@@ -9,28 +9,28 @@ import pytest
 
 from penstock.config.broker import BrokerConfig
 from penstock.control.controller.replacement import REPLAN_S, rebalance
-from penstock.control.controller.wishes import Wish, Wishes
+from penstock.control.controller.wishes import ReassignmentRequest, ReassignmentRequests
 from penstock.control.drains import is_removable
 from penstock.control.members import ABOUT_BROKERS
-from penstock.control.results import NewTopic
+from penstock.control.results import TopicRequest
 from penstock.state import keys
 from penstock.state.records import BrokerConfigRecord, PartitionRecord, encode
-from penstock.state.store import Put
+from penstock.state.store import PutOp
 from penstock.wire.errors import ErrorCode
 
 
-def wishes_of(world) -> Wishes:
+def wishes_of(world) -> ReassignmentRequests:
     node = world.brokers[min(world.brokers)]
-    return Wishes(world.store, node.view, node.watcher, world.time, BrokerConfig())
+    return ReassignmentRequests(world.store, node.view, node.watcher, world.time, BrokerConfig())
 
 
-async def asked(world, *wishes: Wish) -> list[ErrorCode]:
+async def asked(world, *wishes: ReassignmentRequest) -> list[ErrorCode]:
     return [outcome.error for outcome in await world.finish(wishes_of(world).reassign(wishes))]
 
 
 async def set_draining(world, broker: int, value: str = "true") -> None:
     record = BrokerConfigRecord(settings={"broker.draining": value})
-    await world.store.txn([], [Put(keys.broker_config(broker), encode(record))])
+    await world.store.txn([], [PutOp(keys.broker_config(broker), encode(record))])
     await world.time.settle()
 
 
@@ -43,7 +43,7 @@ async def four(world):
 
 async def test_replicas_change_by_adding_catching_up_and_removing(four) -> None:
     await four.topic("t", [1, 2, 3])
-    assert await asked(four, Wish("t", 0, [4, 2, 3])) == [ErrorCode.NONE]
+    assert await asked(four, ReassignmentRequest("t", 0, [4, 2, 3])) == [ErrorCode.NONE]
     partition = four.partition("t")
     assert (partition.replicas, partition.adding, partition.removing) == ([4, 2, 3, 1], [4], [1])
     assert (partition.isr, partition.leader) == ([1, 2, 3], 1)
@@ -58,26 +58,26 @@ async def test_replicas_change_by_adding_catching_up_and_removing(four) -> None:
 
 async def test_a_reassignment_is_cancelled_to_what_was_there(four) -> None:
     await four.topic("t", [1, 2])
-    assert await asked(four, Wish("t", 0, None)) == [ErrorCode.NO_REASSIGNMENT_IN_PROGRESS]
-    await asked(four, Wish("t", 0, [3, 4]))
+    assert await asked(four, ReassignmentRequest("t", 0, None)) == [ErrorCode.NO_REASSIGNMENT_IN_PROGRESS]
+    await asked(four, ReassignmentRequest("t", 0, [3, 4]))
     await four.admit("t", 0, 3)
-    assert await asked(four, Wish("t", 0, None)) == [ErrorCode.NONE]
+    assert await asked(four, ReassignmentRequest("t", 0, None)) == [ErrorCode.NONE]
     partition = four.partition("t")
     assert (sorted(partition.replicas), partition.isr, partition.adding, partition.removing) == ([1, 2], [1, 2], [], [])
 
 
 async def test_a_later_wish_replaces_an_earlier_one(four) -> None:
     await four.topic("t", [1, 2])
-    await asked(four, Wish("t", 0, [1, 3]))
+    await asked(four, ReassignmentRequest("t", 0, [1, 3]))
     await four.time.advance(1)
-    assert await asked(four, Wish("t", 0, [1, 4])) == [ErrorCode.NONE]
+    assert await asked(four, ReassignmentRequest("t", 0, [1, 4])) == [ErrorCode.NONE]
     partition = four.partition("t")
     assert (partition.replicas, partition.adding, partition.removing) == ([1, 4, 2], [4], [2])
 
 
 async def test_an_order_alone_changes_at_once_and_makes_another_leader(four) -> None:
     await four.topic("t", [1, 2, 3])
-    await asked(four, Wish("t", 0, [2, 1, 3]))
+    await asked(four, ReassignmentRequest("t", 0, [2, 1, 3]))
     assert (four.partition("t").replicas, four.partition("t").leader) == ([2, 1, 3], 2)
 
 
@@ -85,7 +85,7 @@ async def test_a_replica_less_waits_for_those_that_stay_to_be_enough(four) -> No
     await four.topic("t", [1, 2, 3], overrides={"min.insync.replicas": "2"})
     await four.kill(3, notice=True)
     await four.time.until(lambda: four.partition("t").isr == [1, 2])
-    await asked(four, Wish("t", 0, [3, 1]))
+    await asked(four, ReassignmentRequest("t", 0, [3, 1]))
     await four.time.advance(2)
     assert sorted(four.partition("t").replicas) == [1, 2, 3]
     await four.start(3)
@@ -105,9 +105,11 @@ async def test_a_replica_less_waits_for_those_that_stay_to_be_enough(four) -> No
 )
 async def test_replicas_that_cannot_be_are_refused(four, replicas, error) -> None:
     await four.topic("t", [1, 2])
-    assert await asked(four, Wish("t", 0, replicas)) == [error]
+    assert await asked(four, ReassignmentRequest("t", 0, replicas)) == [error]
     assert (
-        await asked(four, Wish("t", 5, [1]), Wish("u", 0, [1]), Wish("t", -1, [1]))
+        await asked(
+            four, ReassignmentRequest("t", 5, [1]), ReassignmentRequest("u", 0, [1]), ReassignmentRequest("t", -1, [1])
+        )
         == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 3
     )
     assert four.partition("t").replicas == [1, 2]
@@ -115,29 +117,33 @@ async def test_replicas_that_cannot_be_are_refused(four, replicas, error) -> Non
 
 async def test_a_factor_that_is_to_stay_stays(four) -> None:
     await four.topic("t", [1, 2])
-    assert await asked(four, Wish("t", 0, [1], may_change_factor=False)) == [ErrorCode.INVALID_REPLICATION_FACTOR]
-    assert await asked(four, Wish("t", 0, [1, 3], may_change_factor=False)) == [ErrorCode.NONE]
+    assert await asked(four, ReassignmentRequest("t", 0, [1], may_change_factor=False)) == [
+        ErrorCode.INVALID_REPLICATION_FACTOR
+    ]
+    assert await asked(four, ReassignmentRequest("t", 0, [1, 3], may_change_factor=False)) == [ErrorCode.NONE]
 
 
 async def test_a_factor_that_is_to_stay_is_that_of_the_move_in_hand(four) -> None:
     await four.topic("t", [1, 2])
-    assert await asked(four, Wish("t", 0, [1, 2, 3])) == [ErrorCode.NONE]
+    assert await asked(four, ReassignmentRequest("t", 0, [1, 2, 3])) == [ErrorCode.NONE]
     assert four.partition("t").adding == [3]
-    assert await asked(four, Wish("t", 0, [1, 2, 4], may_change_factor=False)) == [ErrorCode.NONE]
-    assert await asked(four, Wish("t", 0, [1, 4], may_change_factor=False)) == [ErrorCode.INVALID_REPLICATION_FACTOR]
+    assert await asked(four, ReassignmentRequest("t", 0, [1, 2, 4], may_change_factor=False)) == [ErrorCode.NONE]
+    assert await asked(four, ReassignmentRequest("t", 0, [1, 4], may_change_factor=False)) == [
+        ErrorCode.INVALID_REPLICATION_FACTOR
+    ]
 
 
 async def test_what_a_failed_growth_has_left_is_no_partition_yet(four) -> None:
     topic_id = await four.topic("t", [1, 2])
     record = PartitionRecord(replicas=[1, 2], leader=1, isr=[1, 2])
-    await four.store.txn([], [Put(keys.partition(topic_id, 1), encode(record))])
-    assert await asked(four, Wish("t", 1, [1, 3])) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    await four.store.txn([], [PutOp(keys.partition(topic_id, 1), encode(record))])
+    assert await asked(four, ReassignmentRequest("t", 1, [1, 3])) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
 
 
 @pytest.mark.parametrize("assignments", [None, [[2, 3, 4]]])
 async def test_partitions_added_during_a_move_have_as_many_replicas_as_the_moved_will_have(four, assignments) -> None:
     await four.topic("t", [1, 2, 3], [2, 3, 1])
-    await asked(four, Wish("t", 0, [4, 2, 3]))
+    await asked(four, ReassignmentRequest("t", 0, [4, 2, 3]))
     assert len(four.partition("t").replicas) == 4
     outcome = await four.finish(four.brokers[1].topics.create_partitions("t", 3, assignments))
     assert outcome.error is ErrorCode.NONE, outcome
@@ -147,7 +153,7 @@ async def test_partitions_added_during_a_move_have_as_many_replicas_as_the_moved
 async def test_nothing_is_moved_to_a_broker_that_drains(four) -> None:
     await four.topic("t", [1, 2])
     await set_draining(four, 4)
-    assert await asked(four, Wish("t", 0, [1, 4])) == [ErrorCode.INVALID_REPLICA_ASSIGNMENT]
+    assert await asked(four, ReassignmentRequest("t", 0, [1, 4])) == [ErrorCode.INVALID_REPLICA_ASSIGNMENT]
 
 
 async def test_a_draining_broker_is_emptied_and_then_removable(four) -> None:
@@ -289,9 +295,9 @@ async def test_a_wish_may_name_a_broker_that_restarts_beside_one_that_is_there(t
     await three.topic("t", [1])
     await three.kill(3, notice=True)
     await three.time.until(lambda: 3 in three.the_controller().term.registry.gone)
-    assert await asked(three, Wish("t", 0, [1, 3])) == [ErrorCode.NONE]
+    assert await asked(three, ReassignmentRequest("t", 0, [1, 3])) == [ErrorCode.NONE]
     assert three.partition("t").adding == [3]
-    assert await asked(three, Wish("t", 0, [3])) == [ErrorCode.INVALID_REPLICA_ASSIGNMENT]
+    assert await asked(three, ReassignmentRequest("t", 0, [3])) == [ErrorCode.INVALID_REPLICA_ASSIGNMENT]
     await three.start(3)
     await three.admit("t", 0, 3)
     await three.time.until(lambda: not three.partition("t").adding)
@@ -312,7 +318,7 @@ async def test_partitions_are_added_with_all_replicas_while_a_broker_restarts(th
 async def test_elections_by_request(four) -> None:
     await four.topic("t", [1, 2], [2, 1])
     elections = wishes_of(four)
-    await four.finish(elections.reassign([Wish("t", 0, [2, 1]), Wish("t", 1, [1, 2])]))
+    await four.finish(elections.reassign([ReassignmentRequest("t", 0, [2, 1]), ReassignmentRequest("t", 1, [1, 2])]))
 
     async def elect(is_unclean: bool, *partitions) -> list[ErrorCode]:
         return [o.error for o in await four.finish(elections.elect(list(partitions), is_unclean))]
@@ -344,9 +350,9 @@ async def test_an_unclean_election_by_request_needs_no_permission_of_the_topic(t
 
 async def test_small_topics_created_one_after_the_other_or_together_are_spread(four) -> None:
     admin = four.brokers[1].topics
-    await four.finish(admin.create([NewTopic(f"a{i}", 1, 2) for i in range(8)]))
+    await four.finish(admin.create([TopicRequest(f"a{i}", 1, 2) for i in range(8)]))
     for i in range(8):
-        await four.finish(admin.create([NewTopic(f"b{i}", 1, 2)]))
+        await four.finish(admin.create([TopicRequest(f"b{i}", 1, 2)]))
     partitions = [p for topic in four.view.topics.values() for p in topic.partitions]
     assert len(partitions) == 16
     assert set(Counter(b for p in partitions for b in p.replicas).values()) == {8}
@@ -381,11 +387,11 @@ async def test_a_topic_is_not_placed_on_a_broker_that_begins_to_drain_meanwhile(
         if prefix == ABOUT_BROKERS:
             for broker in (1, 2, 3, 4):
                 record = BrokerConfigRecord(settings={"broker.draining": "true"})
-                await four.store.txn([], [Put(keys.broker_config(broker), encode(record))])
+                await four.store.txn([], [PutOp(keys.broker_config(broker), encode(record))])
         return listing
 
     four.store.range = then_drain
-    (outcome,) = await four.finish(admin.create([NewTopic("t", 1, 1)]))
+    (outcome,) = await four.finish(admin.create([TopicRequest("t", 1, 1)]))
     assert outcome.error is ErrorCode.REQUEST_TIMED_OUT
     assert "t" not in four.view.topics
 

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.control.keep_alive import KeepAlive
+from penstock.control.keep_alive import LeaseKeepAlive
 from penstock.control.members import MAX_DAMAGED, Incarnation, Past, Standing, next_past, past_key, read_past
 from penstock.control.membership import DuplicateBroker, Registration
-from penstock.control.showing import Shown
+from penstock.control.showing import ReportedBroker
 from penstock.state import keys
 from penstock.state.records import BrokerRecord, decode, encode
-from penstock.state.store import Delete, Entry, StoreError, StoreUnavailable
+from penstock.state.store import DeleteOp, StoreEntry, StoreError, StoreUnavailable
 
 LEASE_MS = 9000
 
@@ -166,7 +166,7 @@ async def test_a_lease_is_not_renewed_for_a_broker_whose_loop_hangs(world) -> No
 async def test_the_loss_is_told_across_threads(world) -> None:
     registration = registration_of(world)
     await registration.register()
-    keep_alive: KeepAlive = registration.keep_alive()
+    keep_alive: LeaseKeepAlive = registration.keep_alive()
     thread = threading.Thread(target=keep_alive.on_lost, args=("lost elsewhere",))
     thread.start()
     thread.join()
@@ -181,7 +181,7 @@ async def test_a_view_without_the_registration_tells_of_the_loss_at_once(world) 
     node = world.brokers[1]
     node.registration.seen(node.view.brokers[1])
     assert not node.registration.lost.is_set()
-    result = await world.store.txn([], [Delete(keys.broker(1))])
+    result = await world.store.txn([], [DeleteOp(keys.broker(1))])
     await node.watcher.applied(result.revision)
     node.registration.seen(node.view.brokers.get(1))
     assert node.registration.lost.is_set()
@@ -191,7 +191,7 @@ async def test_a_view_without_the_registration_tells_of_the_loss_at_once(world) 
 async def test_draining_is_shown_in_the_registration_and_the_epoch_stays(world) -> None:
     await world.start(1)
     node = world.brokers[1]
-    await node.registration.show(Shown(None, "", True))
+    await node.registration.show(ReportedBroker(None, "", True))
     await world.time.until(lambda: world.view.brokers[1].draining)
     assert world.view.brokers[1].epoch == node.registration.epoch
     await world.time.advance(20)
@@ -259,7 +259,7 @@ def test_a_past_is_bounded_and_what_it_tells_survives_the_store(runs) -> None:
     past = None
     for epoch, (directory, boot, was_unclean) in enumerate(runs, 10):
         record = next_past(past, UUID(int=directory), boot, was_unclean, [])
-        past = read_past(Entry(past_key(1), encode(record), 1, epoch, 1))
+        past = read_past(StoreEntry(past_key(1), encode(record), 1, epoch, 1))
     assert past.incarnations[-1].epoch == 9 + len(runs)
     assert len(past.incarnations) <= 17
     assert [i.was_unclean for i in past.incarnations] == [u for _, _, u in runs][-17:]
@@ -267,5 +267,5 @@ def test_a_past_is_bounded_and_what_it_tells_survives_the_store(runs) -> None:
 
 def test_more_damage_than_can_be_named_is_damage_of_everything() -> None:
     record = next_past(None, UUID(int=1), "a", True, [f"t/{i}" for i in range(MAX_DAMAGED + 1)])
-    past = read_past(Entry(past_key(1), encode(record), 1, 7, 1))
+    past = read_past(StoreEntry(past_key(1), encode(record), 1, 7, 1))
     assert (past.damaged, past.damaged_before) == ({}, 7)

@@ -7,7 +7,7 @@ import time
 
 from controller_kit import STEP_S
 
-from penstock.state.store import Put
+from penstock.state.store import PutOp
 
 SLOW_S = 0.05
 
@@ -20,7 +20,7 @@ async def test_time_stands_still_while_the_store_writes(world) -> None:
         write(batch)
 
     world.store._write = slowly
-    writing = asyncio.ensure_future(world.store.txn([], [Put("/x", b"1")]))
+    writing = asyncio.ensure_future(world.store.txn([], [PutOp("/x", b"1")]))
     await world.time.advance(STEP_S)
     assert writing.done()
 

@@ -6,23 +6,23 @@ from msgspec.structs import replace
 
 from penstock.control.controller.index import PartitionId
 from penstock.control.controller.leaders import record_of
-from penstock.control.controller.writer import BATCH, BatchWriter, Fate, Proposal
+from penstock.control.controller.writer import BATCH, ProposalOutcome, ProposalWriter, StoreProposal
 from penstock.state import keys
 from penstock.state.records import PartitionRecord, decode
-from penstock.state.store import Delete, StoreUnavailable
+from penstock.state.store import DeleteOp, StoreUnavailable
 
 
-async def proposals_of(world, count: int) -> list[Proposal]:
+async def proposals_of(world, count: int) -> list[StoreProposal]:
     """A new leader epoch for each partition of a topic."""
     topic_id = await world.topic("t", *[[1, 2, 3]] * count)
     return [
-        Proposal(PartitionId(topic_id, p.index), p.revision, replace(record_of(p), leader_epoch=9))
+        StoreProposal(PartitionId(topic_id, p.index), p.revision, replace(record_of(p), leader_epoch=9))
         for p in world.view.topics["t"].partitions
     ]
 
 
-async def written(world, proposals: list[Proposal]) -> tuple[BatchWriter, list[Fate]]:
-    writer = BatchWriter(world.store, world.the_controller().term.leadership)
+async def written(world, proposals: list[StoreProposal]) -> tuple[ProposalWriter, list[ProposalOutcome]]:
+    writer = ProposalWriter(world.store, world.the_controller().term.leadership)
     fates = {}
     await world.finish(writer.write(proposals, lambda proposal, fate, _: fates.update({proposal.key: fate})))
     return writer, [fates[p.key] for p in proposals if p.key in fates]
@@ -30,7 +30,7 @@ async def written(world, proposals: list[Proposal]) -> tuple[BatchWriter, list[F
 
 async def test_a_whole_batch_is_one_transaction(three) -> None:
     writer, fates = await written(three, await proposals_of(three, BATCH))
-    assert fates == [Fate.WRITTEN] * BATCH
+    assert fates == [ProposalOutcome.WRITTEN] * BATCH
     assert writer.transactions == 1
 
 
@@ -38,8 +38,8 @@ async def test_what_a_leader_wrote_meanwhile_is_not_overwritten_and_the_rest_is_
     proposals = await proposals_of(three, 100)
     await three.change("t", 42, lambda record: replace(record, isr=[1, 2], isr_epochs=record.isr_epochs[:2]))
     writer, fates = await written(three, proposals)
-    assert [i for i, fate in enumerate(fates) if fate is Fate.STALE] == [42]
-    assert fates.count(Fate.WRITTEN) == 99
+    assert [i for i, fate in enumerate(fates) if fate is ProposalOutcome.STALE] == [42]
+    assert fates.count(ProposalOutcome.WRITTEN) == 99
     assert writer.transactions <= 16
     entry = await three.store.get(keys.partition(*proposals[42].key))
     kept = decode(PartitionRecord, entry.key, entry.value)
@@ -49,8 +49,8 @@ async def test_what_a_leader_wrote_meanwhile_is_not_overwritten_and_the_rest_is_
 async def test_nothing_is_written_once_another_is_controller(three) -> None:
     proposals = await proposals_of(three, 3)
     leadership = three.the_controller().term.leadership
-    await three.store.txn([], [Delete(keys.CONTROLLER)])
-    writer = BatchWriter(three.store, leadership)
+    await three.store.txn([], [DeleteOp(keys.CONTROLLER)])
+    writer = ProposalWriter(three.store, leadership)
     await three.finish(writer.write(proposals, lambda *_: None))
     assert writer.written == 0
     assert leadership.lost.is_set()
@@ -67,5 +67,5 @@ async def test_without_an_answer_the_fate_is_unknown(three) -> None:
         raise StoreUnavailable("away")
 
     three.store.txn = away
-    assert (await written(three, proposals))[1] == [Fate.UNKNOWN] * 3
+    assert (await written(three, proposals))[1] == [ProposalOutcome.UNKNOWN] * 3
     three.store.txn = real

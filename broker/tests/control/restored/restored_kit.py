@@ -16,30 +16,30 @@ from log_kit import append, batch_of
 
 from penstock.config.broker import BrokerConfig
 from penstock.config.values import TopicConfig
-from penstock.control.controller.controller import Controller, Surroundings
+from penstock.control.controller.controller import ControllerContext, ControllerTask
 from penstock.control.controller.probes import Probe
 from penstock.control.membership import Registration, ensure_cluster
 from penstock.control.restored.guarded import GuardedStore
 from penstock.control.restored.restored import Restored
 from penstock.log.compaction.runner import ThreadRunner
-from penstock.log.log_dir import LogDir
+from penstock.log.log_dir import LogDirectory
 from penstock.log.partition_log import PartitionLog
 from penstock.replica.producer_state import ProducerState
 from penstock.runtime.clock import SystemClock
 from penstock.runtime.disk import OsFiles
 from penstock.state import keys
-from penstock.state.contents import Contents
+from penstock.state.contents import StoreContents
 from penstock.state.embedded import EmbeddedStore
 from penstock.state.history import History
 from penstock.state.records import BrokerRecord, PartitionRecord, TopicNameRecord, TopicRecord, decode, encode
 from penstock.state.store import (
-    Changes,
     Compare,
-    Entry,
-    Listing,
     Operation,
-    Put,
+    PutOp,
+    StoreChanges,
+    StoreEntry,
     StoreError,
+    StoreListing,
     StoreUnavailable,
     TxnResult,
 )
@@ -59,7 +59,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 @dataclass
 class Backup:
-    entries: list[Entry]
+    entries: list[StoreEntry]
     revision: int
 
 
@@ -84,7 +84,7 @@ class Etcd:
         before, self.store = self.store, EmbeddedStore(":memory:")
         revision = backup.revision + bump
         entries = [e for e in backup.entries if not e.lease]
-        self.store._contents = Contents(entries, revision)
+        self.store._contents = StoreContents(entries, revision)
         self.store._history = History(revision)
         self.cluster_id = cluster_id or self.cluster_id
         self.restored.set()
@@ -114,10 +114,10 @@ class Connection:
         self.cluster_id = self.etcd.cluster_id
         return self.etcd.store
 
-    async def get(self, key: str) -> Entry | None:
+    async def get(self, key: str) -> StoreEntry | None:
         return await self.there().get(key)
 
-    async def range(self, prefix: str, revision: int = 0) -> Listing:
+    async def range(self, prefix: str, revision: int = 0) -> StoreListing:
         return await self.there().range(prefix, revision)
 
     async def txn(
@@ -125,12 +125,12 @@ class Connection:
     ) -> TxnResult:
         return await self.there().txn(compares, then, otherwise)
 
-    async def watch(self, prefix: str, from_revision: int) -> AsyncIterator[Changes]:
+    async def watch(self, prefix: str, from_revision: int) -> AsyncIterator[StoreChanges]:
         """Resumes at the next revision, also where the server is not as far yet."""
         while True:
             store, broken = self.there(), asyncio.ensure_future(self.etcd.restored.wait())
             stream = store.watch(prefix, from_revision)
-            step: asyncio.Future[Changes] | None = None
+            step: asyncio.Future[StoreChanges] | None = None
             try:
                 while not broken.done():
                     step = asyncio.ensure_future(anext(stream))
@@ -175,7 +175,7 @@ class Broker:
         self.cluster, self.broker_id, self.clock = cluster, broker_id, SystemClock()
         files = OsFiles()
         home = str(cluster.home / str(broker_id))
-        self.log_dir = LogDir(files, home, self.clock, broker_id, compaction=ThreadRunner(files))
+        self.log_dir = LogDirectory(files, home, self.clock, broker_id, compaction=ThreadRunner(files))
         self.raw = cluster.etcd.connect()
         self.store = GuardedStore(self.raw)
         self.view = ClusterView()
@@ -183,7 +183,7 @@ class Broker:
         self.restored = Restored(self.store, cluster.etcd.connect, self.log_dir, self.view, self.clock)
         self.watcher = Watcher(self.store, self.view, self.config, self.restored.gate)
         self.registration: Registration | None = None
-        self.controller: Controller | None = None
+        self.controller: ControllerTask | None = None
         self.tasks: list[asyncio.Task[None]] = []
         self.aside: list[str] = []
 
@@ -210,8 +210,8 @@ class Broker:
         await registration.register()
         await self.watcher.applied(registration.epoch)
         self.run(registration.keep_alive().run())
-        self.controller = Controller(
-            Surroundings(
+        self.controller = ControllerTask(
+            ControllerContext(
                 self.store,
                 self.view,
                 self.watcher,
@@ -303,14 +303,14 @@ class Cluster:
         for index, brokers in enumerate(replicas):
             epochs = [self[b].registration.epoch for b in brokers]
             record = PartitionRecord(replicas=brokers, leader=brokers[0], isr=brokers, isr_epochs=epochs)
-            puts.append(Put(keys.partition(topic_id, index), encode(record)))
+            puts.append(PutOp(keys.partition(topic_id, index), encode(record)))
         topic = TopicRecord(name=name, topic_id=topic_id, partition_count=len(replicas), overrides=overrides or {})
-        puts.append(Put(keys.topic(topic_id), encode(topic)))
-        puts.append(Put(keys.topic_name(name), encode(TopicNameRecord(topic_id=topic_id))))
+        puts.append(PutOp(keys.topic(topic_id), encode(topic)))
+        puts.append(PutOp(keys.topic_name(name), encode(TopicNameRecord(topic_id=topic_id))))
         await self.write(*puts)
         return topic_id
 
-    async def write(self, *puts: Put) -> None:
+    async def write(self, *puts: PutOp) -> None:
         """Directly, as some other broker would; returns when all that are not frozen have seen it."""
         result = await self.etcd.store.txn([], list(puts))
         for broker in self.brokers.values():

@@ -8,11 +8,11 @@ import pytest
 from restored_kit import Cluster, until
 
 from penstock.control.elections import ElectionPair, newest_election
-from penstock.control.restored.seen import FILE_NAME, Damaged, read_seen
+from penstock.control.restored.seen import FILE_NAME, DamagedSnapshot, read_seen
 from penstock.runtime.disk import OsFiles
 from penstock.state import keys
 from penstock.state.records import TopicRecord, encode
-from penstock.state.store import Delete, Put, StoreUnavailable
+from penstock.state.store import DeleteOp, PutOp, StoreUnavailable
 
 
 def seen(cluster: Cluster, broker_id: int):
@@ -23,7 +23,7 @@ def seen(cluster: Cluster, broker_id: int):
 
 async def elect_again(cluster: Cluster) -> None:
     epoch = max(broker.view.controller_epoch for broker in cluster.brokers.values())
-    await cluster.etcd.store.txn([], [Delete(keys.CONTROLLER)])
+    await cluster.etcd.store.txn([], [DeleteOp(keys.CONTROLLER)])
     await until(lambda: all(b.view.controller_epoch > epoch for b in cluster.brokers.values()))
 
 
@@ -63,7 +63,7 @@ async def test_an_election_in_the_midst_of_a_look_at_the_store_is_no_reason_to_f
         listing = await ask(prefix, revision)
         if prefix.startswith(keys.ELECTIONS):
             before = broker.restored._seen.epoch
-            await two.etcd.store.txn([], [Delete(keys.CONTROLLER)])
+            await two.etcd.store.txn([], [DeleteOp(keys.CONTROLLER)])
             await until(lambda: broker.restored._seen.epoch > before)
         return listing
 
@@ -155,7 +155,7 @@ async def test_the_view_of_a_frozen_broker_stands_still(two: Cluster) -> None:
     revision = two[1].view.revision
     for _ in range(revision):  # past all that it has seen, with what would end the topic for it
         record = TopicRecord(name="kept", topic_id=topic_id, partition_count=1, deleting=True)
-        await two.etcd.store.txn([], [Put(keys.topic(topic_id), encode(record))])
+        await two.etcd.store.txn([], [PutOp(keys.topic(topic_id), encode(record))])
     for _ in range(20):
         await asyncio.sleep(0.01)
     assert two[1].view.revision == revision
@@ -173,7 +173,7 @@ async def test_a_frozen_broker_writes_nothing_and_may_discard_nothing(two: Clust
     assert not two[1].restored.may_serve()
     assert not two[1].log_dir.retention.started
     with pytest.raises(StoreUnavailable, match="restored"):
-        await two[1].store.txn([], [Put("/penstock/v1/x", b"")])
+        await two[1].store.txn([], [PutOp("/penstock/v1/x", b"")])
     assert await two[1].store.get(keys.CLUSTER) is not None, "it reads"
     assert two.etcd.store._contents.committed_revision == before
 
@@ -191,7 +191,7 @@ async def test_nothing_may_be_discarded_from_a_new_connection_on_until_the_store
 async def test_changes_are_not_taken_in_while_the_store_is_in_doubt(two: Cluster) -> None:
     two[1].raw.is_away = True
     two[1].restored.doubt()
-    await two.etcd.store.txn([], [Put(keys.broker_config(None), b'{"settings":{"log.retention.ms":"5000"}}')])
+    await two.etcd.store.txn([], [PutOp(keys.broker_config(None), b'{"settings":{"log.retention.ms":"5000"}}')])
     before = two[1].view.revision
     await until(lambda: two[2].view.revision > before)
     assert two[1].view.revision == before
@@ -237,7 +237,7 @@ async def test_a_report_of_more_partitions_than_fit_into_one_value_is_read_whole
     await two.frozen(1)
     _, replicas = (await reports.read_reports(two.etcd.store))[1]
     assert [r.end_offset for r in replicas] == [1, 2, 3, 4, 5]
-    await two.etcd.store.txn([], [Delete(keys.report_chunk(1, 1))])
+    await two.etcd.store.txn([], [DeleteOp(keys.report_chunk(1, 1))])
     assert 1 not in await reports.read_reports(two.etcd.store), "what is not whole is not told"
 
 
@@ -246,6 +246,6 @@ async def test_a_damaged_file_is_refused_with_its_name(two: Cluster) -> None:
     path = two.home / "1" / FILE_NAME
     for wrong in (b"{}", path.read_bytes().replace(b'"epoch":1', b'"epoch":2'), b"x" * 100_000):
         path.write_bytes(wrong)
-        with pytest.raises(Damaged, match=FILE_NAME):
+        with pytest.raises(DamagedSnapshot, match=FILE_NAME):
             read_seen(OsFiles(), str(path.parent))
     assert ElectionPair(1, "x") != ElectionPair(2, "x")

@@ -23,7 +23,7 @@ from penstock.state.records import (
     decode,
     encode,
 )
-from penstock.state.store import Put
+from penstock.state.store import PutOp
 from penstock.txn.state_machine import LAST_GIVEN_EPOCH, needs_new_id
 
 
@@ -82,9 +82,9 @@ async def test_brokers_must_have_reported_first(two: Cluster) -> None:
     await restored(two, backup, 1, 2)
     for broker_id in (1, 2):
         await two.stop(broker_id)
-    from penstock.state.store import Delete
+    from penstock.state.store import DeleteOp
 
-    await two.etcd.store.txn([], [Delete(keys.REPORTS, prefix=True)])
+    await two.etcd.store.txn([], [DeleteOp(keys.REPORTS, prefix=True)])
     with pytest.raises(CannotRecover, match="start the brokers"):
         await prepare(two.etcd.connect())
 
@@ -97,7 +97,7 @@ async def test_the_replica_with_the_most_leads_above_every_epoch_that_was_seen(t
     # What the store forgets: broker 2 led in epoch 40, and alone has its records.
     record = await two.record("t")
     newer = PartitionRecord(replicas=[1, 2], leader=2, leader_epoch=41, isr=[2], isr_epochs=[record.isr_epochs[1]])
-    await two.write(Put(keys.partition(two.topics["t"], 0), encode(newer)))
+    await two.write(PutOp(keys.partition(two.topics["t"], 0), encode(newer)))
     two[2].append("t", 2, epoch=40)
     await restored(two, backup, 1, 2)
     shown = await run_recovery(two)
@@ -159,7 +159,7 @@ async def test_a_broker_that_got_a_replica_after_the_backup_is_asked_too_and_lea
     backup = cluster.etcd.backup()
     epoch = cluster[3].registration.epoch
     moved = PartitionRecord(replicas=[3, 2], leader=3, leader_epoch=1, isr=[3], isr_epochs=[epoch])
-    await cluster.write(Put(keys.partition(cluster.topics["t"], 0), encode(moved)))
+    await cluster.write(PutOp(keys.partition(cluster.topics["t"], 0), encode(moved)))
     cluster[3].append("t", 9, epoch=1)
     cluster[2].append("t", 4, epoch=1)
     await restored(cluster, backup, 1, 2, 3)
@@ -206,7 +206,7 @@ async def test_what_was_not_put_aside_yet_at_a_crash_is_at_the_next_start(two: C
 
 
 async def test_shards_and_producer_ids_go_far_ahead(two: Cluster) -> None:
-    await two.etcd.store.txn([], [Put(keys.PRODUCER_IDS, encode(ProducerIdsRecord(next_id=5000)))])
+    await two.etcd.store.txn([], [PutOp(keys.PRODUCER_IDS, encode(ProducerIdsRecord(next_id=5000)))])
     shard = decode(ShardRecord, keys.shard(3), (await two.etcd.store.get(keys.shard(3))).value)
     backup = two.etcd.backup()
     await two.topic("later", [1])
@@ -225,7 +225,7 @@ async def test_shards_and_producer_ids_go_far_ahead(two: Cluster) -> None:
 async def test_transactional_ids_get_fresh_producers_and_what_was_decided_stays_decided(two: Cluster) -> None:
     ongoing = TransactionRecord(producer_id=9, epoch=4, state="Ongoing", timeout_ms=1, last_epoch=3)
     decided = TransactionRecord(producer_id=8, epoch=4, state="PrepareCommit", timeout_ms=1, last_epoch=3)
-    puts = [Put(keys.transaction("a"), encode(ongoing)), Put(keys.transaction("b"), encode(decided))]
+    puts = [PutOp(keys.transaction("a"), encode(ongoing)), PutOp(keys.transaction("b"), encode(decided))]
     await two.etcd.store.txn([], puts)
     backup = two.etcd.backup()
     await two.topic("later", [1])
