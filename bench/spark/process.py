@@ -20,7 +20,7 @@ from typing import IO, Any
 
 from bench import procfs, spark_peer
 from bench.client import ClientFailed
-from penstock_spark.jobs import spark_home
+from penstock_spark.jobs.run import spark_home
 
 WORKER = Path(__file__).with_name("worker.py")
 START_LIMIT_S = 180.0

@@ -70,9 +70,9 @@ class Worker:
         """The job, as `penstock-spark run --once` starts it. Compressed as Spark's own writers do it."""
         import msgspec
 
-        from penstock_spark.jobs import archive
-        from penstock_spark.jobs.kinds import Archive
-        from penstock_spark.jobs.session import ARROW_ROWS, DEFAULTS
+        from penstock_spark.jobs.kinds import archive
+        from penstock_spark.jobs.run.session import ARROW_ROWS, DEFAULTS
+        from penstock_spark.jobs.spec.kinds import Archive
 
         # Of what the command sets for its own session, what writing depends on.
         self.spark.conf.set(ARROW_ROWS, DEFAULTS[ARROW_ROWS])

@@ -27,7 +27,7 @@ from penstock.wire.errors import ErrorCode
 from penstock.wire.frame import parse_request_header, request_head
 from penstock.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from penstock.wire.primitives import Buffer
-from penstock.wire.produce_alike import ProduceTemplate
+from penstock.wire.produce_template import ProduceTemplate
 
 OFTEN_INDEXED = TopicConfig(index_interval_bytes=1)
 

@@ -21,7 +21,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from penstock_spark import track
-from penstock_spark.jobs.failures import cause, may_pass
+from penstock_spark.jobs.run.failures import cause, may_pass
 
 pytestmark = [pytest.mark.xdist_group("secure-kafka"), pytest.mark.timeout(600)]
 

@@ -13,7 +13,7 @@ from typing import Protocol
 from penstock.config.addresses import join_host_port
 from penstock.log.types import LogSlice
 from penstock.wire.primitives import Buffer
-from penstock.wire.produce_alike import ProduceTemplate
+from penstock.wire.produce_template import ProduceTemplate
 
 Part = Buffer | LogSlice
 

@@ -9,7 +9,7 @@ from penstock.api.producer_ids import TRANSACTIONS_REFUSED
 from penstock.api.routes import RequestContext, Route
 from penstock.group.calls import JoinAnswer, JoinRequest, SyncRequest
 from penstock.group.coordinator import GroupCoordinator, JoinFuture, SyncFuture
-from penstock.group.verdicts import FINAL
+from penstock.group.fencing import FINAL
 from penstock.state.view import ClusterView
 from penstock.txn.coordinator import TransactionCoordinator
 from penstock.wire.errors import ErrorCode

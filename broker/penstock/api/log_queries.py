@@ -17,7 +17,7 @@ from penstock.api.acknowledged_reads import FlushWait
 from penstock.api.fetch import READ_COMMITTED, epoch_error
 from penstock.api.record_deletion import RecordDeletion
 from penstock.api.routes import RequestContext, Route
-from penstock.api.unread import UnreadAgeQuery
+from penstock.api.unread_age import UnreadAgeQuery
 from penstock.log.types import LogError
 from penstock.replica.leader import Leader
 from penstock.replica.manager import ReplicaManager

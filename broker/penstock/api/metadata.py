@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Iterable
 from uuid import UUID
 
-from penstock.api.brokers_seen import BrokersSeen
+from penstock.api.known_brokers import BrokersSeen
 from penstock.api.routes import RequestContext, Route
 from penstock.config.broker import BrokerConfig
 from penstock.config.internal_topics import INTERNAL_TOPICS

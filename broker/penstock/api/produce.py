@@ -29,7 +29,6 @@ from penstock.wire.apis import ApiKey
 from penstock.wire.batch import HEADER_SIZE, read_header
 from penstock.wire.compression import Codec
 from penstock.wire.errors import ErrorCode
-from penstock.wire.produce_alike import CORRELATION_AT, ProduceTemplate, learn
 from penstock.wire.produce_frame import (
     FIRST_SERVED,
     I32,
@@ -40,6 +39,7 @@ from penstock.wire.produce_frame import (
     encode_produce_response,
     parse_produce,
 )
+from penstock.wire.produce_template import CORRELATION_AT, ProduceTemplate, learn
 
 ALL = -1
 ACKS = (ALL, 0, 1)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from penstock.api.routes import RequestContext, Route
 from penstock.control.controller import reassign
-from penstock.control.controller.wishes import ReassignmentRequest, ReassignmentRequests
+from penstock.control.controller.reassignment_requests import ReassignmentRequest, ReassignmentRequests
 from penstock.control.results import ConfigOutcome
 from penstock.state.view import ClusterView, TopicView
 from penstock.wire.errors import ErrorCode

@@ -13,8 +13,14 @@ from penstock.group.offsets import OffsetCommit
 from penstock.state.view import ClusterView
 from penstock.txn.markers import LocalMarkers
 from penstock.txn.offsets import TxnCommit, TxnOffsets
-from penstock.txn.places import OFFSETS_TOPIC, OFFSETS_TOPIC_ID, UNNUMBERED, MarkerTarget, TransactionEnding
 from penstock.txn.state_machine import ProducerIdentity, VerifiedTransaction
+from penstock.txn.transaction_partitions import (
+    OFFSETS_TOPIC,
+    OFFSETS_TOPIC_ID,
+    UNNUMBERED,
+    MarkerTarget,
+    TransactionEnding,
+)
 from penstock.txn.verification import Verifier
 from penstock.wire.control_batch import Marker
 from penstock.wire.errors import ErrorCode

@@ -15,8 +15,8 @@ from penstock.runtime.clock import Clock
 from penstock.state.records import TransactionRecord
 from penstock.state.view import ClusterView
 from penstock.txn.coordinator import TransactionCoordinator
-from penstock.txn.places import OFFSETS_TOPIC, OFFSETS_TOPIC_ID
 from penstock.txn.state_machine import FINAL, MAX_PARTITIONS, ProducerIdentity, TxnState, VerifiedTransaction
+from penstock.txn.transaction_partitions import OFFSETS_TOPIC, OFFSETS_TOPIC_ID
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from penstock.wire.messages.add_partitions_to_txn import (

@@ -9,11 +9,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, CommandError, ExitCode, Output, Yes, confirm, run
-from penstock.cli.moving import interruptible
-from penstock.cli.output import print_json, size_text
-from penstock.cli.parameters import MAX_INT32
-from penstock.cli.picture import (
+from penstock.cli.cluster_snapshot import (
     DRAINING,
     REMOVABLE,
     SILENT_AFTER_MS,
@@ -23,6 +19,10 @@ from penstock.cli.picture import (
     plan_drain,
     read_picture,
 )
+from penstock.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, CommandError, ExitCode, Output, Yes, confirm, run
+from penstock.cli.output import print_json, size_text
+from penstock.cli.parameters import MAX_INT32
+from penstock.cli.partition_mover import interruptible
 from penstock.cli.progress import ProgressDisplay
 from penstock.cli.root import make_app
 from penstock.cli.showing import broker_document, brokers_table

@@ -11,10 +11,7 @@ import typer
 
 from penstock.cli.cluster_adopt import adopt
 from penstock.cli.cluster_recover import recover
-from penstock.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, CommandError, ExitCode, Output, Yes, confirm, run
-from penstock.cli.moving import MoveResult, PartitionMover, interruptible
-from penstock.cli.output import print_json, size_text
-from penstock.cli.picture import (
+from penstock.cli.cluster_snapshot import (
     SILENT_AFTER_MS,
     ClusterSnapshot,
     MovePlan,
@@ -23,6 +20,9 @@ from penstock.cli.picture import (
     plan_rebalance,
     read_picture,
 )
+from penstock.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, CommandError, ExitCode, Output, Yes, confirm, run
+from penstock.cli.output import print_json, size_text
+from penstock.cli.partition_mover import MoveResult, PartitionMover, interruptible
 from penstock.cli.progress import ProgressDisplay
 from penstock.cli.root import make_app
 from penstock.cli.showing import (

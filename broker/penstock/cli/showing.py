@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from penstock.cli.cluster_snapshot import BrokerSummary, ClusterSnapshot, MovePlan
 from penstock.cli.output import Cell, print_table, size_text
-from penstock.cli.picture import BrokerSummary, ClusterSnapshot, MovePlan
 from penstock.placement.model import Move
 
 SHOWN_MOVES = 50

@@ -8,7 +8,7 @@ does not wait for them.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from penstock.client.admin_types import (
+from penstock.client.admin.types import (
     AlterConfig,
     BrokerVersion,
     ClusterInfo,
@@ -60,7 +60,7 @@ from penstock.wire.record import Record
 
 if TYPE_CHECKING:
     from penstock.client.accumulator import Delivery
-    from penstock.client.admin import Admin
+    from penstock.client.admin.admin import Admin
     from penstock.client.consumer import Consumer
     from penstock.client.producer import Producer
     from penstock.client.rebalancing import RebalanceListener

@@ -15,9 +15,9 @@ from uuid import UUID, uuid4
 import msgspec
 
 from penstock.config.addresses import join_host_port
+from penstock.control.broker_reports import ReportedBroker
 from penstock.control.keep_alive import LeaseKeepAlive
 from penstock.control.members import LeavingRecord, leaving_key, next_past, past_key, read_past
-from penstock.control.showing import ReportedBroker
 from penstock.runtime.clock import Clock
 from penstock.runtime.logging import get_logger
 from penstock.state import keys

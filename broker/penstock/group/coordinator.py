@@ -15,6 +15,7 @@ from penstock.config.broker import BrokerConfig
 from penstock.control.group_settings import MAX_GROUP_ID
 from penstock.group.calls import Answer, JoinAnswer, JoinRequest, Persist, SyncAnswer, SyncRequest
 from penstock.group.directory import Directory
+from penstock.group.fencing import FencingConfirmations
 from penstock.group.offsets import CommittedOffset, OffsetCommit, Offsets
 from penstock.group.ownership import LocalShardOwnership, ShardMembership, ShardOwnership
 from penstock.group.persistence import encode_group, restore_group
@@ -22,10 +23,9 @@ from penstock.group.phases import GroupState
 from penstock.group.reads import OffsetReads
 from penstock.group.retention import OffsetRetention
 from penstock.group.settings_expiry import SettingsExpiry
+from penstock.group.shard_tenancy import IdleTenancy, RunningTenancy, ShardTenancy
 from penstock.group.state_machine import ClassicGroup
-from penstock.group.tenure import IdleTenancy, RunningTenancy, ShardTenancy
 from penstock.group.topic_cleaning import TopicCleaning, check_forgotten
-from penstock.group.verdicts import FencingConfirmations
 from penstock.runtime.clock import Clock
 from penstock.runtime.logging import get_logger
 from penstock.state import keys, records

@@ -10,8 +10,8 @@ from penstock.config.broker import BrokerConfig
 from penstock.group.expiry import GroupStanding
 from penstock.group.ownership import ShardOwnership
 from penstock.group.phases import GroupState
+from penstock.group.shard_tenancy import IdleTenancy, RunningTenancy, ShardTenancy
 from penstock.group.state_machine import ClassicGroup
-from penstock.group.tenure import IdleTenancy, RunningTenancy, ShardTenancy
 from penstock.runtime.clock import Clock
 from penstock.state import keys
 

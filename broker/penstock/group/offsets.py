@@ -9,9 +9,9 @@ from uuid import UUID
 
 from penstock.config.broker import BrokerConfig
 from penstock.group.expiry import NEVER, ExpiryQueue
+from penstock.group.offset_cache import OffsetCache
 from penstock.group.offset_table import OffsetKey, OffsetTable
 from penstock.group.pending import NothingPending, PendingOffsets
-from penstock.group.residence import OffsetCache
 from penstock.group.writers import ShardWriters
 from penstock.runtime.clock import Clock
 from penstock.runtime.logging import get_logger

@@ -9,10 +9,10 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol
 
-from penstock.group.lanes import read_fence, renew_fence
 from penstock.group.pending import ShardFollower
+from penstock.group.request_queue import read_fence, renew_fence
+from penstock.group.shard_tenancy import ShardTenancy
 from penstock.group.shard_writer import Guard
-from penstock.group.tenure import ShardTenancy
 from penstock.runtime.logging import get_logger
 from penstock.state import keys
 from penstock.state.store import Store, StoreEntry, StoreError, StoreUnavailable

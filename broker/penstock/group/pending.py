@@ -8,7 +8,7 @@ from collections.abc import Container, Sequence
 from typing import Protocol
 
 from penstock.group.offset_table import OffsetKey
-from penstock.group.tenure import ShardTenancy
+from penstock.group.shard_tenancy import ShardTenancy
 from penstock.state.store import StoreEntry
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from penstock.group.calls import JoinRequest
-from penstock.group.roster import GroupMemberState
+from penstock.group.member_list import GroupMemberState
 from penstock.group.state_machine import ClassicGroup
 from penstock.state import records
 from penstock.state.records import GroupRecord, MemberRecord

@@ -10,7 +10,7 @@ from enum import Enum
 
 from penstock.config.broker import BrokerConfig
 from penstock.group.calls import Answer, Effect, JoinAnswer, Persist, SyncAnswer, Waiter
-from penstock.group.roster import GroupMemberState, MemberList, Rejoin
+from penstock.group.member_list import GroupMemberState, MemberList, Rejoin
 from penstock.wire.errors import ErrorCode
 
 

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from penstock.group.confirmation import Confirmation
+from penstock.group.offset_cache import OffsetCache
 from penstock.group.ownership import ShardOwnership
-from penstock.group.residence import OffsetCache
 from penstock.runtime.logging import get_logger
 from penstock.state import keys
 from penstock.state.store import Store, StoreError

@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 from penstock.config.broker import BrokerConfig
 from penstock.group.calls import JoinAnswer, JoinRequest, SyncAnswer, SyncRequest, Waiter
+from penstock.group.member_list import GroupMemberState, Rejoin
 from penstock.group.phases import GroupState, Phases
-from penstock.group.roster import GroupMemberState, Rejoin
 from penstock.wire.errors import ErrorCode
 
 NEW_MEMBER_TIMEOUT_MS = 300_000

@@ -14,8 +14,8 @@ from uuid import UUID
 from penstock.group.offset_table import OffsetKey
 from penstock.group.offsets import Offsets, OffsetWrite
 from penstock.group.ownership import ShardOwnership
+from penstock.group.shard_tenancy import ShardTenancy
 from penstock.group.shard_writer import ShardWriter
-from penstock.group.tenure import ShardTenancy
 from penstock.runtime.logging import get_logger
 from penstock.state import keys, records
 from penstock.state.records import BadRecord, ShardCleanedRecord

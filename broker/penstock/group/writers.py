@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from penstock.group.lanes import LANES, RequestQueue
+from penstock.group.request_queue import LANES, RequestQueue
 from penstock.group.shard_writer import Guard, ShardWriter
 from penstock.state import keys
 from penstock.state.store import Store

@@ -18,9 +18,9 @@ from penstock import __version__
 from penstock.config.definition import InvalidSetting
 from penstock.config.listeners import ListenerAddress, advertised
 from penstock.config.options import UpOptions
+from penstock.control.broker_reports import BrokerReports, ReportedBroker, show_embedded
 from penstock.control.config_describe import note_identity
 from penstock.control.membership import begin_leader_epochs, ensure_cluster, register_embedded
-from penstock.control.showing import BrokerReports, ReportedBroker, show_embedded
 from penstock.control.topic_admin import TopicService
 from penstock.group.coordinator import GroupCoordinator
 from penstock.http.late import LateHttp
@@ -28,9 +28,9 @@ from penstock.http.sources import Sources
 from penstock.log.log_dir import LogDirectory
 from penstock.log.types import LogError
 from penstock.node import recovering
+from penstock.node.environment import NodeEnvironment, OwnStore
 from penstock.node.full_disk import despite_full_disk
 from penstock.node.handlers import BrokerServices, make_dispatcher
-from penstock.node.outside import NodeEnvironment, OwnStore
 from penstock.node.parts import DirSizes, Hosted
 from penstock.node.settings import StartError, given_advertised, listeners_of, load_config, server_limits
 from penstock.replica.manager import ReplicaManager

@@ -20,9 +20,9 @@ from penstock.group.coordinator import GroupCoordinator
 from penstock.http.sources import Elsewhere
 from penstock.log.log_dir import LogDirectory
 from penstock.node import recovering
+from penstock.node.environment import NodeEnvironment, OwnStore
 from penstock.node.lags import RemoteLeaders
 from penstock.node.member import ClusterMember
-from penstock.node.outside import NodeEnvironment, OwnStore
 from penstock.node.parts import Assignments, DeletedTopics
 from penstock.node.peers import Peers
 from penstock.node.probing import TcpProber

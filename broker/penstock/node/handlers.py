@@ -31,7 +31,7 @@ from penstock.api.transactions import TransactionsApi
 from penstock.api.versions import ApiVersionsApi
 from penstock.config.broker import BrokerConfig
 from penstock.control.config_admin import ConfigService
-from penstock.control.controller.wishes import ReassignmentRequests
+from penstock.control.controller.reassignment_requests import ReassignmentRequests
 from penstock.control.features import Features
 from penstock.control.membership import FEATURE_LEVEL
 from penstock.control.topic_admin import TopicService

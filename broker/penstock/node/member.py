@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from penstock.config.broker import BrokerConfig
+from penstock.control.broker_reports import BrokerReports, ReportedBroker
 from penstock.control.controller.controller import ControllerContext, ControllerTask
 from penstock.control.controller.housekeeping import Forget
 from penstock.control.controller.keeper import LogEnds
@@ -19,9 +20,8 @@ from penstock.control.controller.probes import Prober
 from penstock.control.members import partition_name
 from penstock.control.membership import FEATURE_LEVEL, Registration
 from penstock.control.restored.restored import Restored
-from penstock.control.showing import BrokerReports, ReportedBroker
 from penstock.log.log_dir import LogDirectory
-from penstock.node.outside import NodeEnvironment, Renewal
+from penstock.node.environment import NodeEnvironment, Renewal
 from penstock.runtime.logging import get_logger
 from penstock.state import keys
 from penstock.state.records import BrokerRecord, EndpointRecord

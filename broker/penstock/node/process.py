@@ -14,7 +14,7 @@ from penstock.config.addresses import join_host_port
 from penstock.config.listeners import ListenerAddress
 from penstock.config.options import UpOptions
 from penstock.node.broker import BrokerNode
-from penstock.node.outside import SystemEnvironment
+from penstock.node.environment import SystemEnvironment
 from penstock.node.settings import StartError, etcd_of
 from penstock.runtime import logging
 

@@ -16,8 +16,8 @@ from penstock.config.values import TopicConfig
 from penstock.log.partition_log import PartitionLog
 from penstock.log.types import LogDirFailed, LogFull
 from penstock.replica.acceptance import SEQUENCE_ERRORS, Appended, explain, has_times_in_bounds
+from penstock.replica.blocked_producers import BlockedProducers
 from penstock.replica.deletions import Deletion, Deletions
-from penstock.replica.held_up import BlockedProducers
 from penstock.replica.inspection import Inspection, check_times, inspect_fully
 from penstock.replica.isr import InSyncReplicas, IsrChange, Member, ReplicaProgress, effective_min_isr
 from penstock.replica.partition import Partition

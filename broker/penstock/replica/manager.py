@@ -17,9 +17,9 @@ from penstock.config.internal_topics import INTERNAL_TOPICS
 from penstock.log.log_dir import LogDirectory
 from penstock.log.partition_log import PartitionLog
 from penstock.log.types import LogDirFailed, LogError
+from penstock.replica.blocked_producers import RejectedBatches
 from penstock.replica.follower import Follower
 from penstock.replica.health import ReplicaHealth, count_health
-from penstock.replica.held_up import RejectedBatches
 from penstock.replica.leader import Leader, LeaderHost
 from penstock.replica.membership import ReplicaMembership
 from penstock.replica.offline import Offline

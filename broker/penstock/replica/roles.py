@@ -14,8 +14,8 @@ from uuid import UUID
 from penstock.log.log_dir import LogDirectory
 from penstock.log.partition_log import PartitionLog
 from penstock.log.types import LogError
+from penstock.replica.blocked_producers import RejectedBatches
 from penstock.replica.follower import Follower
-from penstock.replica.held_up import RejectedBatches
 from penstock.replica.isr import members_of
 from penstock.replica.leader import Leader, LeaderHost
 from penstock.replica.membership import ReplicaMembership

@@ -20,7 +20,7 @@ from penstock.server.output import HAS_SENDFILE, NOMINAL_SLICE, Output, SocketOu
 from penstock.server.pressure import OWES_MEMORY
 from penstock.server.stats import CloseReason
 from penstock.wire.primitives import Buffer
-from penstock.wire.produce_alike import ProduceTemplate
+from penstock.wire.produce_template import ProduceTemplate
 
 log = get_logger(__name__)
 

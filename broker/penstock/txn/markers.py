@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from penstock.replica.manager import ReplicaManager
-from penstock.txn.heard import AcknowledgedMarkers
-from penstock.txn.places import OFFSETS_TOPIC_ID, UNNUMBERED, MarkerTarget, TransactionEnding
+from penstock.txn.acknowledged_markers import AcknowledgedMarkers
+from penstock.txn.transaction_partitions import OFFSETS_TOPIC_ID, UNNUMBERED, MarkerTarget, TransactionEnding
 from penstock.wire.errors import ErrorCode
 
 WAIT_S = 1.0

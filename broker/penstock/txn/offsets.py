@@ -20,8 +20,8 @@ from penstock.runtime.logging import get_logger
 from penstock.state import keys, records
 from penstock.state.records import BadRecord, OffsetRecord, TxnOffsetRecord
 from penstock.state.store import DeleteOp, Operation, PutOp, StoreEntry, StoreError
-from penstock.txn.places import UNNUMBERED, TransactionEnding
 from penstock.txn.state_machine import ProducerIdentity
+from penstock.txn.transaction_partitions import UNNUMBERED, TransactionEnding
 from penstock.wire.errors import ErrorCode
 
 log = get_logger(__name__)

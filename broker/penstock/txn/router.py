@@ -15,7 +15,13 @@ from penstock.state import keys
 from penstock.state.store import Store, StoreError
 from penstock.state.view import ClusterView
 from penstock.txn.markers import WAIT_S, LocalMarkers, settle, settled_within
-from penstock.txn.places import OFFSETS_TOPIC, OFFSETS_TOPIC_ID, MarkerTarget, TransactionEnding, TransactionPartition
+from penstock.txn.transaction_partitions import (
+    OFFSETS_TOPIC,
+    OFFSETS_TOPIC_ID,
+    MarkerTarget,
+    TransactionEnding,
+    TransactionPartition,
+)
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.write_txn_markers import (
     WritableTxnMarker,

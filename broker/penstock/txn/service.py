@@ -10,15 +10,15 @@ from collections.abc import Sequence
 
 from penstock.config.broker import BrokerConfig
 from penstock.group.coordinator import GroupCoordinator
-from penstock.group.tenure import ShardTenancy
+from penstock.group.shard_tenancy import ShardTenancy
 from penstock.replica.manager import ReplicaManager
 from penstock.runtime.clock import Clock
 from penstock.runtime.logging import get_logger
 from penstock.state import keys
 from penstock.state.store import Store, StoreEntry
 from penstock.state.view import ClusterView
+from penstock.txn.acknowledged_markers import AcknowledgedMarkers
 from penstock.txn.coordinator import TransactionCoordinator
-from penstock.txn.heard import AcknowledgedMarkers
 from penstock.txn.markers import LocalMarkers
 from penstock.txn.offsets import TxnOffsets
 from penstock.txn.orphans import Orphans

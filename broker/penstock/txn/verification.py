@@ -16,10 +16,10 @@ from uuid import UUID
 
 from penstock.runtime.logging import get_logger
 from penstock.state import keys
+from penstock.txn.acknowledged_markers import AcknowledgedMarkers
 from penstock.txn.coordinator import TransactionCoordinator
-from penstock.txn.heard import AcknowledgedMarkers
-from penstock.txn.places import OFFSETS_TOPIC, OFFSETS_TOPIC_ID
 from penstock.txn.state_machine import FINAL, ProducerIdentity, VerifiedTransaction
+from penstock.txn.transaction_partitions import OFFSETS_TOPIC, OFFSETS_TOPIC_ID
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,

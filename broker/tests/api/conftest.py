@@ -23,7 +23,7 @@ from penstock.api.routes import RequestContext, Route
 from penstock.api.topics import TopicsApi
 from penstock.config.broker import BrokerConfig
 from penstock.control.config_admin import ConfigService
-from penstock.control.controller.wishes import ReassignmentRequests
+from penstock.control.controller.reassignment_requests import ReassignmentRequests
 from penstock.control.membership import ensure_cluster, register_embedded
 from penstock.control.topic_admin import TopicService
 from penstock.runtime.clock import SystemClock

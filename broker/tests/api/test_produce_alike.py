@@ -12,7 +12,7 @@ from wire_in_memory import RecordedConnection, RecordedExchange, Wire, opened_wi
 
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.produce import ProduceRequest, ProduceResponse
-from penstock.wire.produce_alike import ProduceTemplate
+from penstock.wire.produce_template import ProduceTemplate
 
 Batches = dict[tuple[str, int], memoryview | bytes | None]
 

@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from penstock.api.reassignments import MAX_PARTITIONS, ReassignmentsApi
-from penstock.control.controller.wishes import ReassignmentRequests
+from penstock.control.controller.reassignment_requests import ReassignmentRequests
 from penstock.control.results import TopicRequest
 from penstock.runtime.clock import SystemClock
 from penstock.state import keys

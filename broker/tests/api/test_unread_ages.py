@@ -10,7 +10,7 @@ from log_kit import START_MS
 from replica_kit import accepted, batch_of
 from wire_in_memory import Wire, opened_wire
 
-from penstock.api.unread import MAX_OFFSETS, READ_TOGETHER
+from penstock.api.unread_age import MAX_OFFSETS, READ_TOGETHER
 from penstock.log.batch_times import batch_times
 from penstock.log.search import LogSearch
 from penstock.replica.leader import Leader

@@ -30,7 +30,7 @@ from penstock.wire.messages.fetch import FetchRequest, FetchResponse
 from penstock.wire.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from penstock.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from penstock.wire.primitives import Buffer
-from penstock.wire.produce_alike import ProduceTemplate
+from penstock.wire.produce_template import ProduceTemplate
 from penstock.wire.schema import Payload
 
 R = TypeVar("R", bound=Payload)

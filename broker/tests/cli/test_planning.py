@@ -8,8 +8,7 @@ import pytest
 import typer
 
 from penstock.cli.cluster import factor_of
-from penstock.cli.common import CommandError, ExitCode
-from penstock.cli.picture import (
+from penstock.cli.cluster_snapshot import (
     BrokerSummary,
     ClusterSnapshot,
     MovePlan,
@@ -19,6 +18,7 @@ from penstock.cli.picture import (
     plan_drain,
     plan_rebalance,
 )
+from penstock.cli.common import CommandError, ExitCode
 from penstock.cli.showing import state_of
 from penstock.cli.throttling import FOLLOWERS, LEADERS, own, replica_lists, restored
 from penstock.client import (

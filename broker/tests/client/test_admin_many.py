@@ -31,8 +31,8 @@ from penstock.client import (
     UnknownTopic,
     UnsupportedByBroker,
 )
-from penstock.client.admin_lag import parts_by_offsets
-from penstock.client.admin_topics import CREATED_PARTITIONS, parts_by_partitions
+from penstock.client.admin.lag import parts_by_offsets
+from penstock.client.admin.topics import CREATED_PARTITIONS, parts_by_partitions
 from penstock.client.backoff import Backoff
 from penstock.client.cluster import ClusterConnections
 from penstock.client.connection import ClientConnection
@@ -196,7 +196,7 @@ async def test_a_topic_that_is_named_twice_is_created_by_neither(admin: Admin, n
 
 
 async def test_all_topics_are_described_page_by_page(admin: Admin, name: str, monkeypatch: Any) -> None:
-    monkeypatch.setattr("penstock.client.admin_topics.PAGE_PARTITIONS", 3)
+    monkeypatch.setattr("penstock.client.admin.topics.PAGE_PARTITIONS", 3)
     await admin.create_topics([NewTopic(f"{name}-{number}", 4) for number in range(3)])
     found = await admin.describe_topics_many()
     assert found == await admin.list_topics(internal=True)

@@ -22,8 +22,8 @@ from penstock.config.broker import BrokerConfig
 from penstock.config.values import TopicConfig
 from penstock.group.calls import Answer, JoinAnswer, JoinRequest, Persist, SyncAnswer, SyncRequest
 from penstock.group.coordinator import GroupCoordinator
+from penstock.group.shard_tenancy import RunningTenancy
 from penstock.group.state_machine import ClassicGroup
-from penstock.group.tenure import RunningTenancy
 from penstock.state.embedded import EmbeddedStore
 from penstock.state.view import BrokerEndpoint, BrokerView, ClusterView, PartitionView, TopicChange, TopicView
 from penstock.wire import codec

@@ -7,9 +7,9 @@ from uuid import uuid4
 
 import pytest
 
-from penstock.group.lanes import RequestQueue
 from penstock.group.offset_table import OffsetKey, OffsetTable
 from penstock.group.offsets import OffsetCommit
+from penstock.group.request_queue import RequestQueue
 from penstock.group.shard_writer import ShardWriter
 from penstock.state import keys, records
 from penstock.state.records import OffsetRecord

@@ -12,8 +12,8 @@ from penstock.group.offsets import OffsetCommit
 from penstock.state import keys
 from penstock.state.records import OffsetRecord
 from penstock.txn.offsets import TxnCommit, TxnOffsets
-from penstock.txn.places import TransactionEnding
 from penstock.txn.state_machine import ProducerIdentity
+from penstock.txn.transaction_partitions import TransactionEnding
 from penstock.wire.control_batch import Marker
 from penstock.wire.errors import ErrorCode
 

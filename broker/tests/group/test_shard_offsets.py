@@ -7,9 +7,9 @@ import asyncio
 import pytest
 from shards_kit import stable
 
-from penstock.group.lanes import LANES
 from penstock.group.offsets import OffsetCommit
 from penstock.group.reads import MAX_GROUPS, READS
+from penstock.group.request_queue import LANES
 from penstock.group.shard_writer import MAX_PENDING
 from penstock.state import keys, records
 from penstock.state.records import OffsetRecord

@@ -15,7 +15,7 @@ from node_kit import Client, Process, refusal
 from penstock.config.options import UpOptions
 from penstock.log.meta import FORMAT_VERSION, PartitionMeta
 from penstock.node.broker import BrokerNode
-from penstock.node.outside import SystemEnvironment
+from penstock.node.environment import SystemEnvironment
 from penstock.node.settings import StartError
 
 Up = Callable[..., Process]

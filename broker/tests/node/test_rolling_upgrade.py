@@ -16,7 +16,7 @@ from cluster_processes import Cluster, in_sync, read_all, until, write
 
 import penstock
 from penstock.client import Admin, NewTopic, Producer
-from penstock.client.admin_types import BrokerVersion
+from penstock.client.admin.types import BrokerVersion
 from penstock.client.connection import ClientConnection
 from penstock.state import keys
 from penstock.state.etcd.options import EtcdOptions

@@ -29,7 +29,7 @@ from penstock.log.opening import LOCK_NAME, DirectoryInUse, lock_directory
 from penstock.log.space import RESERVE_BYTES, RESERVE_NAME
 from penstock.node import process as processes
 from penstock.node.broker import BrokerNode
-from penstock.node.outside import SystemEnvironment
+from penstock.node.environment import SystemEnvironment
 from penstock.node.parts import DirSizes
 from penstock.node.settings import StartError
 from penstock.runtime.clock import SystemClock

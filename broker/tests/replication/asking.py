@@ -14,7 +14,7 @@ from penstock.wire import codec
 from penstock.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from penstock.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from penstock.wire.primitives import Buffer
-from penstock.wire.produce_alike import ProduceTemplate
+from penstock.wire.produce_template import ProduceTemplate
 
 PRODUCE = 9
 MUCH = 1 << 20

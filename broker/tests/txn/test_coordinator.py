@@ -18,10 +18,10 @@ from penstock.state.store import Compare, CompareTarget, Operation, PutOp, Store
 from penstock.txn import coordinator as coordinating
 from penstock.txn import timer_wheel
 from penstock.txn.coordinator import TransactionCoordinator
-from penstock.txn.places import OFFSETS_TOPIC_ID, TransactionEnding, TransactionPartition
 from penstock.txn.producer_ids import ProducerIds
 from penstock.txn.state_machine import ProducerIdentity
 from penstock.txn.timer_wheel import TimerWheel
+from penstock.txn.transaction_partitions import OFFSETS_TOPIC_ID, TransactionEnding, TransactionPartition
 from penstock.wire.control_batch import Marker
 from penstock.wire.errors import ErrorCode as E
 

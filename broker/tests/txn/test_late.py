@@ -12,7 +12,7 @@ from scenes import begun, check_whole, scene, work
 from penstock.state import keys
 from penstock.state.records import OffsetRecord, TransactionRecord, TxnOffsetRecord, encode
 from penstock.state.store import DeleteOp, PutOp
-from penstock.txn.heard import MAX_PRODUCERS, AcknowledgedMarkers
+from penstock.txn.acknowledged_markers import MAX_PRODUCERS, AcknowledgedMarkers
 from penstock.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
 from penstock.wire.messages.write_txn_markers import (
     WritableTxnMarker,

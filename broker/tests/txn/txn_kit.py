@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from penstock.config.options import UpOptions
 from penstock.node.broker import BrokerNode
-from penstock.node.outside import SystemEnvironment
+from penstock.node.environment import SystemEnvironment
 
 T = TypeVar("T")
 DEADLINE_S = 30.0

@@ -12,9 +12,9 @@ import msgspec
 import pytest
 from penstock_charts import Document, closed, missing, pods, refusal, render
 
-from penstock_spark.jobs.document import job_of, parse
-from penstock_spark.jobs.problems import InvalidJob
-from penstock_spark.jobs.specs import TopicJob
+from penstock_spark.jobs.spec.document import job_of, parse
+from penstock_spark.jobs.spec.problems import InvalidJob
+from penstock_spark.jobs.spec.specs import TopicJob
 
 HERE = Path(__file__).parent
 VARIANTS = sorted(path.stem for path in (HERE / "variants").glob("*.yaml"))

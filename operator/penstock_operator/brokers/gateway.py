@@ -23,7 +23,7 @@ from penstock.client import (
     TopicPartition,
     UnknownTopic,
 )
-from penstock.client.admin_types import ConfigEntry
+from penstock.client.admin.types import ConfigEntry
 from penstock_operator.brokers.errors import from_client, outcomes
 from penstock_operator.brokers.gateway_groups import GroupGateway
 from penstock_operator.brokers.line import BrokerLine

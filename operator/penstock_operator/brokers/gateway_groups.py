@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from penstock.client import Admin, ClientError, OffsetAndMetadata, TopicPartition
-from penstock.client.admin_types import ConfigEntry, GroupDescription, GroupLag
+from penstock.client.admin.types import ConfigEntry, GroupDescription, GroupLag
 from penstock_operator.brokers.errors import outcomes
 from penstock_operator.brokers.line import BrokerLine
 from penstock_operator.brokers.settings import alterations

@@ -8,16 +8,16 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 
 from penstock.runtime.logging import get_logger
-from penstock_operator.clusters.acting import ActionRunner
-from penstock_operator.clusters.observing import LARGE, ClusterMemory, ClusterObserver
+from penstock_operator.clusters.action_runner import ActionRunner
+from penstock_operator.clusters.observer import LARGE, ClusterMemory, ClusterObserver
 from penstock_operator.engine.ports import ConnectionPool, Objects, Queue, ReconcileResult
 from penstock_operator.engine.refusals import tell_refused
 from penstock_operator.model.cluster import Cluster, ClusterStatus
 from penstock_operator.model.common import ObjectKey
 from penstock_operator.model.parse import InvalidResource, as_json, parse
 from penstock_operator.ports.kube import CLUSTERS, Kube, KubeError, Object
-from penstock_operator.reconcile.cluster import Reconciled, reconcile
-from penstock_operator.reconcile.cluster_actions import ClusterAction, ResizeSet, RestartPod
+from penstock_operator.reconcile.cluster.actions import ClusterAction, ResizeSet, RestartPod
+from penstock_operator.reconcile.cluster.reconcile import Reconciled, reconcile
 from penstock_operator.reconcile.plan import ReconcilePlan
 
 log = get_logger("penstock.operator.clusters")

@@ -12,7 +12,7 @@ import msgspec
 from penstock.runtime.clock import Clock
 from penstock_operator.engine.ports import ConnectionPool, Objects, ReconcileResult
 from penstock_operator.engine.refusals import tell_refused
-from penstock_operator.groups.endings import GroupDeletions
+from penstock_operator.groups.deletions import GroupDeletions
 from penstock_operator.groups.pacing import Pacing
 from penstock_operator.groups.views import GroupViews
 from penstock_operator.model.common import ObjectKey
@@ -20,10 +20,10 @@ from penstock_operator.model.group import ConsumerGroup, ConsumerGroupStatus
 from penstock_operator.model.parse import InvalidResource, parse
 from penstock_operator.ports.brokers import BrokerGateway, BrokersError, ConfigPatch, ObservedGroupState
 from penstock_operator.ports.kube import CONSUMER_GROUPS, Kube, KubeError, Object
-from penstock_operator.reconcile.group import reconcile
-from penstock_operator.reconcile.group_names import DISCOVERED, is_taken_over
-from penstock_operator.reconcile.group_reset import questions, ranges_asked, topics_asked
-from penstock_operator.reconcile.group_types import Action, CommitOffsets, ObservedGroup
+from penstock_operator.reconcile.group.names import DISCOVERED, is_taken_over
+from penstock_operator.reconcile.group.reconcile import reconcile
+from penstock_operator.reconcile.group.reset import questions, ranges_asked, topics_asked
+from penstock_operator.reconcile.group.types import Action, CommitOffsets, ObservedGroup
 
 WRITES_AT_ONCE = 8
 UNSEEN_S = 15.0

@@ -15,14 +15,14 @@ from functools import partial
 from penstock.runtime.clock import Clock
 from penstock.runtime.logging import get_logger
 from penstock_operator.engine.ports import ConnectionPool, Objects, Queue
-from penstock_operator.groups.endings import owner_of_ended
+from penstock_operator.groups.deletions import owner_of_ended
 from penstock_operator.groups.views import FRESH_MS, GroupView, GroupViews, Parsed, Place
 from penstock_operator.model.common import ObjectKey
 from penstock_operator.model.group import ConsumerGroup
 from penstock_operator.ports.brokers import BrokerGateway, BrokersError, ObservedGroupState
 from penstock_operator.ports.kube import CLUSTERS, CONSUMER_GROUPS, Kube, KubeError, KubeEvent, Object
-from penstock_operator.reconcile.group_names import discovered, hashed_name, plain_name
-from penstock_operator.reconcile.group_types import is_there
+from penstock_operator.reconcile.group.names import discovered, hashed_name, plain_name
+from penstock_operator.reconcile.group.types import is_there
 
 POLL_S = 4.0
 MAX_DISCOVERED = 1_000

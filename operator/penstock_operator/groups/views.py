@@ -12,7 +12,7 @@ from penstock_operator.model.common import ClusterRef, ObjectMeta
 from penstock_operator.model.group import ConsumerGroup, ConsumerGroupSpec
 from penstock_operator.ports.brokers import ObservedGroupState
 from penstock_operator.ports.kube import CONSUMER_GROUPS, Object
-from penstock_operator.reconcile.group_names import is_discovered, winners
+from penstock_operator.reconcile.group.names import is_discovered, winners
 
 FRESH_MS = 10_000
 Place = tuple[str, str]

@@ -14,7 +14,7 @@ from penstock_operator.ports.kube import (
     KubeResource,
     Object,
 )
-from penstock_operator.specs import compare, etcd, names, notes, pod, settings
+from penstock_operator.specs import cluster_annotations, compare, etcd, names, pod, settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class ClusterFacts:
     services: int = 0
     """Brokers that are to have a Service of their own; at least as many as `replicas`, where they are reached so."""
     etcd_members: int = 1
-    notes: notes.ClusterAnnotations = field(default_factory=notes.ClusterAnnotations)
+    annotations: cluster_annotations.ClusterAnnotations = field(default_factory=cluster_annotations.ClusterAnnotations)
     external: Mapping[int, str] = field(default_factory=dict)
     """HOST:PORT by broker; :PORT where the host is the node's."""
     data_size: str | None = None
@@ -120,7 +120,7 @@ def budget(cluster: Cluster, facts: ClusterFacts) -> Object:
 def config_map(cluster: Cluster, facts: ClusterFacts) -> Object:
     """Settings, external addresses, and the operator's notes."""
     made = names.owned(cluster, "v1", "ConfigMap", names.config_map(cluster.metadata.name))
-    made["metadata"]["annotations"] = notes.written(facts.notes)
+    made["metadata"]["annotations"] = cluster_annotations.written(facts.annotations)
     made["data"] = {
         "penstock.toml": settings.toml(settings.start_settings(cluster.spec)),
         **{f"external-{ordinal}": f"{address}\n" for ordinal, address in sorted(facts.external.items())},

@@ -16,14 +16,14 @@ from penstock_operator.model.common import ObjectKey
 from penstock_operator.model.topic import Topic, TopicStatus
 from penstock_operator.ports.brokers import BrokerGateway, BrokersError, BrokerSnapshot, ObservedTopicState
 from penstock_operator.ports.kube import Kube, KubeError, KubeEvent, Object
-from penstock_operator.reconcile import topic_deletion
 from penstock_operator.reconcile.plan import ReconcilePlan
-from penstock_operator.reconcile.topic import reconcile
-from penstock_operator.reconcile.topic_placement import wanted_replicas
-from penstock_operator.reconcile.topic_types import CreateTopic, ObservedTopic, ReassignTopic, TopicAction
-from penstock_operator.topics.carrying import ActionOutcome, carry_out
-from penstock_operator.topics.looking import TopicDesires, gone, last_word, may_move
-from penstock_operator.topics.troubles import ClusterKey, TopicProblems
+from penstock_operator.reconcile.topic import deletion as topic_deletion
+from penstock_operator.reconcile.topic.placement import wanted_replicas
+from penstock_operator.reconcile.topic.reconcile import reconcile
+from penstock_operator.reconcile.topic.types import CreateTopic, ObservedTopic, ReassignTopic, TopicAction
+from penstock_operator.topics.action_runner import ActionOutcome, carry_out
+from penstock_operator.topics.observation import TopicDesires, gone, last_word, may_move
+from penstock_operator.topics.problems import ClusterKey, TopicProblems
 
 ROUNDS = 3
 """Looks, each with what follows from it: a topic that is deleted and created again needs three."""

@@ -16,13 +16,13 @@ from penstock_operator.model.common import ObjectKey
 from penstock_operator.model.parse import InvalidResource, parse
 from penstock_operator.model.topic import Topic
 from penstock_operator.ports.kube import CLUSTERS, TOPICS, Kube, Object
-from penstock_operator.reconcile.topic import claim
+from penstock_operator.reconcile.topic.reconcile import claim
 from penstock_operator.topics.batch import TopicBatch, TopicObservation
 from penstock_operator.topics.health import TopicHealth
 from penstock_operator.topics.leftovers import Leftovers
-from penstock_operator.topics.looking import TopicDesires, cluster_of, last_word, name_of, topic_name_of, wishes
-from penstock_operator.topics.telling import TopicStatusWriter
-from penstock_operator.topics.troubles import ClusterKey, TopicProblems
+from penstock_operator.topics.observation import TopicDesires, cluster_of, last_word, name_of, topic_name_of, wishes
+from penstock_operator.topics.problems import ClusterKey, TopicProblems
+from penstock_operator.topics.status_writer import TopicStatusWriter
 
 BATCH = 500
 RESYNC_TOPICS = 2000

@@ -19,11 +19,11 @@ from penstock_operator.engine.ports import ConnectionPool, Objects
 from penstock_operator.model.common import ObjectKey
 from penstock_operator.ports.brokers import BrokerGateway, BrokersError, ObservedTopicState
 from penstock_operator.ports.kube import CLUSTERS, TOPICS
-from penstock_operator.reconcile.topic_placement import present_replicas
-from penstock_operator.reconcile.topic_status import is_in_sync
+from penstock_operator.reconcile.topic.placement import present_replicas
+from penstock_operator.reconcile.topic.status import is_in_sync
 from penstock_operator.topics.batch import loads_of
-from penstock_operator.topics.looking import cluster_of, name_of, topic_name_of
-from penstock_operator.topics.troubles import ClusterKey, TopicProblems
+from penstock_operator.topics.observation import cluster_of, name_of, topic_name_of
+from penstock_operator.topics.problems import ClusterKey, TopicProblems
 
 EVERY_S = 5.0
 SHARE = 50

@@ -23,11 +23,11 @@ from penstock_operator.engine.ports import ConnectionPool, Objects
 from penstock_operator.model.common import LISTS_WITHOUT, ObjectKey
 from penstock_operator.ports.brokers import DELETION_POLICY, OWNER, BrokerGateway, BrokersError, ObservedTopicState
 from penstock_operator.ports.kube import CLUSTERS, TOPICS, Kube, KubeError, Object
-from penstock_operator.reconcile.topic import reconcile
-from penstock_operator.reconcile.topic_deletion import fate
-from penstock_operator.reconcile.topic_types import ObservedTopic, TopicAction
-from penstock_operator.topics.carrying import carry_out
-from penstock_operator.topics.looking import (
+from penstock_operator.reconcile.topic.deletion import fate
+from penstock_operator.reconcile.topic.reconcile import reconcile
+from penstock_operator.reconcile.topic.types import ObservedTopic, TopicAction
+from penstock_operator.topics.action_runner import carry_out
+from penstock_operator.topics.observation import (
     TopicDesires,
     cluster_of,
     gone,
@@ -37,7 +37,7 @@ from penstock_operator.topics.looking import (
     topic_name_of,
     wishes,
 )
-from penstock_operator.topics.troubles import ClusterKey
+from penstock_operator.topics.problems import ClusterKey
 
 log = structlog.get_logger("penstock.operator.topics")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.client import BrokerError, OffsetAndMetadata, TopicPartition
-from penstock.client.admin_types import GroupDescription, GroupLag, PartitionLag
+from penstock.client.admin.types import GroupDescription, GroupLag, PartitionLag
 from penstock.wire.errors import ErrorCode
 from penstock_operator.brokers.gateway_groups import group_state
 from penstock_operator.ports.brokers import ObservedOffset

@@ -13,7 +13,7 @@ from penstock.client import Admin, Reassignment, TopicInfo, TopicPartition
 from penstock.client.types import PartitionInfo
 from penstock_operator.brokers.gateway import Gateway
 from penstock_operator.brokers.line import BrokerLine
-from penstock_operator.reconcile.topic_placement import present_replicas, wanted_replicas
+from penstock_operator.reconcile.topic.placement import present_replicas, wanted_replicas
 
 AT = TopicPartition("t", 0)
 UNDER_WAY = Reassignment((0, 1, 3, 2), (3,), (2,))

@@ -8,8 +8,8 @@ import pytest
 from clusters.cluster_kit import NAME, NS, Connected, World, formed
 from doubles.kube import FakeKube
 
-from penstock_operator.clusters.acting import ActionRunner
-from penstock_operator.clusters.observing import ClusterMemory, ClusterObserver
+from penstock_operator.clusters.action_runner import ActionRunner
+from penstock_operator.clusters.observer import ClusterMemory, ClusterObserver
 from penstock_operator.model.common import ObjectKey
 from penstock_operator.ports.brokers import BrokersError, ConfigPatch
 from penstock_operator.ports.kube import (
@@ -24,8 +24,8 @@ from penstock_operator.ports.kube import (
     KubeResource,
     Object,
 )
-from penstock_operator.reconcile.cluster_actions import Apply, ChangeBrokers, ReassignPartitions, ResizeSet, RestartPod
-from penstock_operator.specs import names, notes
+from penstock_operator.reconcile.cluster.actions import Apply, ChangeBrokers, ReassignPartitions, ResizeSet, RestartPod
+from penstock_operator.specs import cluster_annotations, names
 from penstock_operator.specs.settings import DRAINING
 
 SIDECAR = {"sidecar": {"image": "etcd:3.5"}}
@@ -267,13 +267,13 @@ async def test_a_note_that_somebody_has_written_over_does_not_change_how_many_me
     before = world.stateful_set["spec"]["template"]
     config = world.kube.read(CONFIG_MAPS, NS, names.config_map(NAME))
     assert config is not None
-    config["metadata"]["annotations"] |= {notes.MEMBERS: text, notes.DRAINING: "9" * 5000}
+    config["metadata"]["annotations"] |= {cluster_annotations.MEMBERS: text, cluster_annotations.DRAINING: "9" * 5000}
     world.kube.put(CONFIG_MAPS, config)
     await world.run(30)
     assert world.stateful_set["spec"]["template"] == before
     config = world.kube.read(CONFIG_MAPS, NS, names.config_map(NAME))
     assert config is not None
-    assert config["metadata"]["annotations"][notes.MEMBERS] == "3", "and it is put right"
+    assert config["metadata"]["annotations"][cluster_annotations.MEMBERS] == "3", "and it is put right"
 
 
 async def test_a_cluster_whose_status_was_lost_is_drained_before_it_gets_smaller() -> None:

@@ -10,7 +10,7 @@ from clusters.cluster_kit import NS, World, formed
 from penstock.placement.model import PlacementBroker
 from penstock.placement.plan import plan
 from penstock_operator.ports.kube import CONFIG_MAPS
-from penstock_operator.reconcile.cluster_moves import existing
+from penstock_operator.reconcile.cluster.moves import existing
 from penstock_operator.specs.settings import DOMAIN, DRAINING, THROTTLE
 
 SIDECAR = {"sidecar": {"image": "etcd:3.5"}}

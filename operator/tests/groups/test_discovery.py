@@ -12,7 +12,7 @@ from penstock_operator.groups.discovery import in_turn
 from penstock_operator.groups.pacing import EVERY_S
 from penstock_operator.ports.brokers import DELETION_POLICY, OWNER, BrokersError
 from penstock_operator.ports.kube import CLUSTERS, CONSUMER_GROUPS, KubeError
-from penstock_operator.reconcile.group_names import DISCOVERED, hashed_name
+from penstock_operator.reconcile.group.names import DISCOVERED, hashed_name
 
 SOON = 10
 

@@ -11,8 +11,8 @@ from penstock_operator.model.cluster import Cluster
 from penstock_operator.model.parse import parse
 from penstock_operator.ports.brokers import BrokerSnapshot, ObservedBrokerState, ObservedPartition, ObservedTopicState
 from penstock_operator.ports.kube import STATEFUL_SETS
-from penstock_operator.reconcile.cluster_observed import ObservedCluster, ObservedPod, ReportedState
-from penstock_operator.reconcile.cluster_partitions import summary
+from penstock_operator.reconcile.cluster.observed import ObservedCluster, ObservedPod, ReportedState
+from penstock_operator.reconcile.cluster.partitions import summary
 
 NOW = "2026-03-01T12:00:00Z"
 LONG_AGO = "2026-03-01T11:00:00Z"

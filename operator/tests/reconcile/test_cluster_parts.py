@@ -9,11 +9,11 @@ from reconcile.cluster_tables import NOW, cluster, observed, part, pod, said, to
 
 from penstock.placement.model import Move, PartitionKey
 from penstock_operator.ports.brokers import ConfigPatch
-from penstock_operator.reconcile.cluster_moves import AT_A_TIME, next_moves, open_moves
-from penstock_operator.reconcile.cluster_observed import read_claim, read_pod
-from penstock_operator.reconcile.cluster_partitions import summary
-from penstock_operator.reconcile.cluster_settings import domain_changes, running_changes
-from penstock_operator.specs.notes import ClusterAnnotations
+from penstock_operator.reconcile.cluster.moves import AT_A_TIME, next_moves, open_moves
+from penstock_operator.reconcile.cluster.observed import read_claim, read_pod
+from penstock_operator.reconcile.cluster.partitions import summary
+from penstock_operator.reconcile.cluster.settings import domain_changes, running_changes
+from penstock_operator.specs.cluster_annotations import ClusterAnnotations
 from penstock_operator.specs.settings import DOMAIN, RACK, THROTTLE
 
 

@@ -16,8 +16,7 @@ from penstock_operator.model.group import (
     StartingOffsets,
 )
 from penstock_operator.ports.brokers import DELETION_POLICY, OWNER, RESET_ID, ObservedGroupState, ObservedOffset
-from penstock_operator.reconcile.group import coarse_seconds, reconcile
-from penstock_operator.reconcile.group_names import (
+from penstock_operator.reconcile.group.names import (
     discovered,
     hashed_name,
     is_discovered,
@@ -25,8 +24,9 @@ from penstock_operator.reconcile.group_names import (
     plain_name,
     winners,
 )
-from penstock_operator.reconcile.group_reset import questions, ranges_asked, topics_asked
-from penstock_operator.reconcile.group_types import CommitOffsets, GroupSettingsPatch, ObservedGroup
+from penstock_operator.reconcile.group.reconcile import coarse_seconds, reconcile
+from penstock_operator.reconcile.group.reset import questions, ranges_asked, topics_asked
+from penstock_operator.reconcile.group.types import CommitOffsets, GroupSettingsPatch, ObservedGroup
 
 AT, LATER = "2026-11-21T08:00:00Z", "2026-11-21T09:00:00Z"
 

@@ -13,7 +13,7 @@ from penstock_operator.model.cluster import Cluster
 from penstock_operator.model.parse import parse
 from penstock_operator.ports.kube import Object
 from penstock_operator.specs import compare, etcd, names, objects
-from penstock_operator.specs.notes import ClusterAnnotations, read, written
+from penstock_operator.specs.cluster_annotations import ClusterAnnotations, read, written
 
 GOLDEN = Path(__file__).parent / "golden"
 EXTERNAL = {"endpoints": ["http://etcd-0:2379", "http://etcd-1:2379"]}

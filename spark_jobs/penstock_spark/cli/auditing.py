@@ -6,7 +6,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from penstock_spark.jobs.audit import Report
+from penstock_spark.jobs.kinds.audit import Report
 
 MAX_BUCKETS = 40
 

@@ -9,10 +9,10 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from penstock_spark.jobs import document
-from penstock_spark.jobs.problems import InvalidJob
-from penstock_spark.jobs.references import Resolver
-from penstock_spark.jobs.specs import JobSpec
+from penstock_spark.jobs.spec import document
+from penstock_spark.jobs.spec.problems import InvalidJob
+from penstock_spark.jobs.spec.references import Resolver
+from penstock_spark.jobs.spec.specs import JobSpec
 
 File = Annotated[
     Path | None,

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock_spark.cli.common import SparkExitCode, fail
-from penstock_spark.jobs import java
+from penstock_spark.jobs.run import java
 
 if TYPE_CHECKING:
     from penstock_spark.demo.checks import CheckResult
-    from penstock_spark.demo.story import DemoSettings
+    from penstock_spark.demo.scenario import DemoSettings
 
 DEFAULT_CHART = Path("penstock-demo.png")
 ALL_FLIGHTS = 336_776
@@ -48,7 +48,7 @@ def run(chart: Path, flights: int | None, seconds: float) -> SparkExitCode:
     from penstock.cli.demo.flights import data_set
     from penstock.client import ClientError
     from penstock_spark.demo import chart as drawing
-    from penstock_spark.demo.story import DemoSettings
+    from penstock_spark.demo.scenario import DemoSettings
     from penstock_spark.model.errors import PenstockSparkError
 
     directory = Path(tempfile.mkdtemp(prefix="penstock-demo-"))
@@ -86,7 +86,7 @@ def java_line(find: Callable[[], java.Java] = java.find, install: Callable[[], j
 
 
 async def tell(settings: DemoSettings) -> CheckResult:
-    from penstock_spark.demo.story import SparkDemo
+    from penstock_spark.demo.scenario import SparkDemo
 
     task = asyncio.current_task()
     assert task is not None, "the demo runs in a task"

@@ -12,10 +12,10 @@ import typer
 from penstock.cli.parameters import check_parameters
 from penstock_spark.cli.common import File, Sets, SparkExitCode, fail, load
 from penstock_spark.cli.demo import demo
-from penstock_spark.jobs.kinds import KINDS
-from penstock_spark.jobs.problems import did_you_mean
-from penstock_spark.jobs.references import Resolver
-from penstock_spark.jobs.specs import StreamJob, TriggerSpec
+from penstock_spark.jobs.spec.kinds import KINDS
+from penstock_spark.jobs.spec.problems import did_you_mean
+from penstock_spark.jobs.spec.references import Resolver
+from penstock_spark.jobs.spec.specs import StreamJob, TriggerSpec
 
 app = typer.Typer(
     name="penstock-spark",
@@ -53,7 +53,7 @@ def run(
 @app.command()
 def explain(job: File = None, sets: Sets = None) -> None:
     """Say what a job reads and writes, where its state is, and what it guarantees."""
-    from penstock_spark.jobs.plans import plan
+    from penstock_spark.jobs.run.plans import plan
 
     found = plan(load(job, sets))
     lines = [("job", found.name), ("kind", found.kind), *found.lines]
@@ -92,7 +92,7 @@ def init(kind: Annotated[str, typer.Argument(help="A kind of job, as `list` show
 @app.command()
 def java(install: Annotated[bool, typer.Option("--install", help="Bring one into the cache.")] = False) -> None:
     """Say which Java Spark will run on; --install brings one."""
-    from penstock_spark.jobs import java as java_
+    from penstock_spark.jobs.run import java as java_
 
     try:
         found = java_.install() if install else java_.find()

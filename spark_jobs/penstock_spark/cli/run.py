@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 from penstock.config.addresses import join_host_port
 from penstock_spark.cli.common import SparkExitCode, fail
 from penstock_spark.cli.showing import LineOutput, TerminalOutput
-from penstock_spark.jobs import java, leftovers
-from penstock_spark.jobs.dlq_replay import SKIPPED
-from penstock_spark.jobs.failures import cause
-from penstock_spark.jobs.figures import Figures
-from penstock_spark.jobs.kinds import Audit
-from penstock_spark.jobs.running import EndReason, JobOutcome, LagWatch, supervisor
-from penstock_spark.jobs.session import settings
-from penstock_spark.jobs.specs import JobSpec, SourceSpec, StreamJob
-from penstock_spark.jobs.stopping import StopSignal
+from penstock_spark.jobs.kinds.dlq_replay import SKIPPED
+from penstock_spark.jobs.run import java, leftovers
+from penstock_spark.jobs.run.failures import cause
+from penstock_spark.jobs.run.figures import Figures
+from penstock_spark.jobs.run.session import settings
+from penstock_spark.jobs.run.stopping import StopSignal
+from penstock_spark.jobs.run.supervisor import EndReason, JobOutcome, LagWatch, supervisor
+from penstock_spark.jobs.spec.kinds import Audit
+from penstock_spark.jobs.spec.specs import JobSpec, SourceSpec, StreamJob
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -81,7 +81,7 @@ def remove_leftovers(job: JobSpec) -> None:
 
 def session_of(job: JobSpec) -> SparkSession:
     from penstock_spark import track
-    from penstock_spark.jobs.session import session
+    from penstock_spark.jobs.run.session import session
 
     try:
         spark = session(job)
@@ -99,7 +99,7 @@ def end_session(spark: SparkSession) -> None:
 
 def run_audit(spark: SparkSession, job: Audit, stop: StopSignal) -> SparkExitCode:
     from penstock_spark.cli.auditing import print_report
-    from penstock_spark.jobs.audit import GaveUp, run
+    from penstock_spark.jobs.kinds.audit import GaveUp, run
 
     try:
         report = run(spark, job, stop, LineOutput().failed)

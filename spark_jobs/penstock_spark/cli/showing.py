@@ -6,7 +6,7 @@ import sys
 import time
 from typing import TextIO
 
-from penstock_spark.jobs.figures import BatchDone, Figures
+from penstock_spark.jobs.run.figures import BatchDone, Figures
 
 
 def describe(done: BatchDone, figures: Figures) -> str:

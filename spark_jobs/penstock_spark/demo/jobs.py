@@ -7,7 +7,7 @@ from importlib import resources
 from pathlib import Path
 from string import Template
 
-from penstock_spark.jobs.session import UNIX_SOCKETS
+from penstock_spark.jobs.run.session import UNIX_SOCKETS
 
 ARCHIVE, BY_HOUR = "flights-archive", "flights-by-hour"
 TOPIC = "flights"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib import resources
 
-from penstock_spark.jobs.kinds import KINDS
+from penstock_spark.jobs.spec.kinds import KINDS
 
 
 def example(kind: str) -> str:

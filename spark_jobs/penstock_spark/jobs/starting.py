@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from penstock_spark.jobs import aggregate, archive, backfill, cdc_upsert, dedup, dlq_replay, mirror, validate
-from penstock_spark.jobs.kinds import Aggregate, Archive, Backfill, CdcUpsert, Dedup, DlqReplay, Mirror, Validate
-from penstock_spark.jobs.running import RunningQuery
-from penstock_spark.jobs.specs import StreamJob
+from penstock_spark.jobs.kinds import aggregate, archive, backfill, cdc_upsert, dedup, dlq_replay, mirror, validate
+from penstock_spark.jobs.run.supervisor import RunningQuery
+from penstock_spark.jobs.spec.kinds import Aggregate, Archive, Backfill, CdcUpsert, Dedup, DlqReplay, Mirror, Validate
+from penstock_spark.jobs.spec.specs import StreamJob
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -18,7 +18,7 @@ from penstock.client.types import TopicInfo
 from penstock.wire.errors import RETRIABLE
 from penstock.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from penstock_spark.link.batches import BatchSpan, measure
-from penstock_spark.link.everywhere import ANSWER_MS, leader_of, look_up_everywhere
+from penstock_spark.link.broker_answers import ANSWER_MS, leader_of, look_up_everywhere
 from penstock_spark.link.patience import given_up, refused
 from penstock_spark.link.ports import FetchSizes, TopicPartitions
 from penstock_spark.link.queries import look_up

@@ -13,7 +13,7 @@ from penstock.client.metadata import MetadataCache, merge
 from penstock.client.offsets import ask_leader
 from penstock.client.types import TopicInfo
 from penstock.wire.messages.metadata import MetadataResponse
-from penstock_spark.link.everywhere import (
+from penstock_spark.link.broker_answers import (
     MISSING,
     contradicts,
     known_or_any,

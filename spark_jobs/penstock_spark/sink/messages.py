@@ -137,7 +137,7 @@ class RefusedReply(msgspec.Struct, tag="refused", array_like=True):
     is_lasting: bool = False
 
 
-Result = Union[OpenedReply, GrantedReply, OkReply, RefusedReply]
+Result = Union[OpenedReply, GrantedReply, OkReply, RefusedReply]  # noqa: UP007 (msgspec, at run time)
 
 
 class NumberedReply(msgspec.Struct, array_like=True):

@@ -26,11 +26,11 @@ from penstock_spark.link.link import Link
 from penstock_spark.link.patience import patiently
 from penstock_spark.model.connection import ConnectionOptions
 from penstock_spark.options.sink import SinkOptions
+from penstock_spark.sink.batch_sender import BatchSender, SenderSettings
 from penstock_spark.sink.columns import Columns
 from penstock_spark.sink.grants import SEQUENCES
-from penstock_spark.sink.lanes import EncodedBytesBudget
 from penstock_spark.sink.messages import OpenedReply, OpenMessage, Partition
-from penstock_spark.sink.sending import BatchSender, SenderSettings
+from penstock_spark.sink.partition_lanes import EncodedBytesBudget
 from penstock_spark.sink.service_client import ServiceEndpoint, ServiceTimeouts, TaskSession
 from penstock_spark.sink.splitting import Splitter
 

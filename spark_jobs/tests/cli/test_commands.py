@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from penstock_spark.cli.root import app
-from penstock_spark.jobs import java
-from penstock_spark.jobs.kinds import KINDS
+from penstock_spark.jobs.run import java
+from penstock_spark.jobs.spec.kinds import KINDS
 
 
 def run(*words: str) -> Result:

@@ -11,7 +11,7 @@ from penstock_spark_kit.jobs import job_of
 from penstock_spark_kit.sessions import make_session
 
 import penstock_spark
-from penstock_spark.jobs.specs import JobSpec
+from penstock_spark.jobs.spec.specs import JobSpec
 from penstock_spark.jobs.starting import start
 
 FORMATS = ("parquet", "delta")

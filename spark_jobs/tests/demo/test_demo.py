@@ -21,7 +21,7 @@ from penstock_spark.cli import demo as command
 from penstock_spark.cli.common import SparkExitCode
 from penstock_spark.cli.root import app
 from penstock_spark.demo.checks import CheckResult
-from penstock_spark.jobs import java
+from penstock_spark.jobs.run import java
 
 pytestmark = [pytest.mark.xdist_group("spark-jobs"), pytest.mark.timeout(900)]
 FLIGHTS = 3_000

@@ -12,10 +12,10 @@ from penstock_spark_kit.jobs import job_of
 from penstock_spark_kit.topics import MakeTopic, Rec, make_topic, produce
 from pyspark.sql import SparkSession
 
-from penstock_spark.jobs import audit
 from penstock_spark.jobs.examples import example
-from penstock_spark.jobs.kinds import Audit
-from penstock_spark.jobs.stopping import StopSignal
+from penstock_spark.jobs.kinds import audit
+from penstock_spark.jobs.run.stopping import StopSignal
+from penstock_spark.jobs.spec.kinds import Audit
 from penstock_spark.model.errors import InvalidOption
 
 pytestmark = [pytest.mark.xdist_group("spark-jobs"), pytest.mark.timeout(600)]

@@ -12,7 +12,7 @@ from penstock_spark_kit.broker import Broker
 from penstock_spark_kit.jobs import read_all, run_once
 from pyspark.sql import SparkSession
 
-from penstock_spark.jobs.failures import cause, may_pass
+from penstock_spark.jobs.run.failures import cause, may_pass
 
 pytestmark = [pytest.mark.xdist_group("spark-jobs"), pytest.mark.timeout(600)]
 DAY_S = 86_400

@@ -15,10 +15,10 @@ from penstock_spark_kit.jobs import job_of, run_once
 from penstock_spark_kit.topics import MakeTopic, Rec, produce
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock_spark.jobs import reading
-from penstock_spark.jobs.cdc_upsert import DELETED, changed, latest
 from penstock_spark.jobs.examples import example
-from penstock_spark.jobs.kinds import CdcUpsert
+from penstock_spark.jobs.kinds.cdc_upsert import DELETED, changed, latest
+from penstock_spark.jobs.run import reading
+from penstock_spark.jobs.spec.kinds import CdcUpsert
 from penstock_spark.model.columns import DDL_WITH_HEADERS
 
 pytestmark = [pytest.mark.xdist_group("spark-jobs"), pytest.mark.timeout(600)]

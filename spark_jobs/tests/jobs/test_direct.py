@@ -17,9 +17,9 @@ from penstock_spark_kit.topics import MakeTopic, Rec, add_partitions, delete_rec
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from penstock_spark.jobs.direct import reading_of
-from penstock_spark.jobs.failures import cause, may_pass
-from penstock_spark.jobs.kinds import UTC, Archive
+from penstock_spark.jobs.run.direct import reading_of
+from penstock_spark.jobs.run.failures import cause, may_pass
+from penstock_spark.jobs.spec.kinds import UTC, Archive
 
 JOB = """
 kind: archive

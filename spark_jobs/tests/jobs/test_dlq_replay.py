@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 
 from penstock_spark.cli.common import SparkExitCode
 from penstock_spark.cli.run import ended
-from penstock_spark.jobs.figures import BatchDone, Figures
-from penstock_spark.jobs.running import EndReason, JobOutcome
+from penstock_spark.jobs.run.figures import BatchDone, Figures
+from penstock_spark.jobs.run.supervisor import EndReason, JobOutcome
 
 JOB = """
 kind: dlq-replay

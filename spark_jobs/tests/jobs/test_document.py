@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock_spark.jobs import document, reading
-from penstock_spark.jobs.kinds import KINDS, Aggregate, Archive
-from penstock_spark.jobs.problems import InvalidJob, Problem
-from penstock_spark.jobs.scalars import Duration, Size
-from penstock_spark.jobs.specs import DeltaTarget, JobSpec, TopicTarget
+from penstock_spark.jobs.run import reading
+from penstock_spark.jobs.spec import document
+from penstock_spark.jobs.spec.kinds import KINDS, Aggregate, Archive
+from penstock_spark.jobs.spec.problems import InvalidJob, Problem
+from penstock_spark.jobs.spec.scalars import Duration, Size
+from penstock_spark.jobs.spec.specs import DeltaTarget, JobSpec, TopicTarget
 
 GOOD = """\
 kind: archive

@@ -17,11 +17,11 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow.fs import LocalFileSystem
 
-from penstock_spark.jobs import folder as folder_module
-from penstock_spark.jobs.compaction import compact_folder
-from penstock_spark.jobs.folder import FolderConflict, ParquetFolder
-from penstock_spark.jobs.parts import DataFileWriter, OpenDataFile
-from penstock_spark.jobs.specs import CompactionSpec
+from penstock_spark.jobs.run import folder as folder_module
+from penstock_spark.jobs.run.compaction import compact_folder
+from penstock_spark.jobs.run.data_files import DataFileWriter, OpenDataFile
+from penstock_spark.jobs.run.folder import FolderConflict, ParquetFolder
+from penstock_spark.jobs.spec.specs import CompactionSpec
 
 COMPACT = CompactionSpec(min_files=2)
 SCHEMA = pa.schema([("row", pa.int64())])
@@ -133,7 +133,7 @@ def test_a_driver_that_was_overtaken_adds_no_batch_again(tmp_path: Path) -> None
 
 def test_the_driver_of_another_process_is_kept_out_until_the_first_ends(tmp_path: Path) -> None:
     script = (
-        "import pathlib, sys; from penstock_spark.jobs.folder import Folder;"
+        "import pathlib, sys; from penstock_spark.jobs.run.folder import Folder;"
         "Folder(pathlib.Path(sys.argv[1]), 'w').claim(); print('claimed', flush=True); sys.stdin.read()"
     )
     words = [sys.executable, "-c", script, str(tmp_path)]

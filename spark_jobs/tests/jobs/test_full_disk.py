@@ -20,7 +20,7 @@ from penstock_spark_kit.topics import produce
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from penstock_spark.jobs.failures import cause, may_pass
+from penstock_spark.jobs.run.failures import cause, may_pass
 
 pytestmark = [pytest.mark.xdist_group("spark-jobs"), pytest.mark.timeout(600)]
 SPACE_BYTES = 64 * 1024

@@ -18,7 +18,7 @@ import pytest
 from client_doubles.certificates import Authority
 
 from penstock_spark.jobs.examples import example
-from penstock_spark.jobs.leftovers import CA_FILE, TOKEN_FILE, Unreachable, remove
+from penstock_spark.jobs.run.leftovers import CA_FILE, TOKEN_FILE, Unreachable, remove
 
 MINE = socket.gethostname()
 """The name of a pod is its host's."""

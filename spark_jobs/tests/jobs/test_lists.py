@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock_spark.jobs.batches import JobRows
-from penstock_spark.jobs.lists import MARK, packed, unpacked
-from penstock_spark.jobs.parts import DataFileWriter
-from penstock_spark.jobs.specs import TopicTarget
-from penstock_spark.jobs.writing import topic_rows
+from penstock_spark.jobs.run.batches import JobRows
+from penstock_spark.jobs.run.data_files import DataFileWriter
+from penstock_spark.jobs.run.writing import topic_rows
+from penstock_spark.jobs.spec.lists import MARK, packed, unpacked
+from penstock_spark.jobs.spec.specs import TopicTarget
 
 NAMES = st.lists(st.text(max_size=3), max_size=3)
 HEADERS = "array<struct<key: string, value: binary>>"

@@ -21,14 +21,14 @@ from penstock_spark_kit.topics import MakeTopic, Rec, add_partitions, make_topic
 from pyspark.sql import SparkSession
 
 from penstock.client import TopicPartition
-from penstock_spark.jobs import audit
 from penstock_spark.jobs.examples import example
-from penstock_spark.jobs.figures import BatchDone, Figures
-from penstock_spark.jobs.kinds import Audit, Mirror
-from penstock_spark.jobs.running import EndReason, JobSupervisor
-from penstock_spark.jobs.specs import RestartSpec
+from penstock_spark.jobs.kinds import audit
+from penstock_spark.jobs.run.figures import BatchDone, Figures
+from penstock_spark.jobs.run.stopping import StopSignal
+from penstock_spark.jobs.run.supervisor import EndReason, JobSupervisor
+from penstock_spark.jobs.spec.kinds import Audit, Mirror
+from penstock_spark.jobs.spec.specs import RestartSpec
 from penstock_spark.jobs.starting import start
-from penstock_spark.jobs.stopping import StopSignal
 from penstock_spark.link.link import Link
 from penstock_spark.model.connection import ConnectionOptions
 

@@ -11,9 +11,9 @@ from penstock_spark_kit.jobs import read_all, run_once
 from penstock_spark_kit.topics import MakeTopic, Rec, produce
 from pyspark.sql import SparkSession
 
-from penstock_spark.jobs import conditions
-from penstock_spark.jobs.audit import SCHEMA, findings, join
 from penstock_spark.jobs.examples import example
+from penstock_spark.jobs.kinds.audit import SCHEMA, findings, join
+from penstock_spark.jobs.spec import conditions
 
 pytestmark = [pytest.mark.xdist_group("spark-jobs"), pytest.mark.timeout(600)]
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from penstock_spark.jobs import document
 from penstock_spark.jobs.examples import example, line
-from penstock_spark.jobs.kinds import KINDS
-from penstock_spark.jobs.plans import plan
-from penstock_spark.jobs.specs import StreamJob
+from penstock_spark.jobs.run.plans import plan
+from penstock_spark.jobs.spec import document
+from penstock_spark.jobs.spec.kinds import KINDS
+from penstock_spark.jobs.spec.specs import StreamJob
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "jobs"
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from penstock_spark.jobs import document
-from penstock_spark.jobs.kinds import Archive, Backfill, DlqReplay, Validate
-from penstock_spark.jobs.plans import plan
-from penstock_spark.jobs.problems import InvalidJob
-from penstock_spark.jobs.references import MAX_FILE_BYTES, Resolver, properties
-from penstock_spark.jobs.specs import DeltaTarget
+from penstock_spark.jobs.run.plans import plan
+from penstock_spark.jobs.spec import document
+from penstock_spark.jobs.spec.kinds import Archive, Backfill, DlqReplay, Validate
+from penstock_spark.jobs.spec.problems import InvalidJob
+from penstock_spark.jobs.spec.references import MAX_FILE_BYTES, Resolver, properties
+from penstock_spark.jobs.spec.specs import DeltaTarget
 
 JOB = """\
 kind: archive

@@ -10,9 +10,9 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from penstock_spark.jobs import document
 from penstock_spark.jobs.examples import example
-from penstock_spark.jobs.session import UNIX_SOCKETS, settings
+from penstock_spark.jobs.run.session import UNIX_SOCKETS, settings
+from penstock_spark.jobs.spec import document
 
 SPECULATION = "spark.speculation"
 LIMIT_S = 120
@@ -20,7 +20,7 @@ ASK_A_WORKER = """
 import os
 from penstock_spark.jobs import document
 from penstock_spark.jobs.examples import example
-from penstock_spark.jobs.session import session
+from penstock_spark.jobs.run.session import session
 
 def ask(_batches):
     import pyarrow as pa
@@ -37,7 +37,7 @@ spark.stop()
 LOSE_EXECUTORS = """
 from penstock_spark.jobs import document
 from penstock_spark.jobs.examples import example
-from penstock_spark.jobs.session import session
+from penstock_spark.jobs.run.session import session
 
 HOUR_MS = 3_600_000
 spark = session(document.job_of(document.parse(example("archive"), "archive.yaml")))

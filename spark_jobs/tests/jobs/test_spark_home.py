@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock_spark.jobs import spark_home
+from penstock_spark.jobs.run import spark_home
 
 
 @pytest.fixture

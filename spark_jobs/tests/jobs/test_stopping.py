@@ -9,7 +9,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from penstock_spark.jobs.stopping import StopSignal
+from penstock_spark.jobs.run.stopping import StopSignal
 
 LIMIT_S = 30.0
 

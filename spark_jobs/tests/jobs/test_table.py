@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from penstock_spark.jobs.parts import DataFile, DataFileWriter
-from penstock_spark.jobs.specs import CompactionSpec, DeltaTarget
-from penstock_spark.jobs.table import Table, TableConflict, TableMismatch
+from penstock_spark.jobs.run.data_files import DataFile, DataFileWriter
+from penstock_spark.jobs.run.table import Table, TableConflict, TableMismatch
+from penstock_spark.jobs.spec.specs import CompactionSpec, DeltaTarget
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("at", pa.timestamp("us", tz="UTC"))])
 

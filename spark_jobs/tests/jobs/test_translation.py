@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock_spark.jobs.translation import (
+from penstock_spark.jobs.kinds.translation import (
     MAX_NOTE_BYTES,
     MAX_POINTS,
     RECENT,

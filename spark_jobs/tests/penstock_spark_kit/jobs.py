@@ -7,9 +7,9 @@ from typing import Any
 from confluent_kafka import Consumer, Message, TopicPartition
 from pyspark.sql import SparkSession
 
-from penstock_spark.jobs import document
-from penstock_spark.jobs.figures import BatchDone, batch_of
-from penstock_spark.jobs.specs import JobSpec
+from penstock_spark.jobs.run.figures import BatchDone, batch_of
+from penstock_spark.jobs.spec import document
+from penstock_spark.jobs.spec.specs import JobSpec
 from penstock_spark.jobs.starting import start
 from penstock_spark_kit.topics import eventually
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from penstock_spark.jobs import spark_home
+from penstock_spark.jobs.run import spark_home
 
 
 def make_session(home: Path, more: Mapping[str, str] | None = None) -> SparkSession:

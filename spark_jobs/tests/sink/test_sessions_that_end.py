@@ -14,8 +14,8 @@ from penstock.client import Sasl, Security
 from penstock.client.cluster import ClusterConnections
 from penstock_spark.encode.batches import encode
 from penstock_spark.encode.ports import EncodableRows, ProducerId
-from penstock_spark.sink.lanes import EncodedBytesBudget
-from penstock_spark.sink.sending import BatchSender, SenderSettings
+from penstock_spark.sink.batch_sender import BatchSender, SenderSettings
+from penstock_spark.sink.partition_lanes import EncodedBytesBudget
 
 LIMIT_S = 60.0
 NOBODY = ProducerId(-1, -1, False)

@@ -14,7 +14,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming import DataStreamWriter
 
 from penstock.client.partitioner import murmur2
-from penstock_spark.jobs.failures import may_pass
+from penstock_spark.jobs.run.failures import may_pass
 
 pytestmark = pytest.mark.xdist_group("spark")
 LIMIT_S = 300

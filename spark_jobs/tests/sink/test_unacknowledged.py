@@ -18,9 +18,9 @@ from penstock_spark.encode.ports import ProducerId
 from penstock_spark.link.link import Link
 from penstock_spark.model.errors import Unavailable
 from penstock_spark.options.sink import SinkOptions
+from penstock_spark.sink.batch_sender import BatchSender, SenderSettings
 from penstock_spark.sink.columns import columns_of, rows_of
-from penstock_spark.sink.lanes import EncodedBytesBudget
-from penstock_spark.sink.sending import BatchSender, SenderSettings
+from penstock_spark.sink.partition_lanes import EncodedBytesBudget
 from penstock_spark.sink.task import TaskPlace, TaskWriter
 
 COLUMNS = schema("value binary")

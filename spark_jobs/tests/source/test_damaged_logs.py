@@ -14,7 +14,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from penstock.wire.batch import LENGTH_OVERHEAD
-from penstock_spark.jobs.failures import may_pass
+from penstock_spark.jobs.run.failures import may_pass
 
 Change = Callable[[bytearray], None]
 

@@ -112,7 +112,7 @@ MORE = (
     Fault(
         name="shard-epoch-uncompared",
         says="a coordinator that lost its shard goes on committing offsets",
-        file="group/lanes.py",
+        file="group/request_queue.py",
         old="                compares += part.writer.guard.ownership(), part.writer.guard.fence()\n",
         new="                compares += (part.writer.guard.fence(),)\n",
         caught_by=(

@@ -89,7 +89,8 @@ REPORTED = (
         says="a producer whose transactional id has expired is fenced",
         file="txn/state_machine.py",
         old='        assert new_id is not None, "a new transactional id gets a producer id"\n',
-        new="        if claimed is not None or new_id is None:\n            return TxnTransition(ErrorCode.PRODUCER_FENCED)\n",
+        new="        if claimed is not None or new_id is None:\n"
+        "            return TxnTransition(ErrorCode.PRODUCER_FENCED)\n",
         caught_by=(
             "broker/tests/txn/test_state_machine.py"
             "::test_an_unknown_transactional_id_gets_the_new_producer_id_with_epoch_0",
@@ -118,7 +119,7 @@ REPORTED = (
     Fault(
         name="dead-coordinator-unnamed",
         says="metadata drops a broker as soon as it dies, and librdkafka loses what waits for its coordinator",
-        file="api/brokers_seen.py",
+        file="api/known_brokers.py",
         old="            if broker_id not in self._view.brokers and broker_id in owners:\n",
         new="            if False:\n",
         caught_by=(API + "test_brokers_seen.py::test_a_dead_coordinator_stays_named_as_long_as_on_kafka",),
@@ -126,7 +127,7 @@ REPORTED = (
     Fault(
         name="stopped-broker-named",
         says="metadata names a broker that has stopped in order, and clients try to reach it",
-        file="api/brokers_seen.py",
+        file="api/known_brokers.py",
         old="            if broker_id not in self._view.brokers and broker_id in owners:\n",
         new="            if broker_id not in self._view.brokers:\n",
         caught_by=(API + "test_brokers_seen.py::test_a_broker_that_handed_its_shards_over_is_no_longer_named",),
@@ -134,7 +135,7 @@ REPORTED = (
     Fault(
         name="letter-to-gone-topic",
         says="dlq-replay stops for good at a letter whose topic is gone",
-        file="jobs/dlq_replay.py",
+        file="jobs/kinds/dlq_replay.py",
         old='            F.col("name").isNull() | F.col("problem").isNotNull(),\n',
         new="            F.lit(False),\n",
         caught_by=(DLQ + "test_letters_that_cannot_be_replayed_are_skipped_and_named_and_the_others_are_replayed",),
@@ -143,7 +144,7 @@ REPORTED = (
     Fault(
         name="letter-without-key",
         says="dlq-replay stops for good at a letter without a key for a compacted topic",
-        file="jobs/dlq_replay.py",
+        file="jobs/kinds/dlq_replay.py",
         old='            F.col("is_compacted") & F.col("key").isNull(),\n',
         new="            F.lit(False),\n",
         caught_by=(DLQ + "test_letters_that_cannot_be_replayed_are_skipped_and_named_and_the_others_are_replayed",),
@@ -152,7 +153,7 @@ REPORTED = (
     Fault(
         name="letter-too-large",
         says="dlq-replay stops for good at a letter that is larger than its topic allows",
-        file="jobs/dlq_replay.py",
+        file="jobs/kinds/dlq_replay.py",
         old='replayed_headers()) > F.col("max_bytes"),',
         new="replayed_headers()) < F.lit(0),",
         caught_by=(DLQ + "test_letters_that_cannot_be_replayed_are_skipped_and_named_and_the_others_are_replayed",),
@@ -161,7 +162,7 @@ REPORTED = (
     Fault(
         name="quotes-not-doubled",
         says="backfill reads doubled quotes in CSV files as text of another kind",
-        file="jobs/backfill.py",
+        file="jobs/kinds/backfill.py",
         old='    "escape": \'"\',\n',
         new="",
         caught_by=(JOBS + "test_backfill.py::test_csv_is_read_as_rfc_4180_has_it_in_every_folder_below",),
@@ -170,7 +171,7 @@ REPORTED = (
     Fault(
         name="tags-taken",
         says="a job's file may have tags of YAML that mean nothing in a job",
-        file="jobs/document.py",
+        file="jobs/spec/document.py",
         old='TAGS = frozenset({"map",',
         new='TAGS = frozenset({"binary", "set", "omap", "map",',
         caught_by=(JOBS + "test_document.py::test_a_tag_that_means_nothing_in_a_job_is_a_problem",),
@@ -179,7 +180,7 @@ REPORTED = (
     Fault(
         name="null-condition-holds-neither-way",
         says="a condition of a job that is NULL for a row is neither true nor false, and the row is lost",
-        file="jobs/conditions.py",
+        file="jobs/spec/conditions.py",
         old='F.coalesce(F.expr(sql).cast("boolean"), F.lit(False))',
         new='F.expr(sql).cast("boolean")',
         caught_by=(JOBS + "test_null_in_expressions.py::test_a_condition_that_is_null_does_not_hold",),
@@ -188,7 +189,7 @@ REPORTED = (
     Fault(
         name="tombstone-brings-row-back",
         says="the tombstone behind a deletion brings the row back with all columns NULL",
-        file="jobs/cdc_upsert.py",
+        file="jobs/kinds/cdc_upsert.py",
         old="    deleted = (is_tombstone | conditions.holds(job.delete_when)).alias(DELETED)\n",
         new="    deleted = conditions.holds(job.delete_when).alias(DELETED)\n",
         caught_by=(

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from penstock.config.broker import BROKER_SETTINGS
 from penstock_fuzz.values import numbers, texts, trees, words
 from penstock_spark.jobs.examples import example
-from penstock_spark.jobs.kinds import KINDS
-from penstock_spark.jobs.scalars import Duration, Size, Sql
+from penstock_spark.jobs.spec.kinds import KINDS
+from penstock_spark.jobs.spec.scalars import Duration, Size, Sql
 
 LIKELY: dict[Any, st.SearchStrategy[Any]] = {
     str: st.sampled_from(["flights", "localhost:9092", "/tmp/x", "a_b", "earliest"]),

@@ -23,7 +23,7 @@ from penstock.cli.local_cluster import command as local_cluster
 from penstock.cli.root import app
 from penstock.config.options import UpOptions
 from penstock.node.broker import BrokerNode
-from penstock.node.outside import SystemEnvironment
+from penstock.node.environment import SystemEnvironment
 from penstock.node.settings import StartError, etcd_of
 from penstock_spark.cli.root import command as spark_command
 

@@ -15,10 +15,10 @@ from penstock_fuzz import documents
 from penstock_fuzz.arguments import argument_lists, commands
 from penstock_fuzz.programs import Programs
 from penstock_fuzz.values import texts, words
-from penstock_spark.jobs import references
-from penstock_spark.jobs.document import job_of, parse, set_value
-from penstock_spark.jobs.plans import plan
-from penstock_spark.jobs.problems import InvalidJob
+from penstock_spark.jobs.run.plans import plan
+from penstock_spark.jobs.spec import references
+from penstock_spark.jobs.spec.document import job_of, parse, set_value
+from penstock_spark.jobs.spec.problems import InvalidJob
 
 FILES: dict[str, bytes] = {
     "empty": b"",

@@ -118,7 +118,7 @@ HUNTED: tuple[tuple[Bug, Hunt], ...] = (
         one_edit(
             "commit-unfenced",
             "a coordinator writes offsets without comparing that the shard is still its own",
-            "group/lanes.py",
+            "group/request_queue.py",
             "            if part.writer.guard is not None:\n                compares +=",
             "            if part.writer is None:\n                compares +=",
         ),

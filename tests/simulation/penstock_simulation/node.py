@@ -1,4 +1,4 @@
-"""What a broker reaches outside of itself, in the simulation: implements `penstock.node.outside.Outside`.
+"""What a broker reaches outside of itself, in the simulation: implements `penstock.node.environment.Outside`.
 
 With it runs the broker as it is, on a simulated machine: files, flushes, store, lease, listeners and chance are the
 world's. Made by `hosting`, one for each process.

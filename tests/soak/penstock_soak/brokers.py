@@ -18,7 +18,7 @@ import uvloop
 from penstock.config.options import UpOptions
 from penstock.control.controller import housekeeping
 from penstock.node.broker import BrokerNode
-from penstock.node.outside import SystemEnvironment
+from penstock.node.environment import SystemEnvironment
 from penstock.node.process import GC_THRESHOLDS
 from penstock.node.settings import etcd_of
 from penstock.replica import manager

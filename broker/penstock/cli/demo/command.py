@@ -16,7 +16,7 @@ import typer
 from penstock.cli.common import CommandError, run
 from penstock.cli.demo.flights import data_set
 from penstock.cli.demo.processes import DemoBroker
-from penstock.cli.demo.story import MEMBERS, BrokerDemo, DemoResult
+from penstock.cli.demo.scenario import MEMBERS, BrokerDemo, DemoResult
 from penstock.cli.output import print_table
 from penstock.cli.root import make_app
 

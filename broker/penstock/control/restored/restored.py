@@ -22,8 +22,8 @@ import msgspec
 
 from penstock.control.elections import ElectionPair, missing, newest_recovery, read_election
 from penstock.control.restored.guarded import GuardedStore
+from penstock.control.restored.observed_revision import ObservedRevision, read_seen, write_seen
 from penstock.control.restored.reports import BrokerReport, RestoredRecord, collect, write_report
-from penstock.control.restored.seen import ObservedRevision, read_seen, write_seen
 from penstock.log.log_dir import LogDirectory
 from penstock.runtime.clock import Clock
 from penstock.runtime.logging import get_logger

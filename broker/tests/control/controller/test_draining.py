@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from penstock.control.broker_reports import ReportedBroker
 from penstock.control.config_admin import ConfigService
 from penstock.control.results import ConfigChange, ConfigOperation, ConfigResource
-from penstock.control.showing import ReportedBroker
 from penstock.runtime.clock import SystemClock
 from penstock.state import keys
 from penstock.state.records import BrokerRecord, decode

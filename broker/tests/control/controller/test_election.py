@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
+from penstock.control.broker_reports import ReportedBroker
 from penstock.control.elections import ElectionPair, check_election, newest_election
-from penstock.control.showing import ReportedBroker
 from penstock.state import keys
 from penstock.state.records import ControllerRecord, decode
 from penstock.state.store import DeleteOp, PutOp

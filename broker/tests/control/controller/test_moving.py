@@ -8,8 +8,8 @@ from collections import Counter
 import pytest
 
 from penstock.config.broker import BrokerConfig
+from penstock.control.controller.reassignment_requests import ReassignmentRequest, ReassignmentRequests
 from penstock.control.controller.replacement import REPLAN_S, rebalance
-from penstock.control.controller.wishes import ReassignmentRequest, ReassignmentRequests
 from penstock.control.drains import is_removable
 from penstock.control.members import ABOUT_BROKERS
 from penstock.control.results import TopicRequest

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.control.broker_reports import ReportedBroker
 from penstock.control.keep_alive import LeaseKeepAlive
 from penstock.control.members import MAX_DAMAGED, Incarnation, Past, Standing, next_past, past_key, read_past
 from penstock.control.membership import DuplicateBroker, Registration
-from penstock.control.showing import ReportedBroker
 from penstock.state import keys
 from penstock.state.records import BrokerRecord, decode, encode
 from penstock.state.store import DeleteOp, StoreEntry, StoreError, StoreUnavailable

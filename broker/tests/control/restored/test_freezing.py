@@ -8,7 +8,7 @@ import pytest
 from restored_kit import Cluster, until
 
 from penstock.control.elections import ElectionPair, newest_election
-from penstock.control.restored.seen import FILE_NAME, DamagedSnapshot, read_seen
+from penstock.control.restored.observed_revision import FILE_NAME, DamagedSnapshot, read_seen
 from penstock.runtime.disk import OsFiles
 from penstock.state import keys
 from penstock.state.records import TopicRecord, encode

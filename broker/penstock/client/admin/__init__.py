@@ -1,0 +1,1 @@
+"""The administration client: brokers, topics, settings, groups, lags and partitions."""

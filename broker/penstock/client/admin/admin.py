@@ -1,0 +1,164 @@
+"""The admin client: topics, partitions, where they are, settings, groups, offsets, log directories.
+
+Public. Used by the command line, and by whoever manages topics from Python.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+
+from penstock.client.admin.lag import LagAdminClient
+from penstock.client.admin.partitions import PartitionAdminClient
+from penstock.client.admin.types import LogDir
+from penstock.client.cluster import ClusterConnections
+from penstock.client.errors import check, error_code
+from penstock.client.group_protocol import by_topic
+from penstock.client.offsets import EARLIEST, LATEST, by_leader, list_offsets
+from penstock.client.security import Security
+from penstock.client.types import OffsetAndTimestamp, TopicPartition
+from penstock.wire.messages import (
+    delete_records,
+    describe_log_dirs,
+)
+
+
+class Admin(LagAdminClient, PartitionAdminClient):
+    """Manages what a cluster holds.
+
+    ```python
+    async with Admin("127.0.0.1:9092") as admin:
+        await admin.create_topics([NewTopic("flights", partitions=3)])
+    ```
+
+    Calls for several things try each of them, and then raise for the first that failed (a `BrokerError` whose `about`
+    names it). Errors that may pass are retried for `request_timeout_ms`. Calls for many things (`..._many`, and those
+    that say so) split them into requests of bounded size and answer for each: with a value, or with the `ClientError`
+    that it failed with. `security` is TLS and SASL; without it connections are plain.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str | Iterable[str] = "127.0.0.1:9092",
+        *,
+        client_id: str = "penstock-admin",
+        request_timeout_ms: float = 30_000,
+        connect_timeout_ms: float = 10_000,
+        security: Security | None = None,
+    ) -> None:
+        cluster = ClusterConnections(
+            bootstrap,
+            client_id=client_id,
+            request_timeout_ms=request_timeout_ms,
+            connect_timeout_ms=connect_timeout_ms,
+            security=security,
+        )
+        super().__init__(cluster)
+
+    async def __aenter__(self) -> Admin:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Connects. Raises `NoBrokerAvailable`."""
+        try:
+            await self._cluster.start()
+        except BaseException:
+            await self._cluster.close()
+            raise
+
+    async def close(self) -> None:
+        """Closes. Idempotent."""
+        await self._cluster.close()
+
+    # Cluster
+
+    async def log_dirs(
+        self, partitions: Iterable[TopicPartition] | None = None, *, brokers: Iterable[int] | None = None
+    ) -> list[LogDir]:
+        """The log directories of every broker, with the size of each partition in them; failed ones have an `error`.
+
+        `partitions` bounds whose sizes are told, `brokers` who is asked (None: all that are there).
+        """
+        topics = None
+        if partitions is not None:
+            topics = [
+                describe_log_dirs.DescribableLogDirTopic(topic=topic, partitions=indexes)
+                for topic, indexes in by_topic(partitions).items()
+            ]
+        if brokers is None:
+            return await self._of_each_broker(lambda node_id: self._log_dirs_of(node_id, topics))
+        answers = await asyncio.gather(*(self._log_dirs_of(node_id, topics) for node_id in brokers))
+        return [found for answer in answers for found in answer]
+
+    async def _log_dirs_of(
+        self, node_id: int, topics: list[describe_log_dirs.DescribableLogDirTopic] | None
+    ) -> list[LogDir]:
+        request = describe_log_dirs.DescribeLogDirsRequest(topics=topics)
+        answer = await self._cluster.call(node_id, request, describe_log_dirs.DescribeLogDirsResponse)
+        check(answer.error_code, f"log directories of broker {node_id}")
+        found = []
+        for result in answer.results:
+            sizes = {
+                TopicPartition(topic.name, p.partition_index): p.partition_size
+                for topic in result.topics
+                for p in topic.partitions
+            }
+            error = error_code(result.error_code)
+            found.append(LogDir(node_id, result.log_dir, result.total_bytes, result.usable_bytes, sizes, error))
+        return found
+
+    # Logs
+
+    async def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Deletes what lies before an offset, by partition (-1: everything). Returns where each log begins now."""
+        if not before:
+            return {}
+        await self._cluster.topics_known({tp.topic for tp in before})
+        found: dict[TopicPartition, int] = {}
+
+        async def ask() -> dict[TopicPartition, int]:
+            left = {tp: offset for tp, offset in before.items() if tp not in found}
+            for node, part in by_leader(self._cluster, left).items():
+                found.update(await self._delete_records_at(node, part))
+            return found
+
+        return await self._cluster.retrying(ask)
+
+    async def _delete_records_at(self, node_id: int, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        topics = [
+            delete_records.DeleteRecordsTopic(
+                name=topic,
+                partitions=[
+                    delete_records.DeleteRecordsPartition(partition_index=p, offset=before[TopicPartition(topic, p)])
+                    for p in partitions
+                ],
+            )
+            for topic, partitions in by_topic(before).items()
+        ]
+        request = delete_records.DeleteRecordsRequest(topics=topics, timeout_ms=30_000)
+        answer = await self._cluster.call(node_id, request, delete_records.DeleteRecordsResponse)
+        found = {}
+        for topic in answer.topics:
+            for p in topic.partitions:
+                tp = TopicPartition(topic.name, p.partition_index)
+                check(p.error_code, str(tp))
+                found[tp] = p.low_watermark
+        return found
+
+    async def list_offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp]:
+        """By partition the first offset at or after a time (ms since 1970), or at EARLIEST, LATEST, MAX_TIMESTAMP."""
+        return await list_offsets(self._cluster, wanted)
+
+    async def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
+        """Where logs begin and end, by partition: (first offset that is there, offset the next record will have)."""
+        wanted = list(partitions)
+        starts = await list_offsets(self._cluster, dict.fromkeys(wanted, EARLIEST))
+        ends = await list_offsets(self._cluster, dict.fromkeys(wanted, LATEST))
+        return {tp: (starts[tp].offset, ends[tp].offset) for tp in wanted}

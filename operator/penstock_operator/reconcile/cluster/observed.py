@@ -1,0 +1,176 @@
+"""What there is of a cluster, as `reconcile.cluster` takes it: read from objects as the API server has them, and from
+what brokers say. Made by `clusters.observing`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from penstock_operator.ports.brokers import BrokerSnapshot, ObservedTopicState
+from penstock_operator.ports.kube import CONFIG_MAPS, STATEFUL_SETS, KubeResource, Object
+from penstock_operator.reconcile.cluster.partitions import PartitionReconciler
+from penstock_operator.specs import cluster_annotations, names
+
+ETCD_CONTAINER, BROKER_CONTAINER = "etcd", "broker"
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedPod:
+    """One broker's pod."""
+
+    ordinal: int
+    name: str
+    uid: str
+    restart: str | None
+    """The hash of what it was started with."""
+    is_ready: bool = False
+    ready_since: str = ""
+    is_terminating: bool = False
+    is_running: bool = False
+    """Whether the broker's container runs."""
+    is_etcd_ready: bool = False
+    node: str | None = None
+    problem: str = ""
+    """Why it does not run, as Kubernetes says."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedClaim:
+    """One volume of a broker or of its etcd."""
+
+    name: str
+    template: str
+    ordinal: int
+    phase: str
+    requested: str
+    capacity: str = ""
+    is_terminating: bool = False
+    members: int = 0
+    """How many members the etcd has whose data it holds, as the operator noted; 0: not noted."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedState:
+    """What the brokers say, all of it asked for in one look."""
+
+    picture: BrokerSnapshot
+    settings: Mapping[int, Mapping[str, str]]
+    topics: Mapping[str, ObservedTopicState]
+    partitions: PartitionReconciler
+    unsure: tuple[str, ...] = ()
+    """Topics whose min.insync.replicas was asked for and is not known."""
+    unsure_why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedCluster:
+    now: str
+    """RFC 3339, in UTC."""
+    live: Mapping[tuple[KubeResource, str], Object] = field(default_factory=dict)
+    """What the cluster owns, by name."""
+    pods: tuple[ObservedPod, ...] = ()
+    claims: tuple[ObservedClaim, ...] = ()
+    zones: Mapping[str, str] | None = None
+    """By node; None where nodes cannot be read."""
+    said: ReportedState | None = None
+    brokers_error: str = ""
+    """Why the brokers say nothing."""
+    failure: str = ""
+    """What went wrong when the last plan was carried out."""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """What the API server would not do lately, by what was asked for: claims with their sizes."""
+    settled: Mapping[tuple[KubeResource, str], str] = field(default_factory=dict)
+    """Objects that differ from what was applied although it was applied just so, with the hash of both: left alone."""
+
+    @property
+    def stateful_set(self) -> Object | None:
+        return next((body for (resource, _), body in self.live.items() if resource == STATEFUL_SETS), None)
+
+    @property
+    def config_map(self) -> Object | None:
+        return next((body for (resource, _), body in self.live.items() if resource == CONFIG_MAPS), None)
+
+    @property
+    def by_ordinal(self) -> dict[int, ObservedPod]:
+        return {pod.ordinal: pod for pod in self.pods}
+
+
+def read_pod(cluster: str, body: Object) -> ObservedPod | None:
+    """None where it is no broker's."""
+    meta, status, spec = body["metadata"], body.get("status") or {}, body.get("spec") or {}
+    ordinal = names.ordinal_of(cluster, meta["name"])
+    if ordinal is None:
+        return None
+    containers = {c.get("name"): c for c in status.get("containerStatuses") or ()}
+    beside = {c.get("name"): c for c in status.get("initContainerStatuses") or ()}
+    ready: Mapping[str, Any] = next((c for c in status.get("conditions") or () if c.get("type") == "Ready"), {})
+    broker = containers.get(BROKER_CONTAINER, {})
+    running = (broker.get("state") or {}).get("running")
+    return ObservedPod(
+        ordinal=ordinal,
+        name=meta["name"],
+        uid=meta.get("uid", ""),
+        restart=(meta.get("annotations") or {}).get(names.RESTART),
+        is_ready=ready.get("status") == "True",
+        ready_since=ready.get("lastTransitionTime") or "",
+        is_terminating=meta.get("deletionTimestamp") is not None,
+        is_running=running is not None,
+        is_etcd_ready=bool(beside.get(ETCD_CONTAINER, {}).get("ready")),
+        node=spec.get("nodeName"),
+        problem=_problem(status, [*beside.values(), *containers.values()]),
+    )
+
+
+def _problem(status: Mapping[str, Any], containers: list[Mapping[str, Any]]) -> str:
+    for container in containers:
+        waiting = (container.get("state") or {}).get("waiting")
+        if waiting and waiting.get("reason") not in (None, "PodInitializing", "ContainerCreating"):
+            last = ((container.get("lastState") or {}).get("terminated") or {}).get("exitCode")
+            code = f", last exit code {last}" if last is not None else ""
+            return f"container {container.get('name')}: {waiting['reason']}{code}"
+    for condition in status.get("conditions") or ():
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            return f"not scheduled: {str(condition.get('message') or condition.get('reason'))[:300]}"
+    return ""
+
+
+def read_claim(cluster: str, body: Object) -> ObservedClaim | None:
+    """None where it is no broker's."""
+    meta, status = body["metadata"], body.get("status") or {}
+    template, _, pod_name = meta["name"].partition("-")
+    ordinal = names.ordinal_of(cluster, pod_name)
+    if ordinal is None or template not in (names.DATA_CLAIM, names.ETCD_CLAIM):
+        return None
+    return ObservedClaim(
+        name=meta["name"],
+        template=template,
+        ordinal=ordinal,
+        phase=status.get("phase", "Pending"),
+        requested=storage_of(body.get("spec") or {}) or "0",
+        capacity=(status.get("capacity") or {}).get("storage", ""),
+        is_terminating=meta.get("deletionTimestamp") is not None,
+        members=cluster_annotations.read(meta.get("annotations") or {}).etcd_members,
+    )
+
+
+def storage_of(claim_spec: Mapping[str, Any]) -> str | None:
+    """The size that a claim, or a template of claims, asks for."""
+    found = ((claim_spec.get("resources") or {}).get("requests") or {}).get("storage")
+    return None if found is None else str(found)
+
+
+def seconds_between(earlier: str, later: str) -> float | None:
+    """None where one of them is no RFC 3339 time."""
+    try:
+        return (moment(later) - moment(earlier)).total_seconds()
+    except ValueError:
+        return None
+
+
+def moment(text: str) -> datetime:
+    found = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    if found.tzinfo is None:
+        raise ValueError(f"{text} has no time zone")
+    return found

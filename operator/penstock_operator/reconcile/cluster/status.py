@@ -1,0 +1,234 @@
+"""A cluster's status: what is true of it, in words that say what to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from penstock_operator.model.cluster import BrokerStatus, Cluster, ClusterStatus, MovingStatus
+from penstock_operator.model.common import Condition, with_conditions
+from penstock_operator.ports.kube import KubeEvent
+from penstock_operator.reconcile.cluster.moves import MoveReconciler
+from penstock_operator.reconcile.cluster.observed import ObservedCluster
+from penstock_operator.reconcile.cluster.partitions import PartitionReconciler
+from penstock_operator.reconcile.cluster.roll import RollingRestart
+from penstock_operator.reconcile.cluster.scale import ScaleReconciler, words
+from penstock_operator.reconcile.cluster.storage import StorageReconciler
+from penstock_operator.specs import names
+
+MAX_MESSAGE_CHARS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What the parts of the plan came to."""
+
+    scale: ScaleReconciler
+    roll: RollingRestart
+    storage: StorageReconciler
+    moves: MoveReconciler | None
+    moving: str
+    """Why replicas are being moved; empty where they are not."""
+    moves_wait: str = ""
+
+
+def status_of(cluster: Cluster, observed: ObservedCluster, found: Findings) -> ClusterStatus:
+    said = observed.said
+    brokers = broker_states(cluster, observed, found)
+    conditions = [
+        ready(cluster, observed, found),
+        healthy(observed),
+        progressing(cluster, observed, found),
+        ("Scaled", found.scale.ok, found.scale.reason, found.scale.message),
+        rolled(observed, found),
+    ]
+    if found.storage.reason:
+        conditions.append(("Storage", found.storage.reason == "Expanding", found.storage.reason, found.storage.message))
+    made = tuple(
+        Condition(
+            type=kind,
+            status="Unknown" if is_true is None else "True" if is_true else "False",
+            reason=reason,
+            message=message[:MAX_MESSAGE_CHARS],
+            observed_generation=cluster.metadata.generation,
+        )
+        for kind, is_true, reason, message in conditions
+    )
+    before = cluster.status
+    return ClusterStatus(
+        observed_generation=cluster.metadata.generation,
+        conditions=with_conditions(before.conditions, made, observed.now),
+        replicas=len(observed.pods),
+        ready_replicas=sum(pod.is_ready for pod in observed.pods),
+        selector=names.selector_text(cluster.metadata.name),
+        cluster_id=said.picture.cluster_id if said is not None else before.cluster_id,
+        controller=said.picture.controller_id if said is not None and said.picture.controller_id >= 0 else None,
+        version=version_of(observed, before),
+        brokers=brokers,
+        offline=said.partitions.offline if said is not None else None,
+        under_replicated=said.partitions.under_replicated if said is not None else None,
+        moving=moving_status(cluster, found),
+        bootstrap=names.bootstrap(cluster),
+    )
+
+
+def broker_states(cluster: Cluster, observed: ObservedCluster, found: Findings) -> tuple[BrokerStatus, ...]:
+    registered = {b.broker_id: b for b in observed.said.picture.brokers} if observed.said is not None else {}
+    pods, before = observed.by_ordinal, {broker.id: broker for broker in cluster.status.brokers}
+    states = []
+    for number in sorted(set(range(found.scale.pods)) | pods.keys() | registered.keys()):
+        pod, broker = pods.get(number), registered.get(number)
+        if broker is not None and broker.is_draining:
+            state = "Removable" if broker.is_removable else "Draining"
+        elif pod is None and broker is None:
+            state = "Missing"
+        elif (pod is None or pod.is_ready) and (broker is not None or observed.said is None):
+            state = "Ready"
+        else:
+            state = "NotReady"
+        node = pod.node if pod is not None else None
+        known = before.get(number)
+        states.append(
+            BrokerStatus(
+                id=number,
+                state=state,
+                node=node,
+                zone=(observed.zones or {}).get(node) if node is not None else None,
+                version=(broker.version or None) if broker is not None else known.version if known else None,
+            )
+        )
+    return tuple(states)
+
+
+def version_of(observed: ObservedCluster, before: ClusterStatus) -> str | None:
+    """The oldest of those that run."""
+    if observed.said is None:
+        return before.version
+    return min((b.version for b in observed.said.picture.brokers if b.version), key=_comparable, default=None)
+
+
+def _comparable(version: str) -> tuple[tuple[int, str], ...]:
+    return tuple((int(part), "") if part.isdecimal() else (-1, part) for part in version.replace("-", ".").split("."))
+
+
+Finding = tuple[str, "bool | None", str, str]
+
+
+def ready(cluster: Cluster, observed: ObservedCluster, found: Findings) -> Finding:
+    wanted = found.scale.pods
+    serving = [pod.ordinal for pod in observed.pods if pod.is_ready and pod.ordinal < wanted]
+    if stays_ready(cluster, observed, found, wanted - len(serving)):
+        return "Ready", True, "Serving", f"{len(serving)} of {wanted} brokers are ready, all partitions have leaders"
+    if len(serving) < wanted:
+        away = sorted(set(range(wanted)) - set(serving))
+        problems = [f"broker {p.ordinal}: {p.problem}" for p in observed.pods if p.problem and p.ordinal in away]
+        because = observed.failure or "; ".join(problems)
+        message = f"{len(serving)} of {wanted} brokers are ready" + (f": {because}" if because else "")
+        return "Ready", False, "BrokersNotReady", message
+    if observed.said is None:
+        return "Ready", None, "BrokersUnreachable", f"the brokers cannot be asked: {observed.brokers_error}"
+    registered = {broker.broker_id for broker in observed.said.picture.brokers}
+    if missing := sorted(set(range(wanted)) - registered):
+        return "Ready", False, "BrokersNotRegistered", f"broker {words(missing)} is not registered with the others"
+    if observed.said.partitions.offline:
+        return "Ready", False, "PartitionsOffline", f"{observed.said.partitions.offline:,} partitions have no leader"
+    if cluster.spec.brokers.replicas > wanted or found.scale.reason == "ScalingUp":
+        return "Ready", False, "ScalingUp", found.scale.message
+    return "Ready", True, "Serving", f"{wanted} brokers are ready"
+
+
+def stays_ready(cluster: Cluster, observed: ObservedCluster, found: Findings, away: int) -> bool:
+    """Whether clients go on being served although one broker is away: it restarts, or has failed. Otherwise each step
+    of a roll would tell all topics and groups of the cluster that it is not ready, and that it is again."""
+    was_ready = any(c.type == "Ready" and c.status == "True" for c in cluster.status.conditions)
+    said = observed.said
+    if not was_ready or away != 1 or found.scale.pods < 2 or found.scale.reason == "ScalingUp":
+        return False
+    return said is not None and not said.partitions.offline
+
+
+def healthy(observed: ObservedCluster) -> Finding:
+    if observed.said is None:
+        return "Healthy", None, "BrokersUnreachable", f"the brokers cannot be asked: {observed.brokers_error}"
+    partitions = observed.said.partitions
+    if partitions.offline:
+        message = f"{partitions.offline:,} partitions have no leader, {partitions.under_replicated:,} lack replicas"
+        return "Healthy", False, "PartitionsOffline", message
+    if partitions.under_replicated:
+        worst = ", ".join(f"{broker} ({count:,})" for broker, count in sorted(partitions.behind.items())[:10])
+        message = f"{partitions.under_replicated:,} partitions have replicas that are not in sync, on broker {worst}"
+        return "Healthy", False, "UnderReplicated", message
+    return "Healthy", True, "InSync", "all replicas are in sync"
+
+
+def progressing(cluster: Cluster, observed: ObservedCluster, found: Findings) -> Finding:
+    """True while something is being changed."""
+    if cluster.spec.paused:
+        return "Progressing", False, "Paused", "spec.paused is true: nothing is changed"
+    if observed.failure:
+        return "Progressing", False, "Failing", observed.failure
+    if found.scale.reason in ("ScalingUp", "ScalingDown", "Draining", "Waiting"):
+        return "Progressing", True, found.scale.reason, found.scale.message
+    if found.roll.outdated:
+        return "Progressing", True, "Rolling", rolled(observed, found)[3]
+    if found.moving:
+        left = f", {found.moves.left:,} partitions left" if found.moves is not None else ""
+        waits = f"; it waits: {found.moves_wait}" if found.moves_wait else ""
+        return "Progressing", True, "Moving", f"replicas move ({found.moving}){left}{waits}"
+    if found.storage.reason == "Expanding":
+        return "Progressing", True, "Expanding", found.storage.message
+    return "Progressing", False, "Done", "nothing is being changed"
+
+
+def rolled(observed: ObservedCluster, found: Findings) -> Finding:
+    roll = found.roll
+    if not roll.outdated:
+        return "Rolled", True, "AsWanted", "all brokers run as wanted"
+    message = f"broker {words(roll.outdated)} {'is' if len(roll.outdated) == 1 else 'are'} yet to be restarted"
+    if roll.waits:
+        message += f"; the next one waits: {roll.waits}"
+    partitions = observed.said.partitions if observed.said is not None else PartitionReconciler()
+    if count := sum(partitions.alone.get(number, 0) for number in roll.outdated):
+        message += f"; {count:,} partitions have one replica only and are away while their broker restarts"
+    if count := partitions.tight_on(roll.outdated):
+        message += (
+            f"; {count:,} partitions, such as those of topic {partitions.tight_example}, take no records with acks=all"
+            " while one of their brokers restarts: give them more replicas, or a lower min.insync.replicas"
+        )
+    return "Rolled", False, roll.reason or "Waiting", message
+
+
+def moving_status(cluster: Cluster, found: Findings) -> MovingStatus | None:
+    if found.scale.left is not None and found.scale.leaving:
+        reason, left = f"broker {words(found.scale.leaving)} removed", found.scale.left
+    elif found.moving and found.moves is not None:
+        reason, left = found.moving, found.moves.left
+    else:
+        return None
+    before = cluster.status.moving
+    total = max(left, before.partitions_total) if before is not None and before.reason == reason else left
+    return MovingStatus(reason=reason, partitions_left=left, partitions_total=total)
+
+
+TELLING = {"BrokersNotReady", "BrokersNotRegistered", "BrokersUnreachable", "PartitionsOffline", "UnderReplicated"} | {
+    "TooFewBrokers", "BelowEtcdMembers", "Blocked", "NotExpandable", "SmallerRefused", "VolumeLost", "Failing",
+}  # fmt: skip
+QUIET = {"Serving", "Done", "Waiting"}
+
+
+def happenings(cluster: Cluster, status: ClusterStatus, *, is_rolling: bool) -> tuple[KubeEvent, ...]:
+    """An Event for each condition that has come to another reason. That replicas lag in a roll is no news."""
+    before = {condition.type: condition.reason for condition in cluster.status.conditions}
+    told = []
+    for condition in status.conditions:
+        if before.get(condition.type) == condition.reason or condition.reason in QUIET:
+            continue
+        if condition.type not in before and condition.status != "False":
+            continue  # what is as it should be from the beginning
+        if is_rolling and condition.type == "Healthy" and condition.reason != "PartitionsOffline":
+            continue
+        if condition.type in ("Progressing", "Ready") and condition.reason not in ("Paused", "Failing"):
+            continue  # the others say it better
+        kind: Literal["Warning", "Normal"] = "Warning" if condition.reason in TELLING else "Normal"
+        told.append(KubeEvent(kind, f"{condition.type}{condition.reason}", condition.message))
+    return tuple(told)

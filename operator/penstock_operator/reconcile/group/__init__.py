@@ -1,0 +1,1 @@
+"""Reconcile a ConsumerGroup: offsets to reset, lag to report."""

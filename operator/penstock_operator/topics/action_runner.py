@@ -1,0 +1,90 @@
+"""Carries out what was planned for many topics, in as few requests as there are kinds of actions. Used by `controller`.
+
+One topic's failure is its own: its later actions wait for the next look, the others go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from penstock_operator.ports.brokers import BrokerGateway, BrokersError, ConfigPatch
+from penstock_operator.ports.kube import KubeEvent
+from penstock_operator.reconcile.topic.types import (
+    AddPartitions,
+    AlterTopicConfig,
+    CreateTopic,
+    DeleteTopic,
+    ReassignTopic,
+    TopicAction,
+)
+
+K = TypeVar("K")
+A = TypeVar("A", bound=TopicAction)
+Answers = Mapping[K, BrokersError | None]
+
+BEHIND = {
+    CreateTopic: frozenset({"TOPIC_ALREADY_EXISTS"}),
+    DeleteTopic: frozenset({"UNKNOWN_TOPIC_ID", "UNKNOWN_TOPIC_OR_PARTITION"}),
+}
+"""Errors that say that it has been done: the broker that told what there is was behind, or an answer was lost."""
+
+
+@dataclass(slots=True)
+class ActionOutcome:
+    """By topic: why it failed (once), what is to be told, and what was found done already."""
+
+    failures: dict[str, BrokersError] = field(default_factory=dict)
+    happenings: dict[str, list[KubeEvent]] = field(default_factory=dict)
+    done: set[str] = field(default_factory=set)
+
+
+async def carry_out(brokers: BrokerGateway, wanted: Mapping[str, Sequence[TopicAction]]) -> ActionOutcome:
+    """Deletes, creates, changes settings, adds partitions, moves replicas: in this order, one request a kind."""
+    run = _Run(brokers, wanted)
+    await run.each(DeleteTopic, lambda found: brokers.delete_topics({n: a.topic_id for n, a in found.items()}))
+    await run.each(CreateTopic, lambda found: brokers.create_topics([a.topic for a in found.values()]))
+    await run.each(
+        AlterTopicConfig,
+        lambda found: brokers.change_topics([ConfigPatch(n, a.settings) for n, a in found.items()]),
+    )
+    await run.each(AddPartitions, lambda found: brokers.grow_topics({n: a.partitions for n, a in found.items()}))
+    await run.each(ReassignTopic, run.reassign)
+    run.outcome.done = {name for name in wanted if name not in run.outcome.failures}
+    return run.outcome
+
+
+class _Run:
+    def __init__(self, brokers: BrokerGateway, wanted: Mapping[str, Sequence[TopicAction]]) -> None:
+        self.brokers, self.wanted, self.outcome = brokers, wanted, ActionOutcome()
+
+    async def each(self, kind: type[A], ask: Callable[[Mapping[str, A]], Awaitable[Answers[str]]]) -> None:
+        """One request for all actions of a kind, of topics that have not failed yet."""
+        found = {
+            name: action
+            for name, actions in self.wanted.items()
+            if name not in self.outcome.failures
+            for action in actions
+            if isinstance(action, kind)
+        }
+        if not found:
+            return
+        try:
+            answers = await ask(found)
+        except BrokersError as e:
+            answers = dict.fromkeys(found, e)
+        for name, action in found.items():
+            error = answers.get(name)
+            if error is not None and error.code not in BEHIND.get(kind, ()):
+                self.outcome.failures[name] = error
+            elif error is None and action.happening is not None:
+                self.outcome.happenings.setdefault(name, []).append(action.happening)
+
+    async def reassign(self, found: Mapping[str, ReassignTopic]) -> Answers[str]:
+        answers = await self.brokers.reassign({(n, i): to for n, a in found.items() for i, to in a.targets.items()})
+        return {name: _first(answers[name, i] for i in action.targets) for name, action in found.items()}
+
+
+def _first(errors: Iterable[BrokersError | None]) -> BrokersError | None:
+    return next((error for error in errors if error is not None), None)

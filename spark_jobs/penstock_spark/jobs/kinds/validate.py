@@ -1,0 +1,171 @@
+"""validate: records that meet expectations go on, others go to a dead-letter topic with the reason."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from penstock_spark.jobs.run import reading, topics, writing
+from penstock_spark.jobs.run.batches import query_id
+from penstock_spark.jobs.run.sinks import file_sink, with_time
+from penstock_spark.jobs.spec import conditions
+from penstock_spark.jobs.spec.kinds import Validate
+from penstock_spark.jobs.spec.naming import DLQ, JOB, OFFSET, PARTITION, REASON, REPLAYS, TIMESTAMP, TOPIC, group
+from penstock_spark.jobs.spec.specs import TopicTarget, TransformSpec
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+REASONS = "__reasons"
+UNREADABLE = "undecodable_value"
+"""The reason of a value that is no text, or no JSON of the job's schema, where it is said to be."""
+
+
+def start(spark: SparkSession, job: Validate) -> StreamingQuery:
+    letters = dead_letter_target(job)
+    writing.make_topic(letters)
+    judged = judge(reading.stream(spark, job.source, group(job)), job)
+    observed = judged.observe("penstock", *counts())
+    if job.to is None:
+        return writing.launch(writing.topic_writer(bad(observed, job), letters), job)
+    if isinstance(job.to, TopicTarget):
+        writing.make_topic(job.to)
+        if job.to.brokers == letters.brokers and job.to.topic is not None and job.transform.sql is None:
+            # One transaction holds both: a record is in one of the topics, never in both or none.
+            both = msgspec.structs.replace(job.to, topic=None, create=None)
+            return writing.launch(writing.topic_writer(routed(observed, job), both), job)
+    return writing.launch(observed.writeStream.foreachBatch(Fork(job, letters)), job)
+
+
+class Fork:
+    """Batches of which good rows and bad ones go to different places, each of them once."""
+
+    def __init__(self, job: Validate, letters: TopicTarget) -> None:
+        assert job.to is not None, "good rows go somewhere"
+        self._job = job
+        self._letters = letters
+        self._files = None if isinstance(job.to, TopicTarget) else file_sink(job.to)
+
+    def __call__(self, rows: DataFrame, batch: int) -> None:
+        job, to = self._job, self._job.to
+        rows.persist()
+        try:
+            write_topic(bad(rows, job), self._letters, job.name, "bad")
+            good = shaped(rows, job)
+            if isinstance(to, TopicTarget):
+                # Without a query the key is made already, of the record decoded, which is not what goes on.
+                target = to if job.transform.sql is not None else msgspec.structs.replace(to, key=None)
+                write_topic(writing.topic_rows(good, target), target, job.name, "good")
+                return
+            assert to is not None, "good rows go somewhere"
+            assert self._files is not None, "files are the other place"
+            self._files(with_time(good, to.time) if to.time else good, batch)
+        finally:
+            rows.unpersist()
+
+
+def write_topic(rows: DataFrame, target: TopicTarget, job: str, part: str) -> None:
+    """One of several writes of a batch: each has a transactional id of its own, and is known when it comes again."""
+    identity = {"penstock.transactional.id": f"penstock-spark-{query_id(rows)}-{part}"}
+    options = writing.topic_options(target)
+    rows.write.format("penstock").mode("append").options(**{**identity, **options}).save()
+
+
+def dead_letter_target(job: Validate) -> TopicTarget:
+    letters = job.dead_letters
+    return TopicTarget(
+        brokers=letters.brokers or job.source.brokers,
+        topic=letters.topic,
+        create=letters.create,
+        options=letters.options or (topics.security(job.source.options) if letters.brokers is None else {}),
+    )
+
+
+def judge(records: DataFrame, job: Validate) -> DataFrame:
+    """Decoded records with the names of the expectations that they do not meet, with commas between; null if none."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    value = msgspec.structs.replace(job.transform.value, on_error="null")
+    rows = reading.decode(records, TransformSpec(key=job.transform.key, value=value))
+    failed: list[Column] = []
+    if value.format != "binary":
+        lost = F.col("raw_value").isNotNull() & F.col("value").isNull()
+        failed.append(F.when(lost, F.lit(UNREADABLE)))
+    failed += [F.when(~conditions.holds(e.sql), F.lit(e.name)) for e in job.expectations]
+    names = F.concat_ws(",", *failed)
+    return rows.withColumn(REASONS, F.when(names != "", names))
+
+
+def counts() -> list[Column]:
+    """What the progress of a batch tells of it."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    return [F.count(F.lit(1)).alias("rows"), F.count(REASONS).alias("bad")]
+
+
+def bad(rows: DataFrame, job: Validate) -> DataFrame:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    found = rows.where(F.col(REASONS).isNotNull())
+    return found.select(*as_it_came(), dead_letter_headers(job).alias("headers"))
+
+
+def shaped(rows: DataFrame, job: Validate) -> DataFrame:
+    """Good rows as the job wants them."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    good = rows.where(F.col(REASONS).isNull()).drop(REASONS)
+    if job.transform.sql is not None:
+        return reading.query(good, job.transform.sql)
+    if isinstance(job.to, TopicTarget):
+        return good.select(good_key(job.to).alias("key"), F.col("raw_value").alias("value"), "headers", "topic")
+    return good.drop("raw_key", "raw_value")
+
+
+def routed(rows: DataFrame, job: Validate) -> DataFrame:
+    """All records, each with the topic that it belongs to: as they came, but for the key that good ones are to have."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    assert isinstance(job.to, TopicTarget), "good rows go to a topic"
+    is_bad = F.col(REASONS).isNotNull()
+    return rows.select(
+        F.when(is_bad, F.col("raw_key")).otherwise(good_key(job.to)).alias("key"),
+        F.col("raw_value").alias("value"),
+        F.when(is_bad, dead_letter_headers(job)).otherwise(F.col("headers")).alias("headers"),
+        F.when(is_bad, F.lit(job.dead_letters.topic)).otherwise(F.lit(job.to.topic)).alias("topic"),
+    )
+
+
+def good_key(to: TopicTarget) -> Column:
+    """The key of a good record that goes on without a query: what the job makes of the decoded record, else its own."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    # As text first: bytes of a number would be its big-endian form.
+    return F.col("raw_key") if to.key is None else F.expr(to.key).cast("string").cast("binary")
+
+
+def as_it_came() -> list[Column]:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    return [F.col("raw_key").alias("key"), F.col("raw_value").alias("value")]
+
+
+def dead_letter_headers(job: Validate) -> Column:
+    """The record's headers, without those of an earlier death but for the count of replays, and why and whence."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    kept = F.expr(
+        f"filter(coalesce(headers, array()), h -> h.key = '{REPLAYS}' OR NOT startswith(h.key, '{DLQ}'))"
+    ).cast("array<struct<key:string,value:binary>>")
+    told = {
+        REASON: F.col(REASONS),
+        TOPIC: F.col("topic"),
+        PARTITION: F.col("partition"),
+        OFFSET: F.col("offset"),
+        TIMESTAMP: F.unix_millis(F.col("timestamp")),
+        JOB: F.lit(job.name),
+    }
+    headers = [F.struct(F.lit(n).alias("key"), c.cast("string").cast("binary").alias("value")) for n, c in told.items()]
+    return F.concat(kept, F.array(*headers))

@@ -1,0 +1,1 @@
+"""Running a job: batches, sinks, checkpoints and restarts."""

@@ -1,0 +1,210 @@
+"""A Delta table to which batches are added, or merged, exactly once. Used by `writing`; no Spark in here.
+
+Each commit carries a transaction of Delta's protocol: the id of the streaming query, which a checkpoint keeps, and the
+batch. Whoever runs a batch again finds it in the table's log, in the same version as its files, and does nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake.exceptions import CommitFailedError
+from deltalake.transaction import AddAction
+
+from penstock_spark.jobs.run.data_files import DataFile
+from penstock_spark.jobs.spec.specs import DeltaTarget
+from penstock_spark.model.errors import PenstockSparkError
+
+ATTEMPTS = 5
+HISTORY = 100
+"""Versions of the table that are looked through for a batch: others may have written since."""
+QUERY, BATCH, ROWS = "penstock.query", "penstock.batch", "penstock.rows"
+"""Of a commit's own metadata."""
+
+
+class TableMismatch(PenstockSparkError):
+    """The table is not what the job would write; says what differs."""
+
+
+class TableConflict(PenstockSparkError):
+    """The table knows more than the checkpoint does."""
+
+
+class Table:
+    """One query's way into a table."""
+
+    def __init__(self, target: DeltaTarget, app_id: str, clock: Callable[[], float] = time.time) -> None:
+        self._target = target
+        self._app_id = app_id
+        self._clock = clock
+        self._table: DeltaTable | None = None
+
+    @property
+    def uri(self) -> str:
+        """Absolute, because tasks may run in another folder than the driver."""
+        path = self._target.path
+        return path if "://" in path else str(Path(path).absolute())
+
+    def open(
+        self, schema: pa.Schema, partition_by: Sequence[str], configuration: Mapping[str, str] | None = None
+    ) -> None:
+        """The table as it is now; made if it is not there. Raises `TableMismatch`."""
+        storage = dict(self._target.storage) or None
+        DeltaTable.create(
+            self.uri,
+            Schema.from_arrow(schema),
+            mode="ignore",
+            partition_by=list(partition_by),
+            configuration=cast("Any", dict(configuration or {})),
+            storage_options=storage,
+        )
+        self._table = DeltaTable(self.uri, storage_options=storage)
+        found = self._table.metadata().partition_columns
+        if found != list(partition_by):
+            raise TableMismatch(
+                f"{self.uri} is partitioned by {found or 'nothing'}, the job says {list(partition_by) or 'nothing'}: "
+                "a table keeps its partitions; change the job, or write to another path"
+            )
+        check_schema(self.uri, pa.schema(self._table.schema().to_arrow()), schema)
+
+    @property
+    def app_id(self) -> str:
+        return self._app_id
+
+    @property
+    def delta(self) -> DeltaTable:
+        assert self._table is not None, "the table was opened"
+        return self._table
+
+    def done(self, batch: int) -> bool:
+        """Whether the table has this batch. Raises `TableConflict` where it has one after it."""
+        self.delta.update_incremental()
+        version = self.delta.transaction_version(self._app_id)
+        if version is not None and version > batch:
+            raise TableConflict(
+                f"{self.uri} has batch {version} of this checkpoint, which is at batch {batch}: the checkpoint was set "
+                "back. Put the newer one in place, or begin a new checkpoint where the table ends"
+            )
+        return version == batch
+
+    def rows(self, batch: int) -> int | None:
+        """How many rows were written, or merged, in a batch; None where the log does not tell any more."""
+        for entry in self.delta.history(HISTORY):
+            if entry.get(QUERY) == self._app_id and entry.get(BATCH) == str(batch):
+                found = entry.get(ROWS)
+                return int(found) if found is not None else None
+        return None
+
+    def append(self, batch: int, parts: Sequence[DataFile], schema: pa.Schema, partition_by: Sequence[str]) -> None:
+        """Files that tasks wrote, in plain folders, begin to count, all of them at once."""
+        now_ms = int(self._clock() * 1000)
+        actions = [AddAction(p.path, p.bytes, p.partition, now_ms, True, p.stats) for p in parts]
+        rows = sum(part.rows for part in parts)
+
+        self._commit(batch, lambda: self._add(actions, batch, rows, Schema.from_arrow(schema), partition_by))
+
+    def merge(
+        self,
+        batch: int,
+        source: Callable[[], pa.RecordBatchReader],
+        keys: Sequence[str],
+        deleted: str | None,
+        rows: int = 0,
+    ) -> dict[str, Any]:
+        """Rows by their keys: replaced where they are there, else added; removed where the column `deleted` is true.
+        `rows` is how many there are, for `rows`."""
+        same = " AND ".join(f"(target.{quoted(k)} IS NOT DISTINCT FROM source.{quoted(k)})" for k in keys)
+        result: dict[str, Any] = {}
+
+        def commit() -> None:
+            reader = source()
+            columns = [name for name in reader.schema.names if name != deleted]
+            values = {quoted(name): f"source.{quoted(name)}" for name in columns}
+            merger = self.delta.merge(
+                reader, same, source_alias="source", target_alias="target",
+                commit_properties=self._properties(batch, rows),
+            )  # fmt: skip
+            if deleted is None:
+                merger = merger.when_matched_update(values).when_not_matched_insert(values)
+            else:
+                gone, kept = f"source.{quoted(deleted)}", f"NOT source.{quoted(deleted)}"
+                merger = merger.when_matched_delete(gone).when_matched_update(values, kept)
+                merger = merger.when_not_matched_insert(values, kept)
+            result.update(merger.execute())
+            if not self.done(batch):
+                # What changes no row (deletions of rows that are not there) makes no version: this one says so.
+                self._add([], batch, rows, self.delta.schema(), self.delta.metadata().partition_columns)
+
+        self._commit(batch, commit)
+        return result
+
+    def _add(
+        self, actions: Sequence[AddAction], batch: int, rows: int, schema: Schema, partition_by: Sequence[str]
+    ) -> None:
+        """A version with these files more, which names the batch."""
+        self.delta.create_write_transaction(
+            cast("Any", actions), "append", schema, list(partition_by), commit_properties=self._properties(batch, rows)
+        )
+
+    def _properties(self, batch: int, rows: int) -> CommitProperties:
+        now_ms = int(self._clock() * 1000)
+        return CommitProperties(
+            custom_metadata={QUERY: self._app_id, BATCH: str(batch), ROWS: str(rows)},
+            app_transactions=[Transaction(self._app_id, batch, now_ms)],
+        )
+
+    def _commit(self, batch: int, commit: Callable[[], None]) -> None:
+        """Others may have committed meanwhile; if one of them was this batch, it is done."""
+        for attempt in range(ATTEMPTS):
+            try:
+                commit()
+            except CommitFailedError:
+                if self.done(batch):
+                    return
+                if attempt == ATTEMPTS - 1:
+                    raise
+            else:
+                assert self.done(batch), f"{self.uri}: batch {batch} was committed, but not its transaction"
+                return
+
+    def compact(self) -> None:
+        """Small files to large ones, in a version that changes no data; vacuums where the job says so."""
+        target = self._target
+        assert target.compact is not None, "the job compacts"
+        self.delta.optimize.compact(target_size=target.compact.target.bytes)
+        if target.vacuum_after is not None:
+            hours = max(1, round(target.vacuum_after.ms / 3_600_000))
+            self.delta.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=False)
+
+
+def quoted(name: str) -> str:
+    return f'"{name}"'
+
+
+def check_schema(uri: str, found: pa.Schema, wanted: pa.Schema) -> None:
+    """A table keeps its columns: a job that writes others is told which. Raises `TableMismatch`."""
+    lacking = [f"{f.name} ({f.type})" for f in wanted if f.name not in found.names]
+    extra = [f"{f.name} ({f.type})" for f in found if f.name not in wanted.names]
+    if lacking or extra:
+        words = []
+        if lacking:
+            words.append(f"the table has no column {', '.join(lacking)}")
+        if extra:
+            words.append(f"the job has no column {', '.join(extra)}")
+        raise TableMismatch(f"{uri}: {'; '.join(words)}. Change the job's query, or alter the table")
+    for field in wanted:
+        have = found.field(field.name).type
+        if delta_type(have) != delta_type(field.type):
+            raise TableMismatch(f"{uri}: column {field.name} is {have}, but the job writes {field.type}: cast it")
+
+
+def delta_type(type_: pa.DataType) -> str:
+    """What Delta makes of an Arrow type, as text; names inside of lists and maps do not matter."""
+    document = json.loads(Schema.from_arrow(pa.schema([pa.field("c", type_)])).to_json())
+    return json.dumps(document["fields"][0]["type"], sort_keys=True).replace('"nullable": false', '"nullable": true')

@@ -1,0 +1,1 @@
+"""Job files: parsing, validation and the types of their fields."""

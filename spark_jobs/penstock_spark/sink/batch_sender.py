@@ -1,0 +1,438 @@
+"""Encoded batches on their way to the leaders of their partitions: several in flight, retried in order, bounded.
+
+`task` puts batches in from Spark's thread and waits on the `EncodedBytesBudget`; everything else here runs on the
+link's loop. A batch is sent until it is acknowledged, or until `give_up_ms` have passed since it first failed; the
+first batch that cannot be sent ends it all, because the task must then fail.
+
+A lane is what goes to one partition. It sends while it is held: always where the task has a producer id of its own,
+else from a grant of the transaction service until what waited at the grant is acknowledged (see `grants`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
+
+from penstock.client.cluster import ClusterConnections
+from penstock.client.connection import ClientConnection
+from penstock.client.errors import BrokerError, ClientError, error_code
+from penstock.wire.errors import ErrorCode
+from penstock.wire.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from penstock_spark.encode.ports import EncodedBatch
+from penstock_spark.model.errors import PenstockSparkError, Unavailable
+from penstock_spark.sink.grants import SEQUENCES
+from penstock_spark.sink.messages import Partition
+from penstock_spark.sink.partition_lanes import EncodedBytesBudget, PartitionLane, PendingBatch
+from penstock_spark.sink.transactions import FENCED
+
+ANSWER_MARGIN = 1.25
+NEWEST_TRANSACTIONAL = 11
+"""Produce 12 would claim transactions v2 (KIP-890)."""
+OUT_OF_ORDER = (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID)
+
+
+class SendingFailed(PenstockSparkError):
+    """A batch was not acknowledged; names the partition and what the broker said."""
+
+
+class RowsRefused(SendingFailed):
+    """A broker refuses what is in a batch, or whom it is from: sent again it would be refused again."""
+
+
+REFUSES_ROWS = frozenset(
+    {
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.RECORD_LIST_TOO_LARGE,
+        ErrorCode.INVALID_RECORD,
+        ErrorCode.INVALID_TIMESTAMP,
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+        ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+        ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+        ErrorCode.POLICY_VIOLATION,
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    }
+)
+
+
+class PartitionLeases(Protocol):
+    """Where lanes get the right to write from; `service_client.TaskSession` in a transaction."""
+
+    async def acquire(self, partition: Partition) -> int:
+        """Returns the next sequence once the partition is this task's."""
+
+    async def release(self, partition: Partition, next_sequence: int) -> None: ...
+
+
+@dataclass(slots=True)
+class SenderSettings:
+    """`transactional_id` None: batches carry their sequences already, or need none."""
+
+    transactional_id: str | None
+    acks: int
+    request_bytes: int
+    in_flight: int
+    request_timeout_ms: int
+    give_up_ms: int
+
+
+@dataclass(slots=True)
+class BrokerConnection:
+    in_flight: int = 0
+    connection: ClientConnection | None = None
+    connecting: bool = False
+    draining: bool = False
+    ready: dict[Partition, PartitionLane] = field(default_factory=dict)
+
+
+class BatchSender:
+    """Make it on the loop; `put` from anywhere through `loop.call_soon_threadsafe`."""
+
+    def __init__(
+        self,
+        cluster: ClusterConnections,
+        settings: SenderSettings,
+        budget: EncodedBytesBudget,
+        ownership: PartitionLeases | None,
+    ) -> None:
+        self.cluster, self.settings, self.budget, self.ownership = cluster, settings, budget, ownership
+        self.loop = asyncio.get_running_loop()
+        self.failure: BaseException | None = None
+        self._lanes: dict[Partition, PartitionLane] = {}
+        self._brokers: dict[int, BrokerConnection] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._unsettled = 0
+        self._idle = asyncio.Event()
+        self._again: asyncio.TimerHandle | None = None
+        self._failures = 0
+        self._closed = False
+
+    def put(self, partition: Partition, batch: EncodedBatch) -> None:
+        """Its bytes were taken from the budget before."""
+        if self._closed:
+            self.budget.give(len(batch.data))
+            return
+        lane = self._lanes.get(partition)
+        if lane is None:
+            lane = self._lanes[partition] = PartitionLane(partition, held=self.ownership is None)
+        lane.waiting.append(PendingBatch(batch, lane.puts))
+        lane.puts += 1
+        self._unsettled += 1
+        self._go_on(lane)
+
+    async def finish(self) -> None:
+        """Returns when all is acknowledged and given back; raises what went wrong."""
+        while self.failure is None and (self._unsettled or self._tasks or any(self._brokers_busy())):
+            self._idle.clear()
+            await self._idle.wait()
+        if self.failure is not None:
+            raise self.failure
+
+    async def close(self) -> None:
+        """Stops at once; what is in flight may have been written."""
+        self._closed = True
+        if self._again is not None:
+            self._again.cancel()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _brokers_busy(self) -> list[bool]:
+        return [broker.in_flight > 0 for broker in self._brokers.values()]
+
+    # --- lanes
+
+    def _go_on(self, lane: PartitionLane) -> None:
+        """Whatever can be done for a lane is begun."""
+        if self._closed or self.failure is not None:
+            return
+        granted = self.ownership is not None
+        if granted and not lane.held:
+            if lane.waiting and not lane.wanting:
+                lane.wanting = True
+                self._spawn(self._acquire(lane))
+            return
+        if granted and lane.is_spent:
+            lane.held = False
+            self._spawn(self._release(lane))
+            return
+        if not lane.may_send(granted):
+            return
+        leader = self.cluster.metadata.leader(*lane.partition)
+        if leader < 0:
+            self._doubt(lane.waiting[0], lane, "it has no leader")
+            self.cluster.invalidate()
+            self._later()
+            return
+        self._brokers.setdefault(leader, BrokerConnection()).ready[lane.partition] = lane
+        self._drain(leader)
+
+    async def _acquire(self, lane: PartitionLane) -> None:
+        assert self.ownership is not None, "lanes of a task's own producer are always held"
+        lane.next_sequence = await self.ownership.acquire(lane.partition)
+        lane.held, lane.wanting = True, False
+        lane.quota = len(lane.waiting)
+        lane.recovering = True
+        self._go_on(lane)
+
+    async def _release(self, lane: PartitionLane) -> None:
+        assert self.ownership is not None, "lanes of a task's own producer are never given back"
+        await self.ownership.release(lane.partition, lane.next_sequence)
+        self._go_on(lane)
+
+    # --- requests
+
+    def _drain(self, node: int) -> None:
+        """Sends what a broker may get now. What a batch that is settled at once (acks=0) makes ready is left to the
+        call that is under way: it would be a call within a call for each batch that waits."""
+        broker = self._brokers[node]
+        if broker.draining:
+            return
+        broker.draining = True
+        try:
+            self._send_ready(node, broker)
+        finally:
+            broker.draining = False
+
+    def _send_ready(self, node: int, broker: BrokerConnection) -> None:
+        while broker.ready and broker.in_flight < self.settings.in_flight and self.failure is None:
+            connection = broker.connection
+            if connection is None or connection.closed or connection.expiring or not connection.writable:
+                if not broker.connecting:
+                    broker.connecting = True
+                    self._spawn(self._connect(node, broker))
+                return
+            lanes = self._collect(broker)
+            if lanes:
+                self._send(node, broker, connection, lanes)
+
+    def _collect(self, broker: BrokerConnection) -> list[tuple[PartitionLane, PendingBatch]]:
+        """One batch of each ready lane while they fit into a request."""
+        taken: list[tuple[PartitionLane, PendingBatch]] = []
+        size_bytes = 0
+        granted = self.ownership is not None
+        for partition in list(broker.ready):
+            lane = broker.ready[partition]
+            if not lane.may_send(granted):
+                del broker.ready[partition]
+                continue
+            size_bytes += len(lane.waiting[0].data)
+            if taken and size_bytes > self.settings.request_bytes:
+                break
+            del broker.ready[partition]
+            batch = lane.waiting.popleft()
+            if granted and batch.sequence < 0:
+                batch.stamp(lane.next_sequence)
+                lane.next_sequence = (lane.next_sequence + batch.records) % SEQUENCES
+                lane.quota -= 1
+            lane.in_flight.append(batch)
+            taken.append((lane, batch))
+            if lane.may_send(granted):
+                broker.ready[partition] = lane
+        return taken
+
+    def _send(
+        self,
+        node: int,
+        broker: BrokerConnection,
+        connection: ClientConnection,
+        taken: list[tuple[PartitionLane, PendingBatch]],
+    ) -> None:
+        settings = self.settings
+        by_topic: dict[str, list[PartitionProduceData]] = {}
+        for lane, batch in taken:
+            by_topic.setdefault(lane.partition[0], []).append(PartitionProduceData(lane.partition[1], batch.data))
+        request = ProduceRequest(
+            transactional_id=settings.transactional_id,
+            acks=settings.acks,
+            timeout_ms=settings.request_timeout_ms,
+            topic_data=[TopicProduceData(name=topic, partition_data=data) for topic, data in by_topic.items()],
+        )
+        try:
+            if settings.acks == 0:
+                connection.send_only(request)
+                for lane, batch in taken:
+                    self._settle(lane, batch)
+                return
+            future = connection.send(
+                request,
+                ProduceResponse,
+                timeout_ms=settings.request_timeout_ms * ANSWER_MARGIN,
+                max_version=None if settings.transactional_id is None else NEWEST_TRANSACTIONAL,
+            )
+        except ClientError as e:
+            self._request_failed(taken, e)
+            return
+        broker.in_flight += 1
+        future.add_done_callback(partial(self._answered, node, broker, taken))
+
+    async def _connect(self, node: int, broker: BrokerConnection) -> None:
+        try:
+            broker.connection = await self.cluster.connection(node)
+            await self._room(node, broker.connection)
+        except ClientError as e:
+            if not e.retriable:
+                raise
+            lanes = list(broker.ready.values())
+            broker.ready.clear()
+            self.cluster.invalidate()
+            for lane in lanes:
+                if lane.waiting:
+                    self._doubt(lane.waiting[0], lane, str(e))
+            self._later()
+        finally:
+            broker.connecting = False
+        if not self._closed:
+            self._drain(node)
+
+    async def _room(self, node: int, connection: ClientConnection) -> None:
+        """Returns when the broker has taken what was written; without answers (acks=0) nothing else would tell that it
+        does not. Raises `Unavailable`, `ClientError`."""
+        try:
+            async with asyncio.timeout(self.settings.give_up_ms / 1000):
+                await connection.drained()
+        except TimeoutError:
+            error = Unavailable(
+                f"broker {node} at {connection.address} has not taken what was sent to it within "
+                f"{self.settings.give_up_ms} ms (kafka.delivery.timeout.ms)"
+            )
+            self._fail(error)
+            await connection.close()  # the next task gets another
+            raise error from None
+
+    # --- answers
+
+    def _answered(
+        self,
+        node: int,
+        broker: BrokerConnection,
+        taken: list[tuple[PartitionLane, PendingBatch]],
+        future: asyncio.Future[ProduceResponse],
+    ) -> None:
+        broker.in_flight -= 1
+        self._idle.set()
+        error = None if future.cancelled() else future.exception()
+        if self._closed or future.cancelled():
+            return
+        if isinstance(error, ClientError):
+            self._request_failed(taken, error)
+        elif error is not None:
+            self._fail(error)
+        else:
+            answers = {
+                (topic.name, p.index): p for topic in future.result().responses for p in topic.partition_responses
+            }
+            for lane, batch in taken:
+                self._batch_answered(lane, batch, answers.get(lane.partition))
+        self._drain(node)
+
+    def _batch_answered(
+        self, lane: PartitionLane, batch: PendingBatch, answer: PartitionProduceResponse | None
+    ) -> None:
+        if answer is None:
+            self._retry(lane, batch, ClientError("the broker did not say what became of a batch"))
+            return
+        code = error_code(answer.error_code)
+        if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
+            self._settle(lane, batch)
+            return
+        error = BrokerError(code, "", answer.error_message)
+        follows_a_failed_one = any(other.order < batch.order for other in (*lane.in_flight, *lane.waiting))
+        if error.retriable or (code in OUT_OF_ORDER and follows_a_failed_one):
+            self._retry(lane, batch, error)
+        else:
+            advice = cure(code, batch, self.settings.transactional_id is not None)
+            kind = RowsRefused if code in REFUSES_ROWS else SendingFailed
+            self._fail(kind(f"{name(lane.partition)}: {batch.records} rows were not written: {error}{advice}"))
+
+    def _request_failed(self, taken: list[tuple[PartitionLane, PendingBatch]], error: ClientError) -> None:
+        for lane, batch in taken:
+            if error.retriable:
+                self._retry(lane, batch, error)
+            else:
+                self._fail(SendingFailed(f"{name(lane.partition)}: {batch.records} rows were not written: {error}"))
+
+    def _retry(self, lane: PartitionLane, batch: PendingBatch, error: ClientError) -> None:
+        lane.put_back(batch)
+        self._doubt(batch, lane, str(error))
+        self.cluster.invalidate()
+        self._later()
+
+    def _doubt(self, batch: PendingBatch, lane: PartitionLane, why: str) -> None:
+        """Gives up where a batch has failed for too long."""
+        now = self.loop.time()
+        if batch.doubtful_since < 0:
+            batch.doubtful_since = now
+        elif now - batch.doubtful_since > self.settings.give_up_ms / 1000:
+            self._fail(
+                Unavailable(
+                    f"{name(lane.partition)}: {batch.records} rows were not acknowledged within "
+                    f"{self.settings.give_up_ms} ms (kafka.delivery.timeout.ms): {why}"
+                )
+            )
+
+    def _settle(self, lane: PartitionLane, batch: PendingBatch) -> None:
+        lane.in_flight.remove(batch)
+        lane.recovering = False
+        self._failures = 0
+        self._unsettled -= 1
+        self.budget.give(len(batch.data))
+        self._idle.set()
+        self._go_on(lane)
+
+    def _later(self) -> None:
+        if self._again is None and not self._closed:
+            self._again = self.loop.call_later(self.cluster.backoff.delay_s(self._failures), self._try_again)
+            self._failures += 1
+
+    def _try_again(self) -> None:
+        self._again = None
+        for lane in self._lanes.values():
+            if lane.waiting:
+                self._go_on(lane)
+
+    def _fail(self, error: BaseException) -> None:
+        self.failure = self.failure or error
+        self.budget.fail(self.failure)
+        self._idle.set()
+
+    def _spawn(self, work: Coroutine[object, object, None]) -> None:
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
+        self._idle.set()
+
+
+def cure(code: ErrorCode, batch: PendingBatch, transactional: bool) -> str:
+    """What can be done about a batch that a broker refuses for good; "" where nothing is known."""
+    if code in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE):
+        if batch.records == 1:
+            return f": one row of {len(batch.data)} bytes: raise the topic's max.message.bytes"
+        return f": a batch of {len(batch.data)} bytes; lower 'kafka.batch.size' or raise max.message.bytes"
+    if code == ErrorCode.INVALID_TIMESTAMP:
+        return (
+            ": column 'timestamp' has a time further from the broker's clock than the topic's "
+            "message.timestamp.before.max.ms and message.timestamp.after.max.ms allow; null is the time of writing"
+        )
+    if transactional and code in FENCED:
+        return ": the batch took longer than 'kafka.transaction.timeout.ms', or a newer run has taken its transaction"
+    return ""
+
+
+def name(partition: Partition) -> str:
+    return f"{partition[0]}-{partition[1]}"
