@@ -121,7 +121,7 @@ __all__ = [
 ]
 
 _LATER = {
-    "Admin": "admin",
+    "Admin": "admin.admin",
     "Consumer": "consumer",
     "Delivery": "accumulator",
     "Producer": "producer",
