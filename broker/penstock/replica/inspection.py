@@ -7,6 +7,7 @@ here touches a partition's state, and a batch's offsets and leader epoch are not
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -35,6 +36,8 @@ MAX_DECOMPRESSED_BYTES = 256 << 20
 """No batch may decompress to more: Penstock's own consumers take no larger ones."""
 MAX_GROWTH = 64
 """How many times max.message.bytes a batch may decompress to."""
+SCRATCH_BYTES = 2 << 20
+"""Each thread that inspects batches keeps a buffer of this size for the decompressed records."""
 MAX_NAMED = 1_000
 """Records that one answer names."""
 MAX_CHECKED_RECORDS = 250_000
@@ -49,6 +52,16 @@ class Inspection(NamedTuple):
 
 
 SOUND = Inspection()
+thread_local = threading.local()
+
+
+def scratch() -> bytearray:
+    """Return the calling thread's buffer. Its content is valid until the thread inspects the next batch."""
+    try:
+        return thread_local.scratch  # type: ignore[no-any-return]
+    except AttributeError:
+        made = thread_local.scratch = bytearray(SCRATCH_BYTES)
+        return made
 
 
 def decompressed_limit(config: TopicConfig) -> int:
@@ -75,7 +88,7 @@ def inspect(batch: memoryview, header: BatchHeader, config: TopicConfig, topic: 
         return Inspection(Appended(ErrorCode.MESSAGE_TOO_LARGE, message=message))
     try:
         check_frame(codec, batch[HEADER_SIZE:])
-        data = decompress(codec, batch[HEADER_SIZE:], max_bytes) if codec else batch[HEADER_SIZE:]
+        data = decompress(codec, batch[HEADER_SIZE:], max_bytes, scratch()) if codec else batch[HEADER_SIZE:]
         refusal = check_records(data, header, config, topic)
     except DecompressedTooLarge:
         raise

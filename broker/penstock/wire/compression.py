@@ -66,19 +66,28 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> Buffer:
     return bytes(MODULES[Codec(codec)].compress(data, DEFAULT_LEVELS[Codec(codec)] if level is None else level))
 
 
-def decompress(codec: int, data: Buffer, max_bytes: int) -> Buffer:
-    """What `data` stands for, never more than `max_bytes`; without a codec, `data` itself.
+def decompress(codec: int, data: Buffer, max_bytes: int, scratch: bytearray | None = None) -> Buffer:
+    """Return the decompressed `data`, at most `max_bytes`; without a codec, `data` itself.
 
-    Allocates at most `max_bytes`, and, while it finds out how much there is, about an eighth of it. Raises
-    DecompressedTooLarge for what is larger, MalformedMessage for what is damaged, or of an unknown codec.
+    Data that fits into `scratch` is decompressed there, and the result is a view of it: a buffer that is used again
+    costs no new memory pages. Otherwise allocates at most `max_bytes`, and about an eighth of it while it determines
+    the size. Raises DecompressedTooLarge for more than `max_bytes`, MalformedMessage for damaged data or an unknown
+    codec.
     """
     if codec == Codec.NONE:
         if len(data) > max_bytes:
             raise too_large(max_bytes)
         return data
+    if scratch is not None:
+        size = decompress_into(codec, data, memoryview(scratch)[:max_bytes])
+        if size is not None:
+            return memoryview(scratch)[:size].toreadonly()
+        if len(scratch) >= max_bytes:
+            raise too_large(max_bytes)
     if codec == Codec.SNAPPY:
         return decompress_snappy(data, max_bytes)
-    capacity = min(max_bytes, max(len(data) * FIRST_TRY, SMALLEST_TRY))
+    smallest = SMALLEST_TRY if scratch is None else len(scratch) * GROWTH
+    capacity = min(max_bytes, max(len(data) * FIRST_TRY, smallest))
     while True:
         out = bytearray(capacity)
         size = decompress_into(codec, data, out)

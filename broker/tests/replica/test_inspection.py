@@ -204,6 +204,17 @@ async def test_batches_are_stored_in_the_topics_codec(path: DataPath, target: st
             assert batch[HEADER_SIZE:] == came[HEADER_SIZE:], "a batch in the topic's codec is left as it came"
 
 
+async def test_a_batch_stays_as_it_is_while_its_thread_inspects_others(path: DataPath) -> None:
+    """Decompressed records lie in a buffer that the next batch overwrites."""
+    partition = await path.partition(compression_type="uncompressed")
+    first, second = batch_of(3, codec=Codec.LZ4), batch_of(40, codec=Codec.ZSTD)
+    made = inspect_fully(first, read_header(first), partition.config, "t").batch
+    assert made is not None
+    before = bytes(made)
+    inspect_fully(second, read_header(second), partition.config, "t")
+    assert bytes(made) == before
+
+
 async def test_log_append_time_goes_with_another_codec(path: DataPath) -> None:
     partition = await path.partition(compression_type="zstd", message_timestamp_type="LogAppendTime")
     accepted(partition, batch_of(40))

@@ -84,6 +84,20 @@ def test_into_a_given_place_it_goes_whole_or_not_at_all(codec: Codec) -> None:
     assert decompress_into(codec, packed, bytearray(len(data))) == len(data)
 
 
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_scratch_buffer_takes_what_fits_and_never_more_than_the_bound(codec: Codec) -> None:
+    scratch = bytearray(b"\xff" * 60_000)
+    small, large = random.Random(1).randbytes(60_000), bytes(60_001)
+    found = decompress(codec, compress(codec, small), MIB, scratch)
+    assert found == small
+    assert isinstance(found, memoryview)
+    assert found.obj is scratch
+    assert found.readonly
+    assert decompress(codec, compress(codec, large), MIB, scratch) == large
+    with pytest.raises(MalformedMessage, match="more than 59999 bytes"):
+        decompress(codec, compress(codec, small), 59_999, scratch)
+
+
 def test_plain_data_has_a_bound_too() -> None:
     assert decompress(0, b"12345", 5) == b"12345"
     with pytest.raises(MalformedMessage, match="more than 4 bytes"):
