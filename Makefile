@@ -73,12 +73,14 @@ suites: packages ## run the suites of client authors on Penstock (ARGS="sarama -
 equivalence: packages jre ## compare rows with Spark's own Kafka connector (needs a JDK and Maven)
 	$(BIN)/pytest tests/spark_equivalence/equivalence.py $(ARGS)
 
-lint: packages ## check style, types, layers between rooms, generated code (all of them, even if one fails)
+lint: packages ## check style, types, layers, spelling, language, generated code (all of them, even if one fails)
 	@failed=; check() { echo "$$*"; "$$@" || failed=1; }; \
 	check $(BIN)/ruff check; \
 	check $(BIN)/ruff format --check; \
 	check $(BIN)/mypy; \
 	check $(BIN)/lint-imports; \
+	check $(BIN)/codespell; \
+	check $(BIN)/python tools/check_language.py; \
 	check $(BIN)/python tools/generate_messages.py --check; \
 	check $(BIN)/python tools/generate_reference.py --check; \
 	check $(BIN)/python tools/generate_crds.py --check; \
