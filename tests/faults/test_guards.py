@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from penstock_faults.kit import as_killed, batch, place, segment
 
-from penstock.api.exchange import Part, PeerInfo
+from penstock.api.exchange import PeerInfo, ResponsePart
 from penstock.api.produce import ProduceApi
 from penstock.config.values import FOREVER, TopicConfig
 from penstock.log.log_dir import LogDirectory
@@ -107,28 +107,25 @@ class Asked:
     """A connection with one request, and what became of it."""
 
     peer = PeerInfo(1, "PLAINTEXT", "127.0.0.1", 1)
-    gone = False
+    is_disconnected = False
 
     def __init__(self) -> None:
         self.answered = asyncio.Event()
-        self.likeness: ProduceTemplate | None = None
+        self.produce_template: ProduceTemplate | None = None
 
     def open_exchange(self) -> Asked:
         return self
 
-    def answer(self, frame: Buffer) -> None:
+    def reply(self, parts: Buffer | Sequence[ResponsePart]) -> None:
         self.answered.set()
 
-    def reply(self, parts: Sequence[Part]) -> None:
-        self.answered.set()
-
-    def drop(self) -> None:
+    def complete_without_response(self) -> None:
         raise AssertionError("acks=all is answered")
 
     def abort(self, reason: str) -> None:
         raise AssertionError(reason)
 
-    def on_gone(self, callback: object) -> None:
+    def on_disconnect(self, callback: object) -> None:
         pass
 
 
@@ -141,8 +138,8 @@ def produce(api: ProduceApi, acks: int, known: Asked | None = None) -> Asked:
     if known is None:
         api.handle(asked, frame, parse_request_header(frame).body_offset, 9, 1)
     else:
-        assert known.likeness is not None
-        assert api.handle_alike(asked, frame, known.likeness)
+        assert known.produce_template is not None
+        assert api.handle_alike(asked, frame, known.produce_template)
     return asked
 
 

@@ -100,7 +100,7 @@ class ConfigsApi:
         for number, resource in enumerate(request.resources):
             if number % SLICE == SLICE - 1:
                 await asyncio.sleep(0)
-                if context.exchange.gone:
+                if context.exchange.is_disconnected:
                     break
             results.append(self._described(resource, request, groups))
         return wire.DescribeConfigsResponse(results=results)

@@ -49,7 +49,9 @@ class Dispatcher:
 
     def __call__(self, connection: PeerConnection, frame: memoryview) -> None:
         try:
-            if connection.likeness is not None and self.produce.handle_alike(connection, frame, connection.likeness):
+            if connection.produce_template is not None and self.produce.handle_alike(
+                connection, frame, connection.produce_template
+            ):
                 return
             header = parse_request_header(frame)
             if header.api_key == ApiKey.PRODUCE:
@@ -116,7 +118,7 @@ class Dispatcher:
 
     def reply(self, response: Payload, header: RequestHeader, exchange: RequestExchange, started: float) -> None:
         self.stats.observe(header.api_key, self.stats.now_s() - started)
-        if not exchange.gone:
+        if not exchange.is_disconnected:
             exchange.reply([encode(response, header.version, header)])
 
     def failed(

@@ -1,7 +1,7 @@
-"""What a handler sees of a connection. `server` implements it; handlers are given it and import nothing above.
+"""The connection interface that request handlers use; `server` implements it.
 
-A request's place among its connection's answers is a `RequestExchange`: answers leave in the order in which the
-exchanges were opened, whenever each is completed.
+A `RequestExchange` stands for one request of a connection. A connection sends its responses in the order in which the
+exchanges were opened, whatever the order in which they complete.
 """
 
 from __future__ import annotations
@@ -15,83 +15,87 @@ from penstock.log.types import LogSlice
 from penstock.wire.primitives import Buffer
 from penstock.wire.produce_template import ProduceTemplate
 
-Part = Buffer | LogSlice
+ResponsePart = Buffer | LogSlice
+"""A part of a response frame: bytes in memory, or a slice of a log file."""
 
 
 class RequestExchange(Protocol):
-    """One request that awaits its answer."""
+    """A request that awaits its response."""
 
-    def reply(self, parts: Sequence[Part]) -> None:
-        """Completes it with a whole response frame, size field and response header included.
+    def reply(self, parts: Sequence[ResponsePart]) -> None:
+        """Complete the request with a whole response frame, including the size field and the response header.
 
-        Slices are sent by the kernel where it can, and released by the connection, also when it is gone. Buffers must
-        not change afterwards. May be called after the connection was lost.
+        The connection releases slices once they are sent or the connection is lost. The caller must not modify the
+        buffers afterwards. Valid after the connection was lost.
         """
 
-    def drop(self) -> None:
-        """Completes it without an answer (acks=0)."""
+    def complete_without_response(self) -> None:
+        """Complete the request without a response (acks=0)."""
 
     def abort(self, reason: str) -> None:
-        """Closes the connection, as for a request that cannot be answered."""
+        """Close the connection, for a request that must not get a response. `reason` is logged."""
 
     @property
-    def gone(self) -> bool:
-        """Whether nobody waits for the answer any more."""
+    def is_disconnected(self) -> bool:
+        """Whether the connection was lost."""
 
-    def on_gone(self, callback: Callback) -> None:
-        """Calls back once, when the connection is lost before the answer."""
+    def on_disconnect(self, callback: Callback) -> None:
+        """Call `callback` once if the connection is lost before the response; at once if it is lost already."""
 
 
 class Callback(Protocol):
-    def __call__(self) -> None: ...
+    """A function to call when a connection is lost."""
+
+    def __call__(self) -> None:
+        """Run on the event loop."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeerInfo:
-    """Who is at the other end: the same object for all requests of a connection."""
+    """The remote end of a connection; one object for all requests of the connection."""
 
     connection_id: int
     listener: str
-    """The name of the listener that it came in by: decides which addresses are advertised to it."""
+    """Name of the listener that accepted the connection; decides which addresses metadata advertises to it."""
     host: str
     port: int
 
     @property
     def address(self) -> str:
-        """`host:port`, an IPv6 address in brackets."""
+        """`host:port`, with an IPv6 address in brackets."""
         return join_host_port(self.host, self.port)
 
 
 class PeerConnection(Protocol):
-    """A connection, for the dispatcher."""
+    """A connection, as the dispatcher sees it."""
 
     peer: PeerInfo
-    likeness: ProduceTemplate | None
-    """What its Produce requests have in common, for `produce` to remember."""
+    produce_template: ProduceTemplate | None
+    """The layout that this connection's Produce requests share; kept here for `produce`."""
 
     def open_exchange(self) -> RequestExchange:
-        """A place for the answer to the request being dispatched."""
+        """Open the exchange for the request being dispatched."""
 
-    def answer(self, frame: Buffer) -> None:
-        """The same as to open an exchange and reply to it with one buffer, for answers that are there at once."""
+    def reply(self, frame: Buffer) -> None:
+        """Reply with one buffer to the request being dispatched; equals `open_exchange().reply([frame])`."""
 
 
 class FrameHandler(Protocol):
-    """The dispatcher, for the server."""
+    """The dispatcher, as the server calls it."""
 
     def __call__(self, connection: PeerConnection, frame: memoryview) -> None:
-        """Takes one request frame, without its size field. `frame` is valid, and may be written to, only meanwhile.
+        """Handle one request frame without its size field. `frame` is valid and writable only during the call.
 
-        Raises `ProtocolViolation` where the bytes are no request: the connection is then closed.
+        Raises ProtocolViolation if the bytes are not a valid request; the server then closes the connection.
         """
 
 
 class ProtocolViolation(Exception):
-    """The peer does not speak the protocol, or something past our bounds; the message says what.
+    """The peer does not speak the Kafka protocol, or exceeds a limit; the message says which.
 
-    `answer` is sent before the connection is closed: an error in the protocol that the peer speaks, or nothing.
+    The server sends `response`, an error in the protocol that the peer speaks, before it closes the connection.
     """
 
-    def __init__(self, message: str, answer: bytes = b"") -> None:
+    def __init__(self, message: str, response: bytes = b"") -> None:
         super().__init__(message)
-        self.answer = answer
+        self.response = response

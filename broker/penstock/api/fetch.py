@@ -167,7 +167,7 @@ class PendingFetch:
             target.hang_on(self.find(target))
         selection.session.pending = self
         self.timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self.finish)
-        self.exchange.on_gone(self.cancel)
+        self.exchange.on_disconnect(self.cancel)
 
     def find(self, target: FetchTarget) -> Partition | None:
         """The leader's role; a follower's only where consumers may be sent to one."""
@@ -378,7 +378,7 @@ class PendingFetch:
         self.done = True
         self.api.stats.observe(ApiKey.FETCH, self.api.stats.now_s() - self.started)
         self.api.stats.fetched_bytes += gathered.bytes
-        if self.exchange.gone:
+        if self.exchange.is_disconnected:
             gathered.release()
             return
         found = gathered.found

@@ -114,10 +114,10 @@ class GroupsApi:
         """Takes a wait back when its connection is lost."""
         if future.done():
             return
-        if context.exchange.gone:
+        if context.exchange.is_disconnected:
             self.coordinator.abandon(group_id, future)
         else:
-            context.exchange.on_gone(partial(self.coordinator.abandon, group_id, future))
+            context.exchange.on_disconnect(partial(self.coordinator.abandon, group_id, future))
 
     def heartbeat(
         self, request: HeartbeatRequest, context: RequestContext

@@ -96,7 +96,7 @@ class LoopYield:
         if self.done > SLICE:
             self.done = 0
             await asyncio.sleep(0)
-            if self.context.exchange.gone:
+            if self.context.exchange.is_disconnected:
                 raise ClientGone
 
 
@@ -162,7 +162,7 @@ class LogQueriesApi:
 
     async def read_unread(self, unread: UnreadAgeQuery, context: RequestContext) -> None:
         async with self.searches:
-            if context.exchange.gone:
+            if context.exchange.is_disconnected:
                 raise ClientGone
             await in_thread(unread.read_waiting)
 
@@ -206,7 +206,7 @@ class LogQueriesApi:
         """As `known_place`, for times; waits where as many searches as may run already do."""
         log = partition.log
         async with self.searches:
-            if context.exchange.gone:
+            if context.exchange.is_disconnected:
                 raise ClientGone
             if timestamp_ms == MAX_TIMESTAMP:
                 found = await in_thread(lambda: log.offset_of_max_timestamp(end))

@@ -89,8 +89,8 @@ class ProduceApi:
         """Serves the request whose body starts at `body`; `frame` is only valid during the call."""
         started = self.stats.now_s()
         request = parse_produce(frame, body, version)
-        if request.acks in ACKS and (connection.likeness is None or connection.likeness.misses()):
-            connection.likeness = learn(frame, version, request)
+        if request.acks in ACKS and (connection.produce_template is None or connection.produce_template.misses()):
+            connection.produce_template = learn(frame, version, request)
         self.take(
             connection, frame, ProduceRequestView(connection.open_exchange(), request, version, correlation_id, started)
         )
@@ -131,7 +131,7 @@ class ProduceApi:
         else:
             self.stats.observe(ApiKey.PRODUCE, self.stats.now_s() - started)
             start_offset = leader.log.start_offset
-            connection.answer(likeness.answer(correlation_id, index, base_offset, time_ms, start_offset))
+            connection.reply(likeness.answer(correlation_id, index, base_offset, time_ms, start_offset))
         return True
 
     def handle_several(self, connection: PeerConnection, frame: memoryview, likeness: ProduceTemplate) -> bool:
@@ -193,7 +193,7 @@ class ProduceApi:
     def serve_late(self, asked: ProduceRequestView, frame: memoryview, inspected: Inspected) -> bool:
         """Serves a request that had to wait, by what holds now; see `ProduceBacklog`."""
         gate, refusal = self.examine(asked.request, asked.version)
-        if asked.exchange.gone and self.replicas.log_dir.closing:
+        if asked.exchange.is_disconnected and self.replicas.log_dir.closing:
             refusal = ErrorCode.NOT_LEADER_OR_FOLLOWER, "the broker stops"
         partitions: list[Leader | None] = []
         if refusal is None:
@@ -296,7 +296,7 @@ class ProduceApi:
                 # the only way to tell a producer that expects no answer
                 exchange.abort("a batch sent with acks=0 was refused")
                 return False
-            exchange.drop()
+            exchange.complete_without_response()
         elif waits:
             self.wait(ProduceWait(self, exchange, correlation_id, version, answer, started), waits, request.timeout_ms)
         else:
@@ -365,7 +365,7 @@ class ProduceApi:
         now = loop.time()
         self.sweep = None
         try:
-            for wait in [w for w in self.waiting if w.deadline <= now or w.exchange.gone]:
+            for wait in [w for w in self.waiting if w.deadline <= now or w.exchange.is_disconnected]:
                 wait.finish()
             if not self.replicas.may_serve():
                 boot_ms = self.replicas.clock.boot_ms()

@@ -133,8 +133,8 @@ class ProduceBacklog:
             del self.queues[connection]
         self.held_bytes -= len(waiting.frame)
         exchange = waiting.asked.exchange
-        if exchange.gone and waiting.asked.request.acks:
-            exchange.drop()  # whoever expects an answer will ask again
+        if exchange.is_disconnected and waiting.asked.request.acks:
+            exchange.complete_without_response()  # whoever expects an answer will ask again
             return
         try:
             lives = self.serve(waiting.asked, memoryview(waiting.frame), waiting.inspected)
@@ -149,4 +149,4 @@ class ProduceBacklog:
         """The connection is being closed: nothing that came behind the request that is the reason counts."""
         for waiting in self.queues.pop(connection, ()):
             self.held_bytes -= len(waiting.frame)
-            waiting.asked.exchange.drop()
+            waiting.asked.exchange.complete_without_response()

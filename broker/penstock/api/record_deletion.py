@@ -71,7 +71,7 @@ class RecordDeletion:
         if not self.remaining:
             return
         self.over.clear()
-        self.exchange.on_gone(self.over.set)
+        self.exchange.on_disconnect(self.over.set)
         try:
             async with asyncio.timeout_at(self.deadline_s):
                 await self.over.wait()

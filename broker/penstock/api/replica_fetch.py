@@ -298,7 +298,7 @@ class PendingReplicaFetch:
             return
         self.session.pending = self
         self.timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self.finish)
-        self.exchange.on_gone(self.finish)
+        self.exchange.on_disconnect(self.finish)
 
     def wake(self) -> None:
         """There is news; it is answered at the end of this turn of the loop, so that one answer has all that came."""
@@ -315,7 +315,7 @@ class PendingReplicaFetch:
 
     def finish(self) -> None:
         if not self.done:
-            if not self.exchange.gone:
+            if not self.exchange.is_disconnected:
                 self.gather()
             self.reply()
 
@@ -339,7 +339,7 @@ class PendingReplicaFetch:
             self.timer.cancel()
         if self.session.pending is self:
             self.session.pending = None
-        if self.exchange.gone:
+        if self.exchange.is_disconnected:
             for _, answer in self.found:
                 if isinstance(answer.records, LogSlice):
                     answer.records.release()

@@ -23,7 +23,7 @@ class RequestContext:
     client_id: str | None
     peer: PeerInfo
     exchange: RequestExchange
-    """For handlers that wait: `exchange.gone` and `exchange.on_gone`. Only the dispatcher replies."""
+    """For handlers that wait: `exchange.is_disconnected` and `exchange.on_disconnect`. Only the dispatcher replies."""
 
 
 Handler = Callable[[Any, RequestContext], Payload | Awaitable[Payload]]

@@ -1,1 +1,1 @@
-"""Listeners and connections: frames, order, backpressure. Does not know what a request means."""
+"""The TCP server: listeners, connections, request framing, response order and backpressure."""

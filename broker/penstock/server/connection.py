@@ -1,7 +1,7 @@
-"""One client's connection: cuts requests out of the stream, hands them over, sends the answers in their order.
+"""A client connection: splits the stream into requests, dispatches them and sends the responses in request order.
 
-A connection reads only while it is good for its debts: at most so many requests without an answer, so many bytes of
-answers that the peer has not taken. Everything runs on the event loop; nothing is done for a connection that is idle.
+A connection stops reading at a limit of requests in flight, of their size, and of unsent response bytes. Everything
+runs on the event loop; an idle connection costs nothing.
 """
 
 from __future__ import annotations
@@ -9,35 +9,36 @@ from __future__ import annotations
 import asyncio
 from typing import cast
 
-from penstock.api.exchange import Part, PeerInfo, ProtocolViolation
+from penstock.api.exchange import PeerInfo, ProtocolViolation, ResponsePart
 from penstock.log.types import LogSlice
 from penstock.runtime.logging import get_logger
 from penstock.server.buffers import RequestReader
 from penstock.server.exchange import PendingExchange
 from penstock.server.hub import Hub
 from penstock.server.limits import ServerLimits
-from penstock.server.output import HAS_SENDFILE, NOMINAL_SLICE, Output, SocketOutput, TransportOutput
-from penstock.server.pressure import OWES_MEMORY
+from penstock.server.output import HAS_SENDFILE, NOMINAL_SLICE_BYTES, Output, SocketOutput, TransportOutput
+from penstock.server.pressure import PAUSED_FOR_MEMORY
 from penstock.server.stats import CloseReason
 from penstock.wire.primitives import Buffer
 from penstock.wire.produce_template import ProduceTemplate
 
 log = get_logger(__name__)
 
-# Why a connection is not read, beside OWES_MEMORY; several may hold at once.
-OWES_ANSWERS = 1
-CLOSING = 4
+# Pause reasons, a bit mask together with PAUSED_FOR_MEMORY.
+PAUSED_FOR_BACKLOG = 1
+PAUSED_FOR_CLOSE = 4
 
 
 class ServerConnection(asyncio.BufferedProtocol):
-    """Implements `api.exchange.Connection` for handlers and `output.Sender` for its own output."""
+    """Implements `api.exchange.PeerConnection` for handlers and `output.OutputSender` for its output."""
 
     __slots__ = (
+        "activity_stale_at",
         "dispatching",
         "frame_bytes",
         "head",
         "hub",
-        "likeness",
+        "last_active",
         "listener",
         "lost",
         "open_bytes",
@@ -45,13 +46,12 @@ class ServerConnection(asyncio.BufferedProtocol):
         "output",
         "paused",
         "peer",
+        "produce_template",
         "reader",
-        "ready",
+        "ready_parts",
         "reason",
         "resuming",
-        "stale_after_s",
         "tail",
-        "touched",
         "transport",
         "unsent_bytes",
     )
@@ -65,19 +65,20 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.reader = RequestReader(hub.pool)
         self.head: PendingExchange | None = None
         self.tail: PendingExchange | None = None
-        self.ready: list[Part] = []
-        """Answers that nobody has to wait for, to requests before `head`."""
+        self.ready_parts: list[ResponsePart] = []
+        """Unsent responses to requests before `head`."""
         self.open_exchanges = self.open_bytes = self.frame_bytes = 0
         self.unsent_bytes = 0
         self.paused = 0
         self.dispatching = self.resuming = self.lost = False
         self.reason: CloseReason | None = None
-        self.likeness: ProduceTemplate | None = None
-        self.touched = self.stale_after_s = 0.0
+        self.produce_template: ProduceTemplate | None = None
+        self.last_active = self.activity_stale_at = 0.0
 
-    # -- the transport's calls
+    # -- asyncio.BufferedProtocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Register the connection; close it if a limit is exceeded."""
         self.transport = transport = cast(asyncio.Transport, transport)  # uvloop's has another base class
         sock = transport.get_extra_info("socket")
         host, port = (transport.get_extra_info("peername") or ("unknown", 0))[:2]
@@ -87,66 +88,71 @@ class ServerConnection(asyncio.BufferedProtocol):
             self.output = SocketOutput(self, loop, executor, sock.fileno(), transport.is_closing)
         else:
             self.output = TransportOutput(self, loop, executor, transport)
-        self.touched = loop.time()
+        self.last_active = loop.time()
         refusal = self.hub.admit(self)
         if refusal is not None:
             self.close(refusal)
 
     def get_buffer(self, sizehint: int) -> memoryview:
+        """Return the buffer to receive into."""
         return self.reader.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
+        """Process the requests in the bytes received."""
         hub = self.hub
         hub.stats.bytes_in += nbytes
         now = hub.loop.time()
-        if now > self.stale_after_s:
-            self.touch(now)
+        if now > self.activity_stale_at:
+            self.record_activity(now)
         self.reader.received(nbytes)
         self.process()
 
     def eof_received(self) -> None:
-        """The transport then closes itself: a client that has finished sending wants no more answers."""
+        """Let the transport close: a client that has stopped sending expects no more responses."""
 
     def pause_writing(self) -> None:
+        """Stop sending: the transport's buffer is full."""
         if isinstance(self.output, TransportOutput):
             self.output.pause()
 
     def resume_writing(self) -> None:
+        """Continue sending."""
         if isinstance(self.output, TransportOutput):
             self.output.resume()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Release buffers and run the disconnect callbacks of pending requests."""
         self.lost = True
         self.reader.clear()
         self.output.close()
         if self.paused:
             self.hub.stats.paused -= 1
             self.paused = 0
-        self.ready.clear()
+        self.ready_parts.clear()
         exchange, self.head, self.tail = self.head, None, None
         while exchange is not None:
-            following = exchange.following
-            for callback in exchange.lose():
+            next_exchange = exchange.next_exchange
+            for callback in exchange.on_connection_lost():
                 try:
                     callback()
                 except Exception as e:
-                    log.error("a request did not take its connection's end", peer=str(self.peer), exc_info=e)
-            exchange = following
-        self.hub.forget(self, self.reason or CloseReason.PEER)
+                    log.error("disconnect callback failed", peer=str(self.peer), exc_info=e)
+            exchange = next_exchange
+        self.hub.remove(self, self.reason or CloseReason.PEER)
 
     # -- requests
 
     def process(self) -> None:
-        """Hands over the whole requests that are here, as far as the peer may have more under way."""
+        """Dispatch the complete requests received, up to the in-flight limits."""
         reader, hub = self.reader, self.hub
         limits = hub.limits
         self.dispatching = True
         try:
             while not self.reason:
-                if (self.head is not None or self.unsent_bytes > limits.max_unsent_bytes) and self.owes_much(limits):
+                if (self.head is not None or self.unsent_bytes > limits.max_unsent_bytes) and self.at_limit(limits):
                     self.flush()
-                    if self.owes_much(limits):
-                        self.pause(OWES_ANSWERS)
+                    if self.at_limit(limits):
+                        self.pause(PAUSED_FOR_BACKLOG)
                         break
                 frame = reader.next_frame()
                 if frame is None:
@@ -156,11 +162,11 @@ class ServerConnection(asyncio.BufferedProtocol):
                 hub.handler(self, frame)
                 frame.release()
                 if reader.start == reader.end and self.head is None and self.unsent_bytes <= limits.max_unsent_bytes:
-                    break  # nothing is left, and nothing is owed
+                    break  # no bytes left and no response pending
         except ProtocolViolation as e:
-            self.violation(str(e), e.answer)
+            self.close_for_violation(str(e), e.response)
         except Exception as e:
-            log.error("a request failed", peer=self.peer.address, exc_info=e)
+            log.error("request handler failed", peer=self.peer.address, exc_info=e)
             self.close(CloseReason.FAILED)
         finally:
             self.dispatching = False
@@ -169,28 +175,29 @@ class ServerConnection(asyncio.BufferedProtocol):
         if self.reason:
             reader.clear()
         else:
-            reader.settle()
+            reader.retain_partial_frame()
             if hub.pool.held_bytes > limits.max_receive_bytes:
-                hub.pressure.relieve()
+                hub.pressure.pause_largest()
         self.flush()
 
-    def owes_much(self, limits: ServerLimits) -> bool:
+    def at_limit(self, limits: ServerLimits) -> bool:
+        """Whether requests in flight or unsent bytes are at their limits."""
         return (
             self.open_exchanges >= limits.max_in_flight
             or self.open_bytes > limits.max_in_flight_bytes
             or self.unsent_bytes > limits.max_unsent_bytes
         )
 
-    def violation(self, message: str, answer: bytes = b"") -> None:
-        """Closes the connection. `answer`, in the client's own protocol, is sent if nothing else is due before it."""
-        self.hub.complain("a client broke the protocol", self.peer, message)
-        if answer and self.head is None and not self.lost:
-            self.ready.append(answer)
-            self.unsent_bytes += len(answer)
+    def close_for_violation(self, message: str, response: bytes = b"") -> None:
+        """Log and close. `response`, in the client's own protocol, is sent unless earlier responses are pending."""
+        self.hub.log_peer_warning("protocol violation", self.peer, message)
+        if response and self.head is None and not self.lost:
+            self.ready_parts.append(response)
+            self.unsent_bytes += len(response)
         self.close(CloseReason.VIOLATION)
 
     def open_exchange(self) -> PendingExchange:
-        """The place for the answer to the request at hand."""
+        """Open the exchange for the request being dispatched."""
         exchange = PendingExchange(self, self.frame_bytes)
         if self.lost:
             exchange.connection = None
@@ -198,141 +205,147 @@ class ServerConnection(asyncio.BufferedProtocol):
         if self.tail is None:
             self.head = exchange
         else:
-            self.tail.following = exchange
+            self.tail.next_exchange = exchange
         self.tail = exchange
         self.open_exchanges += 1
         self.open_bytes += self.frame_bytes
         return exchange
 
-    def answer(self, frame: Buffer) -> None:
+    def reply(self, frame: Buffer) -> None:
+        """Reply with one buffer to the request being dispatched."""
         if self.tail is None and not self.lost:
-            self.ready.append(frame)
+            self.ready_parts.append(frame)
             self.unsent_bytes += len(frame)
         else:
             self.open_exchange().reply([frame])
 
     def on_completed(self, exchange: PendingExchange) -> None:
-        """An answer is there; it leaves with what else is completed in this turn of the loop."""
+        """Schedule the response; responses that complete in the same event loop iteration are sent together."""
         for part in exchange.parts:
-            self.unsent_bytes += NOMINAL_SLICE if isinstance(part, LogSlice) else len(part)
+            self.unsent_bytes += NOMINAL_SLICE_BYTES if isinstance(part, LogSlice) else len(part)
         if exchange is self.head and not self.dispatching:
             self.hub.flush_soon(self)
 
-    # -- answers
+    # -- responses
 
     def flush(self) -> None:
-        """Sends the answers that are completed, up to the first that is not."""
+        """Send the completed responses up to the first pending one."""
         exchange = self.head
-        if self.ready or (exchange is not None and exchange.done and not self.lost):
-            parts, self.ready = self.ready, []
-            while exchange is not None and exchange.done:
+        if self.ready_parts or (exchange is not None and exchange.is_complete and not self.lost):
+            parts, self.ready_parts = self.ready_parts, []
+            while exchange is not None and exchange.is_complete:
                 parts.extend(exchange.parts)
                 exchange.parts = ()
                 self.open_exchanges -= 1
                 self.open_bytes -= exchange.request_bytes
-                exchange = exchange.following
+                exchange = exchange.next_exchange
             self.head = exchange
             if exchange is None:
                 self.tail = None
             if parts:
                 self.output.send(parts)
-        if self.paused & (OWES_ANSWERS | CLOSING):
-            self.on_settled()
+        if self.paused & (PAUSED_FOR_BACKLOG | PAUSED_FOR_CLOSE):
+            self.on_backlog_reduced()
 
     def on_sent(self, size: int, released: int) -> None:
+        """Count the sent bytes and resume reading if the backlog allows it."""
         hub = self.hub
         hub.stats.bytes_out += size
         self.unsent_bytes -= released
         now = hub.loop.time()
-        if now > self.stale_after_s and size:
-            self.touch(now)
-        if self.paused & (OWES_ANSWERS | CLOSING):
-            self.on_settled()
+        if now > self.activity_stale_at and size:
+            self.record_activity(now)
+        if self.paused & (PAUSED_FOR_BACKLOG | PAUSED_FOR_CLOSE):
+            self.on_backlog_reduced()
 
     def on_send_failed(self, error: OSError, reading: bool) -> None:
+        """Close the connection at once."""
         if reading:
-            log.error("records could not be sent", peer=self.peer.address, error=str(error))
+            log.error("failed to read records for a response", peer=self.peer.address, error=str(error))
         self.reason = self.reason or (CloseReason.FAILED if reading else CloseReason.PEER)
         self.transport.abort()
 
-    def on_settled(self) -> None:
-        """Debts have become less: reads on, or closes what waited only for its answers."""
-        if self.paused & CLOSING:
+    def on_backlog_reduced(self) -> None:
+        """Resume reading at half the limits, or close a connection that waited only for its responses."""
+        if self.paused & PAUSED_FOR_CLOSE:
             if self.head is None and self.output.idle:
                 self.transport.close()
             return
         limits = self.hub.limits
-        few = (
+        is_below_resume_level = (
             self.open_exchanges <= limits.max_in_flight // 2
             and self.open_bytes <= limits.max_in_flight_bytes // 2
             and self.unsent_bytes <= limits.max_unsent_bytes // 2
         )
-        if few and not self.resuming:
+        if is_below_resume_level and not self.resuming:
             self.resuming = True
-            self.hub.loop.call_soon(self.go_on)
+            self.hub.loop.call_soon(self.resume_processing)
 
-    def go_on(self) -> None:
-        """Serves the requests that came before reading stopped; then reads again."""
+    def resume_processing(self) -> None:
+        """Process the requests that arrived before the pause, then read again."""
         self.resuming = False
-        if self.lost or self.reason or not self.paused & OWES_ANSWERS:
+        if self.lost or self.reason or not self.paused & PAUSED_FOR_BACKLOG:
             return
-        self.resume(OWES_ANSWERS)
-        self.reader.recall()
+        self.resume(PAUSED_FOR_BACKLOG)
+        self.reader.reload()
         self.process()
 
-    # -- reading or not
+    # -- flow control
 
-    def pause(self, why: int) -> None:
+    def pause(self, reason: int) -> None:
+        """Stop reading, for one more reason."""
         if not self.paused and not self.lost:
             self.transport.pause_reading()
             self.hub.stats.paused += 1
             self.hub.stats.pauses += 1
-        self.paused |= why
+        self.paused |= reason
 
-    def resume(self, why: int) -> None:
-        if not self.paused & why:
+    def resume(self, reason: int) -> None:
+        """Remove a pause reason; read again if none is left."""
+        if not self.paused & reason:
             return
-        self.paused &= ~why
+        self.paused &= ~reason
         if not self.paused:
             self.hub.stats.paused -= 1
             if not self.transport.is_closing():
                 self.transport.resume_reading()
 
-    def touch(self, now: float) -> None:
-        """Something has moved, which is not worth a note again before `stale_after_s`."""
-        self.touched = now
-        self.stale_after_s = now + self.hub.idle.exactness_s
+    def record_activity(self, now: float) -> None:
+        """Record the time of the last activity; not repeated before `activity_stale_at`."""
+        self.last_active = now
+        self.activity_stale_at = now + self.hub.idle.activity_resolution_s
         self.hub.idle.touch(self)
 
-    # -- the end
+    # -- closing
 
     @property
-    def waits_for_us(self) -> bool:
-        """Whether its silence is our doing: it has asked and not been answered, or we do not read what it sends."""
+    def is_waiting_for_broker(self) -> bool:
+        """Whether the peer is silent because it waits for a response or the broker has stopped reading."""
         if not self.output.idle:
             return False
-        return self.head is not None or bool(self.paused & OWES_MEMORY)
+        return self.head is not None or bool(self.paused & PAUSED_FOR_MEMORY)
 
     def abort(self, reason: str) -> None:
-        """For a request that cannot be answered: ends the connection behind the answers that are complete."""
-        self.hub.complain("a connection is closed instead of an answer", self.peer, reason)
+        """Close the connection behind the completed responses, for a request that must not get a response."""
+        self.hub.log_peer_warning("connection aborted", self.peer, reason)
         self.close(CloseReason.ABORTED)
 
     def close(self, reason: CloseReason) -> None:
-        """Ends the connection; what the peer does not take at once of the answers is given up."""
+        """Close the connection; discard the responses that the socket does not accept at once."""
         if self.reason is not None:
             return
         self.reason = reason
         if not self.lost:
-            self.hub.loop.call_soon(self.hang_up)
+            self.hub.loop.call_soon(self.flush_and_abort)
 
-    def hang_up(self) -> None:
+    def flush_and_abort(self) -> None:
+        """Send what the socket accepts, then close."""
         if not self.lost:
             self.flush()
             self.transport.abort()
 
     def finish(self) -> None:
-        """Closes once everything asked has been answered; nothing more is read."""
-        self.pause(CLOSING)
+        """Stop reading, and close once all requests have their responses."""
+        self.pause(PAUSED_FOR_CLOSE)
         self.reason = self.reason or CloseReason.SHUTDOWN
-        self.on_settled()
+        self.on_backlog_reduced()

@@ -1,4 +1,4 @@
-"""What the connections of a broker share: the handler, the bounds, buffers, counters, and their own register."""
+"""The state that all connections of a broker share: handler, limits, buffers, statistics, connection registry."""
 
 from __future__ import annotations
 
@@ -13,28 +13,30 @@ from penstock.runtime.logging import get_logger
 from penstock.server.buffers import BufferPool
 from penstock.server.idle import IdleWatch, IdleWatched
 from penstock.server.limits import ServerLimits
-from penstock.server.pressure import Holder, Pressure
+from penstock.server.pressure import MemoryHolder, MemoryPressure
 from penstock.server.stats import CloseReason, ServerStats
 
 log = get_logger(__name__)
 
-COMPLAINTS_PER_PERIOD = 20
-PERIOD_S = 10.0
+MAX_WARNINGS_PER_PERIOD = 20
+WARNING_PERIOD_S = 10.0
 
 
-class HubConnection(Holder, IdleWatched, Protocol):
-    """A connection, for the register."""
+class HubConnection(MemoryHolder, IdleWatched, Protocol):
+    """A connection, as the hub sees it."""
 
     peer: PeerInfo
     transport: asyncio.Transport
 
-    def flush(self) -> None: ...
+    def flush(self) -> None:
+        """Send the responses that are complete."""
 
-    def finish(self) -> None: ...
+    def finish(self) -> None:
+        """Close the connection once its requests have their responses."""
 
 
 class Hub:
-    """One for all connections of a broker; on its event loop."""
+    """The registry of connections; one per broker, on its event loop."""
 
     def __init__(self, handler: FrameHandler, limits: ServerLimits, executor: Executor | None) -> None:
         self.handler, self.limits, self.executor = handler, limits, executor
@@ -43,17 +45,17 @@ class Hub:
         self.pool = BufferPool(limits.max_request_bytes, limits.max_receive_bytes // 2)
         self.connections: dict[int, HubConnection] = {}
         self.idle = IdleWatch(self.loop, limits.idle_s)
-        self.pressure = Pressure(self.loop, limits, self.pool, self.connections)
-        self.by_host: Counter[str] = Counter()
+        self.pressure = MemoryPressure(self.loop, limits, self.pool, self.connections)
+        self.connections_by_host: Counter[str] = Counter()
         self.ids = itertools.count(1)
-        self.to_flush: list[HubConnection] = []
+        self.pending_flushes: list[HubConnection] = []
         self.empty: asyncio.Event | None = None
         self.closing = False
-        self.complaints = 0
-        self.period_ends = 0.0
+        self.warnings_logged = 0
+        self.period_ends_at = 0.0
 
     async def close(self, grace_s: float) -> None:
-        """Reads no more; requests in progress get `grace_s` seconds for their answers; then all connections end."""
+        """Stop reading, wait up to `grace_s` seconds for requests in progress, then close all connections."""
         self.closing = True
         self.empty = asyncio.Event()
         for connection in list(self.connections.values()):
@@ -65,70 +67,73 @@ class Hub:
         self.idle.cancel()
 
     async def wait_empty(self, timeout_s: float | None) -> None:
+        """Wait until all connections are closed, at most `timeout_s` seconds; None waits without a limit."""
         assert self.empty is not None, "the server is closing"
         if self.connections:
             try:
                 await asyncio.wait_for(self.empty.wait(), timeout_s)
             except TimeoutError:
-                log.info("connections end before their requests", connections=len(self.connections))
+                log.info("closing connections with requests in progress", connections=len(self.connections))
 
     def next_id(self) -> int:
+        """Return a new connection id."""
         return next(self.ids)
 
     def admit(self, connection: HubConnection) -> CloseReason | None:
-        """Takes a connection in; says so where it must not stay."""
+        """Register a connection; return the reason to close it if the broker is closing or a limit is exceeded."""
         self.connections[connection.peer.connection_id] = connection
-        self.by_host[connection.peer.host] += 1
+        self.connections_by_host[connection.peer.host] += 1
         self.stats.accepted += 1
         self.stats.connections += 1
         if self.closing:
             return CloseReason.SHUTDOWN
         if len(self.connections) > self.limits.max_connections:
-            why = f"{self.limits.max_connections} at most: max.connections, or what the limit of open files leaves"
-            self.complain("a connection too many", connection.peer, why)
+            why = f"limit is {self.limits.max_connections}; raise max.connections or the limit of open files"
+            self.log_peer_warning("connection refused", connection.peer, why)
             return CloseReason.TOO_MANY
-        if self.by_host[connection.peer.host] > self.limits.max_connections_per_ip:
-            most = self.limits.max_connections_per_ip
-            self.complain("a connection too many", connection.peer, f"max.connections.per.ip is {most}")
+        if self.connections_by_host[connection.peer.host] > self.limits.max_connections_per_ip:
+            max_per_ip = self.limits.max_connections_per_ip
+            self.log_peer_warning("connection refused", connection.peer, f"max.connections.per.ip is {max_per_ip}")
             return CloseReason.TOO_MANY
         self.idle.add(connection)
         return None
 
-    def forget(self, connection: HubConnection, reason: CloseReason) -> None:
-        """A connection is lost."""
+    def remove(self, connection: HubConnection, reason: CloseReason) -> None:
+        """Remove a lost connection and count the reason."""
         del self.connections[connection.peer.connection_id]
-        self.by_host[connection.peer.host] -= 1
-        if not self.by_host[connection.peer.host]:
-            del self.by_host[connection.peer.host]
+        self.connections_by_host[connection.peer.host] -= 1
+        if not self.connections_by_host[connection.peer.host]:
+            del self.connections_by_host[connection.peer.host]
         self.stats.connections -= 1
         self.stats.closed[reason] += 1
         self.idle.remove(connection)
-        self.pressure.forget(connection)
+        self.pressure.remove(connection)
         if self.empty is not None and not self.connections:
             self.empty.set()
 
     def flush_soon(self, connection: HubConnection) -> None:
-        """Sends a connection's answers at the end of this turn of the loop, with those of all others."""
-        if not self.to_flush:
+        """Flush the connection at the end of this event loop iteration, together with others."""
+        if not self.pending_flushes:
             self.loop.call_soon(self.flush_all)
-        self.to_flush.append(connection)
+        self.pending_flushes.append(connection)
 
     def flush_all(self) -> None:
-        connections, self.to_flush = self.to_flush, []
+        """Flush the connections that `flush_soon` has queued."""
+        connections, self.pending_flushes = self.pending_flushes, []
         for connection in connections:
             try:
                 connection.flush()
-            except Exception as e:  # the answers of the others are not to wait for it
-                log.error("answers could not be sent", peer=str(connection.peer), exc_info=e)
+            except Exception as e:  # the other connections must still be flushed
+                log.error("failed to send responses", peer=str(connection.peer), exc_info=e)
                 connection.transport.abort()
 
-    def complain(self, event: str, peer: PeerInfo, why: str) -> None:
-        """Logs what a peer did, at most so many times in a while: no peer may fill the disk with it."""
+    def log_peer_warning(self, event: str, peer: PeerInfo, why: str) -> None:
+        """Log a warning about a peer, rate-limited so that no peer can fill the disk."""
         now = self.loop.time()
-        if now >= self.period_ends:
-            if self.complaints > COMPLAINTS_PER_PERIOD:
-                log.warning("more complaints were left out", number=self.complaints - COMPLAINTS_PER_PERIOD)
-            self.complaints, self.period_ends = 0, now + PERIOD_S
-        self.complaints += 1
-        if self.complaints <= COMPLAINTS_PER_PERIOD:
+        if now >= self.period_ends_at:
+            if self.warnings_logged > MAX_WARNINGS_PER_PERIOD:
+                log.warning("connection warnings suppressed", number=self.warnings_logged - MAX_WARNINGS_PER_PERIOD)
+            self.warnings_logged, self.period_ends_at = 0, now + WARNING_PERIOD_S
+        self.warnings_logged += 1
+        if self.warnings_logged <= MAX_WARNINGS_PER_PERIOD:
             log.warning(event, listener=peer.listener, peer=peer.address, why=why)

@@ -1,4 +1,4 @@
-"""Closes connections on which nothing has moved for too long, at no cost for those that are merely quiet."""
+"""Closes idle connections (`connections.max.idle.ms`); the cost does not depend on how many connections are quiet."""
 
 from __future__ import annotations
 
@@ -8,64 +8,70 @@ from typing import Protocol
 
 from penstock.server.stats import CloseReason
 
-SLACK_S = 0.05
-EXACTNESS_S = 1.0
+TIMER_SLACK_S = 0.05
+MAX_ACTIVITY_RESOLUTION_S = 1.0
 
 
 class IdleWatched(Protocol):
-    """A connection, for the watch."""
+    """A connection, as the idle watch sees it."""
 
-    touched: float
-    """The loop's time of the last activity."""
+    last_active: float
+    """Event loop time of the last activity."""
 
     @property
-    def waits_for_us(self) -> bool:
-        """Whether its silence is our doing."""
+    def is_waiting_for_broker(self) -> bool:
+        """Whether the peer is silent because the broker owes it a response or has stopped reading."""
 
-    def close(self, reason: CloseReason) -> None: ...
+    def close(self, reason: CloseReason) -> None:
+        """Close the connection."""
 
 
 class IdleWatch:
-    """The connections in the order of their last activity, and one timer for the first of them."""
+    """The connections in the order of their last activity, with one timer for the first."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, idle_s: float) -> None:
         self.loop, self.idle_s = loop, idle_s
-        self.exactness_s = min(EXACTNESS_S, idle_s / 8)
-        """How exactly the time of the last activity is to be known: not every request is worth a note."""
+        self.activity_resolution_s = min(MAX_ACTIVITY_RESOLUTION_S, idle_s / 8)
+        """Precision of `last_active`, in seconds: a connection need not record every request."""
         self.order: OrderedDict[IdleWatched, None] = OrderedDict()
         self.timer: asyncio.TimerHandle | None = None
 
     def add(self, connection: IdleWatched) -> None:
+        """Watch a new connection."""
         self.order[connection] = None
         if self.timer is None:
-            self.timer = self.loop.call_at(connection.touched + self.idle_s + SLACK_S, self.expire)
+            self.timer = self.loop.call_at(connection.last_active + self.idle_s + TIMER_SLACK_S, self.close_idle)
 
     def touch(self, connection: IdleWatched) -> None:
+        """Move a connection to the end of the order, after activity."""
         if connection in self.order:
             self.order.move_to_end(connection)
 
     def remove(self, connection: IdleWatched) -> None:
+        """Stop watching a connection."""
         self.order.pop(connection, None)
 
-    def expire(self) -> None:
-        """Closes those whose time is up; one that waits for our answer is given as much again."""
+    def close_idle(self) -> None:
+        """Close connections that exceeded `idle_s`; a connection that waits for the broker gets another `idle_s`."""
         self.timer = None
         now = self.loop.time()
         while self.order:
             first = next(iter(self.order))
-            if now - first.touched < self.idle_s:
+            if now - first.last_active < self.idle_s:
                 break
-            if first.waits_for_us:
-                first.touched = now
+            if first.is_waiting_for_broker:
+                first.last_active = now
                 self.order.move_to_end(first)
                 continue
             self.remove(first)
             first.close(CloseReason.IDLE)
         if self.order:
-            self.timer = self.loop.call_at(next(iter(self.order)).touched + self.idle_s + SLACK_S, self.expire)
+            self.timer = self.loop.call_at(
+                next(iter(self.order)).last_active + self.idle_s + TIMER_SLACK_S, self.close_idle
+            )
 
     def cancel(self) -> None:
-        """Ends the watch."""
+        """Cancel the timer."""
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None

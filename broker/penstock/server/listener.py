@@ -1,6 +1,6 @@
-"""The server: listens by several names, admits connections within bounds, and ends them in good order.
+"""The server: opens listeners, accepts connections within limits and closes them in order.
 
-`node` makes one, gives it the dispatcher as `handler`, and tells clients the addresses that `listen` returns.
+`node` creates it with the dispatcher as `handler` and advertises the addresses that `listen` returns.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from penstock.server.stats import ServerStats
 
 
 class ListenError(Exception):
-    """A listener could not be opened; the message says which, why, and what to do."""
+    """A listener could not be opened; the message names the listener, the reason and the fix."""
 
 
 OnBound = Callable[[list[ListenerAddress]], Awaitable[None]]
@@ -31,18 +31,19 @@ Bind = Callable[[asyncio.AbstractEventLoop, ListenerAddress], Awaitable[tuple[Li
 
 
 class Server:
-    """All listeners and connections of a broker. Made and used on its event loop."""
+    """All listeners and connections of a broker. Created and used on the broker's event loop."""
 
     def __init__(
         self, handler: FrameHandler, limits: ServerLimits, executor: Executor | None = None, bind: Bind | None = None
     ) -> None:
-        """`bind` takes an address: by default with sockets of this machine."""
+        """`bind` opens the sockets of an address; the default binds to addresses of this machine."""
         self.hub = Hub(handler, limits, executor)
         self.bind = bind or bind_sockets
         self.servers: list[asyncio.Server] = []
 
     @property
     def stats(self) -> ServerStats:
+        """Connection statistics for metrics."""
         return self.hub.stats
 
     async def listen(
@@ -51,10 +52,10 @@ class Server:
         before_accepting: OnBound | None = None,
         once_accepting: OnBound | None = None,
     ) -> list[ListenerAddress]:
-        """Opens the listeners; returns them with the ports that they got. Raises ListenError, with none left open.
+        """Open the listeners and return their addresses with the actual ports.
 
         `before_accepting` is awaited with these addresses before the first connection is accepted, `once_accepting`
-        when connections are accepted.
+        once connections are accepted. Raises ListenError, with no listener left open.
         """
         loop = self.hub.loop
         bound: list[ListenerAddress] = []
@@ -78,7 +79,7 @@ class Server:
         return bound
 
     async def close(self, grace_s: float) -> None:
-        """Stops accepting and reading; requests in progress get `grace_s` for their answers; then all ends."""
+        """Stop accepting and reading, wait up to `grace_s` seconds for pending requests, then close all connections."""
         for server in self.servers:
             server.close()
         await self.hub.close(grace_s)
@@ -87,14 +88,14 @@ class Server:
 async def bind_sockets(
     loop: asyncio.AbstractEventLoop, address: ListenerAddress
 ) -> tuple[ListenerAddress, list[socket.socket]]:
-    """Sockets for each address that the host stands for, all with the same port."""
+    """Bind one socket per address of the host, all with the same port. Raises ListenError."""
     try:
         found = await loop.getaddrinfo(
             address.host or None, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
     except socket.gaierror as e:
         raise ListenError(
-            f"listener {address}: the host cannot be resolved ({e.strerror}): name one of this machine"
+            f'listener "{address}": the host cannot be resolved ({e.strerror}); use a host name of this machine'
         ) from e
     sockets: list[socket.socket] = []
     port = address.port
@@ -108,7 +109,7 @@ async def bind_sockets(
                 raise
             sockets.append(sock)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # what is accepted inherits it
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # accepted sockets inherit it
             if family == socket.AF_INET6:
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             if ip_address(where[0]).is_loopback:
@@ -119,22 +120,24 @@ async def bind_sockets(
     except OSError as e:
         for sock in sockets:
             sock.close()
-        raise ListenError(explain(address, port, e)) from e
+        raise ListenError(bind_error_message(address, port, e)) from e
     if not sockets:
-        raise ListenError(f"listener {address}: the host has no address that this machine can listen on")
+        raise ListenError(f'listener "{address}": the host has no address that this machine can bind; use another host')
     return ListenerAddress(address.name, address.host, port), sockets
 
 
-def explain(address: ListenerAddress, port: int, error: OSError) -> str:
-    """What is wrong with a listener, and the cure."""
+def bind_error_message(address: ListenerAddress, port: int, error: OSError) -> str:
+    """Return the message for a failed bind: the reason and the fix."""
     if error.errno == errno.EADDRINUSE:
-        cure = (
-            f"port {port} is taken: stop what listens there (`ss -ltnp 'sport = :{port}'` shows it) or choose another"
+        reason = (
+            f"port {port} is in use; stop the process that `ss -ltnp 'sport = :{port}'` shows or choose another port"
         )
     elif error.errno == errno.EADDRNOTAVAIL:
-        cure = "this machine does not have that address: bind to one it has and name this one as advertised"
+        reason = (
+            "this machine does not have the address; bind to one of its own and set this one in advertised.listeners"
+        )
     elif error.errno == errno.EACCES:
-        cure = f"port {port} needs privileges: choose one above 1023"
+        reason = f"port {port} needs privileges; choose a port above 1023"
     else:
-        cure = error.strerror or str(error)
-    return f"listener {address}: {cure}"
+        reason = error.strerror or str(error)
+    return f'listener "{address}": {reason}'

@@ -1,11 +1,10 @@
-"""Sends answers: bytes from memory, and runs of a log file that the kernel copies straight to the socket.
+"""Sends responses: buffers from memory, and slices of log files that the kernel copies to the socket (sendfile).
 
-A connection gives its answers here in order and is told of progress. `SocketOutput` writes to the descriptor itself
-(uvloop has no sendfile of its own, and each answer saved from the transport's queue is a copy saved); it never sends
-through the transport, so the two cannot mix. `TransportOutput` does the same by any transport, such as that of a
-simulation or of TLS.
+A connection passes its responses in order and gets progress callbacks. `SocketOutput` writes to the file descriptor
+itself, because uvloop has no sendfile and the transport's queue would copy each response; it never sends through the
+transport. `TransportOutput` sends through any transport, such as that of TLS or of a simulation.
 
-What may wait for the disk runs in a thread: a slice that is not in the page cache is read ahead there first.
+Reads that may wait for the disk run in a thread: a slice that is not in the page cache is read ahead there first.
 """
 
 from __future__ import annotations
@@ -21,73 +20,74 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import Protocol
 
-from penstock.api.exchange import Part
+from penstock.api.exchange import ResponsePart
 from penstock.log.types import LogSlice
 from penstock.wire.primitives import Buffer
 
-COPIED_SLICE_BYTES = 32 << 10
-"""A slice up to this size is read and sent together with its neighbours: cheaper than a call of its own."""
-TURN_BYTES = 4 << 20
-"""What one connection may send before the others get their turn: one to two milliseconds."""
+MAX_COPIED_SLICE_BYTES = 32 << 10
+"""Slices up to this size are read and sent together with their neighbours, which costs less than sendfile."""
+MAX_BYTES_PER_TURN = 4 << 20
+"""Bytes that one connection may send before it yields to others: one to two milliseconds."""
 READ_AHEAD_BYTES = 1 << 20
-JOINED_BYTES = 128 << 10
+MAX_JOINED_BYTES = 128 << 10
 MAX_VECTORS = 512
-MORE = getattr(socket, "MSG_MORE", 0)
+MSG_MORE = getattr(socket, "MSG_MORE", 0)
 HAS_SENDFILE = sys.platform == "linux"
 
 
-NOMINAL_SLICE = 1024
-"""What a slice counts for while it waits: its bytes are in a file, not in memory."""
+NOMINAL_SLICE_BYTES = 1024
+"""Size that counts for an unsent slice: its bytes are in a file, not in memory."""
 
 
 class OutputSender(Protocol):
-    """The connection, for its output."""
+    """The connection, as its output sees it."""
 
     def on_sent(self, size: int, released: int) -> None:
-        """`size` bytes have gone out; `released` of what was given need no memory any more."""
+        """Called when `size` bytes were sent and `released` bytes of memory are no longer needed."""
 
     def on_send_failed(self, error: OSError, reading: bool) -> None:
-        """Nothing more can be sent: the peer is gone or, where `reading`, the file cannot be read."""
+        """Called when sending failed: the peer is gone or, if `reading`, the log file cannot be read."""
 
 
 class NoOutputSender:
-    """Stands for a connection that is gone."""
+    """Replaces the connection once it is lost."""
 
     __slots__ = ()
 
     def on_sent(self, size: int, released: int) -> None:
-        """Nobody counts it."""
+        """Ignore the progress."""
 
     def on_send_failed(self, error: OSError, reading: bool) -> None:
-        """Nobody waits."""
+        """Ignore the error."""
 
 
 NO_SENDER = NoOutputSender()
 
 
 class Output(ABC):
-    """The queue that both kinds share. `position` is how much of the queue's head has been sent."""
+    """The queue of both implementations. `position` is the number of bytes sent of the first part."""
 
     __slots__ = ("executor", "loop", "lost", "position", "queue", "reading", "released", "sender", "sent", "waiting")
 
     def __init__(self, sender: OutputSender, loop: asyncio.AbstractEventLoop, executor: Executor | None) -> None:
         self.sender, self.loop, self.executor = sender, loop, executor
-        self.queue: deque[Part] | None = None
+        self.queue: deque[ResponsePart] | None = None
         self.position = 0
         self.sent = self.released = 0
-        """What the connection has not been told of yet: it is told once for all that a turn has sent."""
+        """Progress since the last `on_sent`, which is called once per turn."""
         self.waiting = False
-        """For the peer to take bytes, or for its turn."""
+        """Whether the output waits for the peer to read, or for its next turn."""
         self.reading = False
-        """For a thread that reads ahead."""
+        """Whether a thread is reading ahead."""
         self.lost = False
 
     @property
     def idle(self) -> bool:
+        """Whether the queue is empty."""
         return not self.queue
 
-    def send(self, parts: Sequence[Part]) -> None:
-        """Takes parts over, slices included, and sends what can be sent at once."""
+    def send(self, parts: Sequence[ResponsePart]) -> None:
+        """Queue `parts`, taking ownership of their slices, and send as much as possible at once."""
         if self.queue is None:
             self.queue = deque(parts)
         else:
@@ -97,62 +97,64 @@ class Output(ABC):
 
     @abstractmethod
     def pump(self) -> None:
-        """Sends until there is nothing more, or something has to be waited for."""
+        """Send until the queue is empty or the output must wait."""
 
     def drop_head(self) -> None:
-        """The head of the queue is done."""
+        """Remove the first part, which was sent completely."""
         queue = self.queue
-        assert queue, "there is a head"
+        assert queue, "the queue has a first part"
         part = queue.popleft()
         self.position = 0
         if isinstance(part, LogSlice):
-            self.released += NOMINAL_SLICE
+            self.released += NOMINAL_SLICE_BYTES
             part.release()
         else:
             self.released += len(part)
         if not queue:
             self.queue = None
 
-    def tell(self) -> None:
-        """Tells the connection what has gone out since it was told last."""
+    def report_progress(self) -> None:
+        """Report the progress since the last report to the connection."""
         sent, released = self.sent, self.released
         self.sent = self.released = 0
         if sent or released:
             self.sender.on_sent(sent, released)
 
     def read_ahead(self, part: LogSlice) -> None:
-        """Brings the next stretch of a slice into the page cache; then goes on."""
+        """Read the next range of a slice in a thread, which brings it into the page cache; then continue."""
         self.reading = True
         size = min(part.size - self.position, READ_AHEAD_BYTES)
         future = self.loop.run_in_executor(self.executor, part.file.read_at, part.position + self.position, size)
         future.add_done_callback(self.on_read)
 
     def on_read(self, future: asyncio.Future[bytes]) -> None:
+        """Continue after a read-ahead; release everything if the connection was lost meanwhile."""
         self.reading = False
         if self.lost:
             self.release_all()
             if not future.cancelled():
-                future.exception()  # nobody is left to be told
+                future.exception()  # marks the exception as retrieved
             return
         try:
-            self.take(future.result())
+            self.on_data_read(future.result())
         except OSError as e:
             self.sender.on_send_failed(e, reading=True)
             return
         self.pump()
 
     @abstractmethod
-    def take(self, data: bytes) -> None:
-        """What was read ahead of the slice at the queue's head."""
+    def on_data_read(self, data: bytes) -> None:
+        """Use the data that was read ahead of the first part."""
 
     def close(self) -> None:
-        """The connection is gone: releases what was not sent, as soon as no thread reads it any more."""
+        """Release the unsent parts once no thread reads from them. Called when the connection is lost."""
         self.lost = True
-        self.sender = NO_SENDER  # a connection and its output would keep each other alive
+        self.sender = NO_SENDER  # breaks the reference cycle of a connection and its output
         if not self.reading:
             self.release_all()
 
     def release_all(self) -> None:
+        """Release the slices in the queue."""
         queue, self.queue = self.queue, None
         for part in queue or ():
             if isinstance(part, LogSlice):
@@ -160,9 +162,9 @@ class Output(ABC):
 
 
 class SocketOutput(Output):
-    """Writes to the connection's own descriptor; waits for it by a duplicate, as the loop shares none."""
+    """Writes to the connection's own descriptor and waits on a duplicate, because the loop owns the original."""
 
-    __slots__ = ("after_read", "fd", "is_closing", "second")
+    __slots__ = ("duplicate_socket", "fd", "is_closing", "was_read_ahead")
 
     def __init__(
         self,
@@ -174,12 +176,12 @@ class SocketOutput(Output):
     ) -> None:
         super().__init__(sender, loop, executor)
         self.fd, self.is_closing = fd, is_closing
-        self.second: socket.socket | None = None
-        self.after_read = False
+        self.duplicate_socket: socket.socket | None = None
+        self.was_read_ahead = False
 
-    def send(self, parts: Sequence[Part]) -> None:
-        """Most answers are small buffers that go out at once, in one call where several are due together."""
-        whole = None if self.queue is not None or self.waiting else joined(parts)
+    def send(self, parts: Sequence[ResponsePart]) -> None:
+        """Write small buffers at once, joined into one call; queue the rest."""
+        whole = None if self.queue is not None or self.waiting else joined_buffers(parts)
         if whole is None:
             super().send(parts)
             return
@@ -200,21 +202,22 @@ class SocketOutput(Output):
         self.pump()
 
     def pump(self) -> None:
-        budget = TURN_BYTES
+        """Send in order; yield after MAX_BYTES_PER_TURN."""
+        budget = MAX_BYTES_PER_TURN
         try:
             while (queue := self.queue) and not self.reading:
                 if self.lost or self.is_closing():
                     return
                 if budget <= 0:
-                    self.yield_turn()
+                    self.yield_to_loop()
                     return
                 head = queue[0]
                 if isinstance(head, LogSlice):
-                    if head.size > COPIED_SLICE_BYTES or self.position:
+                    if head.size > MAX_COPIED_SLICE_BYTES or self.position:
                         budget -= self.send_slice(head, min(budget, head.size - self.position))
                     else:
                         budget -= self.send_buffers()
-                elif len(queue) > 1 and isinstance(after := queue[1], LogSlice) and after.size > COPIED_SLICE_BYTES:
+                elif len(queue) > 1 and isinstance(after := queue[1], LogSlice) and after.size > MAX_COPIED_SLICE_BYTES:
                     budget -= self.send_prefix(head)
                 else:
                     budget -= self.send_buffers()
@@ -223,12 +226,12 @@ class SocketOutput(Output):
         except OSError as e:
             self.sender.on_send_failed(e, reading=e.errno in (None, errno.EIO))
         finally:
-            self.tell()
+            self.report_progress()
 
     def send_prefix(self, head: Buffer) -> int:
-        """Sends what stands before a large slice."""
+        """Send the buffer before a large slice; return the number of bytes."""
         data = memoryview(head)[self.position :] if self.position else head
-        sent = (self.second or self.duplicate()).send(data, MORE)
+        sent = (self.duplicate_socket or self.open_duplicate()).send(data, MSG_MORE)
         self.sent += sent
         if sent == len(data):
             self.drop_head()
@@ -237,17 +240,17 @@ class SocketOutput(Output):
         return sent
 
     def send_buffers(self) -> int:
-        """Sends from the head of the queue up to the next large slice."""
-        assert self.queue, "there is something to send"
+        """Send buffers and small slices up to the next large slice; return the number of bytes."""
+        assert self.queue, "the queue is not empty"
         buffers: list[Buffer] = []
         total = 0
-        more = 0
+        flags = 0
         for part in self.queue:
             if isinstance(part, LogSlice):
-                if part.size > COPIED_SLICE_BYTES or (buffers and not part.file.cached(part.position, part.size)):
-                    more = MORE
+                if part.size > MAX_COPIED_SLICE_BYTES or (buffers and not part.file.cached(part.position, part.size)):
+                    flags = MSG_MORE
                     break
-                if not buffers and not self.ready(part):
+                if not buffers and not self.is_readable(part):
                     return 0
                 data: Buffer = self.read(part)
             else:
@@ -256,27 +259,28 @@ class SocketOutput(Output):
                 data = memoryview(data)[self.position :]
             buffers.append(data)
             total += len(data)
-            if total >= JOINED_BYTES or len(buffers) == MAX_VECTORS:
+            if total >= MAX_JOINED_BYTES or len(buffers) == MAX_VECTORS:
                 break
-        sent = self.write(buffers, total, more)
+        sent = self.write(buffers, total, flags)
         self.advance(sent)
         return sent
 
-    def write(self, buffers: list[Buffer], total: int, more: int) -> int:
+    def write(self, buffers: list[Buffer], total: int, flags: int) -> int:
+        """Write the buffers with as few copies and system calls as possible; return the number of bytes."""
         if total == 0:
             return 0
         if len(buffers) == 1:
             joined = buffers[0]
-        elif total <= JOINED_BYTES:
+        elif total <= MAX_JOINED_BYTES:
             joined = b"".join(buffers)
         else:
             return os.writev(self.fd, buffers)
-        if more:
-            return self.duplicate().send(joined, more)
+        if flags:
+            return self.open_duplicate().send(joined, flags)
         return os.write(self.fd, joined)
 
     def advance(self, sent: int) -> None:
-        """Takes `sent` bytes, and parts of no bytes at all, off the queue's head."""
+        """Remove `sent` bytes and empty parts from the start of the queue."""
         left = sent
         self.sent += sent
         while self.queue:
@@ -288,96 +292,102 @@ class SocketOutput(Output):
             left -= size
             self.drop_head()
 
-    def ready(self, part: LogSlice) -> bool:
-        """Whether the head can be read without waiting for the disk; if not, a thread is on its way."""
-        if self.after_read or part.file.cached(part.position + self.position, part.size - self.position):
-            self.after_read = False
+    def is_readable(self, part: LogSlice) -> bool:
+        """Return whether the first part can be read without waiting for the disk; if not, start a read-ahead."""
+        if self.was_read_ahead or part.file.cached(part.position + self.position, part.size - self.position):
+            self.was_read_ahead = False
             return True
-        self.after_read = True  # sent next, whatever the cache says then: it must not be read ahead for ever
+        self.was_read_ahead = True  # sent next even if evicted again: bounds the read-aheads
         self.read_ahead(part)
         return False
 
     def read(self, part: LogSlice) -> bytes:
+        """Read a whole slice. Raises OSError if the file is too short."""
         data = part.file.read_at(part.position, part.size)
         if len(data) != part.size:
-            raise OSError(f"{part.file.path} ends inside the {part.size} bytes at {part.position}")
+            raise OSError(f'"{part.file.path}" ends inside the {part.size} bytes at {part.position}')
         return data
 
-    def send_slice(self, part: LogSlice, most: int) -> int:
-        """Lets the kernel send up to `most` bytes of the slice at the head of the queue."""
+    def send_slice(self, part: LogSlice, max_bytes: int) -> int:
+        """Send up to `max_bytes` of the first slice with sendfile; return the number of bytes."""
         start = part.position + self.position
-        most = min(most, READ_AHEAD_BYTES)
+        max_bytes = min(max_bytes, READ_AHEAD_BYTES)
         file = part.file
-        if self.after_read:
-            self.after_read = False
-        elif not file.cached(start, most):
-            self.after_read = True
+        if self.was_read_ahead:
+            self.was_read_ahead = False
+        elif not file.cached(start, max_bytes):
+            self.was_read_ahead = True
             self.read_ahead(part)
             return 0
-        sent = os.sendfile(self.fd, file.fileno(), start, most)
+        sent = os.sendfile(self.fd, file.fileno(), start, max_bytes)
         if sent == 0:
-            raise OSError(f"{file.path} ends before byte {start}, inside a run of {part.size} bytes")
+            raise OSError(f'"{file.path}" ends before byte {start}, inside a slice of {part.size} bytes')
         self.position += sent
         self.sent += sent
         if self.position == part.size:
             self.drop_head()
         return sent
 
-    def take(self, data: bytes) -> None:
-        """The kernel has it now, which is all that sendfile needs."""
+    def on_data_read(self, data: bytes) -> None:
+        """Do nothing: sendfile reads from the page cache."""
 
-    def duplicate(self) -> socket.socket:
-        if self.second is None:
-            self.second = socket.socket(socket.AF_INET, socket.SOCK_STREAM, fileno=os.dup(self.fd))
-            self.second.setblocking(False)
-        return self.second
+    def open_duplicate(self) -> socket.socket:
+        """Return the duplicate of the descriptor; open it on first use."""
+        if self.duplicate_socket is None:
+            self.duplicate_socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM, fileno=os.dup(self.fd))
+            self.duplicate_socket.setblocking(False)
+        return self.duplicate_socket
 
     def wait(self) -> None:
+        """Wait until the socket is writable."""
         try:
-            descriptor = self.duplicate().fileno()
-        except OSError as e:  # none is left: this connection ends, the others go on
+            descriptor = self.open_duplicate().fileno()
+        except OSError as e:  # no descriptor is left: only this connection fails
             self.sender.on_send_failed(e, reading=False)
             return
         self.waiting = True
         self.loop.add_writer(descriptor, self.on_writable)
 
-    def yield_turn(self) -> None:
-        """Goes on behind what else is ready by now."""
+    def yield_to_loop(self) -> None:
+        """Continue behind the other callbacks that are ready."""
         self.waiting = True
-        self.loop.call_soon(self.on_turn)
+        self.loop.call_soon(self.on_resumed)
 
-    def on_turn(self) -> None:
+    def on_resumed(self) -> None:
+        """Continue after a yield."""
         self.waiting = False
         if not self.lost:
             self.pump()
 
     def on_writable(self) -> None:
-        self.loop.remove_writer(self.duplicate().fileno())
+        """Continue when the peer has read."""
+        self.loop.remove_writer(self.open_duplicate().fileno())
         self.waiting = False
         self.pump()
 
     def close(self) -> None:
-        if self.second is not None:
+        """Stop waiting and close the duplicate descriptor."""
+        if self.duplicate_socket is not None:
             if self.waiting:
-                self.loop.remove_writer(self.second.fileno())
+                self.loop.remove_writer(self.duplicate_socket.fileno())
                 self.waiting = False
-            self.second.close()
-            self.second = None
+            self.duplicate_socket.close()
+            self.duplicate_socket = None
         super().close()
 
 
-def joined(parts: Sequence[Part]) -> Buffer | None:
-    """The parts as one buffer; None where there are slices among them, or too much to copy."""
+def joined_buffers(parts: Sequence[ResponsePart]) -> Buffer | None:
+    """Return the parts as one buffer; None if they contain slices or exceed MAX_JOINED_BYTES."""
     if len(parts) == 1:
         part = parts[0]
         return None if isinstance(part, LogSlice) else part
     buffers = [part for part in parts if not isinstance(part, LogSlice)]
-    few = len(buffers) == len(parts) and sum(map(len, buffers)) <= JOINED_BYTES
+    few = len(buffers) == len(parts) and sum(map(len, buffers)) <= MAX_JOINED_BYTES
     return b"".join(buffers) if few else None
 
 
 class TransportOutput(Output):
-    """Sends by the transport. Slices are read in a thread where they are not cached, and pass through memory."""
+    """Sends through a transport. Slices pass through memory and are read in a thread if not cached."""
 
     __slots__ = ("transport",)
 
@@ -392,21 +402,24 @@ class TransportOutput(Output):
         self.transport = transport
 
     def pause(self) -> None:
-        """The transport's buffer is full (`pause_writing`)."""
+        """Stop sending: the transport's buffer is full (`pause_writing`)."""
         self.waiting = True
 
     def resume(self) -> None:
+        """Continue: the transport's buffer has drained (`resume_writing`)."""
         self.waiting = False
         if not self.reading:
             self.pump()
 
     def pump(self) -> None:
+        """Write the queue and report the progress."""
         try:
             self.write_queue()
         finally:
-            self.tell()
+            self.report_progress()
 
     def write_queue(self) -> None:
+        """Write parts until the transport pauses or a slice must be read ahead."""
         while self.queue and not self.waiting and not self.reading and not self.lost:
             head = self.queue[0]
             if not isinstance(head, LogSlice):
@@ -423,21 +436,24 @@ class TransportOutput(Output):
                 self.sender.on_send_failed(e, reading=True)
                 return
 
-    def take(self, data: bytes) -> None:
-        assert self.queue, "what was read is the head of the queue"
+    def on_data_read(self, data: bytes) -> None:
+        """Write the data that was read ahead."""
+        assert self.queue, "the data belongs to the first part"
         head = self.queue[0]
         assert isinstance(head, LogSlice), head
         self.write_slice(head, data)
 
     def write_slice(self, head: LogSlice, data: bytes) -> None:
+        """Write `data`, the next bytes of the first slice. Raises OSError if the file is too short."""
         if not data:
-            raise OSError(f"{head.file.path} ends inside a run of {head.size} bytes at {head.position}")
+            raise OSError(f'"{head.file.path}" ends inside a slice of {head.size} bytes at {head.position}')
         self.write(data)
         self.position += len(data)
         if self.position == head.size:
             self.drop_head()
 
     def write(self, data: Buffer) -> None:
+        """Write to the transport and count the bytes."""
         if len(data):
             self.transport.write(data)
             self.sent += len(data)

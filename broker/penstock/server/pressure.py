@@ -1,7 +1,6 @@
-"""Keeps what connections hold of incomplete requests within one bound for all, by letting the greediest wait.
+"""Limits the memory of incomplete requests over all connections by pausing the connection that holds most.
 
-Called by a connection when the bound has been passed, and by a timer while somebody waits. Costs
-nothing while there is memory.
+A connection calls it when the limit is exceeded, and a timer while connections are paused. It costs nothing otherwise.
 """
 
 from __future__ import annotations
@@ -14,77 +13,83 @@ from penstock.server.buffers import BufferPool, RequestReader
 from penstock.server.limits import ServerLimits
 from penstock.server.stats import CloseReason
 
-CHECK_S = 0.05
+CHECK_INTERVAL_S = 0.05
 
-OWES_MEMORY = 2
-"""The reason for which connections are paused here; others are the connection's own affair."""
+PAUSED_FOR_MEMORY = 2
+"""Pause reason of this module; `connection` defines the others."""
 
 
-class Holder(Protocol):
-    """A connection, for its share of the memory."""
+class MemoryHolder(Protocol):
+    """A connection, as the memory limit sees it."""
 
     reader: RequestReader
     paused: int
 
-    def pause(self, why: int) -> None: ...
+    def pause(self, reason: int) -> None:
+        """Stop reading, for one more reason."""
 
-    def resume(self, why: int) -> None: ...
+    def resume(self, reason: int) -> None:
+        """Remove a reason; read again if none is left."""
 
-    def close(self, reason: CloseReason) -> None: ...
+    def close(self, reason: CloseReason) -> None:
+        """Close the connection."""
 
 
-class Holders(Protocol):
+class MemoryHolders(Protocol):
     """All connections."""
 
-    def values(self) -> Iterable[Holder]: ...
+    def values(self) -> Iterable[MemoryHolder]:
+        """Return the connections."""
 
 
-class Pressure:
-    """The connections that must wait for memory, with the time since when."""
+class MemoryPressure:
+    """The connections that are paused for memory, with the time since when."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, limits: ServerLimits, pool: BufferPool, connections: Holders
+        self, loop: asyncio.AbstractEventLoop, limits: ServerLimits, pool: BufferPool, connections: MemoryHolders
     ) -> None:
         self.loop, self.limits, self.pool, self.connections = loop, limits, pool, connections
-        self.waiting: dict[Holder, float] = {}
+        self.waiting: dict[MemoryHolder, float] = {}
         self.scheduled = False
 
-    def relieve(self) -> None:
-        """Stops reading the connection that holds most, unless it is the only one that is still being read."""
+    def pause_largest(self) -> None:
+        """Pause the connection that holds most memory, unless it is the only one that is still read."""
         holders = [c for c in self.connections.values() if c.reader.held_bytes and c not in self.waiting]
         if len(holders) > 1:
-            greediest = max(holders, key=lambda c: c.reader.held_bytes)
-            self.waiting[greediest] = self.loop.time()
-            greediest.pause(OWES_MEMORY)
+            largest = max(holders, key=lambda c: c.reader.held_bytes)
+            self.waiting[largest] = self.loop.time()
+            largest.pause(PAUSED_FOR_MEMORY)
         if self.waiting:
-            self.watch()
+            self.schedule_check()
 
-    def watch(self) -> None:
+    def schedule_check(self) -> None:
+        """Schedule the next check unless one is scheduled."""
         if not self.scheduled:
             self.scheduled = True
-            self.loop.call_later(CHECK_S, self.check)
+            self.loop.call_later(CHECK_INTERVAL_S, self.check)
 
     def check(self) -> None:
-        """Lets those go on for whom there is memory again; closes one that has held it for too long."""
+        """Resume the smallest paused connection if there is memory; otherwise close one that waited for too long."""
         self.scheduled = False
         limits, pool = self.limits, self.pool
         if not self.waiting:
             return
-        if pool.held_bytes <= limits.max_receive_bytes // 2 or not self.somebody_reads():
+        if pool.held_bytes <= limits.max_receive_bytes // 2 or not self.has_readers():
             smallest = min(self.waiting, key=lambda c: c.reader.held_bytes)
-            self.forget(smallest)
-            smallest.resume(OWES_MEMORY)
+            self.remove(smallest)
+            smallest.resume(PAUSED_FOR_MEMORY)
         elif self.waiting:
             longest = next(iter(self.waiting))
-            if self.loop.time() - self.waiting[longest] >= limits.pressure_s:
-                self.forget(longest)
+            if self.loop.time() - self.waiting[longest] >= limits.max_memory_wait_s:
+                self.remove(longest)
                 longest.close(CloseReason.MEMORY)
         if self.waiting:
-            self.watch()
+            self.schedule_check()
 
-    def somebody_reads(self) -> bool:
-        """Whether a connection that holds part of a request may receive the rest of it."""
+    def has_readers(self) -> bool:
+        """Whether a connection with an incomplete request is being read."""
         return any(c.reader.held_bytes and not c.paused for c in self.connections.values())
 
-    def forget(self, connection: Holder) -> None:
+    def remove(self, connection: MemoryHolder) -> None:
+        """Drop a connection that is resumed or lost."""
         self.waiting.pop(connection, None)

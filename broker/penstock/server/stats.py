@@ -1,4 +1,4 @@
-"""What the server counts, in plain integers, for the metrics to read."""
+"""Server statistics as plain integers, which the metrics read."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from enum import StrEnum
 
 
 class CloseReason(StrEnum):
-    """Why a connection ended."""
+    """Why a connection was closed."""
 
     PEER = "peer"
     IDLE = "idle"
     VIOLATION = "violation"
     ABORTED = "aborted"
-    """A handler gave up on it, as for a refused batch that expects no answer."""
+    """A handler aborted it, for example for a rejected batch with acks=0."""
     FAILED = "failed"
-    """An exception escaped from a handler, or records could not be read."""
+    """A handler raised an unexpected exception, or records could not be read."""
     TOO_MANY = "too_many"
     MEMORY = "memory"
     SHUTDOWN = "shutdown"
 
 
 class ServerStats:
-    """Totals since the start, except `connections` and `paused`, which are as of now."""
+    """Totals since the start, except the gauges `connections` and `paused`."""
 
     __slots__ = ("accepted", "bytes_in", "bytes_out", "closed", "connections", "paused", "pauses", "requests")
 
@@ -33,6 +33,6 @@ class ServerStats:
         self.bytes_in = 0
         self.bytes_out = 0
         self.paused = 0
-        """Connections that are not read because they owe something: answers not taken, or memory."""
+        """Connections that are not read because of unsent responses, requests in flight or memory."""
         self.pauses = 0
         self.closed: Counter[CloseReason] = Counter()

@@ -148,7 +148,7 @@ async def test_a_connection_that_is_gone_before_it_could_be_answered_leaves_noth
 
     def open_lost() -> RecordedExchange:
         exchange = open_exchange()
-        exchange.gone = True
+        exchange.is_disconnected = True
         return exchange
 
     wire.connection.open_exchange = open_lost  # type: ignore[method-assign]

@@ -21,11 +21,11 @@ class Forgetful(RecordedConnection):
     """A connection whose requests are never alike."""
 
     @property  # type: ignore[override]
-    def likeness(self) -> ProduceTemplate | None:
+    def produce_template(self) -> ProduceTemplate | None:
         return None
 
-    @likeness.setter
-    def likeness(self, value: ProduceTemplate | None) -> None:
+    @produce_template.setter
+    def produce_template(self, value: ProduceTemplate | None) -> None:
         del value
 
 
@@ -38,7 +38,7 @@ async def wire(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[
         for index in range(3):
             await opened.produced(9, {("t", index): batch_of(1)})
             await opened.produced(9, {("t", index): batch_of(1)}, acks=1)
-        assert (opened.connection.likeness is not None) == (request.param == "alike")
+        assert (opened.connection.produce_template is not None) == (request.param == "alike")
         yield opened
 
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from replica_kit import DataPath, batch_of, opened_data_path, until
 
 from penstock.api.dispatch import Dispatcher
-from penstock.api.exchange import Callback, Part, PeerInfo
+from penstock.api.exchange import Callback, PeerInfo, ResponsePart
 from penstock.api.fetch import FetchApi, FetchLimits
 from penstock.api.fetch_sessions import FetchSessions
 from penstock.api.log_queries import LogQueriesApi
@@ -44,7 +44,7 @@ class RecordedExchange:
         self.frame: bytes | None = None
         self.dropped = False
         self.aborted: str | None = None
-        self.gone = False
+        self.is_disconnected = False
         self.callbacks: list[Callback] = []
 
     @property
@@ -55,18 +55,18 @@ class RecordedExchange:
         assert not self.completed, "an exchange is completed once"
         self.callbacks.clear()
 
-    def reply(self, parts: Sequence[Part]) -> None:
+    def reply(self, parts: Sequence[ResponsePart]) -> None:
         self.complete()
         content = b""
         for part in parts:
             if isinstance(part, LogSlice):
-                content += b"" if self.gone else part.file.read_at(part.position, part.size)
+                content += b"" if self.is_disconnected else part.file.read_at(part.position, part.size)
                 part.release()
             else:
                 content += bytes(part)
         self.frame = content
 
-    def drop(self) -> None:
+    def complete_without_response(self) -> None:
         self.complete()
         self.dropped = True
 
@@ -74,22 +74,22 @@ class RecordedExchange:
         self.complete()
         self.aborted = reason
 
-    def on_gone(self, callback: Callback) -> None:
+    def on_disconnect(self, callback: Callback) -> None:
         self.callbacks.append(callback)
 
     def lose(self) -> None:
         """The connection ends."""
-        self.gone = True
+        self.is_disconnected = True
         for callback in self.callbacks:
             callback()
 
 
 class RecordedConnection:
-    """Implements `api.exchange.Connection`."""
+    """Implements `api.exchange.PeerConnection`."""
 
     def __init__(self, peer: PeerInfo = PEER) -> None:
         self.peer = peer
-        self.likeness: ProduceTemplate | None = None
+        self.produce_template: ProduceTemplate | None = None
         self.exchanges: list[RecordedExchange] = []
 
     def open_exchange(self) -> RecordedExchange:
@@ -97,7 +97,7 @@ class RecordedConnection:
         self.exchanges.append(exchange)
         return exchange
 
-    def answer(self, frame: Buffer) -> None:
+    def reply(self, frame: Buffer) -> None:
         self.open_exchange().reply([frame])
 
 

@@ -27,9 +27,9 @@ OLDEST_WITH_INSTANCES = {HeartbeatRequest: 3, JoinGroupRequest: 5, SyncGroupRequ
 
 
 class Waits:
-    gone = False
+    is_disconnected = False
 
-    def on_gone(self, callback):
+    def on_disconnect(self, callback):
         pass
 
 

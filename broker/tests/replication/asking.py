@@ -54,20 +54,20 @@ async def asked(cluster: Cluster, broker_id: int, offset: int, **more: Any) -> P
 
 
 class Producer:
-    """A connection to one of the brokers, for its producers. Implements `api.exchange.Connection`."""
+    """A connection to one of the brokers, for its producers. Implements `api.exchange.PeerConnection`."""
 
     peer = PeerInfo(1, "PLAINTEXT", "127.0.0.1", 5)
 
     def __init__(self, cluster: Cluster, broker_id: int) -> None:
         self.api = ProduceApi(cluster[broker_id].replicas, RequestStats())
         self.exchanges: list[Answered] = []
-        self.likeness: ProduceTemplate | None = None
+        self.produce_template: ProduceTemplate | None = None
 
     def open_exchange(self) -> Answered:
         self.exchanges.append(Answered())
         return self.exchanges[-1]
 
-    def answer(self, frame: Buffer) -> None:
+    def reply(self, frame: Buffer) -> None:
         self.open_exchange().reply([frame])
 
     def send(self, *names: str, timeout_ms: int = 60_000, **more: Any) -> Answered:

@@ -17,7 +17,7 @@ import msgspec
 from log_kit import HandClock, abandon, headers_in, settle
 from replica_kit import GatedFiles, Waiter, batch_of, until
 
-from penstock.api.exchange import Callback, Part
+from penstock.api.exchange import Callback, ResponsePart
 from penstock.api.fetch import FetchApi, FetchLimits
 from penstock.api.fetch_sessions import FetchSessions
 from penstock.api.leaderships import Leaderships
@@ -54,10 +54,10 @@ class Answered:
 
     def __init__(self) -> None:
         self.frame: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self.gone = False
+        self.is_disconnected = False
         self.callbacks: list[Callback] = []
 
-    def reply(self, parts: Sequence[Part]) -> None:
+    def reply(self, parts: Sequence[ResponsePart]) -> None:
         content = b""
         for part in parts:
             if isinstance(part, LogSlice):
@@ -68,17 +68,17 @@ class Answered:
         if not self.frame.done():
             self.frame.set_result(content)
 
-    def drop(self) -> None:
+    def complete_without_response(self) -> None:
         raise AssertionError("a fetch is answered")
 
     def abort(self, reason: str) -> None:
         raise AssertionError(reason)
 
-    def on_gone(self, callback: Callback) -> None:
+    def on_disconnect(self, callback: Callback) -> None:
         self.callbacks.append(callback)
 
     def lose(self) -> None:
-        self.gone = True
+        self.is_disconnected = True
         for callback in self.callbacks:
             callback()
         if not self.frame.done():

@@ -1,4 +1,4 @@
-"""Bytes become frames however they are cut, and nobody's memory follows what a peer merely claims."""
+"""Frames are read however the stream is split, and a declared size allocates no memory."""
 
 from __future__ import annotations
 
@@ -10,13 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.api.exchange import ProtocolViolation
-from penstock.server.buffers import GROWTH, SHARED_BYTES, SMALL_BYTES, BufferPool, RequestReader
+from penstock.server.buffers import (
+    GROWTH_FACTOR,
+    MAX_COPIED_FRAGMENT_BYTES,
+    SHARED_BUFFER_BYTES,
+    BufferPool,
+    RequestReader,
+)
 
 MIB = 1 << 20
 
 
 def feed(reader: RequestReader, data: bytes, most: int | None = None) -> list[bytes]:
-    """Receives `data` as a socket would and takes up to `most` frames in a turn."""
+    """Receive `data` as a socket would and read up to `most` frames per turn."""
     frames = []
     while data:
         buffer = reader.get_buffer()
@@ -25,18 +31,18 @@ def feed(reader: RequestReader, data: bytes, most: int | None = None) -> list[by
         buffer[:taken] = data[:taken]
         data = data[taken:]
         reader.received(taken)
-        frames += take(reader, most)
+        frames += read_frames(reader, most)
     return frames
 
 
-def take(reader: RequestReader, most: int | None = None) -> list[bytes]:
+def read_frames(reader: RequestReader, most: int | None = None) -> list[bytes]:
     frames = []
     while most is None or len(frames) < most:
         frame = reader.next_frame()
         if frame is None:
             break
         frames.append(bytes(frame))
-    reader.settle()
+    reader.retain_partial_frame()
     return frames
 
 
@@ -45,7 +51,11 @@ def framed(content: bytes) -> bytes:
 
 
 sizes = st.lists(
-    st.one_of(st.integers(0, 40), st.integers(0, 3 * SMALL_BYTES), st.sampled_from([SHARED_BYTES, 3 * MIB])),
+    st.one_of(
+        st.integers(0, 40),
+        st.integers(0, 3 * MAX_COPIED_FRAGMENT_BYTES),
+        st.sampled_from([SHARED_BUFFER_BYTES, 3 * MIB]),
+    ),
     max_size=8,
 )
 
@@ -64,7 +74,7 @@ def test_frames_come_out_as_they_went_in_however_they_are_cut(lengths: list[int]
             frames += feed(reader, stream[start:end])
     for reader, frames in pairs:
         assert frames == contents
-        assert not reader.incomplete
+        assert not reader.has_partial_frame
     assert pool.held_bytes == 0
 
 
@@ -75,12 +85,12 @@ def test_what_is_not_taken_yet_waits_its_turn(lengths: list[int], most: int) -> 
     contents = [bytes([i % 256]) * n for i, n in enumerate(lengths)]
     frames = feed(reader, b"".join(map(framed, contents)), most)
     while len(frames) < len(contents):
-        reader.recall()
-        more = take(reader, most)
+        reader.reload()
+        more = read_frames(reader, most)
         assert more, "each turn brings some"
         frames += more
     assert frames == contents
-    assert not reader.incomplete
+    assert not reader.has_partial_frame
 
 
 def test_a_declared_size_takes_no_memory_before_bytes_come() -> None:
@@ -99,7 +109,7 @@ def test_memory_for_a_frame_grows_with_what_has_arrived() -> None:
     while arrived < 63 * MIB:
         feed(reader, b"x" * 100_000)
         arrived += 100_000
-        assert pool.held_bytes <= 2 * GROWTH * arrived
+        assert pool.held_bytes <= 2 * GROWTH_FACTOR * arrived
 
 
 def test_a_peer_that_has_sent_large_frames_gets_room_for_the_next_at_once() -> None:
@@ -108,14 +118,14 @@ def test_a_peer_that_has_sent_large_frames_gets_room_for_the_next_at_once() -> N
     frame = framed(b"y" * 900_000)
     assert len(feed(reader, frame)) == 1
     assert feed(reader, frame[:70_000]) == []
-    assert reader.own is not None
+    assert reader.frame_buffer is not None
     assert len(reader.get_buffer()) == len(frame) - 70_000, "exactly the rest is asked for"
     assert len(feed(reader, frame[70_000:])) == 1
     assert pool.held_bytes == 0
 
 
 def test_what_a_peer_has_sent_before_gets_it_no_more_than_all_peers_are_trusted_with() -> None:
-    """Else five bytes of each of a hundred connections would hold a hundred times the largest request."""
+    """Otherwise five bytes of each of a hundred connections would hold a hundred times the largest request."""
     frame = framed(b"z" * (2 * MIB))
     pool = BufferPool(8 * MIB, trusted_bytes=5 * MIB)
     readers = [RequestReader(pool) for _ in range(100)]
@@ -124,13 +134,13 @@ def test_what_a_peer_has_sent_before_gets_it_no_more_than_all_peers_are_trusted_
     assert pool.held_bytes == 0
     for reader in readers:
         feed(reader, frame[:5])
-    assert len([r for r in readers if r.own is not None]) == 1, "with a second one it would be more"
+    assert len([r for r in readers if r.frame_buffer is not None]) == 1, "with a second one it would be more"
     assert pool.held_bytes <= 5 * MIB
     for reader in readers[:3]:
         assert feed(reader, frame[5:]) == [frame[4:]]
     feed(readers[-1], frame[5:70_000])
-    assert readers[-1].own is not None
-    assert len(readers[-1].own) > 2 * MIB, "there is room again"
+    assert readers[-1].frame_buffer is not None
+    assert len(readers[-1].frame_buffer) > 2 * MIB, "there is room again"
 
 
 def test_a_buffer_that_was_given_on_trust_does_not_count_against_its_own_frame() -> None:
@@ -138,10 +148,10 @@ def test_a_buffer_that_was_given_on_trust_does_not_count_against_its_own_frame()
     frame = framed(b"z" * (3 * MIB))
     assert len(feed(reader, frame)) == 1
     feed(reader, frame[:5])
-    own = reader.own
+    own = reader.frame_buffer
     assert own is not None
     feed(reader, frame[5:100])
-    assert reader.own is own
+    assert reader.frame_buffer is own
     assert feed(reader, frame[100:]) == [frame[4:]]
 
 
@@ -160,8 +170,8 @@ def test_the_largest_size_allowed_is_taken_and_an_empty_frame_too() -> None:
 
 def test_buffers_are_kept_for_others_within_a_bound() -> None:
     pool = BufferPool(100 * MIB)
-    for buffer in [pool.borrow(2 * MIB) for _ in range(50)]:
-        pool.give_back(buffer)
+    for buffer in [pool.acquire(2 * MIB) for _ in range(50)]:
+        pool.release(buffer)
     assert pool.retained_bytes == sum(size * len(spare) for size, spare in pool.spare.items()) == 8 * MIB
-    pool.borrow(2 * MIB - 5)
+    pool.acquire(2 * MIB - 5)
     assert pool.retained_bytes == 6 * MIB

@@ -11,7 +11,7 @@ import pytest
 from server_kit import Desk, Run, echo, framed, serving, until
 
 from penstock.api.exchange import PeerConnection, ProtocolViolation, RequestExchange
-from penstock.server.buffers import violation
+from penstock.server.buffers import frame_size_violation
 from penstock.server.limits import ServerLimits
 from penstock.server.stats import CloseReason
 
@@ -58,7 +58,7 @@ def test_a_request_without_an_answer_leaves_no_gap(run: Run) -> None:
             client.send(b"acks=0", b"acks=1")
             await desk.received(2)
             desk.open[1].reply([framed(b"written")])
-            desk.open[0].drop()
+            desk.open[0].complete_without_response()
             assert await client.receive() == b"written"
 
     run(scenario())
@@ -70,7 +70,7 @@ class Counter(Desk):
     def __call__(self, connection: PeerConnection, frame: memoryview) -> None:
         if bytes(frame[:3]) == b"now":
             self.requests.append(bytes(frame))
-            connection.answer(framed(bytes(frame)))
+            connection.reply(framed(bytes(frame)))
         else:
             super().__call__(connection, frame)
 
@@ -126,7 +126,7 @@ class Flood(Desk):
         if self.answer is not None:
             super().__call__(connection, frame)
         else:
-            connection.answer(framed(b"a" * 10_000))
+            connection.reply(framed(b"a" * 10_000))
 
 
 @pytest.mark.parametrize("at_once", [False, True])
@@ -214,10 +214,10 @@ def test_an_http_client_is_told_that_it_speaks_to_a_kafka_port(run: Run, request
 )
 def test_a_length_that_is_another_protocol_is_told_by_its_name(first: bytes, why: str) -> None:
     (size,) = struct.unpack(">i", first)
-    assert why in str(violation(size, 1 << 20))
+    assert why in str(frame_size_violation(size, 1 << 20))
 
 
-def test_a_handler_that_is_told_nonsense_ends_the_connection_behind_earlier_answers(run: Run) -> None:
+def test_a_protocol_violation_closes_the_connection_behind_earlier_responses(run: Run) -> None:
     async def scenario() -> None:
         def answer(exchange: RequestExchange, content: bytes) -> None:
             if content == b"nonsense":
@@ -268,25 +268,25 @@ def test_a_handler_can_abort_a_connection_now_or_later(run: Run) -> None:
     run(scenario())
 
 
-def test_those_who_wait_are_told_once_when_the_peer_is_gone(run: Run) -> None:
+def test_disconnect_callbacks_run_once_when_the_peer_is_gone(run: Run) -> None:
     async def scenario() -> None:
         desk = Desk()
         async with serving(desk) as service:
             client = await service.connect()
             client.send(b"one", b"two")
             await desk.received(2)
-            told: list[int] = []
+            called: list[int] = []
             for number, exchange in enumerate(desk.open):
-                exchange.on_gone(lambda number=number: told.append(number))  # type: ignore[misc]
+                exchange.on_disconnect(lambda number=number: called.append(number))  # type: ignore[misc]
             desk.open[0].reply([framed(b"first")])
             assert await client.receive() == b"first"
             client.hang_up()
-            await until(lambda: desk.open[1].gone)
-            assert told == [1]
-            desk.open[1].on_gone(lambda: told.append(7))
-            assert told == [1, 7], "who asks too late is told at once"
-            desk.open[1].reply([framed(b"nobody hears it")])
-            assert told == [1, 7]
+            await until(lambda: desk.open[1].is_disconnected)
+            assert called == [1]
+            desk.open[1].on_disconnect(lambda: called.append(7))
+            assert called == [1, 7], "a callback registered after the disconnect runs at once"
+            desk.open[1].reply([framed(b"not sent")])
+            assert called == [1, 7]
             assert service.server.stats.closed[CloseReason.PEER] == 1
 
     run(scenario())

@@ -51,7 +51,7 @@ def test_a_request_larger_than_the_bound_is_served_by_itself(run: Run) -> None:
 
 def test_without_a_descriptor_to_wait_with_only_the_slow_reader_ends(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Waiting for a peer that does not read takes a descriptor more."""
-    monkeypatch.setattr(output, "TURN_BYTES", 1 << 30)  # so that it is the peer who makes it wait
+    monkeypatch.setattr(output, "MAX_BYTES_PER_TURN", 1 << 30)  # so that the output waits for the peer
 
     async def scenario() -> None:
         desk = Desk()

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 import pytest
 from server_kit import SegmentFile
 
-from penstock.api.exchange import Part
+from penstock.api.exchange import ResponsePart
 from penstock.server import output as output_module
-from penstock.server.output import COPIED_SLICE_BYTES, JOINED_BYTES, NOMINAL_SLICE, SocketOutput
+from penstock.server.output import MAX_COPIED_SLICE_BYTES, MAX_JOINED_BYTES, NOMINAL_SLICE_BYTES, SocketOutput
 
 
 class Account:
@@ -50,7 +50,7 @@ def narrow_output(ends: tuple[socket.socket, socket.socket], account: Account) -
     return output_to(ours, account)
 
 
-async def all_told(output: SocketOutput) -> None:
+async def all_sent(output: SocketOutput) -> None:
     for _ in range(100):
         if output.idle:
             break
@@ -82,14 +82,16 @@ async def test_answers_that_are_due_together_are_one_write(
     assert ends[1].recv(100) == b"firstsecondthird"
 
 
-@pytest.mark.parametrize("size", [1, 999, JOINED_BYTES // 4, JOINED_BYTES])
+@pytest.mark.parametrize("size", [1, 999, MAX_JOINED_BYTES // 4, MAX_JOINED_BYTES])
 async def test_what_a_full_socket_does_not_take_follows_in_order(
     ends: tuple[socket.socket, socket.socket], size: int
 ) -> None:
     theirs = ends[1]
     account = Account()
     output = narrow_output(ends, account)
-    answers: list[Sequence[Part]] = [[bytes([number]) * size, b"", bytes([number + 100]) * 7] for number in range(60)]
+    answers: list[Sequence[ResponsePart]] = [
+        [bytes([number]) * size, b"", bytes([number + 100]) * 7] for number in range(60)
+    ]
     expected = b"".join(bytes(part) for parts in answers for part in parts)  # type: ignore[arg-type]
     for parts in answers:
         output.send(parts)
@@ -97,7 +99,7 @@ async def test_what_a_full_socket_does_not_take_follows_in_order(
     assert account.released <= account.sent <= whole
     assert output.idle == (account.sent == whole)
     assert await received(theirs, whole) == expected
-    await all_told(output)
+    await all_sent(output)
     assert (account.sent, account.released, output.idle) == (whole, whole, True)
     output.close()
 
@@ -110,11 +112,11 @@ async def test_what_stands_before_records_may_go_out_in_pieces(
     account = Account()
     output = narrow_output(ends, account)
     prefix, records = random.Random(size).randbytes(size), 50_000
-    assert records > COPIED_SLICE_BYTES, "it goes out by sendfile"
+    assert records > MAX_COPIED_SLICE_BYTES, "it goes out by sendfile"
     output.send([prefix, segment.slice(0, records), b"", segment.slice(7, records), b"tail"])
     expected = prefix + segment.content[:records] + segment.content[7 : 7 + records] + b"tail"
     assert await received(theirs, len(expected)) == expected
-    await all_told(output)
-    assert (account.sent, account.released) == (len(expected), size + 2 * NOMINAL_SLICE + 4)
+    await all_sent(output)
+    assert (account.sent, account.released) == (len(expected), size + 2 * NOMINAL_SLICE_BYTES + 4)
     assert segment.lent == 0
     output.close()

@@ -63,7 +63,7 @@ def test_a_port_that_is_taken_is_named_with_the_cure_and_nothing_stays_open(run:
             port, free = taken.getsockname()[1], other.getsockname()[1]
             other.close()
             server = Server(Desk(), ServerLimits())
-            with pytest.raises(ListenError, match=rf"port {port} is taken.*choose another"):
+            with pytest.raises(ListenError, match=rf"port {port} is in use.*choose another"):
                 await server.listen([ListenerAddress("A", "127.0.0.1", free), ListenerAddress("B", "127.0.0.1", port)])
             with socket.create_server(("127.0.0.1", free)):
                 pass
@@ -72,9 +72,7 @@ def test_a_port_that_is_taken_is_named_with_the_cure_and_nothing_stays_open(run:
     run(scenario())
 
 
-@pytest.mark.parametrize(
-    ("host", "why"), [("192.0.2.1", "does not have that address"), ("no.such.invalid", "resolved")]
-)
+@pytest.mark.parametrize(("host", "why"), [("192.0.2.1", "does not have the address"), ("no.such.invalid", "resolved")])
 def test_a_host_that_is_not_ours_is_explained(run: Run, host: str, why: str) -> None:
     async def scenario() -> None:
         server = Server(Desk(), ServerLimits())
@@ -110,7 +108,7 @@ def test_one_address_cannot_take_all_connections(run: Run) -> None:
             assert await second.closed() == b""
             assert service.server.stats.closed[CloseReason.TOO_MANY] == 1
             first.hang_up()
-            await until(lambda: not service.server.hub.by_host)
+            await until(lambda: not service.server.hub.connections_by_host)
 
     run(scenario())
 
@@ -148,7 +146,7 @@ def test_closing_waits_no_longer_than_it_was_told(run: Run) -> None:
         writer.write(framed(b"never answered"))
         await desk.received(1)
         await server.close(0.05)
-        assert desk.open[0].gone
+        assert desk.open[0].is_disconnected
         writer.transport.abort()
 
     run(scenario())
@@ -158,7 +156,7 @@ def test_memory_for_incomplete_requests_is_bounded_and_small_ones_still_pass(run
     async def scenario() -> None:
         mib = 1 << 20
         desk = Desk(lambda e, content: e.reply([framed(b"%d" % len(content))]))
-        limits = ServerLimits(max_request_bytes=8 * mib, max_receive_bytes=6 * mib, pressure_s=0.3)
+        limits = ServerLimits(max_request_bytes=8 * mib, max_receive_bytes=6 * mib, max_memory_wait_s=0.3)
         async with serving(desk, limits) as service:
             hub = service.server.hub
             greedy = [await service.connect() for _ in range(12)]
@@ -186,7 +184,7 @@ def test_peers_that_have_sent_large_requests_hold_no_more_for_the_beginnings_of_
                 assert await client.ask(b"z" * (5 * mib)) == b"%d" % (5 * mib)
             for client in clients:
                 client.writer.write((5 * mib).to_bytes(4, "big") + b"x")
-            await until(lambda: sum(c.reader.incomplete for c in service.server.hub.connections.values()) == 20)
+            await until(lambda: sum(c.reader.has_partial_frame for c in service.server.hub.connections.values()) == 20)
             assert service.server.hub.pool.held_bytes <= limits.max_receive_bytes // 2
             assert not service.server.hub.pressure.waiting
 
@@ -197,7 +195,7 @@ def test_requests_larger_than_the_memory_for_all_pass_one_by_one(run: Run) -> No
     async def scenario() -> None:
         mib = 1 << 20
         desk = Desk(lambda e, content: e.reply([framed(b"%d" % len(content))]))
-        limits = ServerLimits(max_request_bytes=8 * mib, max_receive_bytes=mib, pressure_s=20)
+        limits = ServerLimits(max_request_bytes=8 * mib, max_receive_bytes=mib, max_memory_wait_s=20)
         async with serving(desk, limits) as service:
             clients = [await service.connect() for _ in range(6)]
             for client in clients:

@@ -11,23 +11,23 @@ import threading
 import pytest
 from server_kit import Desk, Run, SegmentFile, framed, serving, until
 
-from penstock.api.exchange import Part, RequestExchange
+from penstock.api.exchange import RequestExchange, ResponsePart
 from penstock.log.types import LogSlice
 from penstock.server.limits import ServerLimits
-from penstock.server.output import COPIED_SLICE_BYTES
+from penstock.server.output import MAX_COPIED_SLICE_BYTES
 from penstock.server.stats import CloseReason
 
 
-def answer_of(segment: SegmentFile, rng: random.Random, largest: int) -> tuple[list[Part], bytes]:
+def answer_of(segment: SegmentFile, rng: random.Random, largest: int) -> tuple[list[ResponsePart], bytes]:
     """A frame of buffers and slices in any order, and its bytes."""
-    parts: list[Part] = [b""]
+    parts: list[ResponsePart] = [b""]
     content = b""
     for _ in range(rng.randrange(1, 9)):
         if rng.random() < 0.5:
             head = rng.randbytes(rng.choice([0, 1, 60, 3000]))
             parts.append(head)
             content += head
-        size = rng.choice([1, 700, COPIED_SLICE_BYTES, COPIED_SLICE_BYTES + 1, rng.randrange(1, largest)])
+        size = rng.choice([1, 700, MAX_COPIED_SLICE_BYTES, MAX_COPIED_SLICE_BYTES + 1, rng.randrange(1, largest)])
         position = rng.randrange(len(segment.content) - size)
         parts.append(segment.slice(position, size))
         content += segment.content[position : position + size]
@@ -152,7 +152,7 @@ def test_an_answer_to_nobody_is_given_back_at_once(run: Run, segment: SegmentFil
             await desk.received(2)
             desk.open[1].reply([segment.slice(0, 100)])  # waits behind the first
             client.hang_up()
-            await until(lambda: desk.open[0].gone)
+            await until(lambda: desk.open[0].is_disconnected)
             assert segment.lent == 0
             desk.open[0].reply([b"head", segment.slice(0, 100)])
             assert segment.lent == 0

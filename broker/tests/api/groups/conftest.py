@@ -34,14 +34,14 @@ UNKNOWN_ID = UUID(int=99)
 
 class FakeExchange:
     def __init__(self):
-        self.gone = False
+        self.is_disconnected = False
         self.callbacks = []
 
-    def on_gone(self, callback):
+    def on_disconnect(self, callback):
         self.callbacks.append(callback)
 
     def lose(self):
-        self.gone = True
+        self.is_disconnected = True
         for callback in self.callbacks:
             callback()
 
