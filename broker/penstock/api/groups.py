@@ -7,9 +7,9 @@ from functools import partial
 
 from penstock.api.producer_ids import TRANSACTIONS_REFUSED
 from penstock.api.routes import RequestContext, Route
-from penstock.group.calls import JoinAnswer, JoinRequest, SyncRequest
+from penstock.group.calls import JoinRequest, JoinResult, SyncRequest
 from penstock.group.coordinator import GroupCoordinator, JoinFuture, SyncFuture
-from penstock.group.fencing import FINAL
+from penstock.group.fencing import FATAL_ERRORS
 from penstock.state.view import ClusterView
 from penstock.txn.coordinator import TransactionCoordinator
 from penstock.wire.errors import ErrorCode
@@ -87,7 +87,7 @@ class GroupsApi:
         future = self.coordinator.join(request.group_id, join_request(request, context))
         self.abandon_if_gone(request.group_id, future, context)
         answer = await future
-        error = await self.coordinator.verdicts.confirmed(request.group_id, answer.error)
+        error = await self.coordinator.fencing.confirm(request.group_id, answer.error)
         return join_response(answer, version) if error is answer.error else join_failed(request, error)
 
     async def sync_group(self, request: SyncGroupRequest, context: RequestContext) -> SyncGroupResponse:
@@ -102,7 +102,7 @@ class GroupsApi:
         future = self.coordinator.sync(request.group_id, wanted)
         self.abandon_if_gone(request.group_id, future, context)
         answer = await future
-        error = await self.coordinator.verdicts.confirmed(request.group_id, answer.error)
+        error = await self.coordinator.fencing.confirm(request.group_id, answer.error)
         return SyncGroupResponse(
             error_code=error,
             protocol_type=answer.protocol_type,
@@ -125,10 +125,12 @@ class GroupsApi:
         error = self.coordinator.heartbeat(
             request.group_id, request.member_id, request.group_instance_id, request.generation_id
         )
-        return self.end_member(request.group_id, error) if error in FINAL else HeartbeatResponse(error_code=error)
+        return (
+            self.end_member(request.group_id, error) if error in FATAL_ERRORS else HeartbeatResponse(error_code=error)
+        )
 
     async def end_member(self, group_id: str, error: ErrorCode) -> HeartbeatResponse:
-        return HeartbeatResponse(error_code=await self.coordinator.verdicts.confirmed(group_id, error))
+        return HeartbeatResponse(error_code=await self.coordinator.fencing.confirm(group_id, error))
 
     def leave_group(self, request: LeaveGroupRequest, context: RequestContext) -> LeaveGroupResponse:
         if context.version < LEAVE_BATCH:
@@ -157,7 +159,7 @@ def join_request(request: JoinGroupRequest, context: RequestContext) -> JoinRequ
     )
 
 
-def join_response(answer: JoinAnswer, version: int) -> JoinGroupResponse:
+def join_response(answer: JoinResult, version: int) -> JoinGroupResponse:
     protocol = "" if answer.protocol is None and version < JOIN_NULL_PROTOCOL else answer.protocol
     return JoinGroupResponse(
         error_code=answer.error,

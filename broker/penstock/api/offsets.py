@@ -83,7 +83,7 @@ class OffsetsApi:
         have their own error whatever the group's state, as in Kafka."""
         error = self.group_error(request, version)
         if error:
-            error = await self.coordinator.verdicts.confirmed(request.group_id, error)
+            error = await self.coordinator.fencing.confirm(request.group_id, error)
             for _, _, answer in known:
                 answer.error_code = error
             return

@@ -137,7 +137,7 @@ class TransactionPartsApi:
             answer = await answer
         error = told(self.verifier.settle(request.producer_id, answer), version)
         # This does not wait unless it finds an error: what was verified a moment ago still holds.
-        error = error or await self.groups.verdicts.confirmed(request.group_id, self.group_error(request))
+        error = error or await self.groups.fencing.confirm(request.group_id, self.group_error(request))
         if error:
             return self.commit_refused(request, error)
         commits: list[OffsetCommit] = []

@@ -1,1 +1,1 @@
-"""The group coordinator: classic protocol, committed offsets."""
+"""The group coordinator: the classic rebalance protocol and committed offsets."""

@@ -1,4 +1,4 @@
-"""What administrators ask about groups and do to them from outside. Called by `api.group_admin`."""
+"""Describes and lists groups and deletes offsets. Called by `api.group_admin`."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from penstock.state.view import TopicView
 from penstock.wire.errors import ErrorCode
 
 CLASSIC = "classic"
-"""The type of all groups so far."""
+"""The type of all groups."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemberSummary:
-    """A member; `metadata` is what it sent, empty unless the group is stable, and `assignment` its last one."""
+    """A member. `metadata` is empty unless the group is stable; `assignment` is the last one."""
 
     member_id: str
     instance_id: str | None
@@ -32,7 +32,7 @@ class MemberSummary:
 
 @dataclass(frozen=True, slots=True)
 class GroupSummary:
-    """A group as it is now; `protocol` is empty unless it is stable."""
+    """The current state of a group; `protocol` is empty unless the group is stable."""
 
     group_id: str
     state: GroupState
@@ -42,7 +42,7 @@ class GroupSummary:
 
 
 def describe(coordinator: GroupCoordinator, group_id: str) -> GroupSummary | None:
-    """None for a group that is not there."""
+    """Return the group's state and members, None if it does not exist."""
     group = coordinator.find(group_id)
     if group is None:
         idle = coordinator.idle(group_id)
@@ -58,7 +58,7 @@ def describe(coordinator: GroupCoordinator, group_id: str) -> GroupSummary | Non
             m.protocols.get(protocol, b"") if stable else b"",
             m.assignment,
         )
-        for m in group.roster
+        for m in group.member_list
     ]
     return GroupSummary(group_id, group.state, group.protocol_type, protocol, members)
 
@@ -66,16 +66,19 @@ def describe(coordinator: GroupCoordinator, group_id: str) -> GroupSummary | Non
 def list_groups(
     coordinator: GroupCoordinator, states: Sequence[str], types: Sequence[str]
 ) -> list[tuple[str, str, GroupState]]:
-    """(group id, protocol type, state) of each group; an empty filter lets everything through, case does not matter."""
-    wanted_states = {state.lower() for state in states}
-    wanted_types = {name.lower() for name in types}
-    if wanted_types and CLASSIC not in wanted_types:
+    """Return (group id, protocol type, state) of each matching group.
+
+    An empty filter matches all groups; case is ignored.
+    """
+    state_filter = {state.lower() for state in states}
+    type_filter = {name.lower() for name in types}
+    if type_filter and CLASSIC not in type_filter:
         return []
     found = []
     for group_id in coordinator.group_ids():
         group, idle = coordinator.find(group_id), coordinator.idle(group_id)
         state = GroupState.EMPTY if group is None else group.state
-        if not wanted_states or state.value.lower() in wanted_states:
+        if not state_filter or state.value.lower() in state_filter:
             known = group or idle
             found.append((group_id, "" if known is None else known.protocol_type, state))
     return found
@@ -84,7 +87,7 @@ def list_groups(
 async def delete_offsets(
     coordinator: GroupCoordinator, group_id: str, partitions: Sequence[tuple[TopicView | None, int]]
 ) -> tuple[ErrorCode, list[ErrorCode]]:
-    """Deletes offsets of topics that nobody in the group subscribes to: an error for all, or one for each."""
+    """Delete offsets of topics that no member subscribes to. Returns an error for the request, or one per partition."""
     unavailable = coordinator.error(group_id)
     if unavailable:
         return unavailable, []
@@ -107,6 +110,7 @@ async def delete_offsets(
 
 
 def deletion_error(topic: TopicView | None, index: int, active: ClassicGroup | None) -> ErrorCode:
+    """Return the error that prevents deleting the partition's offset. `active` is the group if it has members."""
     if topic is None or not 0 <= index < len(topic.partitions):
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if active is not None:

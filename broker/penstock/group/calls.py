@@ -1,6 +1,6 @@
-"""What goes into a group and what comes out of it: requests and answers without the protocol's encoding, and effects.
+"""Requests, results and effects of a group's state machine, without wire encoding.
 
-Made and read by `coordinator`, the handlers of `api`, and tests.
+Created and read by `coordinator`, the handlers in `api`, and tests.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from penstock.wire.errors import ErrorCode
 
 Waiter = object
-"""Who waits for an answer: opaque to a group, which hands it back in an `Answer`."""
+"""Opaque handle of a waiting caller. The group returns it in a `Reply`."""
 
 
 @dataclass(frozen=True, slots=True)
 class JoinRequest:
-    """A wish to be a member. `protocols` is in order of preference; `member_id` is empty for who has none yet."""
+    """A JoinGroup request. `protocols` is in order of preference; `member_id` is empty for a new member."""
 
     protocol_type: str
     protocols: dict[str, bytes]
@@ -26,14 +26,14 @@ class JoinRequest:
     client_id: str = ""
     client_host: str = ""
     two_step: bool = True
-    """A newcomer is given an id first and joins with it (JoinGroup 4 and later, KIP-394)."""
+    """A new member first receives a member id and then joins with it (JoinGroup 4 and later, KIP-394)."""
     can_skip_assignment: bool = True
-    """The client understands `skip_assignment` (JoinGroup 9 and later, KIP-814)."""
+    """The client supports `skip_assignment` (JoinGroup 9 and later, KIP-814)."""
 
 
 @dataclass(frozen=True, slots=True)
 class JoinedMember:
-    """A member as its leader gets to know it; `metadata` is what it sent for the chosen protocol."""
+    """A member in the leader's response; `metadata` is what it sent for the chosen protocol."""
 
     member_id: str
     instance_id: str | None
@@ -41,8 +41,8 @@ class JoinedMember:
 
 
 @dataclass(slots=True)
-class JoinAnswer:
-    """`members` only for the leader; `skip_assignment` tells a leader that nothing is to be assigned."""
+class JoinResult:
+    """The result of a join. `members` is set for the leader only; `skip_assignment` tells it to assign nothing."""
 
     error: ErrorCode
     member_id: str
@@ -56,7 +56,7 @@ class JoinAnswer:
 
 @dataclass(frozen=True, slots=True)
 class SyncRequest:
-    """A member's wish for its assignment; the leader brings everybody's. The protocol is checked where it is given."""
+    """A SyncGroup request; the leader sends `assignments`. The protocol is compared if given."""
 
     member_id: str
     generation: int
@@ -67,7 +67,9 @@ class SyncRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class SyncAnswer:
+class SyncResult:
+    """The result of a sync: the member's assignment, or an error."""
+
     error: ErrorCode
     protocol_type: str | None = None
     protocol: str | None = None
@@ -75,18 +77,18 @@ class SyncAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """An effect: `waiter` is to get `answer`."""
+class Reply:
+    """Effect: pass `result` to `waiter`."""
 
     waiter: Waiter
-    answer: JoinAnswer | SyncAnswer
+    result: JoinResult | SyncResult
 
 
 @dataclass(frozen=True, slots=True)
 class Persist:
-    """An effect: the group as it is now is to be made durable, then `persisted(sequence)` to be called."""
+    """Effect: store the group's current state, then call `persisted(sequence)` or `persist_failed(sequence)`."""
 
     sequence: int
 
 
-Effect = Answer | Persist
+Effect = Reply | Persist

@@ -1,7 +1,7 @@
-"""The group coordinator of a broker: all its groups, their timers, and what makes them durable. `api` calls it.
+"""The group coordinator of a broker: its groups, their timers and their persistence. Called by `api`.
 
-Every method answers at once or returns a future; nothing here waits for the network. The state machine of a group
-is in `state_machine`, offsets are in `offsets`; this puts both on an event loop.
+No method waits for the network: results are immediate or futures. The state machine of a group is in `state_machine`,
+offsets are in `offsets`; this module runs both on the event loop.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from uuid import UUID, uuid4
 
 from penstock.config.broker import BrokerConfig
 from penstock.control.group_settings import MAX_GROUP_ID
-from penstock.group.calls import Answer, JoinAnswer, JoinRequest, Persist, SyncAnswer, SyncRequest
-from penstock.group.directory import Directory
-from penstock.group.fencing import FencingConfirmations
+from penstock.group.calls import JoinRequest, JoinResult, Persist, Reply, SyncRequest, SyncResult
+from penstock.group.coordinator_shard import CoordinatorShard, IdleGroup, RunningGroup
+from penstock.group.directory import GroupDirectory
+from penstock.group.fencing import FencingConfirmation
 from penstock.group.offsets import CommittedOffset, OffsetCommit, Offsets
 from penstock.group.ownership import LocalShardOwnership, ShardMembership, ShardOwnership
 from penstock.group.persistence import encode_group, restore_group
@@ -23,9 +24,8 @@ from penstock.group.phases import GroupState
 from penstock.group.reads import OffsetReads
 from penstock.group.retention import OffsetRetention
 from penstock.group.settings_expiry import SettingsExpiry
-from penstock.group.shard_tenancy import IdleTenancy, RunningTenancy, ShardTenancy
 from penstock.group.state_machine import ClassicGroup
-from penstock.group.topic_cleaning import TopicCleaning, check_forgotten
+from penstock.group.topic_cleaning import TopicCleaning, check_offsets_deleted
 from penstock.runtime.clock import Clock
 from penstock.runtime.logging import get_logger
 from penstock.state import keys, records
@@ -38,19 +38,19 @@ log = get_logger(__name__)
 
 MAX_INSTANCE_ID = 1024
 MAX_PROTOCOLS = 64
-"""Assignors that one member may name."""
+"""Maximum number of assignors of a member."""
 MAX_METADATA_BYTES = 8 << 20
-"""Of one member, for all assignors together."""
+"""Maximum metadata size of a member, over all its assignors."""
 
-JoinFuture = asyncio.Future[JoinAnswer]
-SyncFuture = asyncio.Future[SyncAnswer]
+JoinFuture = asyncio.Future[JoinResult]
+SyncFuture = asyncio.Future[SyncResult]
 
 
 class GroupCoordinator:
-    """`start` begins to take up shards; until it has one, and after `close`, everybody is told to come back.
+    """All groups of the shards that this broker owns.
 
-    `new_id` makes the unguessable part of member ids. Without a `membership` this is the one broker there is, and has
-    all shards.
+    Before `start` and after `close`, every request fails with a retriable error. `new_id` returns the unguessable part
+    of member ids. Without `membership`, the broker is the only one.
     """
 
     def __init__(
@@ -66,14 +66,16 @@ class GroupCoordinator:
         self.offsets = Offsets(store, view, clock, config)
         self._ownership: ShardOwnership
         if membership is None:
-            self._ownership = LocalShardOwnership(store, view, self._taken, self._resigned)
+            self._ownership = LocalShardOwnership(store, view, self._on_shard_acquired, self._on_shard_resigned)
         else:
-            self._ownership = ShardOwnership(store, view, config.node_id, membership, self._taken, self._resigned)
+            self._ownership = ShardOwnership(
+                store, view, config.node_id, membership, self._on_shard_acquired, self._on_shard_resigned
+            )
         self.is_alone = membership is None
-        self._groups = Directory(self._ownership, clock, config, new_id)
-        self.reads = OffsetReads(store, self._ownership, self.offsets.residence, self.error, self.exists, self.is_alone)
-        self.verdicts = FencingConfirmations(self.reads.confirmation, self._ownership, self.error)
-        self.retention = OffsetRetention(self.offsets, view, clock, config, self._groups.standing, self._nothing_left)
+        self._groups = GroupDirectory(self._ownership, clock, config, new_id)
+        self.reads = OffsetReads(store, self._ownership, self.offsets.cache, self.error, self.exists, self.is_alone)
+        self.fencing = FencingConfirmation(self.reads.shard_revisions, self._ownership, self.error)
+        self.retention = OffsetRetention(self.offsets, view, clock, config, self._groups.usage, self._delete_if_unused)
         self._settings = SettingsExpiry(
             store, clock, config, self._ownership, self.exists, lambda: self.retention.paused
         )
@@ -88,23 +90,20 @@ class GroupCoordinator:
     # --- life
 
     async def start(self) -> None:
-        """Takes up shards. The view has been loaded before: offsets of topics that it lacks are not served.
-
-        In a cluster it returns before any shard is loaded.
-        """
-        assert self._view.revision > 0, "groups are loaded when the topics are known"
+        """Acquire shards. The view must be loaded. In a cluster, this returns before any shard is loaded."""
+        assert self._view.revision > 0, "groups are loaded after the topics"
         self._loop = asyncio.get_running_loop()
-        self.offsets.writers.lost = self._ownership.lost
-        self.offsets.residence.has_members = self._groups.is_running
-        self.offsets.residence.has_read = self.retention.look
-        self.offsets.residence.is_mine = lambda group_id: self._groups.tenure(group_id) is not None
-        self.offsets.unknown_groups = self._make_known
+        self.offsets.writers.on_lost = self._ownership.handle_lost
+        self.offsets.cache.has_members = self._groups.is_running
+        self.offsets.cache.on_loaded = self.retention.check_group
+        self.offsets.cache.is_owned = lambda group_id: self._groups.shard(group_id) is not None
+        self.offsets.on_committed = self._ensure_records
         self._ownership.start()
         if isinstance(self._ownership, LocalShardOwnership):
             groups = (await self._store.range(keys.GROUPS)).entries
             offsets = (await self._store.range(keys.OFFSETS)).entries
             self._ownership.fill(groups)
-            self._make_known(self.offsets.load(offsets))
+            self._ensure_records(self.offsets.load(offsets))
             self._view.subscribe(self.offsets.topics_changed)
         else:
             self._view.subscribe(self._cleaning.topics_changed)
@@ -112,24 +111,24 @@ class GroupCoordinator:
         self._settings.start()
         self._unavailable = ErrorCode.NONE
 
-    def _taken(self, tenure: ShardTenancy, entries: list[StoreEntry]) -> None:
-        """A shard's groups have been read: from now on they are served."""
-        tenure.is_loading = False
-        self.offsets.writers.open(tenure.number, tenure.guard)
+    def _on_shard_acquired(self, shard: CoordinatorShard, entries: list[StoreEntry]) -> None:
+        """Start to serve a shard whose groups have been read."""
+        shard.is_loading = False
+        self.offsets.writers.open(shard.number, shard.guard)
         idle: list[str] = []
         for entry in entries:
-            self._load(tenure, entry, idle)
+            self._load(shard, entry, idle)
         if self.is_alone:
-            for group_id in tenure.groups:
-                self.offsets.residence.is_all_here(group_id)
+            for group_id in shard.groups:
+                self.offsets.cache.mark_complete(group_id)
             return
-        log.debug("a coordinator shard is this broker's", shard=tenure.number, groups=len(tenure.groups))
-        self.offsets.residence.want(tenure.groups)
+        log.debug("coordinator shard acquired", shard=shard.number, groups=len(shard.groups))
+        self.offsets.cache.load_in_background(shard.groups)
         for group_id in idle:
-            self.retention.look_at_leisure(group_id)
-        self._cleaning.shard_taken(tenure)
+            self.retention.schedule_spread(group_id)
+        self._cleaning.on_shard_acquired(shard)
 
-    def _load(self, tenure: ShardTenancy, entry: StoreEntry, idle: list[str]) -> None:
+    def _load(self, shard: CoordinatorShard, entry: StoreEntry, idle: list[str]) -> None:
         group_id = keys.group_of(entry.key)
         group = ClassicGroup(group_id, self.config, self._new_id)
         try:
@@ -138,59 +137,56 @@ class GroupCoordinator:
             if keys.group(group_id) != entry.key:
                 raise ValueError("the group belongs to another shard")
         except (BadRecord, ValueError) as e:
-            log.error("skipping an unreadable group: it starts anew", key=entry.key, error=str(e))
+            log.error("cannot read group record: starting with an empty group", key=entry.key, error=str(e))
             return
-        # Of a group that had members nobody knows how long it has been without: from now on, at the latest.
+        # The end of the last member's session is unknown; it ended now at the latest.
         state_ms = record.state_ms if record.protocol is None else self._clock.wall_ms()
         if group.state is GroupState.EMPTY:
-            tenure.groups[group_id] = IdleTenancy(record.generation, record.protocol_type, state_ms)
+            shard.groups[group_id] = IdleGroup(record.generation, record.protocol_type, state_ms)
             idle.append(group_id)
         else:
-            running = tenure.groups[group_id] = RunningTenancy(group, state_ms, is_stored=True)
-            self._after(running)
+            running = shard.groups[group_id] = RunningGroup(group, state_ms, is_stored=True)
+            self._apply_effects(running)
         if self.is_alone:
             self.offsets.expiry.schedule(group_id, self._clock.wall_ms())
 
-    def _resigned(self, tenure: ShardTenancy) -> None:
-        """A shard is no longer this broker's: nobody gets another answer from it."""
-        self.offsets.writers.close(tenure.number)
-        if tenure.groups:
-            log.debug("a coordinator shard is given up", shard=tenure.number, groups=len(tenure.groups))
-        groups, tenure.groups = tenure.groups, {}
+    def _on_shard_resigned(self, shard: CoordinatorShard) -> None:
+        """Fail all waiting requests of a shard that this broker no longer owns."""
+        self.offsets.writers.close(shard.number)
+        if shard.groups:
+            log.debug("coordinator shard resigned", shard=shard.number, groups=len(shard.groups))
+        groups, shard.groups = shard.groups, {}
         for group_id, known in groups.items():
-            if isinstance(known, RunningTenancy):
+            if isinstance(known, RunningGroup):
                 known.group.close(ErrorCode.NOT_COORDINATOR)
-                self._after(known)
-            self.offsets.residence.drop(group_id)
-        self.offsets.residence.drop_shard(tenure.number)
+                self._apply_effects(known)
+            self.offsets.cache.evict(group_id)
+        self.offsets.cache.evict_shard(shard.number)
 
     def dismiss(self) -> None:
-        """Tells everybody, and at once those who wait, to look for the coordinator again: the broker is to stop.
-
-        Offsets that were accepted go on becoming durable.
-        """
+        """Reject new and waiting requests, before the broker stops. Accepted commits become durable."""
         self._unavailable = ErrorCode.NOT_COORDINATOR
         self.retention.close()
         self._settings.close()
-        self.offsets.residence.close()
+        self.offsets.cache.close()
         self._cleaning.close()
-        for tenure in self._ownership:
-            for group_id, known in list(tenure.groups.items()):
-                if isinstance(known, RunningTenancy):
+        for shard in self._ownership:
+            for group_id, known in list(shard.groups.items()):
+                if isinstance(known, RunningGroup):
                     known.group.close(ErrorCode.NOT_COORDINATOR)
-                    self._after(known)
-                    del tenure.groups[group_id]
+                    self._apply_effects(known)
+                    del shard.groups[group_id]
 
     async def close(self) -> None:
-        """As `dismiss`; returns when what was accepted is durable."""
+        """Call `dismiss`, and wait until all accepted writes are durable."""
         self.dismiss()
-        await self.offsets.writers.settle()
+        await self.offsets.writers.drain()
         self._ownership.close()
 
     # --- members
 
     def join(self, group_id: str, request: JoinRequest) -> JoinFuture:
-        """Resolves when the join phase ends. Call `abandon` where nobody waits any longer."""
+        """Join a group. The future resolves when the join phase ends. Call `abandon` if the client disconnects."""
         future: JoinFuture = asyncio.get_running_loop().create_future()
         error = self.error(group_id) or self._check_join(group_id, request)
         running = None if error else self._groups.running(group_id)
@@ -198,12 +194,12 @@ class GroupCoordinator:
             if request.member_id:
                 error = ErrorCode.UNKNOWN_MEMBER_ID
             else:
-                running = self._groups.begin(group_id)
+                running = self._groups.start_group(group_id)
         if error or running is None:
-            future.set_result(JoinAnswer(error, request.member_id))
+            future.set_result(JoinResult(error, request.member_id))
             return future
         running.group.join(request, future, self._now_ms())
-        self._after(running)
+        self._apply_effects(running)
         return future
 
     def _check_join(self, group_id: str, request: JoinRequest) -> ErrorCode:
@@ -221,40 +217,41 @@ class GroupCoordinator:
         return ErrorCode.NONE
 
     def sync(self, group_id: str, request: SyncRequest) -> SyncFuture:
-        """Resolves when the assignment is there and durable."""
+        """Sync with the group. The future resolves once the assignment is durable. See `abandon`."""
         future: SyncFuture = asyncio.get_running_loop().create_future()
         running = self._groups.running(group_id)
         error = self.error(group_id)
         if error or running is None:
             if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-                error = ErrorCode.REBALANCE_IN_PROGRESS  # clients do not expect the other here; the member joins again
-            future.set_result(SyncAnswer(error or self._unknown(group_id)))
+                # clients do not expect the loading error here; the member rejoins
+                error = ErrorCode.REBALANCE_IN_PROGRESS
+            future.set_result(SyncResult(error or self._unknown(group_id)))
             return future
         running.group.sync(request, future, self._now_ms())
-        self._after(running)
+        self._apply_effects(running)
         return future
 
     def abandon(self, group_id: str, future: JoinFuture | SyncFuture) -> None:
-        """The connection that waits for this answer is gone."""
+        """Drop the waiting request of a client that has disconnected."""
         running = self._groups.running(group_id)
         if running is not None and not future.done():
             running.group.abandon(future, self._now_ms())
-            self._after(running)
+            self._apply_effects(running)
 
     def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
-        """Returns NONE while the shard is loaded, as Kafka does: clients do not expect the loading error here."""
+        """Extend the session. Returns NONE while the shard is loading, as Kafka does."""
         error = self.error(group_id)
         if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
             return ErrorCode.NONE if is_group_id(group_id) else ErrorCode.INVALID_GROUP_ID
         running = self._groups.running(group_id)
         if running is None:
             return error or self._unknown(group_id)
-        # Also where the lease may have ended: who was heard of is not to expire for that.
+        # Also if the broker's lease may have expired: the session must not expire because of that.
         answer = running.group.heartbeat(member_id, instance_id, generation, self._now_ms())
         return error or answer
 
     def leave(self, group_id: str, members: Sequence[tuple[str, str | None]]) -> tuple[ErrorCode, list[ErrorCode]]:
-        """Each (member id, instance id) leaves: an error for all of them, and one for each."""
+        """Remove each (member id, instance id). Returns an error for the request, and one per member."""
         error = self.error(group_id)
         if error or not group_id:
             return error or ErrorCode.INVALID_GROUP_ID, []
@@ -262,21 +259,21 @@ class GroupCoordinator:
         if running is None:
             return ErrorCode.NONE, [ErrorCode.UNKNOWN_MEMBER_ID] * len(members)
         errors = [running.group.leave(*member) for member in members]
-        running.group.settle(self._now_ms())
-        self._after(running)
+        running.group.apply_leaves(self._now_ms())
+        self._apply_effects(running)
         return ErrorCode.NONE, errors
 
     # --- offsets
 
     def check_commit(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
-        """Whether a commit is in order; it counts as a sign of life. Without members a group takes any without id."""
+        """Return the error that fences a commit, or NONE. Extends the member's session."""
         error = self.error(group_id)
         if error:
             return error
         if len(group_id) > MAX_GROUP_ID:
             return ErrorCode.INVALID_GROUP_ID
-        known = self._groups.known(group_id)
-        if isinstance(known, RunningTenancy):
+        known = self._groups.get(group_id)
+        if isinstance(known, RunningGroup):
             return known.group.check_commit(member_id, instance_id, generation, self._now_ms())
         if generation < 0:
             return ErrorCode.NONE
@@ -285,145 +282,146 @@ class GroupCoordinator:
     def commit(
         self, group_id: str, commits: Sequence[OffsetCommit], retention_ms: int | None = None
     ) -> asyncio.Future[list[int]]:
-        """Makes offsets durable, after `check_commit`; the result names by index those that are not."""
-        if commits and group_id not in self.offsets.residence:
-            is_new = self._groups.known(group_id) is None
+        """Commit offsets after `check_commit`. The result is the indexes of those that did not become durable."""
+        if commits and group_id not in self.offsets.cache:
+            is_new = self._groups.get(group_id) is None
             if is_new and self.is_alone:
-                self.offsets.residence.is_all_here(group_id)
+                self.offsets.cache.mark_complete(group_id)
             else:
-                # Offsets may be there without a record: a transaction's come before it, and it may be unreadable.
-                self.offsets.residence.want([group_id], must=is_new)
+                # Offsets may exist without a record: a transaction adds them first, or the record is unreadable.
+                self.offsets.cache.load_in_background([group_id], force=is_new)
         if commits and not self._groups.is_stored(group_id):
             self._store_group(group_id)
         return self.offsets.commit(group_id, commits, retention_ms)
 
     def commit_failure(self, group_id: str) -> ErrorCode:
-        """What to tell of a commit that did not become durable: all clients try it again, here or elsewhere."""
+        """Return a retriable error for a commit that did not become durable."""
         return self.error(group_id) or ErrorCode.COORDINATOR_NOT_AVAILABLE
 
     def error(self, group_id: str) -> ErrorCode:
-        """Why nothing can be answered for a group just now, or NONE."""
+        """Return the error that prevents serving the group now, or NONE."""
         return self._unavailable or self._ownership.error(keys.shard_of(group_id))
 
     @property
     def unavailable(self) -> ErrorCode:
-        """Why this broker cannot list its groups, or NONE. Clients repeat a list only after these two errors."""
+        """The error that prevents listing groups, or NONE. Clients retry only on these two errors."""
         if self._unavailable:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if self._ownership.is_loading else ErrorCode.NONE
 
     def committed(self) -> Iterator[CommittedOffset]:
-        """Where groups are, for the metrics: a lag is what a log's end has beyond that."""
+        """Iterate over the committed offsets in memory, for the lag metrics."""
         return self.offsets.committed()
 
-    async def forget_topic(self, topic_id: UUID) -> None:
-        """Returns when no offset of a deleted topic is left in the store. Raises StoreError until that is so.
+    async def delete_topic_offsets(self, topic_id: UUID) -> None:
+        """Delete all committed offsets of a deleted topic. Raises StoreError until all are deleted.
 
-        In a cluster for the controller to call: it asks what the owners of all shards have done.
+        In a cluster, the controller calls this to check whether the owners of all shards have deleted them.
         """
         if self.is_alone:
-            await self.offsets.forget_topic(topic_id)
+            await self.offsets.delete_topic_offsets(topic_id)
         else:
-            await check_forgotten(self._store, topic_id)
+            await check_offsets_deleted(self._store, topic_id)
 
     # --- all groups
 
     @property
     def ownership(self) -> ShardOwnership:
-        """Which shards are this broker's: also those of transactional ids."""
+        """The owned shards, which also hold transactional ids."""
         return self._ownership
 
     def coordinator_of(self, group_id: str) -> int:
-        """The id of the broker that coordinates a group, -1 where it has none just now."""
+        """Return the id of the group's coordinator, -1 if there is none now."""
         if self.is_alone:
             return self.config.node_id
         broker = self._view.shard_owner(keys.shard_of(group_id))
         return -1 if broker is None else broker.broker_id
 
     def find(self, group_id: str) -> ClassicGroup | None:
-        """The group, if it has had members since this broker coordinates it."""
+        """Return the group if it has had members since this broker coordinates it."""
         running = self._groups.running(group_id)
         return None if running is None else running.group
 
-    def idle(self, group_id: str) -> IdleTenancy | None:
-        """The group, if it has had none."""
+    def idle(self, group_id: str) -> IdleGroup | None:
+        """Return the group if it has had no members since this broker coordinates it."""
         return self._groups.idle(group_id)
 
     def exists(self, group_id: str) -> bool:
-        return self._groups.known(group_id) is not None
+        """Return whether the group exists and is coordinated here."""
+        return self._groups.get(group_id) is not None
 
     def group_ids(self) -> list[str]:
-        """Of all groups that this broker coordinates."""
-        return self._groups.all()
+        """Return the ids of all groups that this broker coordinates."""
+        return self._groups.group_ids()
 
     async def delete(self, group_id: str) -> ErrorCode:
-        """Deletes a group without members, its offsets included; durable when this returns."""
+        """Delete an empty group, its offsets and its settings. Durable on return."""
         error = (await self.reads.prepare([group_id], ErrorCode.COORDINATOR_NOT_AVAILABLE))[group_id]
         if error:
             return error
-        known = self._groups.known(group_id)
+        known = self._groups.get(group_id)
         if known is None:
             return await self._delete_settings(group_id)
-        if isinstance(known, RunningTenancy) and known.group.state is not GroupState.EMPTY:
+        if isinstance(known, RunningGroup) and known.group.state is not GroupState.EMPTY:
             return ErrorCode.NON_EMPTY_GROUP
-        failed = await asyncio.gather(*self._give_up(group_id))
+        failed = await asyncio.gather(*self._delete_group(group_id))
         return self.commit_failure(group_id) if any(failed) else ErrorCode.NONE
 
     async def _delete_settings(self, group_id: str) -> ErrorCode:
-        """Of a group that is not there: something may be set for it all the same."""
+        """Delete the settings of a group that does not exist otherwise."""
         try:
             if await self._store.get(keys.group_settings(group_id)) is None:
                 return ErrorCode.GROUP_ID_NOT_FOUND
         except StoreError as e:
-            log.warning("the settings of a group cannot be read", group=group_id, reason=str(e))
+            log.warning("cannot read group settings", group=group_id, reason=str(e))
             return self.error(group_id) or ErrorCode.COORDINATOR_NOT_AVAILABLE
-        writer = self.offsets.writers.of_group(group_id)
+        writer = self.offsets.writers.for_group(group_id)
         failed = await writer.submit([(DeleteOp(keys.group_settings(group_id)), None)])
         return self.commit_failure(group_id) if failed else ErrorCode.NONE
 
-    def _give_up(self, group_id: str) -> list[asyncio.Future[list[int]]]:
-        tenure = self._ownership.of_shard(keys.shard_of(group_id))
-        known = tenure.groups.pop(group_id, None) if tenure is not None else None
-        if isinstance(known, RunningTenancy):
+    def _delete_group(self, group_id: str) -> list[asyncio.Future[list[int]]]:
+        shard = self._ownership.get(keys.shard_of(group_id))
+        known = shard.groups.pop(group_id, None) if shard is not None else None
+        if isinstance(known, RunningGroup):
             known.group.close(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-            self._after(known)
-            known = IdleTenancy(known.group.generation, known.group.protocol_type, known.state_ms)
+            self._apply_effects(known)
+            known = IdleGroup(known.group.generation, known.group.protocol_type, known.state_ms)
         futures = self.offsets.delete_group(group_id)
-        if tenure is not None and known is not None:
-            futures[-1].add_done_callback(partial(self._given_up, tenure, group_id, known))
+        if shard is not None and known is not None:
+            futures[-1].add_done_callback(partial(self._on_group_deleted, shard, group_id, known))
         return futures
 
-    def _given_up(
-        self, tenure: ShardTenancy, group_id: str, known: IdleTenancy, written: asyncio.Future[list[int]]
+    def _on_group_deleted(
+        self, shard: CoordinatorShard, group_id: str, known: IdleGroup, written: asyncio.Future[list[int]]
     ) -> None:
-        """What could not be deleted is still there, as far as anybody knows. Of the rest no name is kept."""
+        """Restore a group whose deletion failed; else drop what is cached about its name."""
         if written.result():
-            tenure.groups.setdefault(group_id, known)
+            shard.groups.setdefault(group_id, known)
             self.offsets.expiry.schedule(group_id, self._clock.wall_ms())
-        elif not self.offsets.being_committed(group_id):
+        elif not self.offsets.outstanding_keys(group_id):
             self.reads.forget(group_id)
 
     # --- inside
 
-    def _make_known(self, group_ids: Iterable[str]) -> None:
-        """These have offsets: so they are to have a record too, by which the next coordinator finds them."""
+    def _ensure_records(self, group_ids: Iterable[str]) -> None:
+        """Store a record for groups that have offsets only, so that the next coordinator finds them."""
         for group_id in group_ids:
-            writer = self.offsets.writers.of_group(group_id)
-            if self._groups.known(group_id) is None and not writer.is_writing(keys.group(group_id)):
+            writer = self.offsets.writers.for_group(group_id)
+            if self._groups.get(group_id) is None and not writer.is_writing(keys.group(group_id)):
                 self._store_group(group_id)
-                if group_id not in self.offsets.residence:  # a transaction brought them
-                    self.offsets.residence.want([group_id], must=True)
+                if group_id not in self.offsets.cache:  # added by a transaction
+                    self.offsets.cache.load_in_background([group_id], force=True)
 
     def _store_group(self, group_id: str) -> None:
-        """Writes the record of a group without a generation."""
-        tenure = self._groups.tenure(group_id)
-        if tenure is None:
+        """Store the record of a group of generation 0."""
+        shard = self._groups.shard(group_id)
+        if shard is None:
             return
-        self._groups.note_stored(group_id)
+        self._groups.mark_stored(group_id)
 
         def written(done: asyncio.Future[list[int]]) -> None:
             if done.result():
-                tenure.unstored.add(group_id)
+                shard.unstored.add(group_id)
 
         self.offsets.store_group(group_id).add_done_callback(written)
 
@@ -433,22 +431,22 @@ class GroupCoordinator:
     def _now_ms(self) -> float:
         return self._loop.time() * 1000
 
-    def _after(self, running: RunningTenancy) -> None:
-        """Does what a group asks for after an input, and sees to its next deadline."""
+    def _apply_effects(self, running: RunningGroup) -> None:
+        """Carry out the group's effects, and arm its timer."""
         group = running.group
-        for effect in group.take_effects():
-            if isinstance(effect, Answer):
+        for effect in group.pop_effects():
+            if isinstance(effect, Reply):
                 waiter = effect.waiter
-                assert isinstance(waiter, asyncio.Future), "answers go to futures"
+                assert isinstance(waiter, asyncio.Future), "waiters are futures"
                 if not waiter.done():
-                    waiter.set_result(effect.answer)
+                    waiter.set_result(effect.result)
             else:
                 self._persist(running, effect)
         if group.is_blank:
-            self._groups.blank(running)
+            self._groups.discard_blank(running)
         self._arm(running)
 
-    def _arm(self, running: RunningTenancy) -> None:
+    def _arm(self, running: RunningGroup) -> None:
         wake_ms = running.group.wake_ms
         if running.timer is not None:
             if wake_ms is not None and running.armed_ms <= wake_ms:
@@ -459,39 +457,40 @@ class GroupCoordinator:
             running.armed_ms = wake_ms
             running.timer = self._loop.call_at(wake_ms / 1000, self._wake, running)
 
-    def _wake(self, running: RunningTenancy) -> None:
+    def _wake(self, running: RunningGroup) -> None:
         running.timer = None
         running.group.tick(self._now_ms())
-        self._after(running)
+        self._apply_effects(running)
 
-    def _persist(self, running: RunningTenancy, effect: Persist) -> None:
+    def _persist(self, running: RunningGroup, effect: Persist) -> None:
         group = running.group
         wall_ms = running.state_ms = self._clock.wall_ms()
         if not running.is_stored:
             running.is_stored = True
-            self.offsets.residence.want([group.group_id])
+            self.offsets.cache.load_in_background([group.group_id])
         put = PutOp(keys.group(group.group_id), encode_group(group, wall_ms))
-        written = self.offsets.writers.of_group(group.group_id).submit([(put, None)])
+        written = self.offsets.writers.for_group(group.group_id).submit([(put, None)])
         written.add_done_callback(partial(self._persisted, running, effect.sequence))
         self.offsets.expiry.schedule(group.group_id, wall_ms)
 
-    def _persisted(self, running: RunningTenancy, sequence: int, written: asyncio.Future[list[int]]) -> None:
+    def _persisted(self, running: RunningGroup, sequence: int, written: asyncio.Future[list[int]]) -> None:
         if running.group.state is GroupState.DEAD:
             return
         if written.result():
             running.group.persist_failed(sequence, self._now_ms())
         else:
             running.group.persisted(sequence, self._now_ms())
-        self._after(running)
+        self._apply_effects(running)
 
-    def _nothing_left(self, group_id: str) -> bool:
-        """Gives up a group that is empty and whose offsets have ended, unless somebody is about to join."""
+    def _delete_if_unused(self, group_id: str) -> bool:
+        """Delete an empty group without offsets, unless a member is joining."""
         running = self._groups.running(group_id)
         if running is not None and (running.group.state is not GroupState.EMPTY or running.group.pending):
             return False
-        self._give_up(group_id)
+        self._delete_group(group_id)
         return True
 
 
 def is_group_id(group_id: str) -> bool:
+    """Return whether the group id has a valid length."""
     return 0 < len(group_id) <= MAX_GROUP_ID

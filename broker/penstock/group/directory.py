@@ -1,101 +1,104 @@
-"""Which groups this broker coordinates: by shard, those with members as state machines, the others as little more than
-their names. Used by `coordinator`.
-"""
+"""The groups that this broker coordinates, by shard: state machines for groups that have had members, compact records
+for the others. Used by `coordinator`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from penstock.config.broker import BrokerConfig
-from penstock.group.expiry import GroupStanding
+from penstock.group.coordinator_shard import CoordinatorShard, IdleGroup, RunningGroup
+from penstock.group.expiry import OffsetUsage
 from penstock.group.ownership import ShardOwnership
 from penstock.group.phases import GroupState
-from penstock.group.shard_tenancy import IdleTenancy, RunningTenancy, ShardTenancy
 from penstock.group.state_machine import ClassicGroup
 from penstock.runtime.clock import Clock
 from penstock.state import keys
 
 
-class Directory:
-    """The groups of all shards that are this broker's."""
+class GroupDirectory:
+    """The groups of all owned shards."""
 
     def __init__(
         self, ownership: ShardOwnership, clock: Clock, config: BrokerConfig, new_id: Callable[[], str]
     ) -> None:
         self._ownership, self._clock, self._config, self._new_id = ownership, clock, config, new_id
 
-    def tenure(self, group_id: str) -> ShardTenancy | None:
-        return self._ownership.of_shard(keys.shard_of(group_id))
+    def shard(self, group_id: str) -> CoordinatorShard | None:
+        """Return the group's shard if this broker owns it."""
+        return self._ownership.get(keys.shard_of(group_id))
 
-    def known(self, group_id: str) -> RunningTenancy | IdleTenancy | None:
-        tenure = self.tenure(group_id)
-        return None if tenure is None else tenure.groups.get(group_id)
+    def get(self, group_id: str) -> RunningGroup | IdleGroup | None:
+        """Return the group, or None if it does not exist or is not coordinated here."""
+        shard = self.shard(group_id)
+        return None if shard is None else shard.groups.get(group_id)
 
-    def running(self, group_id: str) -> RunningTenancy | None:
-        """The group, if it has had members since this broker coordinates it."""
-        known = self.known(group_id)
-        return known if isinstance(known, RunningTenancy) else None
+    def running(self, group_id: str) -> RunningGroup | None:
+        """Return the group if it has had members since this broker coordinates it."""
+        known = self.get(group_id)
+        return known if isinstance(known, RunningGroup) else None
 
-    def idle(self, group_id: str) -> IdleTenancy | None:
-        """The group, if it has had none."""
-        known = self.known(group_id)
-        return known if isinstance(known, IdleTenancy) else None
+    def idle(self, group_id: str) -> IdleGroup | None:
+        """Return the group if it has had no members since this broker coordinates it."""
+        known = self.get(group_id)
+        return known if isinstance(known, IdleGroup) else None
 
     def is_running(self, group_id: str) -> bool:
+        """Return whether the group has a state machine."""
         return self.running(group_id) is not None
 
-    def all(self) -> list[str]:
-        return [group_id for tenure in self._ownership for group_id in tenure.groups]
+    def group_ids(self) -> list[str]:
+        """Return the ids of all groups of loaded shards."""
+        return [group_id for shard in self._ownership for group_id in shard.groups]
 
-    def begin(self, group_id: str) -> RunningTenancy:
-        """Somebody joins a group that nobody is in; its generations go on."""
-        tenure = self.tenure(group_id)
-        assert tenure is not None, "whoever has no shard was sent away"
+    def start_group(self, group_id: str) -> RunningGroup:
+        """Create the state machine of a group that a first member joins; an idle group keeps its generation."""
+        shard = self.shard(group_id)
+        assert shard is not None, "the caller has checked that the shard is owned"
         group = ClassicGroup(group_id, self._config, self._new_id)
         idle = self.idle(group_id)
         state_ms = self._clock.wall_ms()
         if idle is not None:
             group.generation, group.protocol_type, state_ms = idle
-        running = tenure.groups[group_id] = RunningTenancy(group, state_ms, is_stored=idle is not None)
+        running = shard.groups[group_id] = RunningGroup(group, state_ms, is_stored=idle is not None)
         return running
 
     def is_stored(self, group_id: str) -> bool:
-        """Whether the store has a record of a group, or is about to."""
-        tenure, known = self.tenure(group_id), self.known(group_id)
-        if tenure is None or known is None:
+        """Return whether the store has a record of the group, or a write of one is outstanding."""
+        shard, known = self.shard(group_id), self.get(group_id)
+        if shard is None or known is None:
             return False
-        if known.generation if isinstance(known, IdleTenancy) else known.group.generation:
+        if known.generation if isinstance(known, IdleGroup) else known.group.generation:
             return True
-        return group_id not in tenure.unstored and (isinstance(known, IdleTenancy) or known.is_stored)
+        return group_id not in shard.unstored and (isinstance(known, IdleGroup) or known.is_stored)
 
-    def note_stored(self, group_id: str) -> None:
-        """A record is about to be in the store of a group that nobody may have joined."""
-        tenure = self.tenure(group_id)
-        if tenure is not None:
-            tenure.unstored.discard(group_id)
-            known = tenure.groups.setdefault(group_id, IdleTenancy(0, "", self._clock.wall_ms()))
-            if isinstance(known, RunningTenancy):
+    def mark_stored(self, group_id: str) -> None:
+        """Record that a write of the group's record is outstanding; the group may never have had members."""
+        shard = self.shard(group_id)
+        if shard is not None:
+            shard.unstored.discard(group_id)
+            known = shard.groups.setdefault(group_id, IdleGroup(0, "", self._clock.wall_ms()))
+            if isinstance(known, RunningGroup):
                 known.is_stored = True
 
-    def blank(self, running: RunningTenancy) -> None:
-        """Nobody joined in the end: what is left is what there was before."""
+    def discard_blank(self, running: RunningGroup) -> None:
+        """Replace a group that no member joined in the end by its previous state."""
         group_id = running.group.group_id
-        tenure = self.tenure(group_id)
-        if tenure is not None and tenure.groups.get(group_id) is running:
+        shard = self.shard(group_id)
+        if shard is not None and shard.groups.get(group_id) is running:
             if running.is_stored:
-                tenure.groups[group_id] = IdleTenancy(0, "", running.state_ms)
+                shard.groups[group_id] = IdleGroup(0, "", running.state_ms)
             else:
-                del tenure.groups[group_id]
+                del shard.groups[group_id]
 
-    def standing(self, group_id: str) -> GroupStanding | None:
-        """What decides over a group's offsets; None where the group is not this broker's."""
-        known = self.known(group_id)
+    def usage(self, group_id: str) -> OffsetUsage | None:
+        """Return what determines the expiry of the group's offsets, None if it is not coordinated here."""
+        known = self.get(group_id)
         if known is None:
             return None
-        generation = known.generation if isinstance(known, IdleTenancy) else known.group.generation
+        generation = known.generation if isinstance(known, IdleGroup) else known.group.generation
         if generation == 0:
-            return GroupStanding(is_simple=True, empty_since_ms=None, topics=None)
-        if isinstance(known, IdleTenancy) or known.group.state is GroupState.EMPTY:
-            return GroupStanding(is_simple=False, empty_since_ms=known.state_ms, topics=None)
+            return OffsetUsage(is_simple=True, empty_since_ms=None, topics=None)
+        if isinstance(known, IdleGroup) or known.group.state is GroupState.EMPTY:
+            return OffsetUsage(is_simple=False, empty_since_ms=known.state_ms, topics=None)
         topics = known.group.subscribed_topics() if known.group.state is GroupState.STABLE else None
-        return GroupStanding(is_simple=False, empty_since_ms=None, topics=topics)
+        return OffsetUsage(is_simple=False, empty_since_ms=None, topics=topics)

@@ -1,4 +1,7 @@
-"""When committed offsets end (KIP-211), and which group is to be looked at next for that. Pure; used by `retention`."""
+"""The expiry time of committed offsets (KIP-211), and a queue of groups by the time of their next check.
+
+No I/O. Used by `retention`.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,11 @@ NEVER = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
-class GroupStanding:
-    """What decides over a group's offsets.
+class OffsetUsage:
+    """What determines the expiry of a group's offsets.
 
-    `is_simple`: nobody ever joined it. `empty_since_ms`: it has no members since then, else None. `topics`: what its
-    members subscribe to while it is stable, None where that is unknown or in motion.
+    `is_simple`: the group never had a member. `empty_since_ms`: the time since which it has no members, else None.
+    `topics`: the topics that the members of a stable group subscribe to, None if unknown or rebalancing.
     """
 
     is_simple: bool
@@ -23,13 +26,13 @@ class GroupStanding:
     topics: frozenset[str] | None
 
 
-def expires_ms(record: OffsetRecord, topic: str, standing: GroupStanding, retention_ms: int) -> int:
-    """When an offset ends as things stand now, or `NEVER` while it is in use."""
-    if standing.is_simple:
+def expires_ms(record: OffsetRecord, topic: str, usage: OffsetUsage, retention_ms: int) -> int:
+    """Return the time at which an offset expires, or `NEVER` while it is in use."""
+    if usage.is_simple:
         base_ms = record.commit_ms
-    elif standing.empty_since_ms is not None:
-        base_ms = max(record.commit_ms, standing.empty_since_ms)
-    elif standing.topics is None or topic in standing.topics:
+    elif usage.empty_since_ms is not None:
+        base_ms = max(record.commit_ms, usage.empty_since_ms)
+    elif usage.topics is None or topic in usage.topics:
         return NEVER
     else:
         base_ms = record.commit_ms
@@ -37,7 +40,7 @@ def expires_ms(record: OffsetRecord, topic: str, standing: GroupStanding, retent
 
 
 class ExpiryQueue:
-    """Groups and when each should be looked at, soonest first. Costs nothing for those whose time has not come."""
+    """Groups by the time of their next check. Groups that are not due cost nothing."""
 
     def __init__(self) -> None:
         self._due: dict[str, int] = {}
@@ -47,14 +50,14 @@ class ExpiryQueue:
         return bool(self._due)
 
     def schedule(self, group_id: str, due_ms: int) -> None:
-        """Looks at a group at `due_ms`, or sooner where that was planned already."""
+        """Schedule a check at `due_ms`, unless an earlier one is scheduled."""
         planned = self._due.get(group_id)
         if planned is None or due_ms < planned:
             self._due[group_id] = due_ms
             heapq.heappush(self._heap, (due_ms, group_id))
 
     def pop_due(self, now_ms: int) -> list[str]:
-        """The groups whose time has come, which are forgotten until scheduled again."""
+        """Remove and return the groups that are due."""
         due = []
         while self._heap and self._heap[0][0] <= now_ms:
             due_ms, group_id = heapq.heappop(self._heap)

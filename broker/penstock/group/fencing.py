@@ -1,17 +1,16 @@
-"""Errors by which clients end for good: told only by a broker that coordinates the group without a doubt.
+"""Confirms fatal errors with the store before `api.groups` and `api.offsets` return them.
 
-A coordinator that was cut off, or whose view lags, may have lost the shard without knowing; then it compares who asks
-with a group that has gone on elsewhere, and a static member that has restarted there would be fenced by its own
-predecessor. All other errors cost a rejoin at most, and are told at once. Made by `coordinator`, asked by `api.groups`
-and `api.offsets`.
+A partitioned coordinator, or one whose view lags, may no longer own the shard. It would compare the request with stale
+group state, and could fence a static member that has restarted with the new coordinator. All other errors cost a rejoin
+at most and are returned at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from penstock.group.confirmation import Confirmation
 from penstock.group.ownership import ShardOwnership
+from penstock.group.shard_revisions import ShardRevisions
 from penstock.runtime.logging import get_logger
 from penstock.state import keys
 from penstock.state.store import StoreError
@@ -19,32 +18,34 @@ from penstock.wire.errors import ErrorCode
 
 log = get_logger(__name__)
 
-FINAL = frozenset(
+FATAL_ERRORS = frozenset(
     {ErrorCode.FENCED_INSTANCE_ID, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, ErrorCode.GROUP_MAX_SIZE_REACHED}
 )
-"""What Java's client, librdkafka and kafka-python take for the end of a consumer."""
+"""Errors on which Apache Kafka's Java client, librdkafka and kafka-python stop a consumer."""
 
 
-class FencingConfirmations:
-    """`error` tells why nothing can be answered for a group, or NONE."""
+class FencingConfirmation:
+    """`error` returns the error that prevents serving a group, or NONE."""
 
     def __init__(
-        self, confirmation: Confirmation, ownership: ShardOwnership, error: Callable[[str], ErrorCode]
+        self, confirmation: ShardRevisions, ownership: ShardOwnership, error: Callable[[str], ErrorCode]
     ) -> None:
-        self._confirmation, self._ownership, self._error = confirmation, ownership, error
+        self._shard_revisions, self._ownership, self._error = confirmation, ownership, error
 
-    async def confirmed(self, group_id: str, error: ErrorCode) -> ErrorCode:
-        """What to tell where the group's state says `error`: that, or one by which the client asks again, here or
-        elsewhere. Does not wait unless `error` is one of `FINAL` and there are other brokers."""
+    async def confirm(self, group_id: str, error: ErrorCode) -> ErrorCode:
+        """Return `error` if this broker still coordinates the group, else a retriable error.
+
+        Waits only for `FATAL_ERRORS`, and only in a cluster.
+        """
         number = keys.shard_of(group_id)
-        tenure = self._ownership.of_shard(number)
-        if error not in FINAL or (tenure is not None and tenure.guard is None):
+        shard = self._ownership.get(number)
+        if error not in FATAL_ERRORS or (shard is not None and shard.guard is None):
             return error
         try:
-            revisions = await self._confirmation.revisions()
+            revisions = await self._shard_revisions.read()
         except StoreError as e:
-            log.warning("who coordinates a group cannot be confirmed", group=group_id, reason=str(e))
+            log.warning("cannot confirm the coordinator of a group", group=group_id, reason=str(e))
             return self._error(group_id) or ErrorCode.COORDINATOR_NOT_AVAILABLE
-        if self._ownership.of_shard(number) is not tenure:
-            return ErrorCode.NOT_COORDINATOR  # also where the shard has come back: the group is another since
-        return self._error(group_id) or self._ownership.compare(number, revisions) or error
+        if self._ownership.get(number) is not shard:
+            return ErrorCode.NOT_COORDINATOR  # also if the shard was reacquired: the group's state was reloaded
+        return self._error(group_id) or self._ownership.verify_revision(number, revisions) or error

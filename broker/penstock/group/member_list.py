@@ -1,7 +1,4 @@
-"""The members of one group: who they are, what they support, which of them leads. No rules of time or state.
-
-Used by `state_machine` alone.
-"""
+"""The members of one group: their ids, protocols and leader. Used by `state_machine`."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from penstock.group.subscription import CONSUMER, subscribed_topics
 
 
 class GroupMemberState:
-    """One member. A waiter is there while a JoinGroup or SyncGroup of it is unanswered; times are the loop's."""
+    """A member. A waiter is set while its JoinGroup or SyncGroup is unanswered. Times are the event loop's."""
 
     __slots__ = (
         "assignment",
@@ -34,7 +31,7 @@ class GroupMemberState:
     def __init__(self, member_id: str, request: JoinRequest, knows_id: bool) -> None:
         self.member_id = member_id
         self.knows_id = knows_id
-        """It could come back as itself after its connection was lost."""
+        """Whether the member could rejoin with its id after its connection was lost."""
         self.instance_id = request.instance_id
         self.client_id = request.client_id
         self.client_host = request.client_host
@@ -43,24 +40,26 @@ class GroupMemberState:
         self.rebalance_timeout_ms = request.rebalance_timeout_ms
         self.assignment = b""
         self.deadline_ms = 0.0
-        """When it counts as dead, unless it is heard of before."""
+        """The end of its session."""
         self.is_new = False
-        """Its first join is not answered yet."""
+        """Whether its first join is unanswered."""
         self.join_waiter: Waiter | None = None
         self.sync_waiter: Waiter | None = None
         self.rejoin: Rejoin | None = None
 
-    def alive(self, now_ms: float) -> None:
+    def extend_session(self, now_ms: float) -> None:
+        """Restart the session timeout."""
         self.deadline_ms = now_ms + self.session_timeout_ms
 
     @property
     def can_expire(self) -> bool:
-        """A member that waits for the group is alive, unless it may not even know its own id."""
+        """Whether the session timeout applies. It does not to a member that waits for a response, unless that member
+        may not know its id yet."""
         return self.is_new or (self.join_waiter is None and self.sync_waiter is None)
 
 
 class Rejoin:
-    """A restarted static member that takes its old place as soon as its new id is durable."""
+    """A restarted static member that replaces its previous instance once its new id is durable."""
 
     __slots__ = ("answered_leader", "can_skip_assignment", "sequence")
 
@@ -71,7 +70,7 @@ class Rejoin:
 
 
 class MemberList:
-    """Members by id and by instance id. The leader is a member, or empty where there is none."""
+    """Members by member id and by instance id. `leader` is a member's id, empty if there are no members."""
 
     def __init__(self) -> None:
         self.members: dict[str, GroupMemberState] = {}
@@ -79,7 +78,7 @@ class MemberList:
         self._by_instance: dict[str, GroupMemberState] = {}
         self._supporters: dict[str, int] = {}
         self.joined_count = 0
-        """Members that wait for the answer to a join."""
+        """Number of members with an unanswered join."""
 
     def __len__(self) -> int:
         return len(self.members)
@@ -88,12 +87,15 @@ class MemberList:
         return iter(self.members.values())
 
     def get(self, member_id: str) -> GroupMemberState | None:
+        """Return the member, None if unknown."""
         return self.members.get(member_id)
 
     def by_instance(self, instance_id: str) -> GroupMemberState | None:
+        """Return the static member, None if unknown."""
         return self._by_instance.get(instance_id)
 
     def add(self, member: GroupMemberState) -> None:
+        """Add a member; the first becomes the leader."""
         assert member.member_id not in self.members, f"{member.member_id} is a member already"
         self.members[member.member_id] = member
         if member.instance_id is not None:
@@ -104,6 +106,7 @@ class MemberList:
             self.leader = member.member_id
 
     def remove(self, member: GroupMemberState) -> None:
+        """Remove a member without waiters. If it was the leader, the oldest member becomes the leader."""
         assert member.join_waiter is None, f"{member.member_id} still waits for a join"
         assert member.sync_waiter is None, f"{member.member_id} still waits for its assignment"
         del self.members[member.member_id]
@@ -114,7 +117,7 @@ class MemberList:
             self.leader = next(iter(self.members), "")
 
     def rename(self, member: GroupMemberState, member_id: str) -> None:
-        """A static member comes back under a new id and keeps everything else."""
+        """Change the member id of a static member."""
         assert member_id not in self.members, f"{member_id} is a member already"
         del self.members[member.member_id]
         if self.leader == member.member_id:
@@ -123,6 +126,7 @@ class MemberList:
         self.members[member_id] = member
 
     def update(self, member: GroupMemberState, request: JoinRequest) -> None:
+        """Replace what a member sends with each join: protocols, timeouts, client."""
         self._count(member.protocols, -1)
         member.protocols = request.protocols
         self._count(member.protocols, 1)
@@ -131,22 +135,24 @@ class MemberList:
         member.client_id, member.client_host = request.client_id, request.client_host
 
     def supports(self, protocols: dict[str, bytes], without: GroupMemberState | None) -> bool:
-        """Whether all members but `without` have one of the protocols in common."""
+        """Return whether all members except `without` support one of the protocols."""
         others = len(self.members) - (without is not None)
         own = without.protocols if without is not None else {}
         return any(self._supporters.get(name, 0) - (name in own) == others for name in protocols)
 
-    def vote(self) -> str:
-        """The protocol that all support and most prefer; among equals the leader's preference decides."""
-        everybody = len(self.members)
-        votes = {name: 0 for name in self.members[self.leader].protocols if self._supporters.get(name, 0) == everybody}
+    def select_protocol(self) -> str:
+        """Return the commonly supported protocol that most members prefer. The leader's preference breaks ties."""
+        member_count = len(self.members)
+        votes = {
+            name: 0 for name in self.members[self.leader].protocols if self._supporters.get(name, 0) == member_count
+        }
         assert votes, "the members have no protocol in common"
         for member in self:
             votes[next(name for name in member.protocols if name in votes)] += 1
         return max(votes, key=votes.__getitem__)
 
     def elect_waiting_leader(self) -> bool:
-        """Makes sure that the leader waits for the join's answer; False where nobody does."""
+        """Ensure that the leader has an unanswered join. Returns False if no member has one."""
         if self.members[self.leader].join_waiter is not None:
             return True
         waiting = next((m for m in self if m.join_waiter is not None), None)
@@ -156,15 +162,17 @@ class MemberList:
 
     @property
     def all_joined(self) -> bool:
+        """Whether all members have an unanswered join."""
         return self.joined_count == len(self.members)
 
     def await_join(self, member: GroupMemberState, waiter: Waiter) -> None:
+        """Set the waiter of the member's join."""
         assert member.join_waiter is None, f"{member.member_id} waits for a join already"
         member.join_waiter = waiter
         self.joined_count += 1
 
-    def end_join(self, member: GroupMemberState) -> Waiter | None:
-        """Who waited for the member's join; nobody does from now on."""
+    def pop_join_waiter(self, member: GroupMemberState) -> Waiter | None:
+        """Remove and return the waiter of the member's join."""
         waiter, member.join_waiter, member.rejoin = member.join_waiter, None, None
         if waiter is not None:
             self.joined_count -= 1
@@ -172,14 +180,15 @@ class MemberList:
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """The longest that any member needs."""
+        """The longest rebalance timeout of any member."""
         return max((m.rebalance_timeout_ms for m in self), default=0)
 
-    def described(self, protocol: str) -> list[JoinedMember]:
+    def describe_members(self, protocol: str) -> list[JoinedMember]:
+        """Return all members with their metadata for `protocol`."""
         return [JoinedMember(m.member_id, m.instance_id, m.protocols[protocol]) for m in self]
 
     def topics(self, protocol_type: str, protocol: str | None) -> frozenset[str] | None:
-        """The topics that members subscribe to, or None where that cannot be known."""
+        """Return the topics that members subscribe to, None if unknown."""
         if protocol_type != CONSUMER or protocol is None:
             return None
         found: set[str] = set()

@@ -1,4 +1,4 @@
-"""Committed offsets in memory: what is durable, by group, topic id and partition. Used by `offsets` alone."""
+"""Durable committed offsets in memory, by group, topic id and partition. Used by `offsets`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.state.records import OffsetRecord
 
 
 class OffsetKey(NamedTuple):
-    """Whose offset of which partition."""
+    """The partition of a committed offset."""
 
     group_id: str
     topic_id: UUID
@@ -21,7 +21,7 @@ TopicOffsets = dict[int, OffsetRecord]
 
 
 class OffsetTable:
-    """Also knows which groups have offsets of a topic, so that a topic's end costs no search."""
+    """Committed offsets, with an index of groups by topic so that a topic's deletion needs no scan."""
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[UUID, TopicOffsets]] = {}
@@ -29,20 +29,23 @@ class OffsetTable:
         self._size = 0
 
     def __len__(self) -> int:
-        """How many offsets there are."""
+        """Return the number of offsets."""
         return self._size
 
     def __contains__(self, group_id: str) -> bool:
         return group_id in self._groups
 
     def groups(self) -> list[str]:
+        """Return the ids of all groups with offsets."""
         return list(self._groups)
 
     def get(self, key: OffsetKey) -> OffsetRecord | None:
+        """Return the offset, None if there is none."""
         topics = self._groups.get(key.group_id)
         return topics.get(key.topic_id, NOTHING).get(key.partition) if topics is not None else None
 
     def put(self, key: OffsetKey, record: OffsetRecord) -> None:
+        """Add or replace an offset."""
         topics = self._groups.setdefault(key.group_id, {})
         partitions = topics.get(key.topic_id)
         if partitions is None:
@@ -52,7 +55,7 @@ class OffsetTable:
         partitions[key.partition] = record
 
     def remove(self, key: OffsetKey) -> None:
-        """Forgets an offset; one that is not there is no error."""
+        """Remove an offset if it exists."""
         topics = self._groups.get(key.group_id, {})
         partitions = topics.get(key.topic_id, {})
         if partitions.pop(key.partition, None) is None:
@@ -69,20 +72,22 @@ class OffsetTable:
             del self._groups[key.group_id]
 
     def remove_group(self, group_id: str) -> None:
-        """Forgets all offsets of a group."""
-        for key in [key for key, _ in self.of_group(group_id)]:
+        """Remove all offsets of a group."""
+        for key in [key for key, _ in self.group_offsets(group_id)]:
             self.remove(key)
 
-    def of_group(self, group_id: str) -> Iterator[tuple[OffsetKey, OffsetRecord]]:
+    def group_offsets(self, group_id: str) -> Iterator[tuple[OffsetKey, OffsetRecord]]:
+        """Iterate over the offsets of a group."""
         for topic_id, partitions in self._groups.get(group_id, {}).items():
             for partition, record in partitions.items():
                 yield OffsetKey(group_id, topic_id, partition), record
 
     def topics_of_group(self, group_id: str) -> dict[UUID, TopicOffsets]:
-        """Not to be changed."""
+        """Return the offsets of a group by topic id. The caller must not modify them."""
         return self._groups.get(group_id, {})
 
-    def of_topic(self, topic_id: UUID) -> Iterator[OffsetKey]:
+    def topic_keys(self, topic_id: UUID) -> Iterator[OffsetKey]:
+        """Iterate over the keys of all offsets of a topic."""
         for group_id in self._groups_of_topic.get(topic_id, ()):
             for partition in self._groups[group_id][topic_id]:
                 yield OffsetKey(group_id, topic_id, partition)

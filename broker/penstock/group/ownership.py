@@ -1,6 +1,6 @@
-"""Which coordinator shards are this broker's: takes them up as the view gives them, gives them up as it takes them.
+"""Tracks the coordinator shards that the view assigns to this broker, and loads or resigns them as it changes.
 
-Where there is one broker it has them all. Made by `coordinator`, which fills what is taken up.
+With an embedded store, this broker owns all shards. Created by `coordinator`, which fills the loaded shards.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol
 
-from penstock.group.pending import ShardFollower
+from penstock.group.coordinator_shard import CoordinatorShard
+from penstock.group.listeners import ShardListener
 from penstock.group.request_queue import read_fence, renew_fence
-from penstock.group.shard_tenancy import ShardTenancy
-from penstock.group.shard_writer import Guard
+from penstock.group.shard_writer import ShardGuard
 from penstock.runtime.logging import get_logger
 from penstock.state import keys
 from penstock.state.store import Store, StoreEntry, StoreError, StoreUnavailable
@@ -21,25 +21,28 @@ from penstock.wire.errors import ErrorCode
 
 log = get_logger(__name__)
 
-LOADS = 4
-"""Shards that are read at the same time: with a dead broker's, each survivor gets many at once."""
+MAX_CONCURRENT_LOADS = 4
+"""Concurrent shard loads: after a broker fails, each remaining broker acquires many shards at once."""
 RETRY_S = 1.0
 
 
 class ShardMembership(Protocol):
-    """This run of the broker, as registered (`control.membership.Registration`)."""
+    """The registration of this broker process (`control.membership.Registration`)."""
 
     @property
     def epoch(self) -> int:
-        """The revision at which it registered, which names this incarnation; -1 before."""
+        """The revision of the registration, which identifies this incarnation; -1 before it."""
 
     def may_serve(self) -> bool:
-        """Whether its lease surely holds."""
+        """Return whether the broker's lease is certainly valid."""
 
 
 class ShardOwnership:
-    """`taken` is called with a shard's tenure and its groups' records, `resigned` when the tenure is over; then those
-    who follow are told."""
+    """The shards that this broker owns.
+
+    `on_acquired` is called with a loaded shard and the records of its groups, `on_resigned` with a shard that is no
+    longer owned. The listeners are notified after it.
+    """
 
     def __init__(
         self,
@@ -47,35 +50,35 @@ class ShardOwnership:
         view: ClusterView,
         broker_id: int,
         membership: ShardMembership,
-        taken: Callable[[ShardTenancy, list[StoreEntry]], None],
-        resigned: Callable[[ShardTenancy], None],
+        on_acquired: Callable[[CoordinatorShard, list[StoreEntry]], None],
+        on_resigned: Callable[[CoordinatorShard], None],
     ) -> None:
         self._store, self._view = store, view
         self._broker_id, self._membership = broker_id, membership
-        self._taken, self._resigned = taken, resigned
-        self._tenures: list[ShardTenancy | None] = [None] * keys.SHARD_COUNT
-        self._followers: list[ShardFollower] = []
-        self._loads = asyncio.Semaphore(LOADS)
+        self._on_acquired, self._on_resigned = on_acquired, on_resigned
+        self._shards: list[CoordinatorShard | None] = [None] * keys.SHARD_COUNT
+        self._listeners: list[ShardListener] = []
+        self._loads = asyncio.Semaphore(MAX_CONCURRENT_LOADS)
         self._retries: set[asyncio.TimerHandle] = set()
         self._revisions: dict[int, int] = {}
-        """Of the last tenure of each shard."""
+        """The revision of the last acquired record of each shard."""
         self._closed = False
 
     def start(self) -> None:
-        """Takes up what the view gives this broker, now and from now on."""
-        self._view.subscribe_shards(self.look)
-        self.look(range(keys.SHARD_COUNT))
+        """Acquire the assigned shards, and subscribe to further assignments."""
+        self._view.subscribe_shards(self.check_shards)
+        self.check_shards(range(keys.SHARD_COUNT))
 
-    def follow(self, follower: ShardFollower) -> None:
-        """Tells somebody of each shard, from now on; those that were taken up before are taken up anew."""
-        self._followers.append(follower)
+    def add_listener(self, listener: ShardListener) -> None:
+        """Notify the listener of each shard. Resigns and reloads the shards that are owned already."""
+        self._listeners.append(listener)
         if not self._closed:
-            for number in [tenure.number for tenure in self._tenures if tenure is not None]:
+            for number in [shard.number for shard in self._shards if shard is not None]:
                 self.resign(number)
-                self.look([number])
+                self.check_shards([number])
 
     def close(self) -> None:
-        """Gives up everything."""
+        """Resign all shards."""
         self._closed = True
         for retry in self._retries:
             retry.cancel()
@@ -83,143 +86,153 @@ class ShardOwnership:
         for number in range(keys.SHARD_COUNT):
             self.resign(number)
 
-    def of_shard(self, number: int) -> ShardTenancy | None:
-        """The tenure of a shard that is this broker's, loaded or not."""
-        return self._tenures[number]
+    def get(self, number: int) -> CoordinatorShard | None:
+        """Return the shard if this broker owns it, loaded or not."""
+        return self._shards[number]
 
-    def __iter__(self) -> Iterator[ShardTenancy]:
-        return (tenure for tenure in self._tenures if tenure is not None and not tenure.is_loading)
+    def __iter__(self) -> Iterator[CoordinatorShard]:
+        return (shard for shard in self._shards if shard is not None and not shard.is_loading)
 
     @property
     def is_loading(self) -> bool:
-        return any(tenure is not None and tenure.is_loading for tenure in self._tenures)
+        """Whether any owned shard is still loading."""
+        return any(shard is not None and shard.is_loading for shard in self._shards)
 
     def error(self, number: int) -> ErrorCode:
-        """Why this broker cannot answer for a shard, or NONE.
+        """Return the error that prevents this broker from serving the shard, or NONE.
 
-        A broker whose lease may have ended sends clients away with the error that all of them take for what it is.
+        NOT_COORDINATOR makes every client look up the coordinator again; it is also returned when the lease may have
+        expired.
         """
-        tenure = self._tenures[number]
-        if tenure is None or not self._membership.may_serve():
+        shard = self._shards[number]
+        if shard is None or not self._membership.may_serve():
             return ErrorCode.NOT_COORDINATOR
-        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if tenure.is_loading else ErrorCode.NONE
+        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if shard.is_loading else ErrorCode.NONE
 
-    def look(self, numbers: Iterable[int]) -> None:
-        """These shards may have changed hands."""
+    def check_shards(self, numbers: Iterable[int]) -> None:
+        """Compare the shards' assignments in the view with the owned shards: acquire or resign."""
         for number in [] if self._closed else numbers:
             if not 0 <= number < keys.SHARD_COUNT:
-                continue  # somebody's invention
-            guard = self._given(number)
-            tenure = self._tenures[number]
-            if tenure is not None and tenure.guard is not None:
-                if guard is not None and guard.revision == tenure.guard.revision:
+                continue  # an invalid key in the store
+            guard = self._assigned_guard(number)
+            shard = self._shards[number]
+            if shard is not None and shard.guard is not None:
+                if guard is not None and guard.revision == shard.guard.revision:
                     continue
                 self.resign(number)
             if guard is not None:
-                self._take(number, guard)
+                self._acquire(number, guard)
 
-    def compare(self, number: int, revisions: Mapping[int, int]) -> ErrorCode:
-        """NOT_COORDINATOR where a shard's record in the store (`Confirmation.revisions`) is not the one by which this
-        broker has it: then it has it no longer. Else NONE."""
-        tenure = self._tenures[number]
-        if tenure is None or tenure.guard is None or revisions.get(number) == tenure.guard.revision:
+    def verify_revision(self, number: int, revisions: Mapping[int, int]) -> ErrorCode:
+        """Compare the record by which this broker owns the shard with the store's revisions.
+
+        Takes the result of `ShardRevisions.read`. Returns NOT_COORDINATOR, and resigns the shard, if another record has
+        replaced it.
+        """
+        shard = self._shards[number]
+        if shard is None or shard.guard is None or revisions.get(number) == shard.guard.revision:
             return ErrorCode.NONE
-        self.lost(number)
+        self.handle_lost(number)
         return ErrorCode.NOT_COORDINATOR
 
-    def lost(self, number: int) -> None:
-        """The store says that a shard is another's; the view will in a moment, or the shard is looked at again."""
+    def handle_lost(self, number: int) -> None:
+        """Resign a shard that the store assigns to another broker. The view may lag, so the assignment is checked again
+        after `RETRY_S`."""
         self.resign(number)
         if not self._closed:
             handle: asyncio.TimerHandle
 
-            def look_again() -> None:
+            def check_again() -> None:
                 self._retries.discard(handle)
-                self.look([number])
+                self.check_shards([number])
 
-            handle = asyncio.get_running_loop().call_later(RETRY_S, look_again)
+            handle = asyncio.get_running_loop().call_later(RETRY_S, check_again)
             self._retries.add(handle)
 
     def resign(self, number: int) -> None:
-        tenure, self._tenures[number] = self._tenures[number], None
-        if tenure is None:
+        """Stop serving the shard: cancel its load and notify the listeners."""
+        shard, self._shards[number] = self._shards[number], None
+        if shard is None:
             return
-        if tenure.loading is not None:
-            tenure.loading.cancel()
-        self._resigned(tenure)
-        for follower in self._followers:
-            follower.resigned(number)
+        if shard.loading is not None:
+            shard.loading.cancel()
+        self._on_resigned(shard)
+        for listener in self._listeners:
+            listener.on_resigned(number)
 
     # --- inside
 
-    def _given(self, number: int) -> Guard | None:
+    def _assigned_guard(self, number: int) -> ShardGuard | None:
         shard = self._view.shards.get(number)
         if shard is None or shard.broker_id != self._broker_id or shard.broker_epoch != self._membership.epoch:
             return None
-        return Guard(number, shard.epoch, shard.revision)
+        return ShardGuard(number, shard.epoch, shard.revision)
 
-    def _take(self, number: int, guard: Guard) -> None:
-        # A second tenure by the same record: something may be under way from the first, and would pass for this one's.
-        guard.is_fence_old = self._revisions.get(number) == guard.revision
+    def _acquire(self, number: int, guard: ShardGuard) -> None:
+        # After a second acquisition by the same record, a write of the first may still be in flight with an equal
+        # guard.
+        guard.is_fence_stale = self._revisions.get(number) == guard.revision
         self._revisions[number] = guard.revision
-        tenure = self._tenures[number] = ShardTenancy(number, guard)
-        tenure.loading = asyncio.get_running_loop().create_task(self._load(tenure, guard), name=f"load shard {number}")
+        shard = self._shards[number] = CoordinatorShard(number, guard)
+        shard.loading = asyncio.get_running_loop().create_task(self._load(shard, guard), name=f"load shard {number}")
 
-    async def _load(self, tenure: ShardTenancy, guard: Guard) -> None:
-        """Reads the groups of a shard. Its writers before are shut out: they compare a record that is no more."""
+    async def _load(self, shard: CoordinatorShard, guard: ShardGuard) -> None:
+        """Read the shard's groups. Previous owners cannot write: the record that their guards compare is gone."""
         while True:
             async with self._loads:
                 try:
-                    if not guard.is_fence_old:
+                    if not guard.is_fence_stale:
                         await read_fence(self._store, guard)
                     elif not await renew_fence(self._store, guard):
-                        raise StoreUnavailable("the store says that it is another's")
-                    entries = (await self._store.range(keys.groups(tenure.number))).entries
-                    found = [(follower, await follower.read(tenure.number)) for follower in self._followers]
+                        raise StoreUnavailable("another broker owns the shard")
+                    entries = (await self._store.range(keys.groups(shard.number))).entries
+                    found = [(listener, await listener.read(shard.number)) for listener in self._listeners]
                     break
                 except StoreError as e:
-                    log.warning("a coordinator shard cannot be read yet", shard=tenure.number, reason=str(e))
+                    log.warning("cannot read coordinator shard: retrying", shard=shard.number, reason=str(e))
             await asyncio.sleep(RETRY_S)
-        tenure.loading = None
-        self._taken(tenure, entries)
-        for follower, read in found:
-            follower.taken(tenure, read)
+        shard.loading = None
+        self._on_acquired(shard, entries)
+        for listener, read in found:
+            listener.on_acquired(shard, read)
 
 
 class SingleMember:
-    """Implements `ShardMembership` for the broker of an embedded store, which nobody can take anything from."""
+    """`ShardMembership` of a broker with an embedded store, which no other broker can depose."""
 
     epoch = -1
 
     def may_serve(self) -> bool:
+        """Return True: there is no lease."""
         return True
 
 
 class LocalShardOwnership(ShardOwnership):
-    """The one broker of an embedded store: all shards are its own for as long as it runs, and nothing is compared."""
+    """Ownership of a broker with an embedded store: it owns all shards while it runs, without guards."""
 
     def __init__(
         self,
         store: Store,
         view: ClusterView,
-        taken: Callable[[ShardTenancy, list[StoreEntry]], None],
-        resigned: Callable[[ShardTenancy], None],
+        on_acquired: Callable[[CoordinatorShard, list[StoreEntry]], None],
+        on_resigned: Callable[[CoordinatorShard], None],
     ) -> None:
-        super().__init__(store, view, -1, SingleMember(), taken, resigned)
+        super().__init__(store, view, -1, SingleMember(), on_acquired, on_resigned)
 
     def start(self) -> None:
+        """Create all shards; `fill` loads them."""
         for number in range(keys.SHARD_COUNT):
-            self._tenures[number] = ShardTenancy(number, None)
+            self._shards[number] = CoordinatorShard(number, None)
 
-    def follow(self, follower: ShardFollower) -> None:
-        """There is nothing to tell but the end: who follows reads everything at once when it starts."""
-        self._followers.append(follower)
+    def add_listener(self, listener: ShardListener) -> None:
+        """Notify the listener of resignations only: it reads its state when it starts."""
+        self._listeners.append(listener)
 
     def fill(self, entries: Iterable[StoreEntry]) -> None:
-        """All groups of all shards."""
-        of_shard: list[list[StoreEntry]] = [[] for _ in range(keys.SHARD_COUNT)]
+        """Load all shards from the records of all groups."""
+        entries_of_shard: list[list[StoreEntry]] = [[] for _ in range(keys.SHARD_COUNT)]
         for entry in entries:
-            of_shard[keys.shard_of(keys.group_of(entry.key))].append(entry)
-        for tenure, found in zip(self._tenures, of_shard, strict=True):
-            assert tenure is not None, "all shards are this broker's"
-            self._taken(tenure, found)
+            entries_of_shard[keys.shard_of(keys.group_of(entry.key))].append(entry)
+        for shard, found in zip(self._shards, entries_of_shard, strict=True):
+            assert shard is not None, "a single broker owns all shards"
+            self._on_acquired(shard, found)

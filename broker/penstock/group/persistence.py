@@ -1,6 +1,7 @@
-"""A group as a record in the store and back: what survives a restart. Used by `coordinator`.
+"""Converts groups to store records and back. Used by `coordinator`.
 
-Durable is what a completed rebalance, or the end of the last member, left; a rebalance under way is not.
+The record holds the last completed rebalance, or the empty group after the last member left. An ongoing rebalance is
+not stored.
 """
 
 from __future__ import annotations
@@ -14,18 +15,19 @@ from penstock.state import records
 from penstock.state.records import GroupRecord, MemberRecord
 
 MAX_RECORD_BYTES = 1 << 20
-"""A larger group is stored without its members: its generations stay fenced, but a restart costs it a rebalance."""
+"""Maximum record size. A larger group is stored without members: generations stay fenced, but a restart causes a
+rebalance."""
 
 
 def encode_group(group: ClassicGroup, wall_ms: int) -> bytes:
-    """The group as it is now, in a state that it got into at `wall_ms`."""
+    """Encode the group's current state, which it entered at `wall_ms`."""
     protocol = group.protocol
     record = GroupRecord(
         protocol_type=group.protocol_type,
         generation=group.generation,
         protocol=protocol,
-        leader=group.roster.leader or None,
-        members=[] if protocol is None else [member_record(member, protocol) for member in group.roster],
+        leader=group.member_list.leader or None,
+        members=[] if protocol is None else [member_record(member, protocol) for member in group.member_list],
         state_ms=wall_ms,
     )
     value = records.encode(record)
@@ -35,6 +37,7 @@ def encode_group(group: ClassicGroup, wall_ms: int) -> bytes:
 
 
 def member_record(member: GroupMemberState, protocol: str) -> MemberRecord:
+    """Return the member's record, with its metadata for `protocol`."""
     return MemberRecord(
         member_id=member.member_id,
         instance_id=member.instance_id,
@@ -48,9 +51,9 @@ def member_record(member: GroupMemberState, protocol: str) -> MemberRecord:
 
 
 def restore_group(group: ClassicGroup, record: GroupRecord, now_ms: float) -> None:
-    """Makes a new group what the record says. Members support only the protocol that was in use, until they rejoin.
+    """Restore a new group from a record. Its members support only the current protocol until they rejoin.
 
-    Raises ValueError for a record that no group can have written.
+    Raises ValueError if the record is inconsistent.
     """
     group.generation = record.generation
     group.protocol_type = record.protocol_type
@@ -60,12 +63,13 @@ def restore_group(group: ClassicGroup, record: GroupRecord, now_ms: float) -> No
     if len(ids) != len(record.members) or len(set(instances)) != len(instances):
         raise ValueError("two members have the same id")
     if record.members and record.protocol is None:
-        raise ValueError("there are members but no protocol")
+        raise ValueError("the record has members but no protocol")
     members = [restored_member(m, record.protocol_type, record.protocol or "") for m in record.members]
     group.restore(members, record.leader or "", now_ms)
 
 
 def restored_member(record: MemberRecord, protocol_type: str, protocol: str) -> GroupMemberState:
+    """Return the member of a record."""
     request = JoinRequest(
         protocol_type,
         {protocol: record.subscription},

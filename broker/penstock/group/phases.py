@@ -1,7 +1,7 @@
-"""How a group of the classic protocol gets from state to state; what moves it is in `state_machine`.
+"""The states of a classic group and the transitions between them. `state_machine` triggers the transitions.
 
-EMPTY → PREPARING_REBALANCE (members join) → COMPLETING_REBALANCE (the leader assigns) → STABLE, and from each of the
-last two back to PREPARING_REBALANCE; a join phase that nobody took part in ends in EMPTY.
+EMPTY → PREPARING_REBALANCE (members join) → COMPLETING_REBALANCE (the leader assigns) → STABLE. Both of the last two
+return to PREPARING_REBALANCE; a join phase without members ends in EMPTY.
 """
 
 from __future__ import annotations
@@ -9,12 +9,14 @@ from __future__ import annotations
 from enum import Enum
 
 from penstock.config.broker import BrokerConfig
-from penstock.group.calls import Answer, Effect, JoinAnswer, Persist, SyncAnswer, Waiter
+from penstock.group.calls import Effect, JoinResult, Persist, Reply, SyncResult, Waiter
 from penstock.group.member_list import GroupMemberState, MemberList, Rejoin
 from penstock.wire.errors import ErrorCode
 
 
 class GroupState(Enum):
+    """Kafka's names of the group states."""
+
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
     COMPLETING_REBALANCE = "CompletingRebalance"
@@ -22,43 +24,44 @@ class GroupState(Enum):
     DEAD = "Dead"
 
 
-class Phases:
-    """The state of a group, its deadlines, and its transitions. Times are milliseconds on one clock."""
+class RebalancePhases:
+    """The state, deadlines and transitions of a group. All times are milliseconds of the same clock."""
 
     def __init__(self, group_id: str, config: BrokerConfig) -> None:
         self.group_id = group_id
         self.config = config
         self.state = GroupState.EMPTY
-        self.roster = MemberList()
+        self.member_list = MemberList()
         self.pending: dict[str, float] = {}
-        """Ids given to newcomers, and when each is forgotten."""
+        """Member ids assigned to new members that have not joined with them yet, and their expiry."""
         self.generation = 0
-        """Grows with each completed join phase, and never names two sets of members."""
+        """Incremented by each completed join phase; never reused for another set of members."""
         self.protocol_type = ""
         self.protocol: str | None = None
         self.wake_ms: float | None = None
-        """When `tick` is to be called; it may turn out that nothing is due yet."""
+        """The time of the next `tick`, which may find nothing due."""
         self._effects: list[Effect] = []
         self._sequence = 0
         self._assigned_sequence: int | None = None
-        """In COMPLETING_REBALANCE: the assignment is there, and is handed out once this `Persist` is done."""
+        """In COMPLETING_REBALANCE: the `Persist` that must complete before assignments are sent."""
         self._join_deadline_ms = 0.0
-        self._gathering_ms: float | None = None
-        """In PREPARING_REBALANCE of a group that was empty: how long it may go on waiting for newcomers after this."""
-        self._newcomer = False
+        self._initial_delay_left_ms: float | None = None
+        """In PREPARING_REBALANCE of a group that was empty: by how much the join phase may still be extended for new
+        members."""
+        self._member_added = False
         self._unsynced: dict[str, None] = {}
-        """Members that were told of this generation and have not asked for their assignment, in that order."""
+        """Members of this generation that have not sent SyncGroup yet, in join order."""
         self._sync_deadline_ms = 0.0
 
     # --- effects
 
-    def take_effects(self) -> list[Effect]:
-        """What is to be done since the last call, in order."""
+    def pop_effects(self) -> list[Effect]:
+        """Return the effects since the last call, in order."""
         effects, self._effects = self._effects, []
         return effects
 
-    def _answer(self, waiter: Waiter, answer: JoinAnswer | SyncAnswer) -> None:
-        self._effects.append(Answer(waiter, answer))
+    def _reply(self, waiter: Waiter, answer: JoinResult | SyncResult) -> None:
+        self._effects.append(Reply(waiter, answer))
 
     def _persist(self) -> int:
         self._sequence += 1
@@ -69,9 +72,9 @@ class Phases:
         if self.wake_ms is None or when_ms < self.wake_ms:
             self.wake_ms = when_ms
 
-    def _find_wake(self) -> None:
+    def _update_wake_time(self) -> None:
         deadlines = list(self.pending.values())
-        deadlines += [m.deadline_ms for m in self.roster if m.can_expire]
+        deadlines += [m.deadline_ms for m in self.member_list if m.can_expire]
         if self.state is GroupState.PREPARING_REBALANCE:
             deadlines.append(self._join_deadline_ms)
         if self._unsynced:
@@ -80,146 +83,146 @@ class Phases:
 
     # --- members that wait
 
-    def _end_sync(self, member: GroupMemberState, error: ErrorCode) -> None:
+    def _fail_sync(self, member: GroupMemberState, error: ErrorCode) -> None:
         waiter, member.sync_waiter = member.sync_waiter, None
         if waiter is not None:
-            self._answer(waiter, SyncAnswer(error))
+            self._reply(waiter, SyncResult(error))
 
-    def _end_waits(self, member: GroupMemberState, error: ErrorCode) -> None:
-        waiter = self.roster.end_join(member)
+    def _fail_waiters(self, member: GroupMemberState, error: ErrorCode) -> None:
+        waiter = self.member_list.pop_join_waiter(member)
         if waiter is not None:
-            self._answer(waiter, JoinAnswer(error, member.member_id))
-        self._end_sync(member, error)
+            self._reply(waiter, JoinResult(error, member.member_id))
+        self._fail_sync(member, error)
 
     def _drop(self, member: GroupMemberState, error: ErrorCode) -> None:
-        self._end_waits(member, error)
+        self._fail_waiters(member, error)
         self._unsynced.pop(member.member_id, None)
-        self.roster.remove(member)
+        self.member_list.remove(member)
 
-    def _joined(self, member: GroupMemberState, with_members: bool) -> JoinAnswer:
+    def _join_result(self, member: GroupMemberState, with_members: bool) -> JoinResult:
         assert self.protocol is not None, "a group that answers joins has a protocol"
-        return JoinAnswer(
+        return JoinResult(
             ErrorCode.NONE,
             member.member_id,
             self.generation,
             self.protocol_type,
             self.protocol,
-            self.roster.leader,
-            members=self.roster.described(self.protocol) if with_members else [],
+            self.member_list.leader,
+            members=self.member_list.describe_members(self.protocol) if with_members else [],
         )
 
-    def _assignment(self, member: GroupMemberState) -> SyncAnswer:
-        return SyncAnswer(ErrorCode.NONE, self.protocol_type, self.protocol, member.assignment)
+    def _sync_result(self, member: GroupMemberState) -> SyncResult:
+        return SyncResult(ErrorCode.NONE, self.protocol_type, self.protocol, member.assignment)
 
     # --- from state to state
 
     def _rebalance(self, now_ms: float) -> None:
-        """Membership has changed: a join phase begins, or the one under way takes it in."""
+        """Start a join phase after a membership change, or update the current one."""
         if self.state is not GroupState.PREPARING_REBALANCE:
             self._prepare(now_ms)
         self._advance_join(now_ms)
 
     def _prepare(self, now_ms: float) -> None:
         was_empty = self.state is GroupState.EMPTY
-        for member in self.roster:
+        for member in self.member_list:
             member.rejoin = None
             if member.sync_waiter is not None:
-                self._end_sync(member, ErrorCode.REBALANCE_IN_PROGRESS)
-                member.alive(now_ms)
+                self._fail_sync(member, ErrorCode.REBALANCE_IN_PROGRESS)
+                member.extend_session(now_ms)
                 self._wake_by(member.deadline_ms)
         self.state = GroupState.PREPARING_REBALANCE
         self._assigned_sequence = None
         self._unsynced.clear()
-        duration_ms = self.roster.rebalance_timeout_ms
-        self._gathering_ms = None
+        duration_ms = self.member_list.rebalance_timeout_ms
+        self._initial_delay_left_ms = None
         if was_empty and self.config.group_initial_rebalance_delay_ms > 0:
             delay_ms = min(self.config.group_initial_rebalance_delay_ms, duration_ms)
-            self._gathering_ms = duration_ms - delay_ms
-            self._newcomer = False
+            self._initial_delay_left_ms = duration_ms - delay_ms
+            self._member_added = False
             duration_ms = delay_ms
         self._join_deadline_ms = now_ms + duration_ms
         self._wake_by(self._join_deadline_ms)
 
     def _advance_join(self, now_ms: float) -> None:
-        """Ends the join phase as soon as everybody is there."""
+        """End the join phase once all members have joined."""
         if (
             self.state is GroupState.PREPARING_REBALANCE
-            and self._gathering_ms is None
+            and self._initial_delay_left_ms is None
             and not self.pending
-            and self.roster.all_joined
+            and self.member_list.all_joined
         ):
             self._complete_join(now_ms)
 
     def _join_deadline_passed(self, now_ms: float) -> None:
-        if self._gathering_ms and self._newcomer:
-            delay_ms = min(self.config.group_initial_rebalance_delay_ms, self._gathering_ms)
-            self._gathering_ms -= delay_ms
-            self._newcomer = False
+        if self._initial_delay_left_ms and self._member_added:
+            delay_ms = min(self.config.group_initial_rebalance_delay_ms, self._initial_delay_left_ms)
+            self._initial_delay_left_ms -= delay_ms
+            self._member_added = False
             self._join_deadline_ms = now_ms + delay_ms
         else:
             self._complete_join(now_ms)
 
     def _complete_join(self, now_ms: float) -> None:
-        """Goes on with those who joined; static members that did not keep their place until their session ends."""
-        self._gathering_ms = None
-        for member in [m for m in self.roster if m.join_waiter is None and m.instance_id is None]:
+        """Remove dynamic members that did not join; static members stay until their session expires."""
+        self._initial_delay_left_ms = None
+        for member in [m for m in self.member_list if m.join_waiter is None and m.instance_id is None]:
             self._drop(member, ErrorCode.UNKNOWN_MEMBER_ID)
-        if not self.roster:
+        if not self.member_list:
             self._become_empty()
-        elif not self.roster.elect_waiting_leader():
-            self._join_deadline_ms = now_ms + self.roster.rebalance_timeout_ms
+        elif not self.member_list.elect_waiting_leader():
+            self._join_deadline_ms = now_ms + self.member_list.rebalance_timeout_ms
             self._wake_by(self._join_deadline_ms)
         else:
-            self._begin_generation(now_ms)
+            self._start_generation(now_ms)
 
     def _become_empty(self) -> None:
         self.generation += 1
         self.protocol = None
         self.state = GroupState.EMPTY
-        self._find_wake()
+        self._update_wake_time()
         self._persist()
 
-    def _begin_generation(self, now_ms: float) -> None:
+    def _start_generation(self, now_ms: float) -> None:
         self.generation += 1
-        self.protocol = self.roster.vote()
+        self.protocol = self.member_list.select_protocol()
         self.state = GroupState.COMPLETING_REBALANCE
-        for member in self.roster:
+        for member in self.member_list:
             member.assignment = b""
             if member.join_waiter is not None:
-                answer = self._joined(member, with_members=member.member_id == self.roster.leader)
+                answer = self._join_result(member, with_members=member.member_id == self.member_list.leader)
                 self._unsynced[member.member_id] = None
-                self._end_join(member, answer, now_ms)
-        self._sync_deadline_ms = now_ms + self.roster.rebalance_timeout_ms
+                self._reply_join(member, answer, now_ms)
+        self._sync_deadline_ms = now_ms + self.member_list.rebalance_timeout_ms
         self._wake_by(self._sync_deadline_ms)
 
-    def _end_join(self, member: GroupMemberState, answer: JoinAnswer, now_ms: float) -> None:
-        waiter = self.roster.end_join(member)
+    def _reply_join(self, member: GroupMemberState, answer: JoinResult, now_ms: float) -> None:
+        waiter = self.member_list.pop_join_waiter(member)
         assert waiter is not None, f"{member.member_id} does not wait for a join"
         member.is_new, member.knows_id = False, True
-        member.alive(now_ms)
+        member.extend_session(now_ms)
         self._wake_by(member.deadline_ms)
-        self._answer(waiter, answer)
+        self._reply(waiter, answer)
 
     def _become_stable(self, now_ms: float) -> None:
         self.state = GroupState.STABLE
         self._assigned_sequence = None
-        for member in self.roster:
+        for member in self.member_list:
             waiter, member.sync_waiter = member.sync_waiter, None
             if waiter is not None:
-                member.alive(now_ms)
+                member.extend_session(now_ms)
                 self._wake_by(member.deadline_ms)
-                self._answer(waiter, self._assignment(member))
+                self._reply(waiter, self._sync_result(member))
 
-    def _take_place(self, member: GroupMemberState, rejoin: Rejoin, now_ms: float) -> None:
-        """A restarted static member goes on with its old assignment (KIP-345).
+    def _complete_static_rejoin(self, member: GroupMemberState, rejoin: Rejoin, now_ms: float) -> None:
+        """Answer a restarted static member with its previous assignment (KIP-345).
 
-        As leader it is told to skip assigning (KIP-814); a client that does not know that is told of another leader,
-        so that it takes itself for a follower.
+        A leader skips the assignment (KIP-814). A client that does not support that gets another leader's id, so that
+        it acts as a follower.
         """
-        leads = member.member_id == self.roster.leader
-        answer = self._joined(member, with_members=leads and rejoin.can_skip_assignment)
+        leads = member.member_id == self.member_list.leader
+        answer = self._join_result(member, with_members=leads and rejoin.can_skip_assignment)
         if rejoin.can_skip_assignment:
             answer.skip_assignment = leads
         else:
             answer.leader = rejoin.answered_leader
-        self._end_join(member, answer, now_ms)
+        self._reply_join(member, answer, now_ms)

@@ -1,6 +1,6 @@
-"""What must hold before a group's committed offsets are told: they are in memory, and this broker still coordinates.
+"""Prepares reads of committed offsets: loads them and confirms that this broker still coordinates the group.
 
-Used by `api.offsets`, and by `coordinator` where it deletes groups.
+Used by `api.offsets`, and by `coordinator` to delete groups.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from penstock.group.confirmation import Confirmation
 from penstock.group.offset_cache import OffsetCache
 from penstock.group.ownership import ShardOwnership
+from penstock.group.shard_revisions import ShardRevisions
 from penstock.runtime.logging import get_logger
 from penstock.state import keys
 from penstock.state.store import Store, StoreError
@@ -19,75 +19,74 @@ from penstock.wire.errors import ErrorCode
 
 log = get_logger(__name__)
 
-READS = 64
-"""Groups whose offsets are read at the same time for one request."""
+MAX_CONCURRENT_READS = 64
+"""Concurrent store reads per request."""
 MAX_GROUPS = 10_000
-"""Groups that one request may name."""
+"""Maximum number of groups per request."""
 
 
 class OffsetReads:
-    """`error` tells why nothing can be answered for a group, or NONE; `exists` whether there is a record of it."""
+    """`error` returns the error that prevents serving a group, or NONE; `exists` whether the group has a record."""
 
     def __init__(
         self,
         store: Store,
         ownership: ShardOwnership,
-        residence: OffsetCache,
+        cache: OffsetCache,
         error: Callable[[str], ErrorCode],
         exists: Callable[[str], bool],
         is_alone: bool,
     ) -> None:
-        self.confirmation = Confirmation(store)
-        self._ownership, self._residence, self._error, self._is_alone = ownership, residence, error, is_alone
+        self.shard_revisions = ShardRevisions(store)
+        self._ownership, self._cache, self._error, self._is_alone = ownership, cache, error, is_alone
         self._exists = exists
-        self._asked: Counter[str] = Counter()
-        """How many requests each group is being prepared for."""
+        self._requests: Counter[str] = Counter()
+        """Number of `prepare` calls in progress per group."""
 
     def may_read(self, group_id: str) -> bool:
-        """Whether what the group has committed can be told at once: else `prepare` comes first."""
-        return self._is_alone and (group_id in self._residence or bool(self._error(group_id)))
+        """Return whether the group's offsets can be read without `prepare`."""
+        return self._is_alone and (group_id in self._cache or bool(self._error(group_id)))
 
     async def prepare(
         self, group_ids: Sequence[str], unreadable: ErrorCode = ErrorCode.NOT_COORDINATOR
     ) -> dict[str, ErrorCode]:
-        """Reads all committed offsets of these groups into memory. Returns one error per group.
+        """Load the committed offsets of the groups into memory. Returns one error per group.
 
-        `unreadable` is the error while the store cannot be read. OffsetFetch answers NOT_COORDINATOR then, as Kafka
-        does where the offsets' log times out. A request that names more than `MAX_GROUPS` is refused as a whole.
+        `unreadable` is the error if the store cannot be read; OffsetFetch uses NOT_COORDINATOR, as Kafka does on a log
+        timeout. More than `MAX_GROUPS` groups fail with INVALID_REQUEST.
         """
         errors = {group_id: self._error(group_id) for group_id in group_ids}
         if len(errors) > MAX_GROUPS:
             return dict.fromkeys(errors, ErrorCode.INVALID_REQUEST)
-        wanted = [group_id for group_id, error in errors.items() if not error]
-        self._asked.update(wanted)
+        group_ids_to_read = [group_id for group_id, error in errors.items() if not error]
+        self._requests.update(group_ids_to_read)
         try:
-            return errors | await self._read(wanted, unreadable)
+            return errors | await self._read(group_ids_to_read, unreadable)
         finally:
-            for group_id in wanted:
-                self._asked[group_id] -= 1
-                if not self._asked[group_id]:
-                    del self._asked[group_id]
+            for group_id in group_ids_to_read:
+                self._requests[group_id] -= 1
+                if not self._requests[group_id]:
+                    del self._requests[group_id]
                     self.forget(group_id)
 
     def forget(self, group_id: str) -> None:
-        """That there are no offsets of a group is only kept while there is the group, or somebody asks for it."""
-        if group_id not in self._asked and not self._exists(group_id):
-            self._residence.forget_empty(group_id)
+        """Forget that a group without record has no offsets, unless a request uses it."""
+        if group_id not in self._requests and not self._exists(group_id):
+            self._cache.forget_empty(group_id)
 
-    async def _read(self, wanted: Sequence[str], unreadable: ErrorCode) -> dict[str, ErrorCode]:
-        """Reads what is not in memory; then all of it is looked at, at once, as of a moment after the last read: a
-        shard may go while the groups of another are being read."""
+    async def _read(self, group_ids_to_read: Sequence[str], unreadable: ErrorCode) -> dict[str, ErrorCode]:
+        """Load the groups, then confirm the ownership of all: a shard may be lost while another is being read."""
         try:
-            for start in range(0, len(wanted), READS):
-                await asyncio.gather(*map(self._residence.load, wanted[start : start + READS]))
-            revisions = {} if self._is_alone else await self.confirmation.revisions()
+            for start in range(0, len(group_ids_to_read), MAX_CONCURRENT_READS):
+                await asyncio.gather(*map(self._cache.load, group_ids_to_read[start : start + MAX_CONCURRENT_READS]))
+            revisions = {} if self._is_alone else await self.shard_revisions.read()
         except StoreError as e:
-            log.warning("committed offsets cannot be read", reason=str(e))
-            return {group_id: self._error(group_id) or unreadable for group_id in wanted}
-        return {group_id: self._check(group_id, revisions) for group_id in wanted}
+            log.warning("cannot read committed offsets", reason=str(e))
+            return {group_id: self._error(group_id) or unreadable for group_id in group_ids_to_read}
+        return {group_id: self._check(group_id, revisions) for group_id in group_ids_to_read}
 
     def _check(self, group_id: str, revisions: Mapping[int, int]) -> ErrorCode:
-        error = self._error(group_id) or self._ownership.compare(keys.shard_of(group_id), revisions)
-        if not error and group_id not in self._residence:
+        error = self._error(group_id) or self._ownership.verify_revision(keys.shard_of(group_id), revisions)
+        if not error and group_id not in self._cache:
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         return error

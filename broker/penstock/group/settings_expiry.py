@@ -1,8 +1,8 @@
-"""Ends the settings of groups that are not there: nobody joined them, nothing was committed, for as long as committed
-offsets would be kept. What is set for a group that is there goes with it (`offsets.delete_group`).
+"""Deletes the settings of groups that do not exist, after the retention time of committed offsets. The settings of an
+existing group are deleted with it (`offsets.delete_group`).
 
-A timer of `coordinator`'s looks at one shard of this broker's after the other, so that all are looked at within hours,
-and the work of one turn does not grow with them.
+A timer started by `coordinator` checks one owned shard per interval, so the work per interval does not grow with the
+number of shards.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MINUTE_MS = 60_000
 
 
 class SettingsExpiry:
-    """`exists` tells whether there is a group; `is_paused` that times cannot be trusted now."""
+    """`exists` returns whether a group exists; `is_paused` whether the wall clock is unreliable."""
 
     def __init__(
         self,
@@ -42,10 +42,12 @@ class SettingsExpiry:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
+        """Start the timer for the next shard."""
         interval_s = self._config.offsets_retention_check_interval_ms / 1000
         self._timer = asyncio.get_running_loop().call_later(interval_s, self._turn)
 
     def close(self) -> None:
+        """Stop the timer and a running check."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -54,36 +56,36 @@ class SettingsExpiry:
 
     def _turn(self) -> None:
         self.start()
-        mine = sorted(tenure.number for tenure in self._ownership)
-        if mine and self._task is None and not self._is_paused():
-            number = next((number for number in mine if number >= self._next), mine[0])
+        owned = sorted(shard.number for shard in self._ownership)
+        if owned and self._task is None and not self._is_paused():
+            number = next((number for number in owned if number >= self._next), owned[0])
             self._next = number + 1
             self._task = asyncio.get_running_loop().create_task(self._work(number), name="settings of absent groups")
 
     async def _work(self, number: int) -> None:
         try:
-            await self.look(number)
+            await self.expire_settings(number)
         except StoreError as e:
-            log.warning("settings of absent groups could not be looked at", shard=number, reason=str(e))
+            log.warning("cannot expire group settings: retrying later", shard=number, reason=str(e))
         finally:
             self._task = None
 
-    async def look(self, number: int) -> None:
-        """Ends what has had its time in one shard. Raises StoreError."""
-        ends_ms = self._clock.wall_ms() - self._config.offsets_retention_minutes * MINUTE_MS
+    async def expire_settings(self, number: int) -> None:
+        """Delete the expired settings of one shard. Raises StoreError."""
+        expired_before_ms = self._clock.wall_ms() - self._config.offsets_retention_minutes * MINUTE_MS
         for entry in (await self._store.range(keys.settings_of_groups(number))).entries:
-            tenure = self._ownership.of_shard(number)
-            if tenure is None or tenure.is_loading:
+            shard = self._ownership.get(number)
+            if shard is None or shard.is_loading:
                 return
             group_id = keys.group_of_settings(entry.key)
             try:
-                is_over = decode(GroupSettingsRecord, entry.key, entry.value).changed_ms <= ends_ms
+                is_expired = decode(GroupSettingsRecord, entry.key, entry.value).changed_ms <= expired_before_ms
             except BadRecord as e:
-                log.error("unreadable settings of a group are kept", key=entry.key, error=str(e))
+                log.error("keeping unreadable group settings", key=entry.key, error=str(e))
                 continue
-            if is_over and not self._exists(group_id):
+            if is_expired and not self._exists(group_id):
                 compares = [Compare.unchanged(entry)]
-                if tenure.guard is not None:
-                    compares.append(tenure.guard.ownership())
+                if shard.guard is not None:
+                    compares.append(shard.guard.ownership_compare())
                 if (await self._store.txn(compares, [DeleteOp(entry.key)])).succeeded:
-                    log.info("settings of a group that is not there have expired", group=group_id)
+                    log.info("settings of a nonexistent group have expired", group=group_id)

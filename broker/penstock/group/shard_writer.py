@@ -1,8 +1,8 @@
-"""Writes of coordinator shards on their way to the store: collected while a transaction is in flight, then sent
-together in the next. Used by `offsets` and `coordinator`; the transactions are made in `lanes`.
+"""Batches the writes of coordinator shards: writes collect while a transaction is in flight, and share the next one.
 
-A group's keys are all in one shard, so its writes take effect in the order in which they were submitted. Each carries
-its shard's guard: a coordinator that lost the shard writes nothing.
+Used by `offsets` and `coordinator`; `request_queue` sends the transactions. All keys of a group are in one shard, so
+its writes take effect in submission order. Each compares the shard's guard: a coordinator that lost the shard cannot
+write.
 """
 
 from __future__ import annotations
@@ -17,52 +17,55 @@ from penstock.state import keys
 from penstock.state.store import MAX_TXN_OPERATIONS, Compare, CompareTarget, Operation, PutOp
 
 MAX_PENDING = 20_000
-"""Keys of one shard that may wait for their transaction; beyond, a write is refused at once, to be tried again."""
+"""Maximum number of pending keys per shard; further writes fail at once, and can be retried."""
 
 T = TypeVar("T")
 
 
-class Carrier(Protocol[T]):
-    """Who makes the transactions: a lane."""
+class TransactionQueue(Protocol[T]):
+    """Sends the transactions: `request_queue.RequestQueue`."""
 
     def wake(self, writer: ShardWriter[T]) -> None:
-        """A shard has something to write."""
+        """Schedule a shard that has pending writes."""
 
-    async def settle(self, writer: ShardWriter[T]) -> None:
-        """Returns when a shard has nothing left to write."""
+    async def drain(self, writer: ShardWriter[T]) -> None:
+        """Wait until a shard has no pending and no in-flight writes."""
 
 
 @dataclass(slots=True)
-class Guard:
-    """One broker's tenure of a shard: what each of its writes compares.
+class ShardGuard:
+    """The conditions of all writes of one ownership term of a shard.
 
-    `fence_revision` is that of the shard's fence. After a write of which nobody knows whether it was done, the fence is
-    changed before anything else is written (`is_fence_old`): should the write still be under way, it fails then, and
-    cannot undo what came after it.
+    `fence_revision` is the revision of the shard's fence. After a write with an unknown outcome, `is_fence_stale` is
+    set, and the fence is rewritten before the next write: if the earlier write is still in flight, it then fails and
+    cannot undo later ones.
     """
 
     number: int
     epoch: int
     revision: int
     fence_revision: int = 0
-    is_fence_old: bool = False
+    is_fence_stale: bool = False
 
-    def ownership(self) -> Compare:
+    def ownership_compare(self) -> Compare:
+        """Return the condition that the shard's record is unchanged."""
         return Compare(keys.shard(self.number), CompareTarget.MOD_REVISION, self.revision)
 
-    def fence(self) -> Compare:
+    def fence_compare(self) -> Compare:
+        """Return the condition that the shard's fence is unchanged."""
         return Compare(keys.shard_fence(self.number), CompareTarget.MOD_REVISION, self.fence_revision)
 
 
 @dataclass(slots=True)
-class Write(Generic[T]):
-    """Some keys that a caller waits for together. `failed` are the indexes of those that did not become durable."""
+class WriteRequest(Generic[T]):
+    """The keys of one `submit` call. `failed` are the indexes of those that did not become durable."""
 
     done: asyncio.Future[list[int]]
     left: int
     failed: list[int] = field(default_factory=list)
 
-    def end(self, index: int, ok: bool) -> None:
+    def complete_key(self, index: int, ok: bool) -> None:
+        """Record the outcome of one key; the last one resolves the future."""
         self.left -= 1
         if not ok:
             self.failed.append(index)
@@ -71,95 +74,100 @@ class Write(Generic[T]):
 
 
 @dataclass(slots=True)
-class Slot(Generic[T]):
-    """What a key is to become, what to call that in memory, and who waits for it. `tied` are the keys that go into the
-    same transaction."""
+class KeyWrite(Generic[T]):
+    """A write of one key, its token, and the waiting requests. `tied` are the keys that must be in the same
+    transaction."""
 
     operation: Operation
     token: T
-    waiting: list[tuple[Write[T], int]]
+    waiting: list[tuple[WriteRequest[T], int]]
     tied: set[str] = field(default_factory=set)
 
     @property
     def size_bytes(self) -> int:
+        """Size of key and value."""
         operation = self.operation
         return len(operation.key) + (len(operation.value) if isinstance(operation, PutOp) else 0)
 
 
-def nothing(*what: object) -> None:
-    """Nobody wants to know."""
+def ignore(*what: object) -> None:
+    """Do nothing."""
 
 
 class ShardWriter(Generic[T]):
-    """The writes of one tenure of a shard; the last write of a key wins.
+    """The writes of one ownership term of a shard; the last write of a key wins.
 
-    `applied` is called with what became durable, before those who wait are told; `uncertain` with what may or may not
-    be, `lost` when the store says that the shard is another's. Without a guard there is no other broker.
+    `applied` is called with the tokens of durable writes, before their futures resolve; `uncertain` with tokens of
+    writes with an unknown outcome; `lost` when the store assigns the shard to another broker. `guard` is None with an
+    embedded store.
     """
 
     def __init__(
         self,
-        lane: Carrier[T],
+        queue: TransactionQueue[T],
         applied: Callable[[list[T]], None],
-        guard: Guard | None = None,
-        uncertain: Callable[[list[T]], None] = nothing,
-        lost: Callable[[ShardWriter[T]], None] = nothing,
+        guard: ShardGuard | None = None,
+        uncertain: Callable[[list[T]], None] = ignore,
+        lost: Callable[[ShardWriter[T]], None] = ignore,
     ) -> None:
         self.guard = guard
         self.is_closed = False
-        """Whether the tenure is over: nothing more is taken."""
-        self.in_flight: dict[str, Slot[T]] = {}
-        self.pending: dict[str, Slot[T]] = {}
-        self._lane = lane
+        """Whether the ownership term is over: further writes fail."""
+        self.in_flight: dict[str, KeyWrite[T]] = {}
+        self.pending: dict[str, KeyWrite[T]] = {}
+        self._queue = queue
         self._applied, self._uncertain, self._lost = applied, uncertain, lost
 
     def submit(
         self, writes: Sequence[tuple[Operation, T]], ties: Sequence[tuple[str, str]] = ()
     ) -> asyncio.Future[list[int]]:
-        """Writes each (operation, token); the result names by index those that failed.
+        """Write each (operation, token). The result is the indexes of the failed ones.
 
-        `ties` are pairs of keys among them of which both become durable, or none.
+        Each pair of keys in `ties` is written in one transaction.
         """
         done: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
         pending = self.pending
         if not writes or self.is_closed or (pending and len(pending) + len(writes) > MAX_PENDING):
             done.set_result(list(range(len(writes))))
             return done
-        write: Write[T] = Write(done, len(writes))
+        write: WriteRequest[T] = WriteRequest(done, len(writes))
         for index, (operation, token) in enumerate(writes):
             slot = pending.get(operation.key)
             if slot is None:
-                pending[operation.key] = Slot(operation, token, [(write, index)])
+                pending[operation.key] = KeyWrite(operation, token, [(write, index)])
             else:
                 slot.operation, slot.token = operation, token
                 slot.waiting.append((write, index))
         for one, other in ties:
             pending[one].tied.add(other)
             pending[other].tied.add(one)
-        self._lane.wake(self)
+        self._queue.wake(self)
         return done
 
-    def tokens_under_way(self) -> list[T]:
-        """What is not durable yet."""
-        return [slot.token for slots in (self.in_flight, self.pending) for slot in slots.values()]
+    def outstanding_tokens(self) -> list[T]:
+        """Return the tokens of all writes that are not durable yet."""
+        return [slot.token for writes in (self.in_flight, self.pending) for slot in writes.values()]
 
     def is_writing(self, key: str) -> bool:
+        """Return whether a write of the key is outstanding."""
         return key in self.pending or key in self.in_flight
 
     def close(self) -> None:
-        """Ends the tenure: what was not sent yet fails, what is in flight ends as the store says."""
+        """End the ownership term. Pending writes fail; in-flight writes complete with the store's result."""
         self.is_closed = True
         self.fail_pending()
 
-    async def settle(self) -> None:
-        """Waits until everything that was submitted is written or has failed."""
-        await self._lane.settle(self)
+    async def drain(self) -> None:
+        """Wait until all submitted writes have succeeded or failed."""
+        await self._queue.drain(self)
 
-    # --- for the lane
+    # --- for the queue
 
-    def take(self, keys_left: int, bytes_left: int) -> list[Slot[T]]:
-        """The next writes that fit, tied ones together. What comes first in a transaction that is still empty is taken
-        even if it is too large for any: of that, as much as a transaction may have keys."""
+    def pop_writes(self, keys_left: int, bytes_left: int) -> list[KeyWrite[T]]:
+        """Move the next pending writes that fit to `in_flight`, tied ones together, and return them.
+
+        An empty transaction accepts the first group of writes even if it exceeds the limits, up to `keys_left` keys.
+        """
         for key in self.pending:
             if key in self.in_flight:
                 continue
@@ -174,9 +182,9 @@ class ShardWriter(Generic[T]):
             del self.pending[key]
         return list(self.in_flight.values())
 
-    def _with_tied(self, key: str) -> dict[str, Slot[T]]:
-        """A pending write and those that must not be parted from it."""
-        found: dict[str, Slot[T]] = {}
+    def _with_tied(self, key: str) -> dict[str, KeyWrite[T]]:
+        """Return a pending write with all that are directly or indirectly tied to it."""
+        found: dict[str, KeyWrite[T]] = {}
         left = [key]
         while left:
             slot = self.pending.get(key := left.pop())
@@ -185,34 +193,36 @@ class ShardWriter(Generic[T]):
                 left += slot.tied
         return found
 
-    def done(self, slots: list[Slot[T]]) -> None:
-        """These are durable."""
+    def complete(self, writes: list[KeyWrite[T]]) -> None:
+        """Complete writes that are durable."""
         if not self.is_closed:
-            self._applied([slot.token for slot in slots])
-        end(slots, ok=True)
+            self._applied([slot.token for slot in writes])
+        complete_writes(writes, ok=True)
 
-    def failed(self, slots: list[Slot[T]], is_certain: bool) -> None:
-        """These are not durable, or with `is_certain` False not known to be."""
+    def fail(self, writes: list[KeyWrite[T]], is_certain: bool) -> None:
+        """Fail writes. `is_certain` is False if they may be durable all the same."""
         if not is_certain and self.guard is not None:
-            self.guard.is_fence_old = True
+            self.guard.is_fence_stale = True
             if not self.is_closed:
-                self._uncertain([slot.token for slot in slots])
-        end(slots, ok=False)
+                self._uncertain([slot.token for slot in writes])
+        complete_writes(writes, ok=False)
 
     def fail_pending(self) -> None:
-        slots, self.pending = list(self.pending.values()), {}
-        end(slots, ok=False)
+        """Fail all pending writes."""
+        writes, self.pending = list(self.pending.values()), {}
+        complete_writes(writes, ok=False)
 
-    def lost(self) -> None:
-        """The shard is another's: everything fails, and its coordinator is told."""
+    def handle_lost(self) -> None:
+        """Fail all writes and notify the coordinator: the store assigns the shard to another broker."""
         was_closed = self.is_closed
         self.close()
         if not was_closed:
             self._lost(self)
 
 
-def end(slots: list[Slot[T]], ok: bool) -> None:
-    for slot in slots:
+def complete_writes(writes: list[KeyWrite[T]], ok: bool) -> None:
+    """Report the outcome of the writes to all requests that wait for them."""
+    for slot in writes:
         for write, index in slot.waiting:
-            write.end(index, ok)
+            write.complete_key(index, ok)
         slot.waiting = []

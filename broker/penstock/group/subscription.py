@@ -1,4 +1,4 @@
-"""Which topics a consumer subscribes to: the one thing inside a member's metadata that the broker must know."""
+"""Parses the topics of a consumer's subscription, the only part of a member's metadata that the broker interprets."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from penstock.wire.messages.consumer_protocol_subscription import ConsumerProtoc
 from penstock.wire.schema import MalformedMessage
 
 CONSUMER = "consumer"
-"""The protocol type whose metadata has a meaning for the broker."""
+"""The protocol type whose metadata the broker interprets."""
 PREFIX_BYTES = 2
-"""The version, before the subscription itself."""
+"""Size of the version before the subscription."""
 
 
 def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
-    """The topics in a consumer's metadata, or None where they cannot be made out.
+    """Return the topics in a consumer's metadata, None if malformed.
 
-    All versions begin alike, so that also one that is not known yet can be read.
+    All versions start with the same fields, so unknown later versions can be parsed too.
     """
     if len(metadata) < PREFIX_BYTES:
         return None

@@ -219,7 +219,7 @@ class BrokerNode:
         await groups.start()
         self.undo_in_time("groups", groups.close)
         if member is None:
-            topics.cleaners += [replicas.forget_topic, groups.offsets.forget_topic]
+            topics.cleaners += [replicas.forget_topic, groups.offsets.delete_topic_offsets]
         ids = ProducerIds(store)
         transactions = TransactionService(store, view, clock, config, ids, replicas, groups, peers, peers)
         await transactions.start()

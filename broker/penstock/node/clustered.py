@@ -96,12 +96,14 @@ class Clustered:
         """Becomes a member of the cluster; from here on this broker follows, leads and may govern."""
         member = self.member
         await member.register(endpoints)
-        groups.ownership.look(range(keys.SHARD_COUNT))  # some may have been given to it before it knew its epoch
+        groups.ownership.check_shards(
+            range(keys.SHARD_COUNT)
+        )  # some may have been given to it before it knew its epoch
         deleted = DeletedTopics(self.view, replicas, member.may_discard)
         deleted.start()
         self.cleanup.push_async_callback(deleted.close)
         replicas.start()
-        member.govern(TcpProber(self.peers.listener), self.peers, [groups.forget_topic])
+        member.govern(TcpProber(self.peers.listener), self.peers, [groups.delete_topic_offsets])
 
     async def depart(self) -> None:
         """Leaves the cluster before the listeners are closed, in Kafka's order: leaderships and coordinator shards move

@@ -284,7 +284,7 @@ class TransactionCoordinator:
         if self._shards.get(shard.number) is shard:
             self.drop(shard.number)
             if self._ownership is not None:
-                self._ownership.lost(shard.number)
+                self._ownership.handle_lost(shard.number)
 
     def _find(self, transactional_id: str) -> tuple[TransactionState | None, ErrorCode]:
         if not transactional_id:

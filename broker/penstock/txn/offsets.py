@@ -1,5 +1,5 @@
 """Offsets that producers commit within transactions (KIP-98): written first, theirs alone until the transaction is
-decided, then folded into the group's or dropped. Implements `group.pending.PendingOffsets`.
+decided, then folded into the group's or dropped. Implements `group.listeners.PendingOffsets`.
 
 They are written through the group's own shard writer, as is what becomes of them: so nothing that was sent before the
 decision can appear after it, and a later commit of the group stays later. Being folded in is idempotent: a coordinator
@@ -125,7 +125,7 @@ class TxnOffsets:
     def writer(self, group_id: str) -> Writer:
         """The group's writer, to be asked for before anything is verified: it ends with the shard's tenure, and what
         was verified in one tenure must not be written in another, which may have been told of the end already."""
-        return self._offsets.writers.of_group(group_id)
+        return self._offsets.writers.for_group(group_id)
 
     async def commit(self, writer: Writer, who: TxnCommit, commits: Sequence[OffsetCommit]) -> list[int]:
         """Makes pending offsets durable; returns by index those that are not. Nothing is checked here."""
@@ -178,7 +178,7 @@ class TxnOffsets:
                 ties.append((keys.offset(*key), pending_key(marker.producer_id, key)))
                 writes.append((PutOp(keys.offset(*key), records.encode(pended.record)), (key, pended.record)))
             writes.append(deletion(marker.producer_id, key))
-        if await self._offsets.writers.of_shard(number).submit(writes, ties):
+        if await self._offsets.writers.for_shard(number).submit(writes, ties):
             return self._error(number) or ErrorCode.COORDINATOR_NOT_AVAILABLE
         for key, pended in pending.items():
             shard.forget(marker.producer_id, key, pended)
@@ -187,11 +187,11 @@ class TxnOffsets:
     async def _nothing(self, number: int) -> ErrorCode:
         """Nothing is pending, as far as this broker knows: it may be that all of it came to the next coordinator."""
         try:
-            is_mine = await self._confirm(number)
+            is_owned = await self._confirm(number)
         except StoreError as e:
             log.warning("whose a shard is cannot be confirmed", shard=number, reason=str(e))
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        return self._error(number) or (ErrorCode.NONE if is_mine else ErrorCode.NOT_COORDINATOR)
+        return self._error(number) or (ErrorCode.NONE if is_owned else ErrorCode.NOT_COORDINATOR)
 
     # --- what `orphans` asks
 
@@ -203,7 +203,7 @@ class TxnOffsets:
     def discard(self, number: int, producer_id: int, those: dict[OffsetKey, TxnOffsetRecord]) -> None:
         """Deletes what belongs to nothing any more."""
         shard = self._shards[number]
-        self._offsets.writers.of_shard(number).submit([deletion(producer_id, key) for key in those])
+        self._offsets.writers.for_shard(number).submit([deletion(producer_id, key) for key in those])
         for key, record in those.items():
             shard.forget(producer_id, key, record)
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from penstock.config.broker import BrokerConfig
 from penstock.group.coordinator import GroupCoordinator
-from penstock.group.shard_tenancy import ShardTenancy
+from penstock.group.coordinator_shard import CoordinatorShard
 from penstock.replica.manager import ReplicaManager
 from penstock.runtime.clock import Clock
 from penstock.runtime.logging import get_logger
@@ -33,7 +33,7 @@ ALONE_EPOCH = 0
 
 
 class TransactionService:
-    """The parts. Without channels this is the only broker. Implements `group.pending.ShardFollower`."""
+    """The parts. Without channels this is the only broker. Implements `group.listeners.ShardListener`."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class TransactionService:
         self._groups.offsets.pending = self.offsets
         if self._groups.is_alone:
             await self._take_all()
-        self._groups.ownership.follow(self)
+        self._groups.ownership.add_listener(self)
 
     async def close(self) -> None:
         """What is under way goes on after the next start, or at the next coordinator. Comes before the group
@@ -85,18 +85,18 @@ class TransactionService:
         prefixes = keys.txn_offsets(number), keys.transactions(number)
         return [(await self._store.range(prefix)).entries for prefix in prefixes]
 
-    def taken(self, tenure: ShardTenancy, found: Sequence[list[StoreEntry]]) -> None:
+    def on_acquired(self, shard: CoordinatorShard, found: Sequence[list[StoreEntry]]) -> None:
         if self._closed:
             return
         pending, transactions = found
-        self.offsets.take(tenure.number, pending)
-        if tenure.guard is None:
-            self.coordinator.take(tenure.number, ALONE_EPOCH, None, transactions)
+        self.offsets.take(shard.number, pending)
+        if shard.guard is None:
+            self.coordinator.take(shard.number, ALONE_EPOCH, None, transactions)
         else:
-            self.coordinator.take(tenure.number, tenure.guard.epoch, tenure.guard.ownership(), transactions)
-        self._orphans.look_at(tenure.number)
+            self.coordinator.take(shard.number, shard.guard.epoch, shard.guard.ownership_compare(), transactions)
+        self._orphans.look_at(shard.number)
 
-    def resigned(self, number: int) -> None:
+    def on_resigned(self, number: int) -> None:
         self.coordinator.drop(number)
         self.offsets.drop(number)
 
@@ -112,8 +112,8 @@ class TransactionService:
                     of_shard[int(number)].append(entry)
                 else:
                     log.error("a key of transactions belongs to no shard", key=entry.key)
-        for tenure in self._groups.ownership:
-            self.taken(tenure, (pending[tenure.number], transactions[tenure.number]))
+        for shard in self._groups.ownership:
+            self.on_acquired(shard, (pending[shard.number], transactions[shard.number]))
 
     def _owner_of(self, number: int) -> int:
         """The broker that coordinates a shard; -1 where none does just now."""
@@ -124,10 +124,10 @@ class TransactionService:
 
     async def _confirm(self, number: int) -> bool:
         """Whether a shard is this broker's, read linearizably. Raises StoreError."""
-        tenure = self._groups.ownership.of_shard(number)
-        if tenure is None or tenure.guard is None:
-            return tenure is not None
-        if (await self._groups.reads.confirmation.revisions()).get(number) == tenure.guard.revision:
+        shard = self._groups.ownership.get(number)
+        if shard is None or shard.guard is None:
+            return shard is not None
+        if (await self._groups.reads.shard_revisions.read()).get(number) == shard.guard.revision:
             return True
-        self._groups.ownership.lost(number)
+        self._groups.ownership.handle_lost(number)
         return False

@@ -87,7 +87,7 @@ class TxnShardOwnership(Protocol):
     def error(self, number: int) -> ErrorCode:
         """Why this broker cannot answer for a shard, or NONE."""
 
-    def lost(self, number: int) -> None:
+    def handle_lost(self, number: int) -> None:
         """The store says that a shard is another's."""
 
 

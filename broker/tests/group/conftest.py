@@ -1,4 +1,4 @@
-"""A group on a clock that the test sets, and a coordinator on a loop whose time passes only when nobody is busy."""
+"""Fixtures: a group with a manual clock, and a coordinator on an event loop with virtual time."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from shards_kit import Cluster
 
 from penstock.config.broker import BrokerConfig
 from penstock.config.values import TopicConfig
-from penstock.group.calls import Answer, JoinAnswer, JoinRequest, Persist, SyncAnswer, SyncRequest
+from penstock.group.calls import JoinRequest, JoinResult, Persist, Reply, SyncRequest, SyncResult
 from penstock.group.coordinator import GroupCoordinator
-from penstock.group.shard_tenancy import RunningTenancy
+from penstock.group.coordinator_shard import RunningGroup
 from penstock.group.state_machine import ClassicGroup
 from penstock.state.embedded import EmbeddedStore
 from penstock.state.view import BrokerEndpoint, BrokerView, ClusterView, PartitionView, TopicChange, TopicView
@@ -36,13 +36,13 @@ IDS = count(1)
 
 
 def subscription(*topics: str, user_data: bytes = b"") -> bytes:
-    """What a consumer sends for each assignor."""
+    """Return the metadata that a consumer sends for each assignor."""
     message = ConsumerProtocolSubscription(topics=list(topics), user_data=user_data)
     return struct.pack(">h", 1) + bytes(codec.encode(message, 1))
 
 
 class Call:
-    """A call on a group that may not be answered yet."""
+    """A request to a group, possibly unanswered."""
 
     def __init__(self) -> None:
         self.answers: list[Any] = []
@@ -63,7 +63,7 @@ class Call:
 
 
 class GroupUnderTest:
-    """Drives a `ClassicGroup`. What it wants to be durable is so at once, unless `holds_persists`."""
+    """Drives a `ClassicGroup`. `Persist` effects complete at once, unless `holds_persists`."""
 
     def __init__(self, **settings: Any) -> None:
         self.config = BrokerConfig()
@@ -79,7 +79,7 @@ class GroupUnderTest:
     # --- time
 
     def pass_ms(self, duration_ms: float) -> None:
-        """Lets time pass, waking the group when it asked for it."""
+        """Advance the clock, calling `tick` when the group asks for it."""
         until_ms = self.now_ms + duration_ms
         wakes = 0
         while self.group.wake_ms is not None and self.group.wake_ms <= until_ms:
@@ -91,11 +91,11 @@ class GroupUnderTest:
         self.now_ms = until_ms
 
     def settle(self) -> None:
-        while effects := self.group.take_effects():
+        while effects := self.group.pop_effects():
             for effect in effects:
-                if isinstance(effect, Answer):
+                if isinstance(effect, Reply):
                     assert isinstance(effect.waiter, Call)
-                    effect.waiter.answers.append(effect.answer)
+                    effect.waiter.answers.append(effect.result)
                 else:
                     assert isinstance(effect, Persist)
                     self.persists += 1
@@ -105,7 +105,7 @@ class GroupUnderTest:
                         self.group.persisted(effect.sequence, self.now_ms)
 
     def release(self, ok: bool = True) -> None:
-        """Everything held becomes durable, or fails."""
+        """Complete or fail all held persists."""
         held, self.held = self.held, []
         for sequence in held:
             (self.group.persisted if ok else self.group.persist_failed)(sequence, self.now_ms)
@@ -130,7 +130,7 @@ class GroupUnderTest:
         self.settle()
         return call
 
-    def sync(self, joined: JoinAnswer, assignments: dict[str, bytes] | None = None, **more: Any) -> Call:
+    def sync(self, joined: JoinResult, assignments: dict[str, bytes] | None = None, **more: Any) -> Call:
         call = Call()
         generation = more.pop("generation", joined.generation)
         request = SyncRequest(joined.member_id, generation, assignments=assignments or {}, **more)
@@ -138,19 +138,19 @@ class GroupUnderTest:
         self.settle()
         return call
 
-    def heartbeat(self, joined: JoinAnswer, instance_id: str | None = None, generation: int | None = None) -> ErrorCode:
+    def heartbeat(self, joined: JoinResult, instance_id: str | None = None, generation: int | None = None) -> ErrorCode:
         return self.group.heartbeat(
             joined.member_id, instance_id, joined.generation if generation is None else generation, self.now_ms
         )
 
-    def commit(self, joined: JoinAnswer, generation: int | None = None) -> ErrorCode:
+    def commit(self, joined: JoinResult, generation: int | None = None) -> ErrorCode:
         return self.group.check_commit(
             joined.member_id, None, joined.generation if generation is None else generation, self.now_ms
         )
 
     def leave(self, member_id: str, instance_id: str | None = None) -> ErrorCode:
         error = self.group.leave(member_id, instance_id)
-        self.group.settle(self.now_ms)
+        self.group.apply_leaves(self.now_ms)
         self.settle()
         return error
 
@@ -160,8 +160,8 @@ class GroupUnderTest:
 
     # --- scenes
 
-    def stable(self, *instances: str | None, **more: Any) -> list[JoinAnswer]:
-        """A stable group with a member for each name (None for a dynamic one); the first is the leader."""
+    def stable(self, *instances: str | None, **more: Any) -> list[JoinResult]:
+        """Return the members of a stable group, one per name (None for a dynamic one); the first is the leader."""
         self.config.group_initial_rebalance_delay_ms = 5
         calls = [self.join(instance_id=instance, **more) for instance in instances]
         self.pass_ms(5)
@@ -173,8 +173,8 @@ class GroupUnderTest:
         self.sync_all(joined)
         return joined
 
-    def sync_all(self, joined: list[JoinAnswer]) -> list[SyncAnswer]:
-        """Everybody syncs; each is assigned its own id and the generation."""
+    def sync_all(self, joined: list[JoinResult]) -> list[SyncResult]:
+        """Sync all members. Each is assigned its own id and the generation."""
         plan = {j.member_id: f"{j.member_id}@{j.generation}".encode() for j in joined}
         calls = [self.sync(j, plan if j.leader == j.member_id else None) for j in joined]
         return [call.answer for call in calls]
@@ -199,7 +199,7 @@ def subscribe() -> Callable[..., bytes]:
 
 
 class VirtualSelector(selectors.DefaultSelector):
-    """Instead of waiting, moves the loop's time on; unless a store or a thread works: that takes real time."""
+    """Advances the loop's time instead of waiting, unless a store or a thread is working in real time."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         super().__init__()
@@ -240,7 +240,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class VirtualClock:
-    """Goes with the loop; the wall can be set apart."""
+    """Follows the loop's time; `leap_ms` shifts the wall clock."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         self.loop = loop
@@ -254,7 +254,7 @@ class VirtualClock:
 
 
 class World:
-    """A coordinator with its store, its view and its time."""
+    """A coordinator with its store, view and clock."""
 
     def __init__(self, loop: VirtualLoop, path: str) -> None:
         self.loop = loop
@@ -276,12 +276,12 @@ class World:
         return self.groups
 
     async def restart(self) -> GroupCoordinator:
-        """As after kill -9: the coordinator is not asked, only the store's file is closed."""
+        """Restart as after kill -9: only the store's file is closed."""
         self.groups.retention.close()
         self.groups._settings.close()
-        for tenure in self.groups._ownership:
-            for known in tenure.groups.values():
-                if isinstance(known, RunningTenancy) and known.timer is not None:
+        for shard in self.groups._ownership:
+            for known in shard.groups.values():
+                if isinstance(known, RunningGroup) and known.timer is not None:
                     known.timer.cancel()
         await self.store.close()
         return await self.start()
@@ -323,8 +323,8 @@ class World:
             **more,
         )
 
-    async def stable(self, group_id: str, **more: Any) -> JoinAnswer:
-        """A stable group of one member, which is returned."""
+    async def stable(self, group_id: str, **more: Any) -> JoinResult:
+        """Return the member of a new stable group."""
         joined = await self.groups.join(group_id, self.request(**more))
         assert not joined.error, joined
         plan = {joined.member_id: b"mine"}
@@ -335,7 +335,7 @@ class World:
 
 @pytest.fixture
 def run_world(tmp_path: Path) -> Iterator[Callable[..., None]]:
-    """Runs a coroutine function with a started `World`, in virtual time."""
+    """Run a coroutine function with a started `World`, in virtual time."""
     loop = VirtualLoop()
 
     def run(scene: Callable[..., Any], **settings: Any) -> None:
@@ -358,7 +358,7 @@ def run_world(tmp_path: Path) -> Iterator[Callable[..., None]]:
 
 @pytest.fixture
 def virtual_loop() -> Iterator[VirtualLoop]:
-    """A loop whose time passes only when nothing is to be done; tell it of the stores that it has to wait for."""
+    """A loop that advances its time only when idle. Stores that it must wait for are added to `stores`."""
     loop = VirtualLoop()
     yield loop
     loop.run_until_complete(loop.shutdown_asyncgens())
@@ -372,7 +372,7 @@ def clock(virtual_loop: VirtualLoop) -> VirtualClock:
 
 @pytest.fixture
 def run_cluster(virtual_loop: VirtualLoop, clock: VirtualClock) -> Callable[..., None]:
-    """Runs a coroutine function with a started `Cluster` of so many brokers, in virtual time."""
+    """Run a coroutine function with a started `Cluster` of `brokers` brokers, in virtual time."""
 
     def run(scene: Callable[..., Any], brokers: int = 2) -> None:
         async def play() -> None:

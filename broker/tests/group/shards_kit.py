@@ -1,4 +1,4 @@
-"""Several brokers' group coordinators over one store, in virtual time: what tests of coordinator shards play with."""
+"""The group coordinators of several brokers over one store, in virtual time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from penstock.wire.errors import ErrorCode
 
 
 class Line:
-    """A broker's connection to the store. It can be cut, and it can delay a write of which nobody then hears."""
+    """A broker's connection to the store. It can be cut, and can delay writes without answering them."""
 
     def __init__(self, store):
         self.store = store
@@ -51,7 +51,7 @@ class Line:
         return self.store.watch(prefix, from_revision)
 
     async def deliver(self):
-        """What was delayed reaches the store now; whether each was done."""
+        """Send the delayed writes to the store. Returns whether each succeeded."""
         delayed, self.delayed = self.delayed, []
         return [(await self.store.txn(*txn)).succeeded for txn in delayed]
 
@@ -86,20 +86,20 @@ class Broker:
         await self.groups.start()
 
     async def kill(self):
-        """As by kill -9: nobody is told anything, and what it would do later it does not."""
+        """Stop as by kill -9: without notifying anything, and without later side effects."""
         await self.freeze()
         self.line.is_cut = True
-        self.groups.offsets.residence.close()
+        self.groups.offsets.cache.close()
         await self.cluster.store.txn((), [DeleteOp(keys.broker(self.broker_id))])
         self.cluster.brokers.pop(self.broker_id)
         self.cluster.dead.append(self)
 
     async def freeze(self):
-        """It learns nothing more of the cluster."""
+        """Stop updating the broker's view."""
         await self.watcher.stop()
 
     async def offset(self, group_id, topic_id, index=0):
-        """What the broker tells, or its error."""
+        """Return the committed offset that the broker reports, or its error."""
         error = (await self.groups.reads.prepare([group_id]))[group_id]
         if error:
             return error
@@ -107,14 +107,14 @@ class Broker:
         return None if record is None else record.offset
 
     async def commit(self, group_id, topic_id, offset, index=0):
-        """The error of a commit."""
+        """Return the error of a commit."""
         error = self.groups.check_commit(group_id, "", None, -1)
         if not error and await self.groups.commit(group_id, [OffsetCommit(topic_id, index, offset, -1, "")]):
             error = self.groups.commit_failure(group_id)
         return error
 
     async def commit_unanswered(self, group_id, topic_id, offset):
-        """A commit whose write is under way to the store still, with no answer: `line.deliver` has it arrive."""
+        """Commit, with the write delayed without an answer until `line.deliver`."""
         self.line.delays = True
         assert await self.commit(group_id, topic_id, offset) is ErrorCode.COORDINATOR_NOT_AVAILABLE
         self.line.delays = False
@@ -140,11 +140,11 @@ class Cluster:
         for broker in [*self.dead, *self.brokers.values()]:
             await broker.groups.close()
             await broker.watcher.stop()
-        await asyncio.sleep(0.1)  # what was being read still comes
+        await asyncio.sleep(0.1)  # outstanding reads complete
         await self.store.close()
 
     async def assign(self, draining=(), only=None):
-        """What the controller does."""
+        """Assign shards to brokers, as the controller does."""
         view = ClusterView()
         watcher = Watcher(self.store, view, BrokerConfig())
         await watcher.start()

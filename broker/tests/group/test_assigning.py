@@ -1,4 +1,4 @@
-"""From a generation to its assignments, and how members stay: syncs, heartbeats, sessions, leaving, commits."""
+"""A generation's assignments and how members stay: syncs, heartbeats, sessions, leaving, commits."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_a_leader_that_syncs_twice_is_answered_twice_from_one_assignment(g):
         ({"generation": 2}, E.ILLEGAL_GENERATION),
         ({"protocol": "sticky"}, E.INCONSISTENT_GROUP_PROTOCOL),
         ({"protocol_type": "connect"}, E.INCONSISTENT_GROUP_PROTOCOL),
-        ({"instance_id": "nobody"}, E.UNKNOWN_MEMBER_ID),
+        ({"instance_id": "unknown"}, E.UNKNOWN_MEMBER_ID),
         ({"protocol": "range", "protocol_type": "consumer"}, E.NONE),
     ],
 )
@@ -182,9 +182,9 @@ def test_a_waiting_sync_whose_connection_is_lost_leaves_the_member_its_session(g
     g.abandon(lost)
     assert lost.answers
     g.pass_ms(SESSION_MS - 1)
-    assert follower.member_id in g.group.roster.members
+    assert follower.member_id in g.group.member_list.members
     g.pass_ms(1)
-    assert follower.member_id not in g.group.roster.members
+    assert follower.member_id not in g.group.member_list.members
 
 
 # --- heartbeats and sessions
@@ -282,7 +282,7 @@ def test_a_leaving_newcomer_no_longer_holds_the_rebalance(g):
 
 def test_a_static_member_may_be_named_by_its_instance_alone(g):
     g.stable("i", None)
-    assert g.leave("", "nobody") is E.UNKNOWN_MEMBER_ID
+    assert g.leave("", "unknown") is E.UNKNOWN_MEMBER_ID
     assert g.leave("", "i") is E.NONE
     assert g.group.state is GroupState.PREPARING_REBALANCE
 

@@ -1,4 +1,4 @@
-"""The coordinator on its loop and its store: timers, restarts, deletion, bounds."""
+"""The coordinator with its event loop and store: timers, restarts, deletion, limits."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_generations_go_on_after_a_restart_of_an_empty_group(run_world):
         world.groups.leave("g", [(member.member_id, None)])
         await asyncio.sleep(0.1)
         await world.restart()
-        assert world.groups.idle("g").generation == 2, "nothing more is kept of it until somebody joins"
+        assert world.groups.idle("g").generation == 2, "only the record is kept until a member joins"
         assert world.groups.check_commit("g", member.member_id, None, 1) is E.UNKNOWN_MEMBER_ID
         assert (await world.groups.join("g", world.request())).generation == 3
 

@@ -1,4 +1,4 @@
-"""Errors by which clients end: told by the group's coordinator, never by one that was replaced without knowing."""
+"""Fatal errors: returned by the group's coordinator, never by a deposed one."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_the_coordinator_says_what_ends_a_client(run_cluster, asking, error):
         owner = cluster.owner("g")
         await full_group(owner)
         assert await ask(owner, asking("predecessor")) == error
-        assert owner.groups.reads.confirmation.reads == 1
+        assert owner.groups.reads.shard_revisions.read_count == 1
 
     run_cluster(scene)
 
@@ -172,9 +172,9 @@ def test_what_costs_a_rejoin_at_most_is_told_without_asking_the_store(run_cluste
         late = heartbeat(member.member_id)
         late.generation_id = 0
         assert await ask(owner, late) == E.ILLEGAL_GENERATION
-        unknown = sync("nobody")
+        unknown = sync("unknown")
         unknown.group_instance_id = None
         assert await ask(owner, unknown) == E.UNKNOWN_MEMBER_ID
-        assert owner.groups.reads.confirmation.reads == 0
+        assert owner.groups.reads.shard_revisions.read_count == 0
 
     run_cluster(scene)

@@ -1,4 +1,5 @@
-"""Whatever members, connections, the store and time do: generations exclude each other and nobody is forgotten."""
+"""Under any sequence of member, connection, store and timer events, generations are exclusive and every request is
+answered."""
 
 from __future__ import annotations
 
@@ -141,7 +142,7 @@ class GroupLife(RuleBasedStateMachine):
             )
             if not error:
                 assert client.joined.generation == now
-                assert client.joined.member_id in self.g.group.roster.members
+                assert client.joined.member_id in self.g.group.member_list.members
         for member_id, generation in client.old:
             if generation != self.g.group.generation:
                 refused = self.g.group.check_commit(member_id, client.instance_id, generation, self.g.now_ms)
@@ -198,9 +199,9 @@ class GroupLife(RuleBasedStateMachine):
     @invariant()
     def the_group_is_consistent(self):
         group = self.g.group
-        members = list(group.roster)
+        members = list(group.member_list)
         assert len(members) <= 5 or group.state is GroupState.PREPARING_REBALANCE
-        assert group.roster.joined_count == sum(m.join_waiter is not None for m in members)
+        assert group.member_list.joined_count == sum(m.join_waiter is not None for m in members)
         assert (not members) <= (group.state in (GroupState.EMPTY, GroupState.PREPARING_REBALANCE))
         if group.state is GroupState.STABLE:
             assert all(m.sync_waiter is None for m in members)
@@ -212,11 +213,11 @@ class GroupLife(RuleBasedStateMachine):
             assert group.wake_ms is not None or self.g.held, "a group waits for members or for the store"
 
     def teardown(self):
-        """Everybody falls silent: time alone answers all who wait, and empties the group."""
+        """Send nothing more: timeouts alone answer all waiting requests and empty the group."""
         self.g.holds_persists = False
         self.g.release()
         self.g.pass_ms(400_000)
-        assert not [call for call in self.calls if call.waits], "somebody still waits"
+        assert not [call for call in self.calls if call.waits], "a request is still waiting"
         assert self.g.group.state is GroupState.EMPTY
         assert self.g.group.wake_ms is None
         assert not self.g.group.pending

@@ -1,4 +1,4 @@
-"""What is set for a group goes with it; what is set for one that is not there goes in the time of committed offsets."""
+"""Group settings are deleted with the group; settings of a nonexistent group expire with the offset retention time."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_settings_of_a_group_that_never_came_end_when_its_offsets_would_and_a_ch
         await asyncio.sleep(DAY_S * 0.9)
         assert await noted(world.store) == ["a", "changed"] or await noted(world.store) == ["changed", "a"]
         await note(world.store, world.clock, "changed", "another")
-        await asyncio.sleep(DAY_S * 0.6)  # each shard is looked at within 64 intervals of ten minutes
+        await asyncio.sleep(DAY_S * 0.6)  # each shard is checked within 64 intervals of ten minutes
         assert await noted(world.store) == ["changed"]
         await asyncio.sleep(DAY_S)
         assert await noted(world.store) == []
@@ -161,9 +161,9 @@ def test_a_coordinator_that_was_shut_out_ends_nothing(run_cluster):
         cluster.brokers.pop(old.broker_id)
         cluster.dead.append(old)
         assert cluster.owner("g") is not old
-        await old.groups._settings.look(keys.shard_of("g"))
+        await old.groups._settings.expire_settings(keys.shard_of("g"))
         assert await noted(cluster.store) == ["g"]
-        await cluster.owner("g").groups._settings.look(keys.shard_of("g"))
+        await cluster.owner("g").groups._settings.expire_settings(keys.shard_of("g"))
         assert await noted(cluster.store) == []
 
     run_cluster(scene)

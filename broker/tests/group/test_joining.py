@@ -1,4 +1,4 @@
-"""How a group of the classic protocol takes in members and agrees on a generation."""
+"""How a classic group adds members and agrees on a generation."""
 
 from __future__ import annotations
 
@@ -288,7 +288,7 @@ def test_where_the_bound_was_lowered_those_who_join_first_stay(g):
     g.config.group_max_size = 2
     calls = [g.join(m.member_id, protocols={"range": b"new"}) for m in (a, b, c)]
     assert [call.error for call in calls] == [E.NONE, E.NONE, E.GROUP_MAX_SIZE_REACHED]
-    assert len(g.group.roster) == 2
+    assert len(g.group.member_list) == 2
 
 
 def test_a_newcomer_of_one_step_whose_connection_is_lost_is_gone(g):
@@ -296,8 +296,8 @@ def test_a_newcomer_of_one_step_whose_connection_is_lost_is_gone(g):
     lost = g.join()
     g.abandon(lost)
     assert lost.answers
-    assert len(g.group.roster) == 2
-    again = [g.join(member_id) for member_id in list(g.group.roster.members)]
+    assert len(g.group.member_list) == 2
+    again = [g.join(member_id) for member_id in list(g.group.member_list.members)]
     assert [c.answer.generation for c in again] == [2, 2]
     assert a.generation == 1
 
@@ -312,9 +312,9 @@ def test_a_member_whose_connection_is_lost_while_joining_has_a_session_to_come_b
     g.abandon(g.join(given))
     g.heartbeat(a)
     g.pass_ms(9_999)
-    assert given in g.group.roster.members
+    assert given in g.group.member_list.members
     g.pass_ms(1)
-    assert given not in g.group.roster.members
+    assert given not in g.group.member_list.members
 
 
 def test_whoever_waits_is_told_when_the_group_is_closed(g):

@@ -1,4 +1,4 @@
-"""Committed offsets: durable before the answer, coalesced, bound to the topic's id."""
+"""Committed offsets: durable before the response, coalesced, bound to the topic id."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.wire.errors import ErrorCode
 
 
 class PausedStore:
-    """A store that answers a transaction when told, and refuses what it is told to."""
+    """A store that holds transactions until released, and can reject them."""
 
     def __init__(self):
         self.txns = []
@@ -63,7 +63,7 @@ async def test_while_a_transaction_is_in_flight_writes_collect_and_the_last_of_a
     later = [writer.submit([put("k", str(i).encode())]) for i in range(1, 1001)]
     await asyncio.sleep(0)
     assert len(store.txns) == 1, "one in flight"
-    assert writer.tokens_under_way() == ["k", "k"]
+    assert writer.outstanding_tokens() == ["k", "k"]
     store.gate.set()
     assert await asyncio.gather(first, *later) == [[]] * 1001
     assert store.txns == [["k"], ["k"]]
@@ -169,14 +169,14 @@ async def test_a_defect_while_applying_leaves_nobody_waiting():
     task_errors = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: task_errors.append(context))
     assert await writer.submit([put("a")]) == [0]
-    assert writer.tokens_under_way() == []
+    assert writer.outstanding_tokens() == []
 
 
 async def test_closing_waits_for_what_is_under_way():
     store, applied = PausedStore(), []
     writer = ShardWriter(RequestQueue(store), applied.extend)
     writer.submit([put("a")])
-    await writer.settle()
+    await writer.drain()
     assert applied == ["a"]
 
 
@@ -271,7 +271,7 @@ def test_offsets_of_a_topic_that_was_deleted_before_a_restart_go_afterwards(run_
         world.delete_topic("t")
         await world.restart()
         assert list(world.groups.committed()) == []
-        await world.groups.offsets.forget_topic(t)
+        await world.groups.offsets.delete_topic_offsets(t)
         assert (await world.store.range(keys.OFFSETS)).entries == []
 
     run_world(scene)
@@ -300,7 +300,7 @@ def test_forgetting_a_topic_waits_for_commits_on_their_way_and_takes_them_along(
         pending = world.groups.commit("g", [OffsetCommit(t, 1, 1, -1, "")])
         world.view.listeners.clear()
         world.delete_topic("t")
-        await world.groups.offsets.forget_topic(t)
+        await world.groups.offsets.delete_topic_offsets(t)
         assert (await world.store.range(keys.OFFSETS)).entries == []
         assert commit.done()
         assert pending.done()
@@ -315,7 +315,7 @@ def test_where_offsets_of_a_deleted_topic_cannot_be_deleted_that_is_said(run_wor
         world.delete_topic("t")
         await world.store.close()
         with pytest.raises(StoreUnavailable):
-            await world.groups.offsets.forget_topic(t)
+            await world.groups.offsets.delete_topic_offsets(t)
 
     run_world(scene)
 
@@ -336,14 +336,14 @@ def test_the_table_forgets_what_is_removed():
     table, topic_id = OffsetTable(), uuid4()
     key = OffsetKey("g", topic_id, 3)
     table.put(key, OffsetRecord(offset=1))
-    assert list(table.of_topic(topic_id)) == [key]
+    assert list(table.topic_keys(topic_id)) == [key]
     table.remove(key._replace(partition=4))
     table.remove(key._replace(group_id="h"))
     assert "g" in table
     table.remove(key)
     table.remove(key)
     assert "g" not in table
-    assert list(table.of_topic(topic_id)) == []
+    assert list(table.topic_keys(topic_id)) == []
     assert table.get(key) is None
 
 
@@ -352,12 +352,12 @@ def test_offsets_that_a_transaction_brings_to_a_group_that_was_asked_for_before_
         t = world.create_topic("t")
         assert await world.groups.reads.prepare(["g"]) == {"g": ErrorCode.NONE}
         key, record = OffsetKey("g", t, 0), OffsetRecord(offset=7, commit_ms=world.clock.wall_ms())
-        writer = world.groups.offsets.writers.of_group("g")
+        writer = world.groups.offsets.writers.for_group("g")
         assert await writer.submit([(PutOp(keys.offset(*key), records.encode(record)), (key, record))]) == []
         await asyncio.sleep(1)
         assert [c.offset for c in world.groups.committed()] == [7]
         world.delete_topic("t")
-        await world.groups.forget_topic(t)
+        await world.groups.delete_topic_offsets(t)
         assert (await world.store.range(keys.OFFSETS)).entries == []
 
     run_world(scene)

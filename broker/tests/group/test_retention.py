@@ -1,4 +1,4 @@
-"""When committed offsets end (KIP-211)."""
+"""Expiry of committed offsets (KIP-211)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from penstock.group.expiry import NEVER, ExpiryQueue, GroupStanding, expires_ms
+from penstock.group.expiry import NEVER, ExpiryQueue, OffsetUsage, expires_ms
 from penstock.group.offset_table import OffsetKey
 from penstock.group.offsets import OffsetCommit
 from penstock.state import keys
@@ -22,22 +22,22 @@ RETENTION = {"offsets_retention_minutes": 24 * 60}
 
 
 @pytest.mark.parametrize(
-    ("standing", "expire_ms", "ends_ms"),
+    ("usage", "expire_ms", "ends_ms"),
     [
-        (GroupStanding(True, None, None), -1, 100 + 1000),
-        (GroupStanding(False, 500, None), -1, 500 + 1000),
-        (GroupStanding(False, 50, None), -1, 100 + 1000),
-        (GroupStanding(False, None, frozenset({"t"})), -1, NEVER),
-        (GroupStanding(False, None, frozenset({"u"})), -1, 100 + 1000),
-        (GroupStanding(False, None, None), -1, NEVER),
-        (GroupStanding(True, None, None), 300, 300),
-        (GroupStanding(False, 500, None), 300, 300),
-        (GroupStanding(False, None, frozenset({"t"})), 300, NEVER),
+        (OffsetUsage(True, None, None), -1, 100 + 1000),
+        (OffsetUsage(False, 500, None), -1, 500 + 1000),
+        (OffsetUsage(False, 50, None), -1, 100 + 1000),
+        (OffsetUsage(False, None, frozenset({"t"})), -1, NEVER),
+        (OffsetUsage(False, None, frozenset({"u"})), -1, 100 + 1000),
+        (OffsetUsage(False, None, None), -1, NEVER),
+        (OffsetUsage(True, None, None), 300, 300),
+        (OffsetUsage(False, 500, None), 300, 300),
+        (OffsetUsage(False, None, frozenset({"t"})), 300, NEVER),
     ],
 )
-def test_when_an_offset_ends(standing, expire_ms, ends_ms):
+def test_when_an_offset_ends(usage, expire_ms, ends_ms):
     record = OffsetRecord(offset=1, commit_ms=100, expire_ms=expire_ms)
-    assert expires_ms(record, "t", standing, 1000) == ends_ms
+    assert expires_ms(record, "t", usage, 1000) == ends_ms
 
 
 def test_the_queue_gives_groups_out_once_in_their_time():
@@ -172,7 +172,7 @@ def test_a_group_for_which_a_transaction_has_brought_offsets_waits_for_its_end(r
     async def scene(world):
         t = world.create_topic("t")
         offsets = world.groups.offsets
-        pending = offsets.pending = TxnOffsets(offsets, world.clock, world.groups.ownership.error, is_mine)
+        pending = offsets.pending = TxnOffsets(offsets, world.clock, world.groups.ownership.error, is_owned)
         for number in range(keys.SHARD_COUNT):
             pending.take(number, [])
         member = await world.stable("g")
@@ -194,7 +194,7 @@ def test_a_group_for_which_a_transaction_has_brought_offsets_waits_for_its_end(r
     run_world(scene, **RETENTION)
 
 
-async def is_mine(number):
+async def is_owned(number):
     return True
 
 
@@ -249,7 +249,7 @@ def test_of_groups_that_were_deleted_or_have_expired_nothing_stays_in_memory(run
         else:
             await asyncio.sleep(3 * DAY_S)
         assert world.groups.group_ids() == []
-        assert len(world.groups.offsets.residence._here) == 0
+        assert len(world.groups.offsets.cache._cached) == 0
 
     run_world(scene, **RETENTION)
 

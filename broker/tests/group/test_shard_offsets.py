@@ -1,4 +1,4 @@
-"""Committed offsets of coordinator shards: while the store is away, beyond memory, and after their topic's end."""
+"""Committed offsets of coordinator shards: store outages, cache eviction, deleted topics."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 from shards_kit import stable
 
 from penstock.group.offsets import OffsetCommit
-from penstock.group.reads import MAX_GROUPS, READS
-from penstock.group.request_queue import LANES
+from penstock.group.reads import MAX_CONCURRENT_READS, MAX_GROUPS
+from penstock.group.request_queue import QUEUE_COUNT
 from penstock.group.shard_writer import MAX_PENDING
 from penstock.state import keys, records
 from penstock.state.records import OffsetRecord
@@ -49,7 +49,7 @@ def test_after_a_write_that_got_no_answer_the_store_is_asked_what_is_committed(r
 
 
 def test_a_write_without_an_answer_cannot_undo_what_came_while_another_shards_fence_was_renewed(run_cluster):
-    first, second = two_of_a_lane()
+    first, second = two_of_a_queue()
 
     async def scene(cluster):
         t = await cluster.create_topic("t")
@@ -68,11 +68,13 @@ def test_a_write_without_an_answer_cannot_undo_what_came_while_another_shards_fe
     run_cluster(scene, brokers=1)
 
 
-def two_of_a_lane():
+def two_of_a_queue():
     """Two groups whose shards' writes share transactions."""
     names = [f"g{n}" for n in range(200)]
     shard = keys.shard_of(names[0])
-    return names[0], next(g for g in names if keys.shard_of(g) != shard and (keys.shard_of(g) - shard) % LANES == 0)
+    return names[0], next(
+        g for g in names if keys.shard_of(g) != shard and (keys.shard_of(g) - shard) % QUEUE_COUNT == 0
+    )
 
 
 def test_while_the_store_is_away_all_is_refused_to_be_tried_again_and_afterwards_goes_on(run_cluster):
@@ -137,7 +139,7 @@ def test_offsets_of_idle_groups_are_left_to_the_store_beyond_a_limit_and_read_wh
             assert await old.commit(f"g{n}", t, n) is E.NONE
         await old.kill()
         new = await cluster.add(2)
-        new.groups.offsets.residence.limit = 20
+        new.groups.offsets.cache.limit = 20
         await cluster.assign()
         assert len(new.groups.group_ids()) == 100
         assert len(new.groups.offsets.table) == 10, "half of the limit is read ahead"
@@ -153,7 +155,7 @@ def test_a_commit_for_a_group_that_is_being_read_is_not_overwritten_by_what_is_r
         (broker,) = cluster.brokers.values()
         await broker.commit("g", t, 1)
         for offset in range(2, 60):
-            broker.groups.offsets.residence.drop("g")
+            broker.groups.offsets.cache.evict("g")
             reading = asyncio.ensure_future(broker.offset("g", t))
             for _ in range(offset % 12):
                 await asyncio.sleep(0)
@@ -221,7 +223,7 @@ def test_offsets_of_a_new_group_end_also_where_memory_is_full(run_cluster):
         t = await cluster.create_topic("t")
         (broker,) = cluster.brokers.values()
         broker.config.offsets_retention_minutes = 60
-        broker.groups.offsets.residence.limit = 0
+        broker.groups.offsets.cache.limit = 0
         for n in range(20):
             assert await broker.commit(f"g{n}", t, n) is E.NONE
         await asyncio.sleep(3 * 3600)
@@ -282,10 +284,10 @@ def test_of_groups_that_are_not_there_nothing_is_kept_however_many_are_asked_for
         (broker,) = cluster.brokers.values()
         names = [f"g{n % 50}" for n in range(200)]
         assert await asyncio.gather(*(broker.offset(name, t) for name in names)) == [None] * 200
-        assert not [name for name in names if name in broker.groups.offsets.residence]
+        assert not [name for name in names if name in broker.groups.offsets.cache]
         assert await broker.commit("g7", t, 7) is E.NONE
         assert await broker.offset("g7", t) == 7
-        assert "g7" in broker.groups.offsets.residence
+        assert "g7" in broker.groups.offsets.cache
 
     run_cluster(scene, brokers=1)
 
@@ -295,12 +297,12 @@ def test_nothing_is_told_of_a_shard_that_went_while_others_of_the_same_request_w
         t = await cluster.create_topic("t")
         (broker,) = cluster.brokers.values()
         assert await broker.commit("g", t, 7) is E.NONE
-        others = [f"h{n}" for n in range(3 * READS) if keys.shard_of(f"h{n}") != keys.shard_of("g")]
+        others = [f"h{n}" for n in range(3 * MAX_CONCURRENT_READS) if keys.shard_of(f"h{n}") != keys.shard_of("g")]
         real = broker.line.range
 
         async def losing(prefix, revision=0):
             if prefix == keys.group_offsets(others[-1]):
-                broker.groups.ownership.lost(keys.shard_of("g"))
+                broker.groups.ownership.handle_lost(keys.shard_of("g"))
             return await real(prefix, revision)
 
         broker.line.range = losing
@@ -331,17 +333,17 @@ def test_a_deleted_topic_is_forgotten_when_the_owners_of_all_shards_have_deleted
             assert await owner.commit(f"g{n}", t, n) is E.NONE
             assert await owner.commit(f"g{n}", u, n) is E.NONE
             if n % 2:
-                owner.groups.offsets.residence.drop(f"g{n}")
+                owner.groups.offsets.cache.evict(f"g{n}")
         controller = cluster.brokers[1].groups
         late = cluster.brokers[2]
         late.line.is_cut = True
         await cluster.delete_topic("t", t)
         await asyncio.sleep(3)
         with pytest.raises(StoreUnavailable, match="32 shards"):
-            await controller.forget_topic(t)
+            await controller.delete_topic_offsets(t)
         late.line.is_cut = False
         await asyncio.sleep(30)
-        await controller.forget_topic(t)
+        await controller.delete_topic_offsets(t)
         left = [keys.parse_offset(e.key)[1] for e in (await cluster.store.range(keys.OFFSETS)).entries]
         assert left == [u] * 30
 
@@ -357,7 +359,7 @@ def test_a_shard_that_changes_hands_is_cleaned_by_its_new_owner(run_cluster):
         await cluster.delete_topic("t", t)
         await cluster.assign()
         await asyncio.sleep(3)
-        await next(iter(cluster.brokers.values())).groups.forget_topic(t)
+        await next(iter(cluster.brokers.values())).groups.delete_topic_offsets(t)
         assert (await cluster.store.range(keys.OFFSETS)).entries == []
 
     run_cluster(scene)
@@ -372,7 +374,7 @@ def test_offsets_of_idle_groups_end_under_a_coordinator_that_never_had_them_in_m
         await old.kill()
         new = await cluster.add(2)
         new.config.offsets_retention_minutes = 60
-        new.groups.offsets.residence.limit = 0
+        new.groups.offsets.cache.limit = 0
         await cluster.assign()
         await asyncio.sleep(26 * 3600)
         assert new.groups.group_ids() == []

@@ -1,4 +1,4 @@
-"""Static membership: members that restart keep their place (KIP-345, KIP-814)."""
+"""Static membership: restarted members keep their assignment (KIP-345, KIP-814)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_an_older_client_that_led_is_told_of_its_former_self_as_leader(g):
     old, _ = g.stable("a", "b")
     new = g.join(instance_id="a", can_skip_assignment=False).answer
     assert (new.leader, new.skip_assignment, new.members) == (old.member_id, False, [])
-    assert g.group.roster.leader == new.member_id
+    assert g.group.member_list.leader == new.member_id
 
 
 def test_the_former_self_is_fenced_everywhere(g):
@@ -142,7 +142,7 @@ def test_an_absent_static_member_keeps_its_place_through_a_rebalance_until_its_s
         assert g.heartbeat(again.answer, "a") is E.NONE
     g.pass_ms(1000)
     assert g.heartbeat(again.answer, "a") is E.REBALANCE_IN_PROGRESS, "its session has ended"
-    assert b.member_id not in g.group.roster.members
+    assert b.member_id not in g.group.member_list.members
 
 
 def test_an_absent_static_leader_is_replaced_by_somebody_who_is_there(g):
@@ -150,7 +150,7 @@ def test_an_absent_static_leader_is_replaced_by_somebody_who_is_there(g):
     again = g.join(b.member_id, instance_id="b", protocols={"range": b""}, rebalance_timeout_ms=3000)
     g.pass_ms(3000)
     assert again.answer.leader == b.member_id
-    assert a.member_id in g.group.roster.members
+    assert a.member_id in g.group.member_list.members
 
 
 def test_where_only_absent_static_members_are_left_the_rebalance_waits_for_them(g):
@@ -161,7 +161,7 @@ def test_where_only_absent_static_members_are_left_the_rebalance_waits_for_them(
     g.pass_ms(9_000)
     assert g.group.state is GroupState.PREPARING_REBALANCE
     g.pass_ms(1_000)
-    assert (g.group.state, len(g.group.roster)) == (GroupState.EMPTY, 0)
+    assert (g.group.state, len(g.group.member_list)) == (GroupState.EMPTY, 0)
 
 
 def test_a_restored_group_goes_on_without_a_rebalance(g, make_group):

@@ -263,7 +263,7 @@ async def test_only_offsets_of_transactions_that_are_complete_for_good_are_dropp
     assert await brokers.committed("g") in (E.UNSTABLE_OFFSET_COMMIT, -1)
     orphans = brokers[3].txns._orphans
     await until(lambda: orphans._task is None)
-    await brokers[3].groups.offsets.writers.settle()
+    await brokers[3].groups.offsets.writers.drain()
     assert len(await brokers.pending()) == stays
     assert await brokers.committed("g") == (E.UNSTABLE_OFFSET_COMMIT if stays else -1)
 

@@ -197,7 +197,7 @@ async def test_passing_states_are_answered_as_clients_of_each_api_know_them(brok
     owner.line.is_cut = True
     await brokers.give(SHARD, 1, waits=False)
     await until(lambda: all(broker.view.shards for broker in brokers.brokers.values()))
-    await until(lambda: owner.groups.ownership.of_shard(SHARD) is not None)
+    await until(lambda: owner.groups.ownership.get(SHARD) is not None)
     answers["loading"] = {api: await error_of(brokers, 1, api) for api in ANSWERS}
     answers["elsewhere"] = {api: await error_of(brokers, 2, api) for api in ANSWERS}
     owner.line.is_cut = False

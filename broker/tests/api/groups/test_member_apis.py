@@ -74,7 +74,7 @@ async def test_a_refused_join_can_be_written_in_every_version(broker, version):
 
 async def test_version_0_uses_the_session_timeout_for_rebalances(broker):
     await broker.join(0)
-    (member,) = broker.groups.find("g").roster
+    (member,) = broker.groups.find("g").member_list
     assert member.rebalance_timeout_ms == 10_000
     assert member.client_host == "/10.1.1.1"
 
@@ -131,7 +131,7 @@ async def test_several_members_leave_in_the_new_versions(broker, version):
     assert response.error_code == 0
     assert [m.error_code for m in response.members] == [E.UNKNOWN_MEMBER_ID, E.FENCED_INSTANCE_ID, 0]
     assert [m.group_instance_id for m in response.members] == [None, "i", "i"]
-    assert member.member_id not in broker.groups.find("g").roster.members
+    assert member.member_id not in broker.groups.find("g").member_list.members
     refused = await broker.call(version, lg.LeaveGroupRequest(group_id="", members=identities))
     assert (refused.error_code, refused.members) == (E.INVALID_GROUP_ID, [])
 
@@ -143,4 +143,4 @@ async def test_a_join_that_waits_ends_when_its_connection_is_lost(broker):
     assert not waiting.done()
     broker.exchange.lose()
     assert (await waiting).error_code == E.REBALANCE_IN_PROGRESS
-    assert len(broker.groups.find("g").roster) == 0
+    assert len(broker.groups.find("g").member_list) == 0

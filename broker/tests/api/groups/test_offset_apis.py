@@ -95,7 +95,7 @@ async def test_a_commit_that_does_not_become_durable_is_an_error(broker):
 async def test_old_clients_choose_their_retention(broker, version):
     await broker.commit(version, retention_time_ms=1000)
     await broker.commit(version, partition=1)
-    records = [record for _, record in broker.groups.offsets.table.of_group("g")]
+    records = [record for _, record in broker.groups.offsets.table.group_offsets("g")]
     assert [r.expire_ms - r.commit_ms if r.expire_ms >= 0 else None for r in records] == [1000, None]
 
 

@@ -1,0 +1,48 @@
+"""The state of one coordinator shard that this broker owns. Created by `ownership`, filled by `coordinator`."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from penstock.group.shard_writer import ShardGuard
+from penstock.group.state_machine import ClassicGroup
+
+
+class RunningGroup:
+    """A group with a state machine. `armed_ms` is the time of its timer, at or before the next deadline."""
+
+    __slots__ = ("armed_ms", "group", "is_stored", "state_ms", "timer")
+
+    def __init__(self, group: ClassicGroup, state_ms: int, is_stored: bool) -> None:
+        self.group = group
+        self.state_ms = state_ms
+        """Wall-clock time of the last durable state change."""
+        self.is_stored = is_stored
+        """Whether the store has a record of the group, or a write of one is outstanding."""
+        self.timer: asyncio.TimerHandle | None = None
+        self.armed_ms = 0.0
+
+
+class IdleGroup(NamedTuple):
+    """A group without members, as stored in its record. Generation 0 means that the group never had a member."""
+
+    generation: int
+    protocol_type: str
+    state_ms: int
+
+
+@dataclass(slots=True, eq=False)
+class CoordinatorShard:
+    """A shard during one ownership term of this broker. `guard` is None with an embedded store. While `is_loading`,
+    requests for the shard fail with COORDINATOR_LOAD_IN_PROGRESS."""
+
+    number: int
+    guard: ShardGuard | None
+    is_loading: bool = True
+    groups: dict[str, RunningGroup | IdleGroup] = field(default_factory=dict)
+    """All groups of the shard with a stored or outstanding record."""
+    unstored: set[str] = field(default_factory=set)
+    """Groups of generation 0 whose record write failed or has an unknown outcome."""
+    loading: asyncio.Task[None] | None = None
