@@ -24,6 +24,8 @@ FIND_BATCH = 4
 """Versions from here on ask for several coordinators at a time."""
 JOIN_TWO_STEP, JOIN_NULL_PROTOCOL, JOIN_SKIP_ASSIGNMENT = 4, 7, 9
 LEAVE_BATCH = 3
+SYNC_NAMES_PROTOCOL = 5
+"""From this version on SyncGroup must name the protocol type and the protocol (KIP-559)."""
 
 NO_TRANSACTIONS = (
     "This broker does not serve transactions yet: leave transactional.id unset; an idempotent producer "
@@ -91,6 +93,9 @@ class GroupsApi:
         return join_response(answer, version) if error is answer.error else join_failed(request, error)
 
     async def sync_group(self, request: SyncGroupRequest, context: RequestContext) -> SyncGroupResponse:
+        names_protocol = request.protocol_type is not None and request.protocol_name is not None
+        if context.version >= SYNC_NAMES_PROTOCOL and not names_protocol:
+            return sync_failed(request, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         wanted = SyncRequest(
             request.member_id,
             request.generation_id,

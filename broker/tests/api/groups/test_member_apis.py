@@ -98,6 +98,15 @@ async def test_assignments_are_handed_out_in_every_version(broker, version):
     assert (await broker.call(version, request)).error_code == E.ILLEGAL_GENERATION
 
 
+@pytest.mark.parametrize("missing", [{"protocol_type": None}, {"protocol_name": None}])
+async def test_version_5_of_sync_group_must_name_protocol_type_and_protocol(broker, missing):
+    joined = await broker.join(7)
+    names = {"protocol_type": "consumer", "protocol_name": "range", **missing}
+    request = sg.SyncGroupRequest(group_id="g", generation_id=1, member_id=joined.member_id, **names)
+    assert (await broker.call(5, request)).error_code == E.INCONSISTENT_GROUP_PROTOCOL
+    assert (await broker.call(4, request)).error_code == 0
+
+
 @pytest.mark.parametrize("version", range(5))
 async def test_heartbeats_in_every_version(broker, version):
     member = await broker.stable()
