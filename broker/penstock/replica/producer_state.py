@@ -81,7 +81,7 @@ class ProducerEntry:
         self.packed_batches = self.packed_batches[-KEPT_BYTES:] + packed
 
     def next_sequence(self) -> int:
-        """The sequence number after the last batch's; -1 where no batch is known."""
+        """The sequence number after the last batch's; -1 if no batch of this epoch is known, only a marker."""
         packed = self.packed_batches
         if not packed:
             return -1
@@ -143,7 +143,7 @@ class ProducerState:
         if header.producer_epoch > entry.epoch:
             return (SequenceCheck.APPEND if header.base_sequence == 0 else SequenceCheck.OUT_OF_ORDER), None
         first, expected = header.base_sequence, entry.next_sequence()
-        if expected in (first, -1):
+        if first == (0 if expected == -1 else expected):
             return SequenceCheck.APPEND, None
         last, batches = last_sequence(header), entry.batches
         for batch in batches:

@@ -83,6 +83,22 @@ def test_a_zombie_is_fenced_by_the_marker_that_ended_its_transaction() -> None:
     assert state.check(data(2, 1, epoch=5), verified=True)[0] is SequenceCheck.APPEND
 
 
+def test_the_first_batch_behind_a_marker_of_a_newer_epoch_has_sequence_number_zero() -> None:
+    state = ProducerState()
+    state.update(data(0, 1, epoch=0))
+    mark(state, 1, Marker(1, 1, False, 0))
+    assert state.check(data(2, 1, epoch=1, sequence=1), verified=True)[0] is SequenceCheck.OUT_OF_ORDER
+    assert state.check(data(2, 1, epoch=1, sequence=0), verified=True)[0] is SequenceCheck.APPEND
+
+
+def test_a_batch_behind_a_marker_of_its_own_epoch_continues_the_sequence() -> None:
+    state = ProducerState()
+    state.update(data(0, 1))
+    mark(state, 1, Marker(1, 0, True, 0))
+    assert state.check(data(2, 1, sequence=5), verified=True)[0] is SequenceCheck.OUT_OF_ORDER
+    assert state.check(data(2, 1, sequence=1), verified=True)[0] is SequenceCheck.APPEND
+
+
 def test_a_marker_of_a_coordinator_that_was_replaced_is_refused_also_after_a_restart() -> None:
     state = ProducerState()
     state.update(data(0, 1))
