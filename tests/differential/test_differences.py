@@ -7,6 +7,7 @@ from uuid import UUID
 
 import pytest
 from penstock_differential import codec, explain
+from penstock_differential.case import SEVERAL_FAULTS, Case, Record
 from penstock_differential.compare import ABSENT, PRESENT, Difference, compare
 from penstock_differential.coverage import SERVED, Coverage
 from penstock_differential.families import everything
@@ -14,7 +15,7 @@ from penstock_differential.families.world import fetch_tree, produce_tree, recor
 from penstock_differential.mutate import mutated
 from penstock_differential.peers import GivenService
 from penstock_differential.sides import Answer, Side
-from penstock_differential.values import BatchSpec, Ref, Tree, resolve
+from penstock_differential.values import BatchSpec, Ref, Tree, printable, resolve
 
 from penstock.wire.batch import checksum, read_header
 from penstock.wire.schema import MalformedMessage
@@ -162,6 +163,53 @@ def test_coverage_names_versions_without_a_pair() -> None:
 def test_a_request_names_something_twice_where_keys_are_equal(request_tree: Tree, is_twice: bool) -> None:
     assert explain.names_twice(request_tree) is is_twice
     assert known(named_twice=True).covers("Fetch", 4, request_tree, Difference("error_code", 0, 1)) is is_twice
+
+
+@pytest.mark.parametrize(
+    ("request_tree", "is_empty"),
+    [
+        ({"topics": [{"name": "a", "partitions": [0]}]}, False),
+        ({"topics": [{"name": "a", "partitions": []}]}, True),
+        ({"topics": [{"name": "a", "partitions": [{}]}]}, True),
+        ({"topics": None}, False),
+    ],
+)
+def test_a_request_names_nothing_where_an_array_or_an_element_is_empty(request_tree: Tree, is_empty: bool) -> None:
+    assert explain.names_nothing(request_tree) is is_empty
+    assert known(names_nothing=True).covers("Fetch", 4, request_tree, Difference("error_code", 0, 1)) is is_empty
+
+
+def test_the_length_of_a_text_may_be_a_condition_whether_or_not_it_is_shortened() -> None:
+    for length, is_covered in ((249, False), (250, True), (3000, True)):
+        tree = printable({"topics": [{"name": "x" * length}]})
+        assert known(when={"topics.name.size": ">249"}).covers("Fetch", 4, tree, Difference("error_code", 0, 1)) is (
+            is_covered
+        )
+
+
+def test_an_entry_may_name_several_fields() -> None:
+    entry = known(field=["error_code", "topics[]"])
+    assert entry.covers("Fetch", 4, {}, Difference("error_code", 0, 1))
+    assert known(field=["topics[]"], penstock=PRESENT, kafka=ABSENT).covers(
+        "Fetch", 4, {}, Difference("topics[]", PRESENT, ABSENT)
+    )
+    assert not entry.covers("Fetch", 4, {}, Difference("topics.error_code", 0, 1))
+
+
+def test_a_request_with_several_changes_is_noted_for_its_own_answer_only(sides: tuple[Side, Side]) -> None:
+    case = Case("label", "prefix", random.Random(1), sides, Record([]))
+    case.note_faults(1)
+    assert SEVERAL_FAULTS not in case.events
+    case.note_faults(2)
+    assert SEVERAL_FAULTS in case.events
+
+
+def test_names_that_a_request_creates_keep_the_prefix_of_their_case() -> None:
+    for seed in range(200):
+        tree = {"topics": [{"name": "case-1", "num_partitions": 1, "replication_factor": 1}]}
+        changed = mutated("CreateTopics", 4, tree, random.Random(seed), fields={"name"})
+        names = [topic.get("name", "") for topic in changed["topics"]]
+        assert all("case-1" in name or name in ("", "x" * 3000) for name in names)
 
 
 def test_an_explanation_may_need_an_earlier_event_and_an_error_in_the_same_element(sides: tuple[Side, Side]) -> None:

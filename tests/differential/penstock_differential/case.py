@@ -40,6 +40,7 @@ GROUP_APIS = frozenset(
 TRANSACTION_APIS = frozenset(
     {"InitProducerId", "AddPartitionsToTxn", "AddOffsetsToTxn", "EndTxn", "DescribeTransactions"}
 )
+SEVERAL_FAULTS = "several things are wrong with the request"
 LEADER_APIS = frozenset(
     {"Produce", "Fetch", "ListOffsets", "DeleteRecords", "OffsetForLeaderEpoch", "DescribeProducers"}
 )
@@ -119,10 +120,18 @@ class Case:
     def mutate(self, api: str, version: int, tree: Tree, keep: Collection[str] = (), odds: float = 0.6) -> Tree:
         """The request with up to two fields changed."""
         keep = {*keep, *(() if api == "Produce" else ("timeout_ms",))}
+        faults = 0
         while self.rng.random() < odds:
             tree = mutated(api, version, tree, self.rng, keep)
             odds /= 2
+            faults += 1
+        self.note_faults(faults)
         return tree
+
+    def note_faults(self, faults: int) -> None:
+        """Note how many things are wrong with the next request: which of several is named is not compared."""
+        if faults > 1:
+            self.events.add(SEVERAL_FAULTS)
 
     def ask(
         self,
@@ -216,6 +225,7 @@ class Case:
         codes = [set(error_codes(answer.tree)) for answer in answers]
         self.record.coverage.add(pending.api, pending.version, codes[0], codes[1])
         explained, unexplained = self._differences(pending, answers)
+        self.events.discard(SEVERAL_FAULTS)
         for known, difference in explained:
             self.record.occurred[id(known)] = self.record.occurred.get(id(known), 0) + 1
             self.record.explained.setdefault(id(known), Counter())[str(difference)] += 1

@@ -38,7 +38,7 @@ class KnownDifference:
     """A difference that is expected. `penstock` and `kafka` are values, lists of possible values, or "*"."""
 
     api: str
-    field: str
+    field: str | list[str]
     penstock: Any
     kafka: Any
     reason: str
@@ -55,6 +55,9 @@ class KnownDifference:
     named_twice: bool = False
     """Whether the request must name something twice, so that only then the difference is explained."""
 
+    names_nothing: bool = False
+    """Whether the request must have an empty array, or an element with all fields at their defaults."""
+
     after: str = ""
     """What must have happened in the case before, in the words with which its family notes it."""
 
@@ -68,17 +71,23 @@ class KnownDifference:
         return (
             fnmatchcase(api, self.api)
             and self.versions[0] <= version <= self.versions[1]
-            and fnmatchcase(difference.field, self.field.replace("[", "[[]"))
+            and any(fnmatchcase(difference.field, one.replace("[", "[[]")) for one in self.fields)
             and _matches(self.penstock, difference.penstock)
             and _matches(self.kafka, difference.kafka)
             and _matches(self.element, difference.element)
             and (self.beside is None or _matches(self.beside, difference.beside))
             and (not self.named_twice or names_twice(request))
+            and (not self.names_nothing or names_nothing(request))
             and (not self.after or self.after in events)
             and all(
                 any(_matches(wanted, value) for value in values_at(request, path)) for path, wanted in self.when.items()
             )
         )
+
+    @property
+    def fields(self) -> list[str]:
+        """The patterns of which a field must match one."""
+        return [self.field] if isinstance(self.field, str) else self.field
 
     def versions_text(self) -> str:
         """The versions for readers."""
@@ -115,14 +124,24 @@ def names_twice(tree: Tree) -> bool:
     return (is_comparable and len(set(names)) < len(names)) or any(map(names_twice, tree))
 
 
+def names_nothing(tree: Tree) -> bool:
+    """Whether a request has an empty array, or an element with all fields at their defaults."""
+    if isinstance(tree, dict):
+        return any(map(names_nothing, tree.values()))
+    return isinstance(tree, list) and (not tree or any(part == {} or names_nothing(part) for part in tree))
+
+
 def values_at(tree: Tree, path: str) -> Iterator[Any]:
-    """All values of a request's field; the length of an array where the path ends in "#", null as "null"."""
+    """All values of a request's field; null as "null". A path that ends in "#" gives the length of an array, one that
+    ends in "size" that of a text."""
     name, _, rest = path.partition(".")
     if isinstance(tree, list):
         for part in tree:
             yield from values_at(part, path)
     elif not path:
         yield "null" if tree is None else tree
+    elif name == "size" and isinstance(tree, str):
+        yield len(tree)
     elif name == "#":
         yield len(tree) if tree is not None else 0
     elif tree == {}:
@@ -179,7 +198,7 @@ def table(known: Sequence[KnownDifference]) -> str:
         cells = [
             "every API" if api == "*" else api,
             _cell(one.versions_text() for one in parts),
-            _cell(f"`{one.field}`{_of(one.element)}" for one in parts),
+            _cell(f"`{field}`{_of(one.element)}" for one in parts for field in one.fields),
             _cell(_value(one.penstock) for one in parts),
             _cell(_value(one.kafka) for one in parts),
             reason.strip().replace("\n", " "),

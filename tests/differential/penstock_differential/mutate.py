@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection
 from copy import copy
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -25,6 +26,10 @@ OWNED = frozenset(
 TEXTS = ("", "unknown", " ", ".", "a b", "a/b", "ä", "x" * 250, "x" * 3000, "-1", "null")
 
 
+CREATED = {"CreateTopics": frozenset({"name"})}
+"""Names that a request creates something under: cases must not share them either."""
+
+
 def mutated(
     api: str, version: int, tree: Tree, rng: random.Random, keep: Collection[str] = (), fields: Collection[str] = ()
 ) -> Tree:
@@ -32,11 +37,12 @@ def mutated(
     `fields`, where given, the only ones to change."""
     tree = _copied(tree)
     places = list(_places(codec.request_class(api), version, tree, keep))
+    owned = OWNED | CREATED.get(api, frozenset())
     if fields:
         places = [place for place in places if place[0].name in fields] or places
     if places:
         _field, change = rng.choice(places)
-        change(_changed_value, rng)
+        change(partial(_changed_value, owned=owned), rng)
     return tree
 
 
@@ -68,17 +74,17 @@ def _places(cls: type[Message], version: int, tree: Tree, keep: Collection[str])
     return found
 
 
-def _changed_value(field: Field, value: Any, rng: random.Random) -> Any:
+def _changed_value(field: Field, value: Any, rng: random.Random, owned: Collection[str]) -> Any:
     if field.nullable and rng.random() < 0.2:
         return None
     if field.array:
-        return _changed_array(field, value, rng)
+        return _changed_array(field, value, rng, owned)
     if isinstance(field.type, str):
-        return changed_scalar(field, value, rng)
+        return changed_scalar(field, value, rng, owned)
     return {}
 
 
-def _changed_array(field: Field, value: Any, rng: random.Random) -> Any:
+def _changed_array(field: Field, value: Any, rng: random.Random, owned: Collection[str]) -> Any:
     parts = list(value or [])
     kind = rng.choice(["empty", "doubled", "fewer", "reversed", "changed", "default"])
     if kind == "default":
@@ -91,7 +97,7 @@ def _changed_array(field: Field, value: Any, rng: random.Random) -> Any:
         return parts[1:]
     if kind == "changed" and isinstance(field.type, str):
         at = rng.randrange(len(parts))
-        parts[at] = changed_scalar(field, parts[at], rng)
+        parts[at] = changed_scalar(field, parts[at], rng, owned)
         return parts
     return parts[::-1]
 
@@ -100,8 +106,8 @@ def _zero(kind: str) -> Any:
     return {"string": "", "bytes": b"", "uuid": UUID(int=0), "bool": False}.get(kind, 0)
 
 
-def changed_scalar(field: Field, value: Any, rng: random.Random) -> Any:
-    """Another value of the field's type."""
+def changed_scalar(field: Field, value: Any, rng: random.Random, owned: Collection[str] = OWNED) -> Any:
+    """Another value of the field's type. A name in a field of `owned` keeps the case's prefix."""
     kind = str(field.type)
     if kind in BITS:
         edge = 1 << (BITS[kind] - 1)
@@ -113,7 +119,7 @@ def changed_scalar(field: Field, value: Any, rng: random.Random) -> Any:
         if field.name in LARGE_ONES:
             return rng.choice([-edge, -2, -1, 0, 1, edge - 1])
         return rng.choice([-1, 0, 1, 2, edge - 1, -edge, *near])
-    if kind == "string" and field.name in OWNED and isinstance(value, str) and value:
+    if kind == "string" and field.name in owned and isinstance(value, str) and value:
         return rng.choice(["", f"{value}-other", f" {value}", f"ä{value}", "x" * 3000])
     if kind == "string":
         return rng.choice([text for text in TEXTS if text != value])

@@ -19,6 +19,8 @@ COMMON = {
     "auto.create.topics.enable": "false",
     "offsets.topic.num.partitions": "4",
     "transaction.state.log.num.partitions": "4",
+    "log.retention.check.interval.ms": "2147483647",
+    "log.roll.ms": "9223372036854775807",
 }
 PENSTOCK_ALONE = {"node.id": "1"}
 PENSTOCK_OF_SEVERAL = {"default.replication.factor": "3", "min.insync.replicas": "2"}
@@ -29,6 +31,8 @@ EXPIRING = {
     "transactional.id.expiration.ms": "2000",
     "producer.id.expiration.ms": "2000",
 }
+KAFKA_ALONE = {"log.initial.task.delay.ms": "2147483647"}
+"""Retention does not run, as no segment is rolled by time: cases write records with timestamps of 1970."""
 EXPIRING_KAFKA = {
     "producer.id.expiration.check.interval.ms": "200",
     "transaction.remove.expired.transaction.cleanup.interval.ms": "200",
@@ -108,7 +112,7 @@ def _options(settings: Mapping[str, str]) -> str:
 def started(work_dir: Path, *, brokers: int = 1, expiring: bool = False) -> Iterator[ServicePair]:
     """Run both services with one broker or three; all processes and data are gone at the end."""
     settings = {**COMMON, **(EXPIRING if expiring else {})}
-    for_kafka = {**settings, **(EXPIRING_KAFKA if expiring else {})}
+    for_kafka = {**settings, **KAFKA_ALONE, **(EXPIRING_KAFKA if expiring else {})}
     cores = os.sched_getaffinity(0)
     if brokers == 1:
         contenders = [

@@ -137,7 +137,7 @@ def summarise(record: Record, options: argparse.Namespace) -> int:
         options.cases or options.pairs < COMPLETE_PAIRS or options.case is not None or options.api or options.family
     )
     for one in unused if complete else []:
-        print(f"did not occur: {one.api} {one.versions_text()} {one.field}: {one.reason.strip()[:100]}")
+        print(f"did not occur: {one.api} {one.versions_text()} {', '.join(one.fields)}: {one.reason.strip()[:100]}")
     print("cases: " + ", ".join(f"{name} {n} ({record.ended[name]} ended early)" for name, n in record.cases.items()))
     print(
         f"{record.coverage.total:,} pairs with seed {options.seed}: {len(record.findings)} unexplained differences, "

@@ -24,6 +24,7 @@ from penstock_differential.sides import Route
 from penstock_differential.values import BatchSpec, Joined, Ref, Tree, resolve
 
 STEPS = 12
+ZSTD = 4
 HEADER_EDGES: dict[str, tuple[int, ...]] = {
     "base_offset": (-1, 1, 7, (1 << 63) - 1),
     "batch_length": (-1, 0, 49, 48, 60, (1 << 31) - 1),
@@ -50,37 +51,46 @@ TOPIC_SETTINGS: tuple[dict[str, str], ...] = (
 )
 
 
-def random_batch(rng: random.Random) -> BatchSpec | Joined | bytes | None:
-    """A batch: valid in one case of three, with one or two things wrong in the others."""
+def random_batch(rng: random.Random) -> tuple[BatchSpec | Joined | bytes | None, int]:
+    """A batch, valid in one case of three, and how many things are wrong with it."""
     codec_number = rng.choice([0, 0, 0, 1, 2, 3, 4])
     key = rng.choice([b"k", b"", None])
     made = records(rng.choice([1, 2, 3, 10]), rng.choice([0, 10, 300]), key=key)
+    faults = 0
     if rng.random() < 0.1:
+        faults = 1
         made = (*made, Record(timestamp_ms=rng.choice([-1, 0, TIME_MS - 5, TIME_MS + 10**12]), value=None))
     kind = rng.choice(["valid", "valid", "header", "header", "payload", "cut", "two", "empty", "noise", "null"])
     if kind == "header":
         names = rng.sample(sorted(HEADER_EDGES), rng.choice([1, 1, 2]))
-        return BatchSpec(made, codec_number, header={name: rng.choice(HEADER_EDGES[name]) for name in names})
+        header = {name: rng.choice(HEADER_EDGES[name]) for name in names}
+        faults += len(names) + (header.get("attributes") == -1)
+        return BatchSpec(made, codec_number, header=header), faults
     if kind == "payload":
-        return BatchSpec(made, codec_number, payload=rng.choice([b"", b"\0", b"garbage", rng.randbytes(50)]))
+        payload = rng.choice([b"", b"\0", b"garbage", rng.randbytes(50)])
+        return BatchSpec(made, codec_number, payload=payload), faults + 1
     if kind == "cut":
-        return BatchSpec(made, codec_number, cut_bytes=rng.choice([1, 10, 60]))
+        return BatchSpec(made, codec_number, cut_bytes=rng.choice([1, 10, 60])), faults + 1
     if kind == "two":
-        return Joined((BatchSpec(made, codec_number), BatchSpec(records(1))))
+        return Joined((BatchSpec(made, codec_number), BatchSpec(records(1)))), faults + 1
     if kind == "empty":
-        return rng.choice([b"", BatchSpec(())])
+        return rng.choice([b"", BatchSpec(())]), 1
     if kind == "noise":
-        return rng.randbytes(rng.choice([1, 12, 17, 61, 100]))
-    return None if kind == "null" else BatchSpec(made, codec_number)
+        return rng.randbytes(rng.choice([1, 12, 17, 61, 100])), 1
+    return (None, 1) if kind == "null" else (BatchSpec(made, codec_number), faults)
 
 
 @family("Produce", "Fetch", "ListOffsets", weight=6)
 def batches(case: Case) -> None:
     """Valid and invalid batches, each on a topic with one kind of settings; then what was stored."""
-    name = topic(case, configs=case.rng.choice(TOPIC_SETTINGS))
+    settings = case.rng.choice(TOPIC_SETTINGS)
+    name = topic(case, configs=settings)
+    limits = int(bool(settings) and "message.timestamp.type" not in settings)
     for _ in range(STEPS):
-        acks = case.rng.choice([-1, 1])
-        case.ask("Produce", produce_tree(name, {0: random_batch(case.rng)}, acks))
+        acks, version = case.rng.choice([-1, 1]), case.version("Produce")
+        batch, faults = random_batch(case.rng)
+        case.note_faults(faults + limits + (isinstance(batch, BatchSpec) and batch.codec == ZSTD and version < 7))
+        case.ask("Produce", produce_tree(name, {0: batch}, acks), version)
         if case.rng.random() < 0.3:
             read_back(case, name)
     read_back(case, name)

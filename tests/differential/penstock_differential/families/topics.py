@@ -10,20 +10,8 @@ from penstock_differential.families.world import init_producer, topic, topic_id
 from penstock_differential.values import Tree
 
 STEPS = 8
-NAMES = (
-    "",
-    ".",
-    "..",
-    "a b",
-    "a/b",
-    "ä",
-    "x" * 249,
-    "x" * 250,
-    "__consumer_offsets",
-    "__transaction_state",
-    "a.b",
-    "a_b",
-)
+MAX_NAME_CHARS = 249
+BAD_NAMES = ("", ".", "..", "a b", "a/b", "ä", "x" * (MAX_NAME_CHARS + 1), "__consumer_offsets", "__transaction_state")
 TOPIC_VALUES: dict[str, tuple[str | None, ...]] = {
     "retention.ms": ("1000", "-1", "-2", "x", "", None, "9223372036854775807", "9223372036854775808", " 5 "),
     "cleanup.policy": ("delete", "compact", "compact,delete", "", "x", None, " delete ", "delete,delete"),
@@ -48,6 +36,11 @@ TOPIC_VALUES: dict[str, tuple[str | None, ...]] = {
 }
 
 
+def edge_names(case: Case) -> list[str]:
+    """Names that no topic can have, the longest that one can have, and two that Kafka's metrics confuse."""
+    return [*BAD_NAMES, case.prefix.ljust(MAX_NAME_CHARS, "x"), f"{case.prefix}.a", f"{case.prefix}_a"]
+
+
 def configs(case: Case, most: int = 2) -> list[Tree]:
     """Settings of a topic with values at their edges."""
     names = case.rng.sample(sorted(TOPIC_VALUES), case.rng.randint(0, most))
@@ -59,7 +52,7 @@ def creation(case: Case) -> None:
     """CreateTopics with names, counts, assignments and settings at their edges; then what exists."""
     for number in range(STEPS):
         version = case.version("CreateTopics")
-        name = f"{case.prefix}-{number}" if case.rng.random() < 0.8 else case.rng.choice(NAMES)
+        name = f"{case.prefix}-{number}" if case.rng.random() < 0.8 else case.rng.choice(edge_names(case))
         one: Tree = {
             "name": name,
             "num_partitions": case.rng.choice([-1, 1, 2, 1, 1, 0, -2]),
@@ -194,7 +187,7 @@ def metadata(case: Case) -> None:
     for _ in range(STEPS):
         if case.rng.random() < 0.6:
             version = case.version("Metadata", 1)
-            entry: Tree = {"name": case.rng.choice([name, name, "unknown", *NAMES])}
+            entry: Tree = {"name": case.rng.choice([name, name, "unknown", *edge_names(case)])}
             if version >= 12 and case.rng.random() < 0.4:
                 entry = {"name": None, "topic_id": case.rng.choice([topic_id(name), UUID(int=99)])}
             tree = {

@@ -213,7 +213,7 @@ def batched_adding(case: Case) -> None:
             case.ask("AddPartitionsToTxn", tree, 3)
 
 
-@family("WriteTxnMarkers", weight=2, cluster=False)
+@family("WriteTxnMarkers", "Produce", weight=2, cluster=False)
 def markers(case: Case) -> None:
     """Markers written by hand, as `kafka-transactions abort` does."""
     name, id_ = topic(case, partitions=2), f"{case.prefix}-x"
@@ -239,6 +239,9 @@ def markers(case: Case) -> None:
         answer = case.ask("WriteTxnMarkers", case.mutate("WriteTxnMarkers", version, tree, odds=0.2), version)
         if not all(error_codes(answer)):
             has_marker = note_marker(case, has_marker)
+        if case.rng.random() < 0.5:
+            epoch = Ref("p-epoch", case.rng.choice([0, 1, 1, 2]))
+            case.ask("Produce", batch(name, epoch, case.rng.choice([0, 2, 2, 5]), None, 0), case.version("Produce", 3))
         read_back(case, name)
         case.ask("DescribeProducers", {"topics": [{"name": name, "partition_indexes": [0]}]})
 

@@ -11,7 +11,9 @@ from penstock_differential.case import Case, CaseEnded
 from penstock_differential.sides import Route, Side
 from penstock_differential.values import BatchSpec, Joined, Ref, Tree
 
-TIME_MS = 1_760_000_000_000
+DAY_MS = 86_400_000
+TIME_MS = (int(time.time() * 1000) // DAY_MS - 1) * DAY_MS
+"""Timestamp of a batch's first record: the start of the day before the run, which no retention has reached yet."""
 KNOWN_LIMIT_S = 20.0
 POLL_S = 0.02
 
