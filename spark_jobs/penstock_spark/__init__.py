@@ -1,10 +1,10 @@
-"""Spark reads and writes topics, of Penstock or any Kafka broker, without a jar; and jobs that run by a line of YAML.
+"""Spark data source for topics of Penstock or any Kafka broker, without a jar, and jobs defined in YAML files.
 
     spark.read.format("penstock")             # and readStream, write, writeStream
-    penstock_spark.register(spark)            # where Spark does not find the format by itself
-    listener = penstock_spark.track(spark)    # publishes how far streaming queries are as offsets of consumer groups
+    penstock_spark.register(spark)            # if Spark does not discover the format
+    listener = penstock_spark.track(spark)    # commits the progress of streaming queries to consumer groups
 
-Importing this registers the format in the active session, if there is one.
+Importing this package registers the format in the active session, if there is one.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ __all__ = ["register", "track"]
 
 
 def register(spark: SparkSession) -> None:
-    """Makes the format `penstock` known to a session. Spark does so by itself where it finds `pyspark_penstock`."""
+    """Register the format `penstock` in a session. Spark registers it itself if it finds `pyspark_penstock`."""
     from penstock_spark.source import PenstockDataSource
 
     spark.dataSource.register(PenstockDataSource)
 
 
 def track(spark: SparkSession) -> ProgressListener:
-    """From now on each finished batch of a streaming query that reads this format commits its offsets to a group.
+    """Commit the offsets of each finished batch of the session's streaming queries to a consumer group.
 
-    See `progress.listener`. Once for each session; a second call returns the same listener.
+    A second call for the same session returns the same listener. See `progress.listener`.
     """
     from penstock_spark.progress.listener import attach
 
@@ -38,7 +38,7 @@ def track(spark: SparkSession) -> ProgressListener:
 
 
 def _register_in_active_session() -> None:
-    # Spark's workers import this too: they have no session, and shall not pay for looking for one.
+    # Spark's Python workers import this package too. They have no session and skip the import of pyspark.sql.
     if "pyspark.sql.session" not in sys.modules or "pyspark.worker" in sys.modules:
         return
     from pyspark.sql import SparkSession

@@ -65,13 +65,13 @@ def test_wrong_usage_is_exit_code_2_and_a_sentence(surfaces: Surfaces, arguments
 @pytest.mark.parametrize(
     ("value", "says"),
     [
-        ("!!bool x", "is not a value of the tag !!bool"),
-        ("!!timestamp x", "is not a value of the tag !!timestamp"),
-        ("!!int ''", "is not a value of the tag !!int"),
-        ("!!float ''", "is not a value of the tag !!float"),
+        ("!!bool x", 'invalid value "x" of the tag !!bool'),
+        ("!!timestamp x", 'invalid value "x" of the tag !!timestamp'),
+        ("!!int ''", 'invalid value "" of the tag !!int'),
+        ("!!float ''", 'invalid value "" of the tag !!float'),
         ("!!int x", "invalid literal"),
         ("9" * 5_000, "digits"),
-        ("[" * 1_000, "this is no YAML"),
+        ("[" * 1_000, "invalid YAML"),
     ],
 )
 def test_a_value_that_yaml_cannot_make_is_a_problem_with_its_place(surfaces: Surfaces, value: str, says: str) -> None:
@@ -86,4 +86,4 @@ def test_deep_tables_of_settings_are_refused(surfaces: Surfaces) -> None:
     path.write_text("a." * 2_000 + "b = 1\n")
     ended = surfaces.programs.run(("up",), ["--config", str(path)])
     ended.check()
-    assert (ended.code, "nested too deeply" in ended.err) == (2, True)
+    assert (ended.code, "too deeply nested" in ended.err) == (2, True)

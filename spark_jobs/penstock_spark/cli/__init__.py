@@ -1,4 +1,4 @@
-"""`penstock-spark`: runs jobs, checks them, explains them. See `root`."""
+"""`penstock-spark`: run, check and explain jobs. The commands are in `root`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NoReturn
 
 
 def main() -> NoReturn:
-    """The program."""
+    """Run the program. Never returns."""
     from penstock.cli.ending import run_to_the_end
     from penstock_spark.cli.root import command
 

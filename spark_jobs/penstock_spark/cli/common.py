@@ -1,4 +1,4 @@
-"""What the commands share: exit codes, reading a job, errors as sentences."""
+"""Exit codes, loading of job files and error output shared by the commands."""
 
 from __future__ import annotations
 
@@ -16,51 +16,57 @@ from penstock_spark.jobs.spec.specs import JobSpec
 
 File = Annotated[
     Path | None,
-    typer.Argument(metavar="[JOB.YAML]", help="The job's file; without one, --set says all of it.", show_default=False),
+    typer.Argument(metavar="[JOB.YAML]", help="Job file (optional if --set gives all keys).", show_default=False),
 ]
 Sets = Annotated[
     list[str] | None,
-    typer.Option("--set", "-s", metavar="KEY=VALUE", help="Over what the file says: --set source.brokers=host:9092."),
+    typer.Option(
+        "--set", "-s", metavar="KEY=VALUE", help="Override a key of the job file, such as source.brokers=host:9092."
+    ),
 ]
 
 
 class SparkExitCode(IntEnum):
-    """What the exit code of a command says."""
+    """Exit codes of the commands."""
 
     OK = 0
     FAILED = 1
-    """Something that lasts: look at the message, change something."""
+    """A permanent error: retrying without a change cannot succeed."""
     USAGE = 2
-    """The command or the job's file is wrong."""
+    """Invalid command line or job file."""
     GAVE_UP = 3
-    """Something that may pass, too often in a row. Whoever supervises this process may start it again."""
+    """Too many transient failures in a row. A supervisor of this process may start it again."""
     DIFFERENT = 4
     """An audit found differences."""
     NO_JAVA = 5
     SKIPPED = 6
-    """A replay is done, and skipped letters that cannot be replayed: they are named, and remain where they are."""
+    """A replay finished, but skipped dead letters that cannot be replayed. They are logged and stay in their topic."""
     INTERRUPTED = 130
 
 
 def fail(message: str, code: SparkExitCode) -> NoReturn:
+    """Print an error to stderr and exit with `code`."""
     print(f"error: {message}", file=sys.stderr)
     raise typer.Exit(code)
 
 
 def load(path: Path | None, sets: list[str] | None, resolver: Resolver | None = None) -> JobSpec:
-    """The job of a file and of arguments; ends the command with all problems where there are any. Without a resolver
-    its references to secrets stay as they are written."""
+    """Return the job of a file and of `--set` arguments; print all problems and exit with code 2 if it is invalid.
+
+    Without a resolver, references to secrets stay unresolved.
+    """
     if path is None and not sets:
-        fail("name a job's file, or say all of it by --set (penstock-spark init KIND prints one)", SparkExitCode.USAGE)
+        fail("no job given: name a job file, or set all keys with --set; `penstock-spark init KIND` prints an example",
+             SparkExitCode.USAGE)  # fmt: skip
     try:
         found = document.read(path) if path is not None else document.empty("--set")
         for assignment in sets or ():
             document.set_value(found, assignment)
-        return document.job_of(found, resolver)
+        return document.build_job(found, resolver)
     except InvalidJob as e:
         for problem in e.problems:
             print(problem, file=sys.stderr)
         count = len(e.problems)
-        fail(f"{count} problem{'s' if count > 1 else ''} in {path or 'the arguments'}", SparkExitCode.USAGE)
+        fail(f"{path or 'the arguments'}: {count} problem{'s' if count > 1 else ''}", SparkExitCode.USAGE)
     except OSError as e:
         fail(f"{path}: {e.strerror}", SparkExitCode.USAGE)

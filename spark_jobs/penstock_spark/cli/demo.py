@@ -1,4 +1,4 @@
-"""`penstock-spark demo`: brings Java where there is none, tells the story, shows what came of it, cleans up."""
+"""`penstock-spark demo`: installs Java if it is missing, runs the demo, prints its results and removes its files."""
 
 from __future__ import annotations
 
@@ -21,29 +21,32 @@ if TYPE_CHECKING:
 
 DEFAULT_CHART = Path("penstock-demo.png")
 ALL_FLIGHTS = 336_776
-FEWEST = 1_000
-SECONDS = 18.0
+MIN_FLIGHTS = 1_000
+DEFAULT_SECONDS = 18.0
 
 
 def demo(
-    chart: Annotated[Path, typer.Option("--chart", metavar="FILE", help="Where the chart goes.")] = DEFAULT_CHART,
+    chart: Annotated[Path, typer.Option("--chart", metavar="FILE", help="File for the chart.")] = DEFAULT_CHART,
     flights: Annotated[
         int | None,
-        typer.Option(min=FEWEST, max=ALL_FLIGHTS, help="Only the first so many of the year.", show_default=False),
+        typer.Option(min=MIN_FLIGHTS, max=ALL_FLIGHTS, help="Number of flights (default: all).", show_default=False),
     ] = None,
-    seconds: Annotated[float, typer.Option(min=0.0, max=3600.0, help="How long the flights take to leave.")] = SECONDS,
+    seconds: Annotated[
+        float, typer.Option(min=0.0, max=3600.0, help="Seconds over which the flights are sent.")
+    ] = DEFAULT_SECONDS,
 ) -> None:
     """Send 336,776 real flights through a broker into two Spark jobs, and kill one of them while it works.
 
-    A job archives flights into a Delta table by month, another adds up flights and delays by carrier and hour. The
-    first one's driver is killed (SIGKILL) in the middle of a batch and started again. At the end tables are checked
-    against the data set: every flight once, every sum the same, lag 0. Exit code 0 says that all of it holds. Nothing
-    is left behind but the chart.
+    One job archives flights into a Delta table by month, the other sums flights and delays by carrier and hour. The
+    driver of the first job is killed (SIGKILL) in the middle of a batch and started again. At the end the tables are
+    compared with the data set: each flight exactly once, equal sums, lag 0. The exit code is 0 if all checks pass. Only
+    the chart is kept.
     """
     raise typer.Exit(run(chart, flights, seconds))
 
 
 def run(chart: Path, flights: int | None, seconds: float) -> SparkExitCode:
+    """Run the demo with its files in a temporary directory. Return its exit code."""
     from penstock.cli.common import CommandError
     from penstock.cli.demo.flights import data_set
     from penstock.client import ClientError
@@ -55,8 +58,8 @@ def run(chart: Path, flights: int | None, seconds: float) -> SparkExitCode:
     try:
         drawing.check()
         data = data_set()
-        say(java_line())
-        result = asyncio.run(tell(DemoSettings(directory, data, flights, seconds)))
+        print_line(java_line())
+        result = asyncio.run(run_scenario(DemoSettings(directory, data, flights, seconds)))
         drawing.draw(result.hours, chart)
     except java.JavaMissing as e:
         fail(str(e), SparkExitCode.NO_JAVA)
@@ -71,32 +74,34 @@ def run(chart: Path, flights: int | None, seconds: float) -> SparkExitCode:
     return finish(result, chart)
 
 
-def say(line: str) -> None:
+def print_line(line: str) -> None:
+    """Print a line and flush it."""
     print(line, flush=True)
 
 
 def java_line(find: Callable[[], java.Java] = java.find, install: Callable[[], java.Java] = java.install) -> str:
-    """Which Java it is; brings one where there is none. Raises `JavaMissing`."""
+    """Return the version and location of Java; install it if it is missing. Raises `JavaMissing`."""
     try:
         found = find()
     except java.JavaMissing:
-        say(f"no Java {java.OLDEST} or newer here: bringing Java {java.INSTALLED} into {java.cache()}")
+        print_line(f"Java {java.OLDEST} or newer not found: installing Java {java.INSTALLED} into {java.cache()}")
         found = install()
     return f"Java {found.version} {f'in {found.home}' if found.home else 'on the PATH'}"
 
 
-async def tell(settings: DemoSettings) -> CheckResult:
+async def run_scenario(settings: DemoSettings) -> CheckResult:
+    """Run the scenario; SIGTERM and SIGHUP cancel it."""
     from penstock_spark.demo.scenario import SparkDemo
 
     task = asyncio.current_task()
     assert task is not None, "the demo runs in a task"
     for number in (signal.SIGTERM, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
-    return await SparkDemo(settings, say).run()
+    return await SparkDemo(settings, print_line).run()
 
 
 def finish(result: CheckResult, chart: Path) -> SparkExitCode:
-    """Shows the result; whether all of it agrees with the data set."""
+    """Print the results. Return OK if all checks passed, else fail."""
     from penstock.cli.output import print_table
     from penstock_spark.demo.expected import roll_up
 
@@ -115,11 +120,12 @@ def finish(result: CheckResult, chart: Path) -> SparkExitCode:
     print_table(
         ("check", "", "found"), [(c.what, "ok" if c.holds else "FAILED", c.found) for c in checks], title="Checks"
     )
-    say(f"chart: {chart}")
+    print_line(f"chart: {chart}")
     if not all(check.holds for check in checks):
-        fail("the demo failed: see the checks above", SparkExitCode.FAILED)
+        fail("the demo failed: at least one check did not pass; see the table of checks", SparkExitCode.FAILED)
     return SparkExitCode.OK
 
 
 def mean(total: int, count: int) -> float | None:
+    """Return `total / count`, or None if `count` is 0."""
     return total / count if count else None

@@ -1,4 +1,4 @@
-"""The commands of `penstock-spark`. Each is short: what it does is in `penstock_spark.jobs`."""
+"""The commands of `penstock-spark`. The work is done in `penstock_spark.jobs`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import msgspec
 import typer
 
 from penstock.cli.parameters import check_parameters
+from penstock.config.addresses import quoted
 from penstock_spark.cli.common import File, Sets, SparkExitCode, fail, load
 from penstock_spark.cli.demo import demo
 from penstock_spark.jobs.spec.kinds import KINDS
@@ -23,10 +24,10 @@ app = typer.Typer(
     add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    help="Jobs on topics, by a file of YAML: archive, aggregate, dedup, validate, and more.",
+    help="Run Spark jobs on topics from YAML files: archive, aggregate, dedup, validate, and more.",
     epilog=(
-        "Exit codes: 0 done, or stopped by a signal; 1 failed of something that lasts; 2 the command or the job's file "
-        "is wrong; 3 failed too often in a row of something that may pass; 4 an audit found differences; 5 no Java."
+        "Exit codes: 0 finished, or stopped by a signal; 1 permanent failure; 2 invalid command line or job file; "
+        "3 too many transient failures; 4 an audit found differences; 5 no Java; 6 a replay skipped dead letters."
     ),
 )
 
@@ -35,15 +36,15 @@ app = typer.Typer(
 def run(
     job: File = None,
     sets: Sets = None,
-    once: Annotated[bool, typer.Option("--once", help="Do what is there now, then end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Process the existing data, then exit.")] = False,
     metrics_port: Annotated[
-        int | None, typer.Option("--metrics-port", help="Answer Prometheus there.", show_default=False)
+        int | None, typer.Option("--metrics-port", help="Port for Prometheus metrics.", show_default=False)
     ] = None,
 ) -> None:
-    """Run a job until it ends, or a signal stops it at a batch's end."""
+    """Run a job until it finishes or a signal stops it at the end of a batch."""
     extra = [f"metrics.port={metrics_port}"] if metrics_port is not None else []
     found = load(job, [*(sets or ()), *extra], Resolver(os.environ))
-    if once and isinstance(found, StreamJob):  # an audit ends by itself
+    if once and isinstance(found, StreamJob):  # an audit has no trigger: it is a batch job
         found = msgspec.structs.replace(found, trigger=TriggerSpec(once=True))
     from penstock_spark.cli.run import run_job
 
@@ -52,7 +53,7 @@ def run(
 
 @app.command()
 def explain(job: File = None, sets: Sets = None) -> None:
-    """Say what a job reads and writes, where its state is, and what it guarantees."""
+    """Show what a job reads and writes, where its state is, and what it guarantees."""
     from penstock_spark.jobs.run.plans import plan
 
     found = plan(load(job, sets))
@@ -64,34 +65,35 @@ def explain(job: File = None, sets: Sets = None) -> None:
 
 @app.command()
 def validate(job: File = None, sets: Sets = None) -> None:
-    """Check a job's file; every problem with its line."""
+    """Check a job file. Report every problem with its line."""
     load(job, sets)
-    print(f"{job or 'the arguments'}: a job without problems")
+    print(f"{job or 'the arguments'}: valid")
 
 
 @app.command("list")
 def list_kinds() -> None:
-    """The kinds of jobs."""
-    from penstock_spark.jobs.examples import line
+    """List the kinds of jobs."""
+    from penstock_spark.jobs.examples import summary
 
     width = max(map(len, KINDS))
     for kind in KINDS:
-        print(f"{kind:<{width}}  {line(kind)}")
+        print(f"{kind:<{width}}  {summary(kind)}")
 
 
 @app.command()
-def init(kind: Annotated[str, typer.Argument(help="A kind of job, as `list` shows them.")]) -> None:
-    """Print an example of a kind of job, with comments, to start from."""
+def init(kind: Annotated[str, typer.Argument(help="Kind of job; see `penstock-spark list`.")]) -> None:
+    """Print a commented example job of a kind."""
     from penstock_spark.jobs.examples import example
 
     if kind not in KINDS:
-        fail(f"there is no kind {kind!r}{did_you_mean(kind, KINDS)}; one of: {', '.join(KINDS)}", SparkExitCode.USAGE)
+        hint = did_you_mean(kind, KINDS)
+        fail(f"unknown kind {quoted(kind)}{hint}; valid kinds: {', '.join(KINDS)}", SparkExitCode.USAGE)
     sys.stdout.write(example(kind))
 
 
 @app.command()
-def java(install: Annotated[bool, typer.Option("--install", help="Bring one into the cache.")] = False) -> None:
-    """Say which Java Spark will run on; --install brings one."""
+def java(install: Annotated[bool, typer.Option("--install", help="Install Java into the cache.")] = False) -> None:
+    """Show which Java Spark uses; --install installs one."""
     from penstock_spark.jobs.run import java as java_
 
     try:
@@ -105,5 +107,5 @@ app.command()(demo)
 
 
 def command() -> Any:
-    """The program's click command, whose parameters are checked as those of `penstock` are."""
+    """Return the program's click command, with parameters checked as those of `penstock` are."""
     return check_parameters(typer.main.get_command(app))

@@ -1,4 +1,4 @@
-"""`penstock-spark run`: Java, signals, session, metrics, then the query until it ends. Called by `root`."""
+"""`penstock-spark run`: finds Java, starts the Spark session and metrics, runs the query. Called by `root`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from penstock.config.addresses import join_host_port
 from penstock_spark.cli.common import SparkExitCode, fail
-from penstock_spark.cli.showing import LineOutput, TerminalOutput
+from penstock_spark.cli.run_output import LineOutput, TerminalOutput
 from penstock_spark.jobs.kinds.dlq_replay import SKIPPED
 from penstock_spark.jobs.run import java, leftovers
 from penstock_spark.jobs.run.failures import cause
@@ -25,7 +25,7 @@ from penstock_spark.jobs.spec.specs import JobSpec, SourceSpec, StreamJob
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-CODES = {
+EXIT_CODES = {
     EndReason.FINISHED: SparkExitCode.OK,
     EndReason.STOPPED: SparkExitCode.OK,
     EndReason.FAILED: SparkExitCode.FAILED,
@@ -34,16 +34,16 @@ CODES = {
 
 
 def run_job(job: JobSpec) -> SparkExitCode:
-    """Runs a job to its end. The exit code says how that was."""
+    """Run a job to its end. Return the exit code."""
     try:
         java.prepare()
     except java.JavaMissing as e:
         fail(str(e), SparkExitCode.NO_JAVA)
     stop = StopSignal()
-    # Before the session: Spark takes SIGINT for itself, where nobody else has.
+    # Before the session: pyspark installs its own SIGINT handler if no other handler is set.
     with signals(stop):
         remove_leftovers(job)
-        spark = session_of(job)
+        spark = create_session(job)
         try:
             with signals(stop):
                 return run_audit(spark, job, stop) if isinstance(job, Audit) else run_stream(spark, job, stop)
@@ -53,14 +53,14 @@ def run_job(job: JobSpec) -> SparkExitCode:
 
 @contextlib.contextmanager
 def signals(stop: StopSignal) -> Iterator[None]:
-    """SIGTERM and SIGINT stop the job at a batch's end; the second one does so at once."""
+    """SIGTERM and SIGINT stop the job at the end of a batch; a second signal stops it immediately."""
 
-    def asked(number: int, _: object) -> None:
+    def handle_signal(number: int, _: object) -> None:
         if stop.is_set():
             raise SystemExit(SparkExitCode.INTERRUPTED)
         stop.set()
 
-    before = {number: signal.signal(number, asked) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, handle_signal) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:
@@ -69,17 +69,18 @@ def signals(stop: StopSignal) -> Iterator[None]:
 
 
 def remove_leftovers(job: JobSpec) -> None:
-    """Of a driver that died where this one begins; a job can do without."""
+    """Remove executors of a dead driver of this pod. A failure is reported and does not stop the job."""
     try:
         count = leftovers.remove(settings(job))
     except leftovers.Unreachable as e:
-        print(f"executors that a driver left here cannot be removed: {e}", file=sys.stderr, flush=True)
+        print(f"cannot remove executors of an earlier driver: {e}", file=sys.stderr, flush=True)
         return
     if count:
-        print(f"removed executors of the driver that died here: {count}", file=sys.stderr, flush=True)
+        print(f"removed executors of an earlier driver: {count}", file=sys.stderr, flush=True)
 
 
-def session_of(job: JobSpec) -> SparkSession:
+def create_session(job: JobSpec) -> SparkSession:
+    """Start the Spark session and track its progress; exit with GAVE_UP if Spark does not start."""
     from penstock_spark import track
     from penstock_spark.jobs.run.session import session
 
@@ -87,18 +88,20 @@ def session_of(job: JobSpec) -> SparkSession:
         spark = session(job)
         track(spark)
     except Exception as e:
-        fail(f"Spark does not start: {cause(e)}", SparkExitCode.GAVE_UP)
+        fail(f"cannot start Spark: {cause(e)}", SparkExitCode.GAVE_UP)
     return spark
 
 
 def end_session(spark: SparkSession) -> None:
-    # A JVM that is gone already cannot be asked to go.
+    """Stop the session."""
+    # The call fails if the JVM is gone already.
     with contextlib.suppress(Exception):
         spark.stop()
 
 
 def run_audit(spark: SparkSession, job: Audit, stop: StopSignal) -> SparkExitCode:
-    from penstock_spark.cli.auditing import print_report
+    """Run an audit and print its report."""
+    from penstock_spark.cli.audit_report import print_report
     from penstock_spark.jobs.kinds.audit import GaveUp, run
 
     try:
@@ -112,20 +115,22 @@ def run_audit(spark: SparkSession, job: Audit, stop: StopSignal) -> SparkExitCod
 
 
 def run_stream(spark: SparkSession, job: JobSpec, stop: StopSignal) -> SparkExitCode:
-    from penstock_spark.jobs.starting import start
+    """Run a streaming job with metrics, lag and progress output."""
+    from penstock_spark.jobs.launcher import start
 
     assert isinstance(job, StreamJob), "every kind but audit is a streaming query"
     figures = Figures(job.name, str(type(job).__struct_config__.tag), time.time)
-    with serving(job, figures), showing() as show:
+    with serve_metrics(job, figures), run_output() as show:
         source = getattr(job, "source", None)
         if isinstance(source, SourceSpec):
             LagWatch(source, figures, stop).start()
         outcome = supervisor(job, lambda: start(spark, job), figures, show, stop).run()
-    return ended(outcome, figures)
+    return report_outcome(outcome, figures)
 
 
 @contextlib.contextmanager
-def serving(job: JobSpec, figures: Figures) -> Iterator[None]:
+def serve_metrics(job: JobSpec, figures: Figures) -> Iterator[None]:
+    """Serve the job's metrics in the context, if it has a port for them."""
     if job.metrics is None:
         yield
         return
@@ -133,7 +138,7 @@ def serving(job: JobSpec, figures: Figures) -> Iterator[None]:
         close = figures.serve(job.metrics)
     except OSError as e:
         address = join_host_port(job.metrics.host, job.metrics.port)
-        fail(f"metrics cannot be served on {address}: {e.strerror}", SparkExitCode.USAGE)
+        fail(f'cannot serve metrics on "{address}": {e.strerror}; set metrics.port', SparkExitCode.USAGE)
     try:
         yield
     finally:
@@ -141,7 +146,8 @@ def serving(job: JobSpec, figures: Figures) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def showing() -> Iterator[LineOutput]:
+def run_output() -> Iterator[LineOutput]:
+    """Yield the output of a run: a status line on a terminal, plain lines elsewhere."""
     if not sys.stderr.isatty():
         yield LineOutput()
         return
@@ -152,9 +158,9 @@ def showing() -> Iterator[LineOutput]:
         terminal.close()
 
 
-def ended(outcome: JobOutcome, figures: Figures) -> SparkExitCode:
-    """Says how it went, in a line."""
-    code = CODES[outcome.ended]
+def report_outcome(outcome: JobOutcome, figures: Figures) -> SparkExitCode:
+    """Print how the run ended. Return its exit code."""
+    code = EXIT_CODES[outcome.ended]
     if outcome.message:
         fail(outcome.message, code)
     counts = "".join(f", {what} {count:,}" for what, count in figures.totals.items() if what != "rows")

@@ -1,5 +1,5 @@
-"""Jobs that run by a file of YAML: what they are, how they are checked, what they do, how they are kept running.
+"""Jobs defined in YAML files.
 
-`specs` says what a job's file may hold, `document` checks it and points to the line, each kind has a module that turns
-a checked job into a streaming query, `running` keeps that query alive. `penstock_spark.cli` is on top.
+`spec` defines and validates the job file, `kinds` turns a validated job into a streaming query, `run` keeps that query
+running. Called by `penstock_spark.cli`.
 """

@@ -27,7 +27,7 @@ def test_what_init_prints_is_a_valid_job(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     path.write_text(run("init", kind).stdout)
     result = run("validate", str(path))
-    assert (result.exit_code, result.stdout) == (0, f"{path}: a job without problems\n")
+    assert (result.exit_code, result.stdout) == (0, f"{path}: valid\n")
 
 
 def test_init_of_an_unknown_kind_names_the_near_one() -> None:
@@ -42,9 +42,9 @@ def test_problems_are_printed_with_their_lines_and_the_exit_code_says_so(tmp_pat
     result = run("validate", str(path))
     assert result.exit_code == 2
     lines = result.stderr.splitlines()
-    assert f"{path}:1:1: checkpoint: is missing" in lines
-    assert f"{path}:3:5: to.path: is missing" in lines
-    assert lines[-1] == f"error: 3 problems in {path}"
+    assert f"{path}:1:1: checkpoint: missing" in lines
+    assert f"{path}:3:5: to.path: missing" in lines
+    assert lines[-1] == f"error: {path}: 3 problems"
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_the_java_of_the_cache_is_found_where_there_is_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    with pytest.raises(java.JavaMissing, match="none was found"):
+    with pytest.raises(java.JavaMissing, match="Java not found"):
         java.find({}, lambda _: None, lambda _: 21)
     binary = tmp_path / "penstock/java/jdk-21/bin/java"
     binary.parent.mkdir(parents=True)
@@ -145,4 +145,5 @@ def test_a_run_without_a_secret_ends_before_spark_starts_and_says_which(
     assert result.exit_code == 2
     lines = result.stderr.splitlines()
     place = f"{path}:3:84: source.options.kafka.sasl.jaas.config"
-    assert lines == [f"{place}: the environment has no variable PENSTOCK_TEST_SECRET", f"error: 1 problem in {path}"]
+    problem = f'{place}: the environment variable "PENSTOCK_TEST_SECRET" is not set'
+    assert lines == [problem, f"error: {path}: 1 problem"]

@@ -7,12 +7,12 @@ import argparse
 import sys
 from pathlib import Path
 
-from penstock_spark_kit.jobs import job_of
+from penstock_spark_kit.jobs import build_job
 from penstock_spark_kit.sessions import make_session
 
 import penstock_spark
+from penstock_spark.jobs.launcher import start
 from penstock_spark.jobs.spec.specs import JobSpec
-from penstock_spark.jobs.starting import start
 
 FORMATS = ("parquet", "delta")
 JOB = """
@@ -39,7 +39,7 @@ SQL = "sql: SELECT value, CAST(value AS INT) % 3 AS part, partition, offset FROM
 
 def job(format_: str, direct: bool, words: argparse.Namespace) -> JobSpec:
     column, query = ("partition", "") if direct else ("part", SQL)
-    return job_of(
+    return build_job(
         JOB.format(
             format=format_,
             query=query,

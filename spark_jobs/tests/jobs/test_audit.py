@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from penstock_spark_kit.broker import Broker
-from penstock_spark_kit.jobs import job_of
+from penstock_spark_kit.jobs import build_job
 from penstock_spark_kit.topics import MakeTopic, Rec, make_topic, produce
 from pyspark.sql import SparkSession
 
@@ -27,7 +27,7 @@ def job(broker: Broker, home: Path, *sets: str, topic: str = KEPT) -> Audit:
     (home / "lake").mkdir()
     own = [f"source.brokers={broker.bootstrap}", f"source.topics=[{topic}]", f"report={home}/report.json"]
     own += [f"archive={{format: parquet, path: {home}/lake}}", "until_checkpoint=null", "restart.backoff=1 ms"]
-    found = job_of(example("audit"), *own, "source.options={kafkaConsumer.pollTimeoutMs: 2000}", *sets)
+    found = build_job(example("audit"), *own, "source.options={kafkaConsumer.pollTimeoutMs: 2000}", *sets)
     assert isinstance(found, Audit)
     return found
 
@@ -75,16 +75,16 @@ def test_an_audit_that_is_stopped_while_brokers_are_away_has_no_verdict(
     spark: SparkSession, away: Broker, tmp_path: Path
 ) -> None:
     stop = StopSignal()
-    with pytest.raises(audit.GaveUp, match="stopped before another try"):
+    with pytest.raises(audit.GaveUp, match="stopped before the next attempt"):
         audit.run(spark, job(away, tmp_path, "restart.backoff=60 s"), stop, Told(stop.set))
 
 
 @pytest.mark.parametrize(
     ("option", "said"),
     [
-        ("archive={format: parquet, path: /nowhere/lake}", "archive.path: there is no archive at /nowhere/lake"),
-        ("archive={format: delta, path: /nowhere/table}", "archive.path: there is no archive at /nowhere/table"),
-        ("until_checkpoint=/nowhere/checkpoint", "until_checkpoint: /nowhere/checkpoint holds no finished batch"),
+        ("archive={format: parquet, path: /nowhere/lake}", 'archive.path: "/nowhere/lake" does not exist'),
+        ("archive={format: delta, path: /nowhere/table}", 'archive.path: "/nowhere/table" does not exist'),
+        ("until_checkpoint=/nowhere/checkpoint", 'until_checkpoint: "/nowhere/checkpoint" has no finished batch'),
     ],
 )
 def test_what_lasts_is_not_tried_again(

@@ -128,8 +128,8 @@ def test_what_a_job_ignores_or_cannot_read_changes_no_row(spark: SparkSession) -
 @pytest.mark.parametrize(
     ("change", "keys", "told"),
     [
-        ((None, b"{}"), "CAST(key AS STRING)", 'changes-0 offset 1: key "k" is NULL (CAST(key AS STRING)); make it of'),
-        ((b"b", None), "value.name", 'changes-0 offset 1: key "k" is NULL (value.name); make it of'),
+        ((None, b"{}"), "CAST(key AS STRING)", 'changes-0 offset 1: key "k" is NULL (CAST(key AS STRING)); derive it'),
+        ((b"b", None), "value.name", 'changes-0 offset 1: key "k" is NULL (value.name); derive it'),
         ((b"\xff\xfe", b"{}"), "CAST(key AS STRING)", 'changes-0 offset 1: key "k" is not UTF-8 (CAST(key AS STRING))'),
     ],
 )

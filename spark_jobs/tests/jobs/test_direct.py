@@ -12,7 +12,7 @@ import pyarrow.dataset as ds
 import pytest
 from deltalake import DeltaTable
 from penstock_spark_kit.broker import Broker
-from penstock_spark_kit.jobs import job_of, run_once
+from penstock_spark_kit.jobs import build_job, run_once
 from penstock_spark_kit.topics import MakeTopic, Rec, add_partitions, delete_records, produce
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
@@ -103,7 +103,10 @@ def test_what_is_no_text_fails_a_job_that_says_it_is_and_names_the_record(
     text = text_of(penstock, records, tmp_path, "delta")
     with pytest.raises(StreamingQueryException) as caught:
         run_once(spark, text, "transform.value.format=string", *sets)
-    assert cause(caught.value) == f"{records}-0 offset 2: the value is no text in UTF-8 (transform.value.on_error)"
+    assert (
+        cause(caught.value)
+        == f"{records}-0 offset 2: the value is not UTF-8 text; correct it, or set transform.value.on_error: null"
+    )
     assert not may_pass(caught.value)
 
 
@@ -178,7 +181,7 @@ def forget(path: Path) -> None:
 
 
 def archive(*sets: str) -> Archive:
-    job = job_of(JOB.format(brokers="b:9092", topic="t", home="/nowhere", format="delta"), *sets)
+    job = build_job(JOB.format(brokers="b:9092", topic="t", home="/nowhere", format="delta"), *sets)
     assert isinstance(job, Archive)
     return job
 

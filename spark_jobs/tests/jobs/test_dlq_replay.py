@@ -90,8 +90,8 @@ def test_letters_that_cannot_be_replayed_are_skipped_and_named_and_the_others_ar
         '4: no header "penstock.dlq.topic" with a value in UTF-8',
         '5: "a topic" is not a valid topic name',
         '6: ".." is not a valid topic name',
-        f'7: topic "{compacted}" is compacted and takes no record without a key',
-        f'9: topic "{small}" takes at most {replayed_bytes(most)} bytes (max.message.bytes)',
+        f'7: topic "{compacted}" is compacted and rejects records without a key',
+        f'9: topic "{small}" accepts at most {replayed_bytes(most)} bytes (max.message.bytes)',
         f'10: topic "{here}" has no partition 2',
     ]
     assert not run_once(spark, job, "same_partition=true"), "a letter is looked at once"

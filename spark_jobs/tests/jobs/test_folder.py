@@ -47,7 +47,7 @@ def run(root: Path, batches: range, writer: str = "w") -> None:
     folder = ParquetFolder(root, writer)
     folder.open()
     for batch in batches:
-        staging = folder.begin(batch)
+        staging = folder.start_batch(batch)
         if staging is not None:
             folder.commit(batch, write(staging, batch), 2)
         if batch % 2:
@@ -72,7 +72,7 @@ def test_a_batch_that_never_counted_is_written_anew(tmp_path: Path) -> None:
     run(tmp_path, range(1))
     folder = ParquetFolder(tmp_path, "w")
     folder.open()
-    staging = folder.begin(1)
+    staging = folder.start_batch(1)
     assert staging is not None
     write(staging, 1)
     run(tmp_path, range(1, 2))
@@ -96,11 +96,11 @@ def test_a_second_driver_with_the_same_checkpoint_cannot_add_the_batch_again(tmp
     first, second = ParquetFolder(tmp_path, "w"), ParquetFolder(tmp_path, "w")
     first.open()
     second.open()
-    second.begin(0)
-    staging = first.begin(0)
+    second.start_batch(0)
+    staging = first.start_batch(0)
     assert staging is not None
     first.commit(0, write(staging, 0), 2)
-    with pytest.raises(FolderConflict, match="somebody else"):
+    with pytest.raises(FolderConflict, match="by another process"):
         second.commit(0, [], 0)
     assert rows(tmp_path) == everything(range(1))
 
@@ -109,11 +109,11 @@ def test_files_of_a_batch_that_another_driver_took_away_are_missed_before_the_ba
     first, second = ParquetFolder(tmp_path, "w"), ParquetFolder(tmp_path, "w")
     first.open()
     second.open()
-    staging = first.begin(0)
+    staging = first.start_batch(0)
     assert staging is not None
     files = write(staging, 0)
-    second.begin(0)
-    with pytest.raises(FolderConflict, match="files of batch 0 are gone"):
+    second.start_batch(0)
+    with pytest.raises(FolderConflict, match="files of batch 0 are missing"):
         first.commit(0, files, 2)
     run(tmp_path, range(1))
     assert rows(tmp_path) == everything(range(1))
@@ -122,7 +122,7 @@ def test_files_of_a_batch_that_another_driver_took_away_are_missed_before_the_ba
 def test_a_driver_that_was_overtaken_adds_no_batch_again(tmp_path: Path) -> None:
     first = ParquetFolder(tmp_path, "w")
     first.open()
-    first.begin(0)
+    first.start_batch(0)
     run(tmp_path, range(2))
     late = tmp_path / "_penstock" / "w" / "staging" / "0"
     late.mkdir(parents=True)
@@ -133,8 +133,8 @@ def test_a_driver_that_was_overtaken_adds_no_batch_again(tmp_path: Path) -> None
 
 def test_the_driver_of_another_process_is_kept_out_until_the_first_ends(tmp_path: Path) -> None:
     script = (
-        "import pathlib, sys; from penstock_spark.jobs.run.folder import Folder;"
-        "Folder(pathlib.Path(sys.argv[1]), 'w').claim(); print('claimed', flush=True); sys.stdin.read()"
+        "import pathlib, sys; from penstock_spark.jobs.run.folder import ParquetFolder;"
+        "ParquetFolder(pathlib.Path(sys.argv[1]), 'w').claim(); print('claimed', flush=True); sys.stdin.read()"
     )
     words = [sys.executable, "-c", script, str(tmp_path)]
     other = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -142,8 +142,8 @@ def test_the_driver_of_another_process_is_kept_out_until_the_first_ends(tmp_path
     assert other.stdout.readline() == "claimed\n"
     folder = ParquetFolder(tmp_path, "w")
     ParquetFolder(tmp_path, "another").claim()
-    with pytest.raises(FolderConflict, match="another driver with the same checkpoint is writing here"):
-        folder.claim(patience_s=0)
+    with pytest.raises(FolderConflict, match="another driver with the same checkpoint is writing"):
+        folder.claim(timeout_s=0)
     other.kill()
     other.communicate()
     folder.claim()
@@ -268,12 +268,12 @@ def test_a_loss_of_power_takes_no_name_of_what_counts(tmp_path: Path, monkeypatc
     (tmp_path / "new").mkdir()
     folder.open()
     for batch in range(2):
-        staging = folder.begin(batch)
+        staging = folder.start_batch(batch)
         assert staging is not None
         writer = DataFileWriter(str(staging), "p", SCHEMA, (), "none", 1)
         part = OpenDataFile(LocalFileSystem(), writer, SCHEMA, f"a=1/b=2/part-w-{batch}.parquet", {})
         part.add(pa.table({"row": [batch]}))
-        folder.commit(batch, [part.end().path], 1)
+        folder.commit(batch, [part.finish().path], 1)
         assert not durable.lacks(root / f"a=1/b=2/part-w-{batch}.parquet", tmp_path / "new")
     assert compact_folder(folder, COMPACT, "none") == 2
     (compacted,) = root.rglob("*.parquet")
@@ -290,5 +290,5 @@ def committed(root: Path) -> int:
 def test_a_damaged_record_is_named(tmp_path: Path) -> None:
     run(tmp_path, range(1))
     (tmp_path / "_penstock/w/0000000000.json").write_text("{")
-    with pytest.raises(FolderConflict, match="is damaged"):
+    with pytest.raises(FolderConflict, match="is corrupt"):
         run(tmp_path, range(1, 2))

@@ -133,7 +133,7 @@ def test_folders_by_time_take_the_place_of_no_column_of_the_result(
     name = topic(1, {"retention.ms": "-1"})
     produce(penstock.bootstrap, name, [Rec(b"{}", timestamp_ms=86_400_000)])
     sets += [f"source.topics=[{name}]", f"to={{format: {format_}, path: {tmp_path}/lake, time: {{by: day}}}}"]
-    with pytest.raises(Exception, match="folders by day would take the place of the result's column Date"):
+    with pytest.raises(Exception, match='folders by day would replace the result\'s column "Date"'):
         run_once(spark, example("archive"), *sets, "transform.sql=SELECT 'monday' AS Date, timestamp FROM source")
     sets += ["to.time.column=date", f"checkpoint={tmp_path}/other"]
     run_once(spark, example("archive"), *sets, "transform.sql=SELECT to_date(timestamp) AS date, offset FROM source")

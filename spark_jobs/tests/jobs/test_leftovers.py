@@ -145,6 +145,6 @@ def test_a_driver_removes_them_before_spark_starts(api: ApiServer, tmp_path: Pat
         assert driver.stderr is not None
         try:
             assert api.deleted.get(timeout=LIMIT_S) == "exec-1"
-            assert driver.stderr.readline() == "removed executors of the driver that died here: 1\n"
+            assert driver.stderr.readline() == "removed executors of an earlier driver: 1\n"
         finally:
             driver.kill()

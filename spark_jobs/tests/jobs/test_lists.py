@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from penstock_spark.jobs.run.batches import JobRows
 from penstock_spark.jobs.run.data_files import DataFileWriter
 from penstock_spark.jobs.run.writing import topic_rows
-from penstock_spark.jobs.spec.lists import MARK, packed, unpacked
+from penstock_spark.jobs.spec.lists import NULL_MARKER, pack_lists, unpack_lists
 from penstock_spark.jobs.spec.specs import TopicTarget
 
 NAMES = st.lists(st.text(max_size=3), max_size=3)
@@ -40,10 +40,10 @@ def test_a_mark_makes_null_of_what_travelled_empty(lists: list[list[str] | None]
         {
             "id": pa.array(range(len(lists)), pa.int64()),
             "l": pa.array([found or [] for found in lists], type_),
-            MARK + "l": pa.array([found is None for found in lists], pa.bool_()),
+            NULL_MARKER + "l": pa.array([found is None for found in lists], pa.bool_()),
         }
     )
-    arrived = unpacked(travelling)
+    arrived = unpack_lists(travelling)
     assert arrived.schema.names == ["id", "l"]
     assert arrived.column("l").to_pylist() == lists
     arrived.validate(full=True)
@@ -51,16 +51,16 @@ def test_a_mark_makes_null_of_what_travelled_empty(lists: list[list[str] | None]
 
 def test_what_has_no_list_travels_as_it_is(spark: SparkSession) -> None:
     plain = spark.range(3)
-    assert packed(plain) is plain
+    assert pack_lists(plain) is plain
     batch = plain.toArrow().to_batches()[0]
-    assert unpacked(batch) is batch
+    assert unpack_lists(batch) is batch
 
 
 def test_no_list_is_null_on_its_way_and_each_is_what_it_was_when_it_arrives(rows: DataFrame) -> None:
-    travelling = packed(rows).toArrow()
+    travelling = pack_lists(rows).toArrow()
     assert travelling.column("headers").null_count == 0
     assert travelling.column("nested").null_count == 0
-    arrived = pa.Table.from_batches([unpacked(batch) for batch in travelling.to_batches()])
+    arrived = pa.Table.from_batches([unpack_lists(batch) for batch in travelling.to_batches()])
     assert arrived.to_pylist() == rows.toArrow().to_pylist()
 
 

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from penstock_spark_kit.broker import SETTINGS, Broker
 from penstock_spark_kit.flights import records
-from penstock_spark_kit.jobs import job_of, read_all, run_once
+from penstock_spark_kit.jobs import build_job, read_all, run_once
 from penstock_spark_kit.relay import Relay
 from penstock_spark_kit.topics import MakeTopic, Rec, add_partitions, make_topic, produce
 from pyspark.sql import SparkSession
@@ -23,12 +23,12 @@ from pyspark.sql import SparkSession
 from penstock.client import TopicPartition
 from penstock_spark.jobs.examples import example
 from penstock_spark.jobs.kinds import audit
+from penstock_spark.jobs.launcher import start
 from penstock_spark.jobs.run.figures import BatchDone, Figures
 from penstock_spark.jobs.run.stopping import StopSignal
 from penstock_spark.jobs.run.supervisor import EndReason, JobSupervisor
 from penstock_spark.jobs.spec.kinds import Audit, Mirror
 from penstock_spark.jobs.spec.specs import RestartSpec
-from penstock_spark.jobs.starting import start
 from penstock_spark.link.link import Link
 from penstock_spark.model.connection import ConnectionOptions
 
@@ -91,7 +91,7 @@ def test_a_mirror_with_its_link_cut_in_the_middle_loses_and_doubles_nothing_and_
     sets = [f"source.brokers={penstock.bootstrap}", "source.pattern=null", f"source.topics=[{name}]"]
     sets += [f"to.brokers=127.0.0.1:{relay.port}", f"to.options={{{SHORT}}}", "source.max_records_per_batch=1000"]
     sets += [f"checkpoint={tmp_path}/checkpoint", "trigger={once: true}"]
-    job = job_of(example("mirror"), *sets)
+    job = build_job(example("mirror"), *sets)
     assert isinstance(job, Mirror)
     show = Show(relay)
     figures = Figures("mirror", "mirror", lambda: 0.0)
@@ -154,7 +154,7 @@ def archived(spark: SparkSession, penstock: Broker, topic: MakeTopic, tmp_path: 
     )
     produce(penstock.bootstrap, name, [Rec(b"{}", partition=0)])
     sets += [f"archive={{format: parquet, path: {tmp_path}/lake}}", f"until_checkpoint={tmp_path}/checkpoint"]
-    job = job_of(example("audit"), *sets, f"report={tmp_path}/report.json")
+    job = build_job(example("audit"), *sets, f"report={tmp_path}/report.json")
     assert isinstance(job, Audit)
     return job
 
@@ -227,11 +227,11 @@ def test_an_audit_up_to_a_checkpoint_looks_at_those_partitions_that_its_job_has_
         assert [f.records for f in report.partitions if f.topic == grown] == [2]
         assert report.is_clean
     assert audit.run(spark, audited(*sets)).is_clean
-    with pytest.raises(Exception, match=f"has read topics .*{other}.* none of those that the audit's source names"):
+    with pytest.raises(Exception, match=f"has read topics .*{other}.* none of which the audit's source selects"):
         audit.run(spark, audited(*sets, "source.topics=[elsewhere]"))
 
 
 def audited(*sets: str) -> Audit:
-    found = job_of(example("audit"), *sets)
+    found = build_job(example("audit"), *sets)
     assert isinstance(found, Audit)
     return found

@@ -28,7 +28,7 @@ to: {format: delta, path: lake/flights}
 
 
 def job(text: str, resolver: Resolver | None = None) -> Any:
-    return document.job_of(document.parse(text, "job.yaml"), resolver)
+    return document.build_job(document.parse(text, "job.yaml"), resolver)
 
 
 def resolved(value: str, environment: dict[str, str] | None = None) -> str:
@@ -103,12 +103,12 @@ def test_options_and_storage_are_resolved_wherever_a_kind_has_them() -> None:
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        ("${env:PASSWORD}", "the environment has no variable PASSWORD"),
-        ("${file:HERE/none}", "the file HERE/none cannot be read: No such file or directory"),
-        ("${file:HERE}", "the file HERE cannot be read: Is a directory"),
-        ("${file:HERE/large}", "the file HERE/large has more than 65,536 bytes: this is no secret"),
-        ("${file:HERE/binary}", "the file HERE/binary is not UTF-8: byte 4"),
-        ("${file:HERE/password:key}", "the file HERE/password has no line key=..."),
+        ("${env:PASSWORD}", 'the environment variable "PASSWORD" is not set'),
+        ("${file:HERE/none}", 'cannot read the file "HERE/none": No such file or directory'),
+        ("${file:HERE}", 'cannot read the file "HERE": Is a directory'),
+        ("${file:HERE/large}", 'the file "HERE/large" is larger than 65,536 bytes'),
+        ("${file:HERE/binary}", 'the file "HERE/binary" is not UTF-8: byte 4'),
+        ("${file:HERE/password:key}", 'the file "HERE/password" has no key "key"; add it'),
     ],
 )
 def test_what_cannot_be_put_in_is_told_with_its_place_and_never_with_a_value(
@@ -124,7 +124,7 @@ def test_what_cannot_be_put_in_is_told_with_its_place_and_never_with_a_value(
 
 def test_a_variable_that_is_no_text_is_told_and_not_shown() -> None:
     found = problem(JOB.replace("VALUE", "${env:PASSWORD}"), Resolver({"PASSWORD": "s3cret\udcff"}))
-    assert found.endswith("the variable PASSWORD of the environment is not UTF-8")
+    assert found.endswith('the environment variable "PASSWORD" is not UTF-8')
 
 
 def test_all_that_is_missing_is_told_at_once() -> None:
@@ -137,12 +137,12 @@ def test_all_that_is_missing_is_told_at_once() -> None:
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        ("${evn:PASSWORD}", "there is no provider 'evn'"),
-        ("${directory:/run:password}", "there is no provider 'directory'"),
-        ("'${env:}'", "names nothing"),
-        ("'${file:/run/secrets:}'", "names nothing"),
-        ("${env:PASSWORD", "does not end"),
-        ("'${env:${env:NAME}}'", "does not end, or has braces within"),
+        ("${evn:PASSWORD}", 'unknown provider "evn"'),
+        ("${directory:/run:password}", 'unknown provider "directory"'),
+        ("'${env:}'", "is empty"),
+        ("'${file:/run/secrets:}'", "is empty"),
+        ("${env:PASSWORD", "it has no end"),
+        ("'${env:${env:NAME}}'", "it has no end, or braces inside"),
     ],
 )
 def test_a_reference_that_can_mean_nothing_is_told_before_the_job_is_to_run(value: str, said: str) -> None:
@@ -165,7 +165,7 @@ def test_a_reference_that_can_mean_nothing_is_told_before_the_job_is_to_run(valu
 )
 def test_elsewhere_a_reference_is_refused_with_what_to_do_instead(was: str, becomes: str, place: str) -> None:
     key = place.partition(": ")[2].removesuffix("[0]")
-    said = f"references are for options and storage; write the value, or give it by --set {key}=..."
+    said = f"references are allowed in options and storage only; write the value, or set it with --set {key}=..."
     text = JOB.replace("VALUE", "x").replace(was, becomes)
     for resolver in (None, Resolver({"BROKERS": "h:1"})):
         assert problem(text, resolver) == f"job.yaml:{place}: {said}"

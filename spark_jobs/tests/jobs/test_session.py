@@ -28,7 +28,7 @@ def ask(_batches):
     answer = {"way": [os.environ.get("PYTHON_UNIX_DOMAIN_ENABLED")], "package": [pyspark.__file__]}
     yield pa.RecordBatch.from_pydict(answer)
 
-spark = session(document.job_of(document.parse(example("archive"), "archive.yaml")))
+spark = session(document.build_job(document.parse(example("archive"), "archive.yaml")))
 worker = spark.range(1).mapInArrow(ask, "way string, package string").first()
 print("by Unix sockets:", worker.way)
 print("pyspark:", worker.package)
@@ -40,7 +40,7 @@ from penstock_spark.jobs.examples import example
 from penstock_spark.jobs.run.session import session
 
 HOUR_MS = 3_600_000
-spark = session(document.job_of(document.parse(example("archive"), "archive.yaml")))
+spark = session(document.build_job(document.parse(example("archive"), "archive.yaml")))
 clock = spark._jvm.org.apache.spark.util.ManualClock(0)
 counted = spark._jvm.org.apache.spark.deploy.ExecutorFailureTracker(spark._jsc.sc().getConf(), clock)
 for _ in range(3):
@@ -57,7 +57,7 @@ def settings_with(*sets: str) -> dict[str, str]:
     found = document.parse(example("archive"), "archive.yaml")
     for assignment in sets:
         document.set_value(found, assignment)
-    return settings(document.job_of(found))
+    return settings(document.build_job(found))
 
 
 @pytest.mark.parametrize(("written", "spelt"), [("false", "false"), ("yes-please", "yes-please"), ("3", "3")])

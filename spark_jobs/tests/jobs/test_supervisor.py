@@ -270,7 +270,7 @@ def test_offsets_of_other_sources_are_no_offsets_of_topics(offset: object) -> No
 def test_figures_are_served_to_prometheus() -> None:
     figures = Figures("flights", "archive", lambda: 12.0)
     figures.batch_done(BatchDone(1, 500, 250, {"bad": 3}))
-    figures.lag_is(42)
+    figures.set_lag(42)
     with reserved_port() as reserved:
         stop = figures.serve(MetricsSpec(port=port_of(reserved)))
         try:

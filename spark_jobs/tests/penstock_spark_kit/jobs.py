@@ -7,25 +7,25 @@ from typing import Any
 from confluent_kafka import Consumer, Message, TopicPartition
 from pyspark.sql import SparkSession
 
+from penstock_spark.jobs.launcher import start
 from penstock_spark.jobs.run.figures import BatchDone, batch_of
 from penstock_spark.jobs.spec import document
 from penstock_spark.jobs.spec.specs import JobSpec
-from penstock_spark.jobs.starting import start
 from penstock_spark_kit.topics import eventually
 
 LIMIT_S = 300
 
 
-def job_of(text: str, *sets: str) -> JobSpec:
+def build_job(text: str, *sets: str) -> JobSpec:
     found = document.parse(text, "test.yaml")
     for assignment in sets:
         document.set_value(found, assignment)
-    return document.job_of(found)
+    return document.build_job(found)
 
 
 def run_once(spark: SparkSession, text: str, *sets: str) -> list[BatchDone]:
     """What is there now; returns what the query told of its batches. A failure of the query is raised."""
-    job: Any = job_of(text, "trigger.once=true", *sets)
+    job: Any = build_job(text, "trigger.once=true", *sets)
     query = start(spark, job)
     try:
         assert query.awaitTermination(LIMIT_S), f"not done after {LIMIT_S} s: {query.status}"

@@ -17,7 +17,7 @@ from penstock_fuzz.programs import Programs
 from penstock_fuzz.values import texts, words
 from penstock_spark.jobs.run.plans import plan
 from penstock_spark.jobs.spec import references
-from penstock_spark.jobs.spec.document import job_of, parse, set_value
+from penstock_spark.jobs.spec.document import build_job, parse, set_value
 from penstock_spark.jobs.spec.problems import InvalidJob
 
 FILES: dict[str, bytes] = {
@@ -84,7 +84,7 @@ class Surfaces:
             document = parse(text, "job.yaml")
             for assignment in sets:
                 set_value(document, assignment)
-            assert plan(job_of(document)).lines
+            assert plan(build_job(document)).lines
 
     def settings(self, data: st.DataObject) -> None:
         path = self.folder / "fuzz.toml"
@@ -107,7 +107,7 @@ class Surfaces:
         references.properties(data.draw(documents.properties))
         text = data.draw(texts)
         with suppress(ValueError):
-            references.check(text)
+            references.check_references(text)
         path = self.folder / "secret.properties"
         path.write_bytes(data.draw(st.binary(max_size=40)))
         with suppress(ValueError):

@@ -1,1 +1,1 @@
-"""The kinds of jobs: one module each."""
+"""The kinds of jobs: each module turns a validated job into a query."""

@@ -1,4 +1,4 @@
-"""aggregate: what windows of event time and keys add up to."""
+"""aggregate: computes aggregates by keys and windows of event time."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ TIME, WINDOW = "__time", "__window"
 
 
 def start(spark: SparkSession, job: Aggregate) -> StreamingQuery:
+    """Start the job's query."""
     from pyspark.sql import functions as F  # noqa: N812
 
     shaped = reading.shape(reading.stream(spark, job.source, group(job)), job.transform)
@@ -32,12 +33,12 @@ def start(spark: SparkSession, job: Aggregate) -> StreamingQuery:
 
 
 def key_columns(job: Aggregate) -> tuple[str, ...]:
-    """What tells rows of the result apart."""
+    """Return the columns that identify a row of the result."""
     return (*(("window_start", "window_end") if job.window is not None else ()), *job.by)
 
 
 def aggregated(rows: DataFrame, job: Aggregate) -> DataFrame:
-    """window_start, window_end (with windows), the columns of `by`, those of `select`."""
+    """Return the aggregated rows: window_start, window_end (with windows), the columns of `by`, those of `select`."""
     from pyspark.sql import functions as F  # noqa: N812
 
     timed = rows.withColumn(TIME, F.expr(job.time)).withWatermark(TIME, job.watermark.sql)

@@ -1,4 +1,4 @@
-"""archive: topics to a Parquet folder or a Delta table, each record exactly once."""
+"""archive: writes topics to a Parquet folder or a Delta table, each record exactly once."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 
 def start(spark: SparkSession, job: Archive) -> RunningQuery:
+    """Start the job's query."""
     if job.is_direct(str(spark.conf.get(TIME_ZONE))):
         return direct.start(spark, job)
     records = reading.stream(spark, job.source, group(job))

@@ -1,8 +1,8 @@
 """audit: compares topics with their archive, record by record, by topic, partition and offset.
 
-A batch job. Only the four columns that say which record a row is are read of the archive, in tasks. The answer is a
-`Report`; the command line makes an exit code of it. What may pass is tried again, as a stream's `Supervisor` does: an
-audit writes nothing, so it begins anew.
+A batch job. Tasks read only the four archive columns that identify a record. The result is an `AuditReport`, which the
+command line turns into an exit code. Transient failures are retried with the backoff of `JobSupervisor`; an audit
+writes nothing, so a retry starts from the beginning.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ ARROW = pa.schema(
         ("timestamp", pa.timestamp("us", tz="UTC")),
     ]
 )
-FILES_A_TASK = 16
+FILES_PER_TASK = 16
 
 
 class GaveUp(PenstockSparkError):
-    """What may pass did not, as often in a row as the job's `restart` lets it be tried."""
+    """A transient failure lasted longer than the retries that the job's `restart` allows."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What differs of one partition. `before` and `beyond`: rows of the archive whose records the topic no longer has
-    (retention), or that came after the audit began; these are as they should be."""
+    """The result of one partition. `before` and `beyond` count archive rows of records that the topic no longer has
+    (retention), or that were written after the audit started; neither is an error."""
 
     topic: str
     partition: int
@@ -60,7 +60,7 @@ class Finding:
     missing: int
     duplicates: int
     unknown: int
-    """Rows of offsets that the topic does not have, between offsets that it has."""
+    """Archive rows with offsets that the topic lacks, between offsets that it has."""
     before: int
     beyond: int
     first_missing: int | None = None
@@ -68,8 +68,8 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Count:
-    """Records and rows by time."""
+class TimeCount:
+    """Number of records and of archive rows in a time bucket."""
 
     begin: str
     records: int
@@ -77,15 +77,19 @@ class Count:
 
 
 @dataclass(frozen=True)
-class Report:
+class AuditReport:
+    """The result of an audit."""
+
     partitions: list[Finding]
-    counts: list[Count]
+    counts: list[TimeCount]
 
     @property
     def is_clean(self) -> bool:
+        """Whether nothing is missing, duplicate or unknown."""
         return not any(f.missing or f.duplicates or f.unknown for f in self.partitions)
 
     def to_json(self) -> str:
+        """Return the report as indented JSON."""
         return json.dumps({"clean": self.is_clean, **asdict(self)}, indent=2)
 
 
@@ -93,11 +97,13 @@ def run(
     spark: SparkSession,
     job: Audit,
     stop: StopSignal | None = None,
-    told: Callable[[str, float], None] = lambda text, again_in_s: None,
-) -> Report:
-    """Compares, and again while what fails may pass; `told` hears of each failure and of the seconds until the next
-    try. Raises `GaveUp`, also where `stop` ends the wait: an audit that was stopped must not look like one that found
-    nothing. What lasts is raised as it came."""
+    on_failure: Callable[[str, float], None] = lambda text, again_in_s: None,
+) -> AuditReport:
+    """Compare, and retry transient failures; `on_failure` gets each failure and the seconds until the retry.
+
+    Raises `GaveUp` after too many failures, and if `stop` ends the wait: a stopped audit must not look clean.
+    Permanent errors are raised unchanged.
+    """
     stop = stop or StopSignal()
     failures = 0
     while True:
@@ -112,43 +118,47 @@ def run(
             if failures > job.restart.attempts or is_gone(e) or stop.is_set():
                 raise GaveUp(f"{cause(e)}{times}") from e
             wait_s = backoff_s(job.restart, failures)
-            told(cause(e), wait_s)
+            on_failure(cause(e), wait_s)
             if stop.wait(wait_s):
-                raise GaveUp(f"{cause(e)}{times}; stopped before another try") from e
+                raise GaveUp(f"{cause(e)}{times}; stopped before the next attempt") from e
     if job.report is not None:
         Path(job.report).write_text(report.to_json() + "\n")
     return report
 
 
-def compare(spark: SparkSession, job: Audit) -> Report:
-    """One comparison. Raises `InvalidOption` where the archive or the checkpoint is not what the job says."""
+def compare(spark: SparkSession, job: Audit) -> AuditReport:
+    """Compare once. Raises `InvalidOption` if the archive or the checkpoint does not match the job."""
     source, ending = job.source, "latest"
     if job.until_checkpoint is not None:
-        source, ending = until(source, end_of(spark, job.until_checkpoint), job.until_checkpoint)
+        source, ending = limit_source(source, committed_ends(spark, job.until_checkpoint), job.until_checkpoint)
     records = reading.batch(spark, source, ending).select("topic", "partition", "offset", "timestamp")
-    rows = archived(spark, job)
+    rows = archived_rows(spark, job)
     joined = join(records, rows).persist()
     try:
-        return Report(findings(joined), counts(joined, job.bucket.sql))
+        return AuditReport(findings(joined), counts(joined, job.bucket.sql))
     finally:
         joined.unpersist()
 
 
-Ends = dict[str, dict[str, int]]
-"""Of partitions, by topic and number."""
+PartitionEnds = dict[str, dict[str, int]]
+"""End offsets by topic and partition number."""
 
 
-def end_of(spark: SparkSession, checkpoint: str) -> Ends:
-    """Where the last finished batch of a job ended."""
+def committed_ends(spark: SparkSession, checkpoint: str) -> PartitionEnds:
+    """Return the end offsets of a job's last finished batch."""
     found = finished(spark, checkpoint)
     if found is None:
-        raise InvalidOption(f"until_checkpoint: {checkpoint} holds no finished batch: there is nothing to audit yet")
+        raise InvalidOption(
+            f'until_checkpoint: "{checkpoint}" has no finished batch; run the archive job before the audit'
+        )
     return {t: p for t, p in found.items() if not t.startswith("@")}
 
 
-def until(source: SourceSpec, ends: Ends, checkpoint: str) -> tuple[SourceSpec, str]:
-    """The source as far as the checkpoint's job has come, and the option endingOffsets: of what the source chooses, the
-    partitions that the job has read. Those that came since are not in the archive, nor are they to be."""
+def limit_source(source: SourceSpec, ends: PartitionEnds, checkpoint: str) -> tuple[SourceSpec, str]:
+    """Return the source limited to what the checkpoint's job has read, and the option endingOffsets.
+
+    Partitions that the job has not read yet are left out: they are not in the archive.
+    """
     read = SourceOptions.parse(reading.options(source), streaming=False).selection
     chosen = {
         topic: {number: end for number, end in partitions.items() if read.takes_partition(topic, int(number))}
@@ -157,15 +167,15 @@ def until(source: SourceSpec, ends: Ends, checkpoint: str) -> tuple[SourceSpec, 
     chosen = {topic: partitions for topic, partitions in chosen.items() if partitions}
     if not chosen:
         raise InvalidOption(
-            f"until_checkpoint: the job of {checkpoint} has read topics {', '.join(sorted(ends))}, and none of those "
-            "that the audit's source names"
+            f'until_checkpoint: the job of "{checkpoint}" has read topics {", ".join(sorted(ends))}, none of which '
+            "the audit's source selects; correct source or until_checkpoint"
         )
     assign = {topic: sorted(map(int, partitions)) for topic, partitions in chosen.items()}
     return msgspec.structs.replace(source, topics=[], pattern=None, assign=assign), json.dumps(chosen)
 
 
-def archived(spark: SparkSession, job: Audit) -> DataFrame:
-    """The archive's rows, read by tasks."""
+def archived_rows(spark: SparkSession, job: Audit) -> DataFrame:
+    """Return the archive's rows, read by tasks. Raises `InvalidOption` if there is no archive."""
     from deltalake.exceptions import TableNotFoundError
 
     archive = job.archive
@@ -177,20 +187,21 @@ def archived(spark: SparkSession, job: Audit) -> DataFrame:
             root = str(Path(archive.path.removeprefix("file://")).absolute())
             files, storage = parquet_files(root), {}
     except (FileNotFoundError, TableNotFoundError) as e:
-        raise InvalidOption(f"archive.path: there is no archive at {archive.path}") from e
+        raise InvalidOption(f'archive.path: "{archive.path}" does not exist; correct the path or the format') from e
     if not files:
         return spark.createDataFrame([], SCHEMA)
-    chunks = [files[i : i + FILES_A_TASK] for i in range(0, len(files), FILES_A_TASK)]
+    chunks = [files[i : i + FILES_PER_TASK] for i in range(0, len(files), FILES_PER_TASK)]
     names = spark.createDataFrame([(json.dumps(chunk),) for chunk in chunks], "files string")
     reader = FileReader(root, storage, job.columns)
     return names.repartition(len(chunks)).mapInArrow(reader, SCHEMA)
 
 
-File = tuple[str, dict[str, str | None]]
-"""A path under the root, and the values that its folder stands for."""
+ArchiveFile = tuple[str, dict[str, str | None]]
+"""A path below the root, and the values of its partition folders."""
 
 
-def delta_files(archive: DeltaTarget) -> list[File]:
+def delta_files(archive: DeltaTarget) -> list[ArchiveFile]:
+    """Return the files of a Delta table."""
     from deltalake import DeltaTable
 
     table = DeltaTable(archive.path, storage_options=dict(archive.storage) or None)
@@ -199,29 +210,32 @@ def delta_files(archive: DeltaTarget) -> list[File]:
 
 
 def text_of(value: Any) -> str | None:
+    """Return a value as text; None stays None."""
     return None if value is None else str(value)
 
 
-def parquet_files(root: str) -> list[File]:
+def parquet_files(root: str) -> list[ArchiveFile]:
+    """Return the files of a Parquet folder."""
     paths = [Path(file).relative_to(root) for file in ds.dataset(root, format="parquet").files]
     return [(str(path), values_of_folders(path)) for path in paths]
 
 
 def values_of_folders(path: Path) -> dict[str, str | None]:
-    """What folders stand for, as text: a topic 007 is no number."""
+    """Return the values of partition folders as text, so that a topic 007 stays text."""
     pairs = [folder.partition("=") for folder in path.parts[:-1]]
     return {name: None if value == NULL_PARTITION else unquote(value) for name, equals, value in pairs if equals}
 
 
 @dataclass(frozen=True)
 class FileReader:
-    """What a task runs: names of files in, the columns that say which record a row is out."""
+    """Run by tasks: takes file names, returns the columns that identify a record."""
 
     root: str
     storage: dict[str, str]
     columns: ArchiveColumns
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the columns that identify a record, of each file in `batches`."""
         files = filesystem(self.root, self.storage)
         for batch in batches:
             for chunk in batch.column(0).to_pylist():
@@ -235,8 +249,8 @@ class FileReader:
         lacking = [c for c in wanted.values() if c not in values and c not in fragment.schema.names]
         if lacking:
             raise InvalidOption(
-                f"the archive has no column {', '.join(lacking)} ({path} has {', '.join(fragment.schema.names)}): an "
-                "audit needs topic, partition, offset and timestamp; say under columns what they are called"
+                f"the archive has no column {', '.join(lacking)}, only {', '.join(fragment.schema.names)} ({path}); an "
+                "audit needs topic, partition, offset and timestamp: set their names under columns"
             )
         read = [c for c in wanted.values() if c not in values]
         for batch in fragment.to_batches(columns=read):
@@ -250,38 +264,39 @@ class FileReader:
 
 
 def join(records: DataFrame, rows: DataFrame) -> DataFrame:
-    """One row for each offset that is in either: in the topic, how often in the archive, when."""
+    """Return a row for each offset of topic or archive: whether the topic has it, the archive's count, the time."""
     from pyspark.sql import functions as F  # noqa: N812
 
     keys = ["topic", "partition", "offset"]
     stored = rows.groupBy(*keys).agg(F.count(F.lit(1)).alias("times"), F.min("timestamp").alias("stored_at"))
-    there = records.withColumn("there", F.lit(True))
-    joined = there.join(stored, keys, "full_outer")
+    present = records.withColumn("in_topic", F.lit(True))
+    joined = present.join(stored, keys, "full_outer")
     return joined.select(
         *keys,
-        F.coalesce("there", F.lit(False)).alias("there"),
+        F.coalesce("in_topic", F.lit(False)).alias("in_topic"),
         F.coalesce("times", F.lit(0)).alias("times"),
         F.coalesce("timestamp", "stored_at").alias("timestamp"),
     )
 
 
 def findings(joined: DataFrame) -> list[Finding]:
+    """Return the results by partition."""
     from pyspark.sql import functions as F  # noqa: N812
 
     keys = ["topic", "partition"]
-    ends = joined.where("there").groupBy(*keys).agg(F.min("offset").alias("first"), F.max("offset").alias("last"))
+    ends = joined.where("in_topic").groupBy(*keys).agg(F.min("offset").alias("first"), F.max("offset").alias("last"))
     rows = joined.join(F.broadcast(ends), keys, "left")
-    stray = ~F.col("there")
-    # A row whose topic, partition or offset is NULL is of no record; compared with anything it is neither.
+    stray = ~F.col("in_topic")
+    # A row with NULL as topic, partition or offset belongs to no record: it is neither before nor beyond.
     named = F.col("topic").isNotNull() & F.col("partition").isNotNull() & F.col("offset").isNotNull()
     before = stray & named & F.coalesce(F.col("offset") < F.col("first"), F.lit(False))
-    # Without a record in the topic there is no saying what came before or after: retention took everything.
+    # A topic without records was emptied by retention, so its rows count as beyond.
     beyond = stray & named & (F.col("last").isNull() | (F.col("offset") > F.col("last")))
-    missing, double = F.col("there") & (F.col("times") == 0), F.col("times") > 1
+    missing, double = F.col("in_topic") & (F.col("times") == 0), F.col("times") > 1
     found = (
         rows.groupBy(*keys)
         .agg(
-            F.count_if("there").alias("records"),
+            F.count_if("in_topic").alias("records"),
             F.sum("times").alias("rows"),
             F.count_if(missing).alias("missing"),
             F.sum(F.when(double, F.col("times") - 1).otherwise(0)).alias("duplicates"),
@@ -297,14 +312,15 @@ def findings(joined: DataFrame) -> list[Finding]:
     return [Finding(**row.asDict()) for row in found]
 
 
-def counts(joined: DataFrame, bucket: str) -> list[Count]:
+def counts(joined: DataFrame, bucket: str) -> list[TimeCount]:
+    """Return the counts by time bucket."""
     from pyspark.sql import functions as F  # noqa: N812
 
     found = (
         joined.groupBy(F.window("timestamp", bucket).alias("w"))
-        .agg(F.count_if("there").alias("records"), F.sum("times").alias("rows"))
+        .agg(F.count_if("in_topic").alias("records"), F.sum("times").alias("rows"))
         .orderBy("w.start")
         .select(F.date_format("w.start", "yyyy-MM-dd'T'HH:mm:ss'Z'").alias("begin"), "records", "rows")
         .collect()
     )
-    return [Count(row.begin, row.records, row["rows"]) for row in found]
+    return [TimeCount(row.begin, row.records, row["rows"]) for row in found]

@@ -1,6 +1,6 @@
-"""backfill: files into a topic, each row once; when run again, files that are new.
+"""backfill: writes files to a topic, each row once; a second run continues with new files.
 
-Spark's readers pass over much in silence. The options here read files as those who write them mean them, or fail.
+Spark's readers ignore many errors silently. The options here read files as written, or fail the job.
 """
 
 from __future__ import annotations
@@ -20,30 +20,31 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 MAX_FILE_AGE = "36500d"
-"""Spark's file source passes over files that are older than the newest one it has seen by more than this, and does not
-say so; its own default is a week. Copies that keep times (rsync -a, tar) come late and are old: a century takes them
-all. The price is that the driver remembers the names of all files, for as long as it runs."""
+"""Spark's file source silently skips files that are older than its newest file by more than this; Spark's default is a
+week. Copies that keep times (rsync -a, tar) arrive late and look old, so this is a century. The cost: the driver keeps
+the names of all files in memory."""
 STRICT = {"mode": "FAILFAST", "enforceSchema": "false"}
-"""A value that is not of the schema, or a CSV header that names other columns, fails the job. Spark's own defaults make
-a null of the one, and take columns in their order whatever the other says."""
+"""A value that does not fit the schema, or a CSV header with other columns, fails the job. By default Spark reads such
+a value as null, and assigns columns by position regardless of the header."""
 RECURSIVE = "recursiveFileLookup"
 RFC_4180 = {
-    # A quote within quotes is doubled. Spark's own escape is the backslash.
+    # A quote inside quotes is doubled (RFC 4180). Spark's default escape is the backslash.
     "quote": '"',
     "escape": '"',
-    # Text in quotes may have line breaks; a file is read by one task then.
+    # Quoted text may contain line breaks. One task then reads the whole file.
     "multiLine": "true",
-    # A row must have as many columns as the schema, whichever of them the query uses.
+    # A row must have as many columns as the schema, even if the query does not use them all.
     "columnPruning": "false",
-    # Nothing between two separators is NULL, and "" is empty text. Spark's own value makes both NULL.
+    # Nothing between two separators is NULL, and "" is empty text. Spark's default reads both as NULL.
     "nullValue": "\0",
 }
 COMPOSED = ("array", "map", "struct", "variant")
 REPLACEMENT = "\ufffd"
-"""What Spark puts in place of bytes that are not of the encoding."""
+"""Spark's replacement for bytes that are invalid in the encoding."""
 
 
 def start(spark: SparkSession, job: Backfill) -> StreamingQuery:
+    """Start the job's query."""
     given = {name: text(value) for name, value in job.read_options.items()}
     options = options_of(job, given)
     if RECURSIVE.lower() not in {name.lower() for name in given} and not has_partition_folders(spark, job):
@@ -57,8 +58,7 @@ def start(spark: SparkSession, job: Backfill) -> StreamingQuery:
 
 
 def options_of(job: Backfill, given: Mapping[str, str]) -> dict[str, str]:
-    """Options of Spark's reader. The job's own come last and win, however they are spelled: Spark takes names of any
-    case."""
+    """Return the options of Spark's reader. The user's options come last and win; Spark ignores the case of names."""
     options = {"maxFileAge": MAX_FILE_AGE, **STRICT, **(RFC_4180 if job.format == "csv" else {}), **given}
     if job.max_files_per_batch is not None:
         options["maxFilesPerTrigger"] = str(job.max_files_per_batch)
@@ -66,8 +66,8 @@ def options_of(job: Backfill, given: Mapping[str, str]) -> dict[str, str]:
 
 
 def has_partition_folders(spark: SparkSession, job: Backfill) -> bool:
-    """Whether folders such as `day=2024-01-01` hold a column of the schema. Spark finds such columns only where it does
-    not look into every folder."""
+    """Return whether folders such as `day=2024-01-01` hold a column of the schema. Spark reads such columns only if it
+    does not look up files recursively."""
     from pyspark.sql.types import StructType
 
     jvm = spark._jvm
@@ -81,27 +81,29 @@ def has_partition_folders(spark: SparkSession, job: Backfill) -> bool:
 
 
 def checked(rows: DataFrame, format_: str, given: Mapping[str, str]) -> DataFrame:
-    """Rows that fail the job where Spark has read something else than the file says. The checks of text end where the
-    job says what is meant: its encoding, and whether there is a header."""
+    """Return rows that fail the job if Spark decoded a file wrongly.
+
+    The checks of text are off if the job sets the encoding, or whether there is a header.
+    """
     from pyspark.sql import functions as F  # noqa: N812
 
     names = {name.lower() for name in given}
     texts = [f.name for f in rows.schema if f.dataType.typeName() == "string"]
     plain = [f.name for f in rows.schema if f.dataType.typeName() not in COMPOSED]
     if format_ in ("csv", "json") and plain:
-        # Always true. Spark converts no column that nothing needs, so that a value not of the schema would pass.
+        # Always true. Without it Spark converts only the columns in use, and misses invalid values in others.
         rows = rows.where(F.hash(*plain).bitwiseAND(F.lit(0)) == 0)
     if format_ in ("csv", "json") and texts and not names & {"encoding", "charset"}:
         is_lossy = any_of([F.col(name).contains(REPLACEMENT) for name in texts])
-        rows = rows.where(accepted(is_lossy, "the file is not UTF-8; set read_options.encoding, such as ISO-8859-1"))
+        rows = rows.where(fail_if(is_lossy, "the file is not UTF-8; set read_options.encoding, such as ISO-8859-1"))
     if format_ == "csv" and len(texts) == len(rows.columns) and "header" not in names:
         is_header = ~any_of([~F.col(name).eqNullSafe(name) for name in texts])
-        rows = rows.where(accepted(is_header, "a row has the names of the columns; set read_options.header"))
+        rows = rows.where(fail_if(is_header, "a row equals the column names; set read_options.header"))
     return rows
 
 
 def any_of(conditions: list[Column]) -> Column:
-    """Whether any of the conditions is true. NULL is not."""
+    """Return whether any condition is true; NULL counts as false."""
     from pyspark.sql import functions as F  # noqa: N812
 
     found = F.lit(False)
@@ -110,8 +112,8 @@ def any_of(conditions: list[Column]) -> Column:
     return found
 
 
-def accepted(is_bad: Column, why: str) -> Column:
-    """True, or an error that names the file."""
+def fail_if(is_bad: Column, why: str) -> Column:
+    """Return true, but fail the job with the file's name where `is_bad`."""
     from pyspark.sql import functions as F  # noqa: N812
 
     error = F.raise_error(F.concat(F.col("_metadata.file_path"), F.lit(f": {why}"))).cast("boolean")

@@ -1,4 +1,4 @@
-"""cdc-upsert: the latest row of each key, in a Delta table."""
+"""cdc-upsert: keeps the latest row of each key in a Delta table."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ DELETED, OFFSET = "__deleted", "__offset"
 
 
 def start(spark: SparkSession, job: CdcUpsert) -> StreamingQuery:
+    """Start the job's query."""
     changes = changed(reading.decode(reading.stream(spark, job.source, group(job)), job.transform), job)
     keys = tuple(job.keys)
     sink = MergeSink(job.to, keys, DELETED, lambda rows: latest(rows, keys))
@@ -25,7 +26,7 @@ def start(spark: SparkSession, job: CdcUpsert) -> StreamingQuery:
 
 
 def changed(rows: DataFrame, job: CdcUpsert) -> DataFrame:
-    """Each record as a change: keys, the other columns, whether it deletes, its offset. See `conditions` for NULL."""
+    """Return each record as a change: keys, other columns, whether it deletes, offset. See `conditions` for NULL."""
     from pyspark.sql import functions as F  # noqa: N812
 
     is_tombstone = F.col("raw_value").isNull()
@@ -39,7 +40,7 @@ def changed(rows: DataFrame, job: CdcUpsert) -> DataFrame:
         values = [F.expr(sql).alias(name) for name, sql in job.select.items()]
     elif job.transform.value.format == "json":
         names = rows.select("value.*").columns
-        keys = {name.lower() for name in job.keys}  # Spark's names have no case
+        keys = {name.lower() for name in job.keys}  # Spark ignores case in names
         values = [F.col(f"value.{name}") for name in names if name.lower() not in keys]
     else:
         values = [F.col("value")]
@@ -48,7 +49,7 @@ def changed(rows: DataFrame, job: CdcUpsert) -> DataFrame:
 
 
 def skips(job: CdcUpsert) -> dict[str, Column | None]:
-    """Records that change no row: for each reason, a condition that is never NULL, or None where the job has none."""
+    """Return a condition for each reason to skip a record: never NULL, or None if the job does not skip for it."""
     from pyspark.sql import functions as F  # noqa: N812
 
     is_tombstone = F.col("raw_value").isNull()
@@ -57,12 +58,12 @@ def skips(job: CdcUpsert) -> dict[str, Column | None]:
     return {
         "unreadable": ~is_tombstone & F.col("value").isNull() if is_lost else None,
         "ignored_tombstones": is_tombstone if job.tombstones == "ignore" else None,
-        "without_key": conditions.is_null_key(job.keys) if job.null_keys == "skip" else None,
+        "without_key": conditions.has_null_key(job.keys) if job.null_keys == "skip" else None,
     }
 
 
 def latest(rows: DataFrame, keys: tuple[str, ...]) -> DataFrame:
-    """Of each key the change with the highest offset: what a merge needs, one row for a key."""
+    """Return the change with the highest offset of each key: a merge needs one row per key."""
     from pyspark.sql import functions as F  # noqa: N812
 
     others = [name for name in rows.columns if name not in (*keys, OFFSET)]

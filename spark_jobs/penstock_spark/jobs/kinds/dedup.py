@@ -1,4 +1,4 @@
-"""dedup: the first record of each key, within a time."""
+"""dedup: writes the first record of each key within a time."""
 
 from __future__ import annotations
 
@@ -18,21 +18,22 @@ TIME, ITSELF = "__time", "__itself"
 
 
 def start(spark: SparkSession, job: Dedup) -> StreamingQuery:
+    """Start the job's query."""
     rows = reading.decode(reading.stream(spark, job.source, group(job)), job.transform)
     if job.transform.sql is not None:
         rows = reading.query(rows, job.transform.sql)
     first = deduplicated(rows, job)
     if "raw_value" in first.columns and isinstance(job.to, TopicTarget):
-        # A record goes on as it came, not as it was decoded.
+        # Write the record's original bytes, not the decoded ones.
         first = first.drop("key", "value").withColumnsRenamed({"raw_key": "key", "raw_value": "value"})
     return writing.start(first.drop("raw_key", "raw_value"), job, job.to)
 
 
 def deduplicated(rows: DataFrame, job: Dedup) -> DataFrame:
-    """The rows without repetitions."""
+    """Return the rows without duplicates."""
     from pyspark.sql import functions as F  # noqa: N812
 
     names = {f"__by_{name}": F.expr(sql) for name, sql in job.by.items()}
-    itself = conditions.only_itself({**job.by, TIME: job.time})
+    itself = conditions.unique_if_null({**job.by, TIME: job.time})
     timed = rows.withColumns({**names, ITSELF: itself, TIME: F.expr(job.time)}).withWatermark(TIME, job.within.sql)
     return timed.dropDuplicatesWithinWatermark([*names, ITSELF]).drop(TIME, ITSELF, *names)

@@ -1,7 +1,7 @@
-"""dlq-replay: dead letters back to the topics they came from, each once, those that were there at the start.
+"""dlq-replay: sends dead letters back to their original topics, each once, up to the topic's end at the job's start.
 
-A letter that cannot be replayed is skipped, counted and named with its reason, and the others are replayed. It remains
-in the dead-letter topic.
+A letter that cannot be replayed is skipped, counted and logged with its reason, and stays in the dead-letter topic. The
+others are replayed.
 """
 
 from __future__ import annotations
@@ -30,25 +30,26 @@ log = logging.getLogger(__name__)
 OUTCOME, WHY, TARGET = "__outcome", "__why", "__target"
 REPLAYED, NOT_CHOSEN, TOO_OFTEN, NO_ORIGIN = "replayed", "not_chosen", "too_often", "no_origin"
 NO_TOPIC, NO_PARTITION, NO_KEY, TOO_LARGE = "no_topic", "no_partition", "no_key", "too_large"
-SKIPS = (NO_ORIGIN, NO_TOPIC, NO_PARTITION, NO_KEY, TOO_LARGE)
-"""Outcomes of letters that the job was to replay and cannot."""
+SKIP_OUTCOMES = (NO_ORIGIN, NO_TOPIC, NO_PARTITION, NO_KEY, TOO_LARGE)
+"""Outcomes of letters that were selected but cannot be replayed."""
 SKIPPED = "skipped"
-"""The sum of `SKIPS` among the counts of a batch."""
+"""Name of the sum of `SKIP_OUTCOMES` among the counts of a batch."""
 TOPIC_NAME = r"^(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}$"
-MAX_NAMES = 10_000
-"""Topics that are described by name; where letters name more, all topics of the cluster are."""
-MAX_NAMED = 100
-"""Skipped letters of a batch that the log names."""
-KEPT = 1_000
-"""Batches whose counts are kept: Spark keeps the progress of fewer."""
+MAX_TOPICS_BY_NAME = 10_000
+"""Maximum number of topics described by name; beyond it all topics of the cluster are described."""
+MAX_LOGGED = 100
+"""Maximum number of skipped letters that a batch logs."""
+MAX_KEPT_BATCHES = 1_000
+"""Batches whose counts are kept; Spark keeps the progress of fewer."""
 
 
 def start(spark: SparkSession, job: DlqReplay) -> ReplayQuery:
+    """Start the job's query."""
     target = TopicTarget(
         brokers=job.brokers or job.source.brokers,
         options=job.options or (topics.security(job.source.options) if job.brokers is None else {}),
     )
-    # What comes back while this runs is not run after: it ends where the topic ended at the start.
+    # Letters that fail again during the run are not replayed: the run ends at the topic's end at its start.
     once = msgspec.structs.replace(job, trigger=TriggerSpec(once=True))
     sink = ReplaySink(job, target)
     letters = reading.stream(spark, job.source, group(job))
@@ -56,59 +57,60 @@ def start(spark: SparkSession, job: DlqReplay) -> ReplayQuery:
 
 
 class ReplaySink:
-    """What Spark calls for each batch of letters."""
+    """Called by Spark for each batch of letters."""
 
     def __init__(self, job: DlqReplay, target: TopicTarget) -> None:
         self._job = job
         self._target = target
         self.counts: dict[int, dict[str, int]] = {}
-        """Outcomes of each of the last batches."""
+        """Counts of outcomes by batch, for the last batches."""
 
     def __call__(self, rows: DataFrame, number: int) -> None:
+        """Classify and replay the letters of a batch."""
         job = self._job
-        letters = chosen(with_origin(rows), job).persist()
+        letters = select_letters(with_origin(rows), job).persist()
         try:
-            places = self._destinations(letters)
-            judged = judge(letters, job, places).persist()
+            destinations = self._destinations(letters)
+            classified = classify(letters, job, destinations).persist()
             try:
                 counts = dict.fromkeys((REPLAYED, NOT_CHOSEN, TOO_OFTEN, NO_ORIGIN), 0)
-                counts |= {row[OUTCOME]: row["count"] for row in judged.groupBy(OUTCOME).count().collect()}
-                counts[SKIPPED] = sum(counts.get(name, 0) for name in SKIPS)
+                counts |= {row[OUTCOME]: row["count"] for row in classified.groupBy(OUTCOME).count().collect()}
+                counts[SKIPPED] = sum(counts.get(name, 0) for name in SKIP_OUTCOMES)
                 if counts[SKIPPED]:
-                    tell_skipped(judged, counts[SKIPPED])
-                self._write(judged, places)
+                    log_skipped(classified, counts[SKIPPED])
+                self._write(classified, destinations)
             finally:
-                judged.unpersist()
+                classified.unpersist()
         finally:
             letters.unpersist()
         self.counts[number] = counts
-        self.counts.pop(number - KEPT, None)
+        self.counts.pop(number - MAX_KEPT_BATCHES, None)
 
     def _destinations(self, letters: DataFrame) -> list[Destination]:
-        """The topics that letters are to go to. Raises `InvalidOption` where the job's own topic does not exist."""
+        """Return the letters' target topics. Raises `InvalidOption` if the job's own target topic does not exist."""
         link = topics.link(self._target.brokers, self._target.options)
         if self._job.to is not None:
             (found,) = describe(link, [self._job.to])
             if found.problem is not None:
                 raise InvalidOption(f"to: {found.problem}; create it, or correct the name")
             return [found]
-        named = letters.where(f"{OUTCOME} IS NULL").select(TARGET).distinct().limit(MAX_NAMES + 1).collect()
+        named = letters.where(f"{OUTCOME} IS NULL").select(TARGET).distinct().limit(MAX_TOPICS_BY_NAME + 1).collect()
         names = [row[TARGET] for row in named]
-        return describe(link, names if len(names) <= MAX_NAMES else sorted(link.topics(None)))
+        return describe(link, names if len(names) <= MAX_TOPICS_BY_NAME else sorted(link.topics(None)))
 
-    def _write(self, judged: DataFrame, places: Sequence[Destination]) -> None:
+    def _write(self, classified: DataFrame, destinations: Sequence[Destination]) -> None:
         options = {
-            "penstock.transactional.id": f"penstock-spark-{query_id(judged)}",
+            "penstock.transactional.id": f"penstock-spark-{query_id(classified)}",
             "kafka.allow.auto.create.topics": "false",
-            **batch_size(places, self._target.options),
+            **batch_size(destinations, self._target.options),
             **writing.topic_options(self._target),
         }
-        rows = replayed(judged, self._job)
+        rows = replayed(classified, self._job)
         rows.write.format("penstock").mode("append").options(**options).save()
 
 
 class ReplayQuery:
-    """A query whose progress has the counts that its batches' sink made."""
+    """A query whose progress includes the counts of `ReplaySink`."""
 
     def __init__(self, query: StreamingQuery, counts: Mapping[int, Mapping[str, int]]) -> None:
         self._query = query
@@ -116,6 +118,7 @@ class ReplayQuery:
 
     @property
     def recentProgress(self) -> Sequence[Mapping[str, Any]]:  # noqa: N802
+        """The query's recent progress, with the counts of outcomes as observed metrics."""
         return [
             {**progress, "observedMetrics": {"penstock": self._counts.get(progress["batchId"], {})}}
             for progress in self._query.recentProgress
@@ -123,22 +126,25 @@ class ReplayQuery:
 
     @property
     def status(self) -> dict[str, Any]:
+        """The query's status."""
         return self._query.status
 
     def awaitTermination(self, timeout: int | None = None) -> bool | None:  # noqa: N802
+        """Wait until the query ends; return whether it ended within `timeout` seconds."""
         return self._query.awaitTermination(timeout)
 
     def stop(self) -> None:
+        """Stop the query."""
         self._query.stop()
 
 
 def with_origin(records: DataFrame) -> DataFrame:
-    """Records with what their headers tell: dlq (reason, topic, partition, offset, replays). A header that is absent,
-    has no value, or is not UTF-8 is NULL."""
+    """Return records with a column dlq (reason, topic, partition, offset, replays) from their headers. A header that is
+    absent, without value or not UTF-8 is NULL."""
     from pyspark.sql import functions as F  # noqa: N812
 
     def header(name: str) -> Column:
-        # Of several of a name the last counts: it is of the latest death.
+        # The last of several headers with one name belongs to the latest failure.
         text = F.expr(f"try_element_at(filter(headers, h -> h.key = '{name}'), -1).value").cast("string")
         return F.when(F.is_valid_utf8(text), text)
 
@@ -154,8 +160,8 @@ def with_origin(records: DataFrame) -> DataFrame:
     )
 
 
-def chosen(letters: DataFrame, job: DlqReplay) -> DataFrame:
-    """Letters with the topic that they are to go to, and with an outcome where that needs no knowledge of the topic."""
+def select_letters(letters: DataFrame, job: DlqReplay) -> DataFrame:
+    """Return letters with their target topic, and with an outcome if it does not depend on the topic."""
     from pyspark.sql import functions as F  # noqa: N812
 
     is_chosen = conditions.holds(job.where if job.where is not None else "true")
@@ -171,18 +177,18 @@ def chosen(letters: DataFrame, job: DlqReplay) -> DataFrame:
         name = F.col("dlq.topic")
         problems.append((name.isNull(), NO_ORIGIN, F.lit(f'no header "{TOPIC}" with a value in UTF-8')))
         is_no_name = ~name.rlike(TOPIC_NAME)
-        # Text of a hostile record: shown in part, without control characters.
+        # The name comes from an untrusted record: it is shortened, without control characters.
         shown = F.regexp_replace(F.substring(name, 1, 100), r"\p{C}", "?")
         problems.append((is_no_name, NO_ORIGIN, F.concat(F.lit('"'), shown, F.lit('" is not a valid topic name'))))
     if job.same_partition:
         is_none = F.coalesce(F.col("dlq.partition") < 0, F.lit(True))
         problems.append((is_none, NO_ORIGIN, F.lit(f'no header "{PARTITION}" with the number of a partition')))
     target = F.lit(job.to) if job.to is not None else F.col("dlq.topic")
-    return letters.withColumns({TARGET: target, **outcomes(problems)})
+    return letters.withColumns({TARGET: target, **first_problem(problems)})
 
 
-def outcomes(problems: Sequence[tuple[Column, str, Column]]) -> dict[str, Column]:
-    """The first problem of a letter as its outcome, and why."""
+def first_problem(problems: Sequence[tuple[Column, str, Column]]) -> dict[str, Column]:
+    """Return the outcome of a letter's first problem, and the reason."""
     from pyspark.sql import functions as F  # noqa: N812
 
     cases = [(F.coalesce(condition, F.lit(False)), outcome, why) for condition, outcome, why in problems]
@@ -192,11 +198,11 @@ def outcomes(problems: Sequence[tuple[Column, str, Column]]) -> dict[str, Column
     return {OUTCOME: outcome, WHY: why}
 
 
-def judge(letters: DataFrame, job: DlqReplay, places: Sequence[Destination]) -> DataFrame:
-    """Letters with what becomes of them, `replayed` or one of the other outcomes, and why."""
+def classify(letters: DataFrame, job: DlqReplay, destinations: Sequence[Destination]) -> DataFrame:
+    """Return letters with their outcome (`replayed` or another) and the reason."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    known = letters.sparkSession.createDataFrame([tuple(place) for place in places], DDL)
+    known = letters.sparkSession.createDataFrame([tuple(destination) for destination in destinations], DDL)
     joined = letters.join(F.broadcast(known), letters[TARGET] == known["name"], "left")
     topic = F.concat(F.lit('topic "'), F.col(TARGET), F.lit('"'))
     problems = [
@@ -208,18 +214,18 @@ def judge(letters: DataFrame, job: DlqReplay, places: Sequence[Destination]) -> 
         (
             F.col("is_compacted") & F.col("key").isNull(),
             NO_KEY,
-            F.concat(topic, F.lit(" is compacted and takes no record without a key")),
+            F.concat(topic, F.lit(" is compacted and rejects records without a key")),
         ),
         (
             record_size(F.col("key"), F.col("value"), replayed_headers()) > F.col("max_bytes"),
             TOO_LARGE,
-            F.concat(topic, F.lit(" takes at most "), F.col("max_bytes"), F.lit(" bytes (max.message.bytes)")),
+            F.concat(topic, F.lit(" accepts at most "), F.col("max_bytes"), F.lit(" bytes (max.message.bytes)")),
         ),
     ]
     if job.same_partition:
         why = F.concat(topic, F.lit(" has no partition "), F.col("dlq.partition"))
         problems.insert(1, (F.col("dlq.partition") >= F.col("partitions"), NO_PARTITION, why))
-    found = outcomes(problems)
+    found = first_problem(problems)
     return joined.withColumns(
         {
             OUTCOME: F.coalesce(F.col(OUTCOME), found[OUTCOME], F.lit(REPLAYED)),
@@ -228,17 +234,17 @@ def judge(letters: DataFrame, job: DlqReplay, places: Sequence[Destination]) -> 
     )
 
 
-def tell_skipped(judged: DataFrame, count: int) -> None:
-    """Names letters that are skipped: topic, partition, offset and reason of each."""
-    skipped = judged.where(judged[OUTCOME].isin(*SKIPS)).select("topic", "partition", "offset", WHY)
-    for row in skipped.orderBy("topic", "partition", "offset").limit(MAX_NAMED).collect():
+def log_skipped(classified: DataFrame, count: int) -> None:
+    """Log skipped letters: topic, partition, offset and reason of each."""
+    skipped = classified.where(classified[OUTCOME].isin(*SKIP_OUTCOMES)).select("topic", "partition", "offset", WHY)
+    for row in skipped.orderBy("topic", "partition", "offset").limit(MAX_LOGGED).collect():
         log.warning("skipped: %s-%d offset %d: %s", row["topic"], row["partition"], row["offset"], row[WHY])
-    if count > MAX_NAMED:
-        log.warning("skipped: %d more letters of this batch", count - MAX_NAMED)
+    if count > MAX_LOGGED:
+        log.warning("skipped: %d more letters of this batch", count - MAX_LOGGED)
 
 
 def replayed_headers() -> Column:
-    """A letter's own headers, and one that counts how often it was replayed."""
+    """Return a letter's original headers, and one that counts its replays."""
     from pyspark.sql import functions as F  # noqa: N812
 
     kept = F.expr(f"filter(coalesce(headers, array()), h -> NOT startswith(h.key, '{DLQ}'))")
@@ -250,7 +256,7 @@ def replayed_headers() -> Column:
 
 
 def replayed(rows: DataFrame, job: DlqReplay) -> DataFrame:
-    """Records as they were before they died, but for a header that counts how often they were replayed."""
+    """Return the original records, with a header that counts their replays."""
     from pyspark.sql import functions as F  # noqa: N812
 
     columns = [F.col("key"), F.col("value"), replayed_headers().alias("headers"), F.col(TARGET).alias("topic")]

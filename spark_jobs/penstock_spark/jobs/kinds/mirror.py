@@ -1,15 +1,15 @@
-"""mirror: topics to another cluster, where nothing but offsets differs; and groups' offsets, translated.
+"""mirror: copies topics to another cluster, where only the offsets differ, and translates committed group offsets.
 
-A batch is one transaction there. Records keep partition, order, key, headers and timestamp: a partition is read by one
-task and written by one task. While the link to either cluster is cut, batches wait, then fail, and are run again from
-the checkpoint; a batch that had come through is recognised by the sink.
+A batch is one transaction in the target cluster. Records keep partition, order, key, headers and timestamp: one task
+reads a partition and one task writes it. While one of the clusters is unreachable, batches wait, then fail, and run
+again from the checkpoint; the sink recognises a batch that is committed already.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock_spark.jobs.kinds.translation import Points, Translator
+from penstock_spark.jobs.kinds.translation import OffsetPoints, Translator
 from penstock_spark.jobs.run import checkpoint, reading, topics, writing
 from penstock_spark.jobs.run.batches import query_id
 from penstock_spark.jobs.spec.kinds import Mirror
@@ -26,12 +26,13 @@ if TYPE_CHECKING:
 
 
 def start(spark: SparkSession, job: Mirror) -> StreamingQuery:
+    """Start the job's query."""
     records = reading.stream(spark, job.source, group(job))
     return writing.launch(records.writeStream.foreachBatch(MirrorSink(job)), job)
 
 
 class MirrorSink:
-    """Writes a batch, then says to groups there where they are."""
+    """Writes a batch, then translates the groups' committed offsets."""
 
     def __init__(self, job: Mirror) -> None:
         self._job = job
@@ -39,6 +40,7 @@ class MirrorSink:
         self._is_one_cluster: bool | None = None
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
+        """Write a batch and translate the groups."""
         job = self._job
         source = topics.link(job.source.brokers, job.source.options)
         target = topics.link(job.to.brokers, job.to.options)
@@ -46,7 +48,7 @@ class MirrorSink:
         if self._is_one_cluster is None:
             self._is_one_cluster = topics.cluster_id(source) == topics.cluster_id(target) != ""
         if self._is_one_cluster:
-            check_copies(job, {tp.topic for tp in ends})
+            check_no_copy_loop(job, {tp.topic for tp in ends})
         if job.create_topics:
             ensure_topics(job, source, target, {tp.topic for tp in ends})
         identity = {"penstock.transactional.id": f"penstock-spark-{query_id(rows)}"}
@@ -54,33 +56,32 @@ class MirrorSink:
         mirrored(rows, job.prefix).write.format("penstock").mode("append").options(**options).save()
         if job.groups:
             if self._translator is None:
-                self._translator = Translator(source, target, Points(target, f"{job.name}.offsets"), job.prefix)
-            self._translator.batch_ended(ends, job.groups)
+                self._translator = Translator(source, target, OffsetPoints(target, f"{job.name}.offsets"), job.prefix)
+            self._translator.translate_groups(ends, job.groups)
 
 
 def mirrored(rows: DataFrame, prefix: str) -> DataFrame:
-    """Records as they go to the other cluster."""
+    """Return the records to write to the target cluster."""
     from pyspark.sql import functions as F  # noqa: N812
 
     topic = F.concat(F.lit(prefix), F.col("topic")) if prefix else F.col("topic")
     return rows.select("key", "value", "headers", topic.alias("topic"), "partition", "timestamp")
 
 
-def check_copies(job: Mirror, names: set[str]) -> None:
-    """Within one cluster: a copy that the job would read too, and copy again, would grow for ever. Raises
-    `InvalidOption`."""
+def check_no_copy_loop(job: Mirror, names: set[str]) -> None:
+    """Raise `InvalidOption` if source and target are one cluster and the job would copy its own copies forever."""
     read = SourceOptions.parse(reading.options(job.source), streaming=True).selection
     for name in sorted(names):
         copy = job.prefix + name
         if read.takes(copy):
             raise InvalidOption(
-                f"source and target are one cluster, and the copy of topic {name}, {copy}, would be copied again, for "
-                "ever: give the mirror a prefix, and a pattern (^flights) that its copies do not match"
+                f'source and target are one cluster, and the copy "{copy}" of topic "{name}" would be copied again, '
+                "forever; give the mirror a prefix, and a pattern (^flights) that its copies do not match"
             )
 
 
 def ensure_topics(job: Mirror, source: Link, target: Link, names: set[str]) -> None:
-    """Topics there with as many partitions as here."""
+    """Create missing topics and partitions in the target cluster."""
     found = source.topics(names)
     topics.mirror_partitions(
         target, {job.prefix + name: topic.partitions for name, topic in found.items()}, job.replication

@@ -1,14 +1,14 @@
-"""Offsets of groups from one cluster as offsets in another, to which a job mirrors. Called by `mirror`.
+"""Translates committed offsets of groups to offsets in the target cluster of a mirror. Called by `mirror`.
 
-After each batch it is known where the batch ended here, and where the log ends there: a point, (offset here, offset
-there). Every record from the first on lies at or behind the second there. Between two points the records of one batch
-lie together, so that from the later point one can count back: a record that is n before the batch's end here is at most
-n before its end there, and one more for the transaction's marker. Where offsets lack here (compaction, markers), or a
-point between was given up for room, this says an earlier place than the right one: records come twice to that group,
-none is lost. Others must not write to the topics there.
+After each batch the mirror records an offset point: the batch's end offset in the source partition, and the log end
+offset in the target partition. Every record from the source offset on lies at or after the target offset. Between two
+points lie the records of one batch, so a target offset is found by counting back from the later point: a record n
+before the batch's end in the source is at most n before its end in the target, plus one for the transaction marker.
+Where source offsets are missing (compaction, markers), or a point in between was dropped, the result is earlier than
+the exact offset: the group reads records twice, and loses none. Only the mirror may write to the target topics.
 
-Points are kept there, in the notes of offsets that a group of the job's own has committed, the last few dozen of each
-partition: far enough back for groups that lag by hours, and no file to lose.
+The points are stored in the target cluster, in the metadata of offsets that the job's own group has committed: the last
+few dozen of each partition. That covers groups that lag by hours, without a file that can be lost.
 """
 
 from __future__ import annotations
@@ -29,83 +29,87 @@ from penstock_spark.model.ranges import LATEST, READ_COMMITTED, READ_UNCOMMITTED
 if TYPE_CHECKING:
     from penstock_spark.link.ports import Link
 
-UNDECIDED_S = 60.0
-"""For so long a batch that came through may be undecided there: brokers write its marker after they have said so."""
-LOOK_S = 0.05
+MARKER_TIMEOUT_S = 60.0
+"""Maximum time for a transaction marker to appear: brokers write it after they have acknowledged the commit."""
+POLL_INTERVAL_S = 0.05
 MAX_POINTS = 64
-MAX_NOTE_BYTES = 3_500
-"""Brokers take notes of 4,096 bytes."""
-RECENT = 16
-"""This many points are kept as they are; older ones become sparser."""
+MAX_METADATA_BYTES = 3_500
+"""Brokers accept 4,096 bytes of offset metadata."""
+RECENT_POINTS = 16
+"""Number of latest points that are all kept; older ones are thin_out out."""
 
 
-class Point(NamedTuple):
-    here: int
-    there: int
+class OffsetPoint(NamedTuple):
+    """Offsets of one position in both clusters. Stored as a JSON array in this order."""
+
+    source_offset: int
+    target_offset: int
     is_one_batch: bool = True
-    """Whether what lies between this and the point before is one batch: else nothing can be counted back from here, as
-    markers and aborted attempts lie between."""
+    """Whether one batch lies between this point and the one before. If not, markers and aborted attempts lie between,
+    and offsets cannot be counted back from here."""
 
 
-def add(points: Sequence[Point], point: Point) -> list[Point]:
-    """With another point, which ends a batch; one for the same offset here is kept: the earlier is as right."""
-    kept = [p for p in points if p.here < point.here]
-    if len(kept) < len(points) and points[len(kept)].here == point.here:
+def add(points: Sequence[OffsetPoint], point: OffsetPoint) -> list[OffsetPoint]:
+    """Return the points with another one. If there is one for the same source offset, it is kept: both are valid."""
+    kept = [p for p in points if p.source_offset < point.source_offset]
+    if len(kept) < len(points) and points[len(kept)].source_offset == point.source_offset:
         return list(points)
     found = [*kept, point]
-    return thinned(found) if len(found) > MAX_POINTS else found
+    return thin_out(found) if len(found) > MAX_POINTS else found
 
 
-def thinned(points: Sequence[Point]) -> list[Point]:
-    """Every other one of the older points goes."""
-    old, new = points[:-RECENT], points[-RECENT:]
+def thin_out(points: Sequence[OffsetPoint]) -> list[OffsetPoint]:
+    """Drop every other one of the older points."""
+    old, new = points[:-RECENT_POINTS], points[-RECENT_POINTS:]
     behind = [new[0]._replace(is_one_batch=False), *new[1:]] if len(old) % 2 == 0 else list(new)
     return [*old[:1], *(p._replace(is_one_batch=False) for p in old[2::2]), *behind]
 
 
-def translate(points: Sequence[Point], offset: int) -> int | None:
-    """Where a group that has committed `offset` here goes on there; None before the first point is known to be passed.
+def translate(points: Sequence[OffsetPoint], offset: int) -> int | None:
+    """Return the target offset for a committed source offset; None if it is not known to lie after the first point.
 
-    Exact where no offset lacks here between the points around it, else earlier, never later.
+    Exact if no source offset is missing between the points around it, else earlier, never later.
     """
-    index = bisect.bisect_right(points, offset, key=lambda p: p.here)
+    index = bisect.bisect_right(points, offset, key=lambda p: p.source_offset)
     before = points[index - 1] if index else None
-    if before is not None and before.here == offset:
-        return before.there
+    if before is not None and before.source_offset == offset:
+        return before.target_offset
     if index == len(points):
-        # Read further here than was mirrored: what is there has all been seen.
-        return before.there if before is not None else None
-    behind, least = points[index], before.there if before is not None else 0
+        # The group has read further than the mirror: it has seen all records in the target.
+        return before.target_offset if before is not None else None
+    behind, least = points[index], before.target_offset if before is not None else 0
     if not behind.is_one_batch:
         return least
-    return max(behind.there - 1 - (behind.here - offset), least)
+    return max(behind.target_offset - 1 - (behind.source_offset - offset), least)
 
 
-def encode(points: Sequence[Point]) -> str:
-    """As a note; the oldest points go where they are too many for one."""
+def encode(points: Sequence[OffsetPoint]) -> str:
+    """Encode points as offset metadata; drop the oldest ones if they do not fit."""
     left = list(points)
-    while len(text := msgspec.json.encode(left).decode()) > MAX_NOTE_BYTES:
+    while len(text := msgspec.json.encode(left).decode()) > MAX_METADATA_BYTES:
         left = [left[1]._replace(is_one_batch=False), *left[2:]]
     return text
 
 
-def decode(note: str) -> list[Point]:
+def decode(note: str) -> list[OffsetPoint]:
+    """Decode offset metadata; invalid metadata has no points."""
     try:
-        found = msgspec.json.decode(note, type=list[Point])
+        found = msgspec.json.decode(note, type=list[OffsetPoint])
     except msgspec.DecodeError:
         return []
     return sorted(found)
 
 
-class Points:
-    """The points of each partition there, kept by the brokers there."""
+class OffsetPoints:
+    """The offset points of each partition, stored in the target cluster."""
 
     def __init__(self, target: Link, group: str) -> None:
         self._target = target
         self._group = group
-        self._known: dict[TopicPartition, list[Point]] = {}
+        self._known: dict[TopicPartition, list[OffsetPoint]] = {}
 
-    def of(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, list[Point]]:
+    def load(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, list[OffsetPoint]]:
+        """Return the points of partitions; read from the brokers once."""
         wanted = list(partitions)
         unknown = [tp for tp in wanted if tp not in self._known]
         if unknown:
@@ -114,29 +118,32 @@ class Points:
                 self._known[tp] = decode(found[tp][1]) if tp in found else []
         return {tp: self._known[tp] for tp in wanted}
 
-    def add(self, new: Mapping[TopicPartition, Point]) -> None:
-        known = self.of(new)
+    def add(self, new: Mapping[TopicPartition, OffsetPoint]) -> None:
+        """Add points and commit them."""
+        known = self.load(new)
         changed = {tp: add(known[tp], point) for tp, point in new.items()}
         changed = {tp: points for tp, points in changed.items() if points != known[tp]}
         if not changed:
             return
-        notes = {tp: OffsetAndMetadata(points[-1].there, encode(points)) for tp, points in changed.items()}
+        notes = {tp: OffsetAndMetadata(points[-1].target_offset, encode(points)) for tp, points in changed.items()}
         alter(self._target, self._group, notes)
         self._known.update(changed)
 
 
 def alter(link: Link, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+    """Commit offsets for a group without members."""
+
     async def work(cluster: ClusterConnections) -> None:
         await GroupAdminClient(cluster).alter_offsets(group, offsets)
 
     link.run(work)
 
 
-def decided_ends(
+def stable_ends(
     link: Link, partitions: Iterable[TopicPartition], clock: Callable[[], float] = time.monotonic
 ) -> Mapping[TopicPartition, int]:
-    """Where logs end, when all transactions in them are decided. Raises `Unavailable` where one stays undecided."""
-    wanted, deadline = dict.fromkeys(partitions, LATEST), clock() + UNDECIDED_S
+    """Return the log end offsets once no transaction is open. Raises `Unavailable` if one stays open."""
+    wanted, deadline = dict.fromkeys(partitions, LATEST), clock() + MARKER_TIMEOUT_S
     while True:
         written = link.offsets(wanted, READ_UNCOMMITTED)
         decided = link.offsets(wanted, READ_COMMITTED)
@@ -146,47 +153,51 @@ def decided_ends(
         if clock() > deadline:
             topic, partition = undecided[0]
             raise Unavailable(
-                f"{topic}-{partition}: a transaction has been undecided for {UNDECIDED_S:.0f} s: does somebody else "
-                "write to the mirrored topic?"
+                f"{topic}-{partition}: a transaction has been open for {MARKER_TIMEOUT_S:.0f} s; only the "
+                "mirror may write to the mirrored topic"
             )
-        time.sleep(LOOK_S)
+        time.sleep(POLL_INTERVAL_S)
 
 
 class Translator:
-    """Brings groups up to date after each batch."""
+    """Translates the committed offsets of groups after each batch."""
 
-    def __init__(self, source: Link, target: Link, points: Points, prefix: str) -> None:
+    def __init__(self, source: Link, target: Link, points: OffsetPoints, prefix: str) -> None:
         self._source = source
         self._target = target
         self._points = points
         self._prefix = prefix
 
-    def batch_ended(self, ends: Mapping[TopicPartition, int], groups: Sequence[str]) -> list[str]:
-        """A batch came through that ends at `ends` here, and no other has begun. Returns the groups that could not be
-        moved because they have members there. Raises `Unavailable`: the batch is to be run again, so that each has its
-        points."""
-        there = {tp: TopicPartition(self._prefix + tp.topic, tp.partition) for tp in ends}
-        logs = decided_ends(self._target, there.values())
-        self._points.add({there[tp]: Point(end, logs[there[tp]]) for tp, end in ends.items() if there[tp] in logs})
-        return [group for group in groups if not self._move(group, there)]
+    def translate_groups(self, ends: Mapping[TopicPartition, int], groups: Sequence[str]) -> list[str]:
+        """Translate groups after a batch that ends at `ends`, before the next one starts.
 
-    def _move(self, group: str, there: Mapping[TopicPartition, TopicPartition]) -> bool:
-        committed = self._source.committed(group, list(there))
+        Returns the groups that could not be moved, because they have members in the target cluster. Raises
+        `Unavailable`: the batch must run again, so that each batch has its points.
+        """
+        targets = {tp: TopicPartition(self._prefix + tp.topic, tp.partition) for tp in ends}
+        logs = stable_ends(self._target, targets.values())
+        self._points.add(
+            {targets[tp]: OffsetPoint(end, logs[targets[tp]]) for tp, end in ends.items() if targets[tp] in logs}
+        )
+        return [group for group in groups if not self._move(group, targets)]
+
+    def _move(self, group: str, targets: Mapping[TopicPartition, TopicPartition]) -> bool:
+        committed = self._source.committed(group, list(targets))
         if not committed:
             return True
-        points = self._points.of(there[tp] for tp in committed)
-        present = self._target.committed(group, [there[tp] for tp in committed])
+        points = self._points.load(targets[tp] for tp in committed)
+        present = self._target.committed(group, [targets[tp] for tp in committed])
         moved = {}
         for tp, (offset, note) in committed.items():
-            to = translate(points[there[tp]], offset)
-            # Never back: somebody may have gone on there since.
-            if to is not None and (there[tp] not in present or present[there[tp]][0] < to):
-                moved[there[tp]] = OffsetAndMetadata(to, note)
+            to = translate(points[targets[tp]], offset)
+            # Never move back: the group may have committed later offsets in the target since.
+            if to is not None and (targets[tp] not in present or present[targets[tp]][0] < to):
+                moved[targets[tp]] = OffsetAndMetadata(to, note)
         if not moved:
             return True
         try:
             alter(self._target, group, moved)
         except ClientError:
-            # It has members there, or a broker is away: the next batch tries again.
+            # The group has members there, or a broker is unavailable: the next batch tries again.
             return False
         return True

@@ -1,4 +1,4 @@
-"""validate: records that meet expectations go on, others go to a dead-letter topic with the reason."""
+"""validate: writes records that meet expectations, and sends others to a dead-letter topic with the reason."""
 
 from __future__ import annotations
 
@@ -20,27 +20,28 @@ if TYPE_CHECKING:
 
 REASONS = "__reasons"
 UNREADABLE = "undecodable_value"
-"""The reason of a value that is no text, or no JSON of the job's schema, where it is said to be."""
+"""Reason of a value that is not UTF-8, or not JSON of the job's schema, if the job decodes it so."""
 
 
 def start(spark: SparkSession, job: Validate) -> StreamingQuery:
+    """Start the job's query."""
     letters = dead_letter_target(job)
     writing.make_topic(letters)
-    judged = judge(reading.stream(spark, job.source, group(job)), job)
-    observed = judged.observe("penstock", *counts())
+    checked = check_expectations(reading.stream(spark, job.source, group(job)), job)
+    observed = checked.observe("penstock", *progress_counts())
     if job.to is None:
-        return writing.launch(writing.topic_writer(bad(observed, job), letters), job)
+        return writing.launch(writing.topic_writer(bad_rows(observed, job), letters), job)
     if isinstance(job.to, TopicTarget):
         writing.make_topic(job.to)
         if job.to.brokers == letters.brokers and job.to.topic is not None and job.transform.sql is None:
-            # One transaction holds both: a record is in one of the topics, never in both or none.
+            # One transaction holds both: a record is in exactly one of the topics.
             both = msgspec.structs.replace(job.to, topic=None, create=None)
-            return writing.launch(writing.topic_writer(routed(observed, job), both), job)
-    return writing.launch(observed.writeStream.foreachBatch(Fork(job, letters)), job)
+            return writing.launch(writing.topic_writer(route_records(observed, job), both), job)
+    return writing.launch(observed.writeStream.foreachBatch(SplitSink(job, letters)), job)
 
 
-class Fork:
-    """Batches of which good rows and bad ones go to different places, each of them once."""
+class SplitSink:
+    """Writes good and bad rows of a batch to different targets, each once."""
 
     def __init__(self, job: Validate, letters: TopicTarget) -> None:
         assert job.to is not None, "good rows go somewhere"
@@ -49,13 +50,14 @@ class Fork:
         self._files = None if isinstance(job.to, TopicTarget) else file_sink(job.to)
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
+        """Write the bad rows of a batch, then the good ones."""
         job, to = self._job, self._job.to
         rows.persist()
         try:
-            write_topic(bad(rows, job), self._letters, job.name, "bad")
-            good = shaped(rows, job)
+            write_topic(bad_rows(rows, job), self._letters, job.name, "bad")
+            good = good_rows(rows, job)
             if isinstance(to, TopicTarget):
-                # Without a query the key is made already, of the record decoded, which is not what goes on.
+                # Without a query the key is already computed, from the decoded record.
                 target = to if job.transform.sql is not None else msgspec.structs.replace(to, key=None)
                 write_topic(writing.topic_rows(good, target), target, job.name, "good")
                 return
@@ -67,13 +69,14 @@ class Fork:
 
 
 def write_topic(rows: DataFrame, target: TopicTarget, job: str, part: str) -> None:
-    """One of several writes of a batch: each has a transactional id of its own, and is known when it comes again."""
+    """Write a part of a batch. Each part has its own transactional id, so that a repeated write is recognised."""
     identity = {"penstock.transactional.id": f"penstock-spark-{query_id(rows)}-{part}"}
     options = writing.topic_options(target)
     rows.write.format("penstock").mode("append").options(**{**identity, **options}).save()
 
 
 def dead_letter_target(job: Validate) -> TopicTarget:
+    """Return the topic target of dead letters."""
     letters = job.dead_letters
     return TopicTarget(
         brokers=letters.brokers or job.source.brokers,
@@ -83,8 +86,8 @@ def dead_letter_target(job: Validate) -> TopicTarget:
     )
 
 
-def judge(records: DataFrame, job: Validate) -> DataFrame:
-    """Decoded records with the names of the expectations that they do not meet, with commas between; null if none."""
+def check_expectations(records: DataFrame, job: Validate) -> DataFrame:
+    """Return decoded records with the names of unmet expectations, comma-separated; null if all are met."""
     from pyspark.sql import functions as F  # noqa: N812
 
     value = msgspec.structs.replace(job.transform.value, on_error="null")
@@ -98,22 +101,23 @@ def judge(records: DataFrame, job: Validate) -> DataFrame:
     return rows.withColumn(REASONS, F.when(names != "", names))
 
 
-def counts() -> list[Column]:
-    """What the progress of a batch tells of it."""
+def progress_counts() -> list[Column]:
+    """Return the metrics that a batch's progress observes."""
     from pyspark.sql import functions as F  # noqa: N812
 
     return [F.count(F.lit(1)).alias("rows"), F.count(REASONS).alias("bad")]
 
 
-def bad(rows: DataFrame, job: Validate) -> DataFrame:
+def bad_rows(rows: DataFrame, job: Validate) -> DataFrame:
+    """Return the dead letters of bad rows."""
     from pyspark.sql import functions as F  # noqa: N812
 
     found = rows.where(F.col(REASONS).isNotNull())
-    return found.select(*as_it_came(), dead_letter_headers(job).alias("headers"))
+    return found.select(*original_columns(), dead_letter_headers(job).alias("headers"))
 
 
-def shaped(rows: DataFrame, job: Validate) -> DataFrame:
-    """Good rows as the job wants them."""
+def good_rows(rows: DataFrame, job: Validate) -> DataFrame:
+    """Return good rows with the job's query applied."""
     from pyspark.sql import functions as F  # noqa: N812
 
     good = rows.where(F.col(REASONS).isNull()).drop(REASONS)
@@ -124,8 +128,8 @@ def shaped(rows: DataFrame, job: Validate) -> DataFrame:
     return good.drop("raw_key", "raw_value")
 
 
-def routed(rows: DataFrame, job: Validate) -> DataFrame:
-    """All records, each with the topic that it belongs to: as they came, but for the key that good ones are to have."""
+def route_records(rows: DataFrame, job: Validate) -> DataFrame:
+    """Return all records with their topic, unchanged except for the key of good ones."""
     from pyspark.sql import functions as F  # noqa: N812
 
     assert isinstance(job.to, TopicTarget), "good rows go to a topic"
@@ -139,27 +143,28 @@ def routed(rows: DataFrame, job: Validate) -> DataFrame:
 
 
 def good_key(to: TopicTarget) -> Column:
-    """The key of a good record that goes on without a query: what the job makes of the decoded record, else its own."""
+    """Return the key of a good record without a query: the job's expression over the decoded record, or its own key."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    # As text first: bytes of a number would be its big-endian form.
+    # To text first: a number cast to binary would be its big-endian bytes.
     return F.col("raw_key") if to.key is None else F.expr(to.key).cast("string").cast("binary")
 
 
-def as_it_came() -> list[Column]:
+def original_columns() -> list[Column]:
+    """Return the columns of the original key and value."""
     from pyspark.sql import functions as F  # noqa: N812
 
     return [F.col("raw_key").alias("key"), F.col("raw_value").alias("value")]
 
 
 def dead_letter_headers(job: Validate) -> Column:
-    """The record's headers, without those of an earlier death but for the count of replays, and why and whence."""
+    """Return the record's headers, without those of an earlier failure except its replay count, plus the new ones."""
     from pyspark.sql import functions as F  # noqa: N812
 
     kept = F.expr(
         f"filter(coalesce(headers, array()), h -> h.key = '{REPLAYS}' OR NOT startswith(h.key, '{DLQ}'))"
     ).cast("array<struct<key:string,value:binary>>")
-    told = {
+    added = {
         REASON: F.col(REASONS),
         TOPIC: F.col("topic"),
         PARTITION: F.col("partition"),
@@ -167,5 +172,7 @@ def dead_letter_headers(job: Validate) -> Column:
         TIMESTAMP: F.unix_millis(F.col("timestamp")),
         JOB: F.lit(job.name),
     }
-    headers = [F.struct(F.lit(n).alias("key"), c.cast("string").cast("binary").alias("value")) for n, c in told.items()]
+    headers = [
+        F.struct(F.lit(n).alias("key"), c.cast("string").cast("binary").alias("value")) for n, c in added.items()
+    ]
     return F.concat(kept, F.array(*headers))

@@ -1,1 +1,1 @@
-"""Running a job: batches, sinks, checkpoints and restarts."""
+"""Runs jobs: session, batches, sinks, checkpoints and restarts."""

@@ -1,7 +1,7 @@
-"""What Spark wrote into a checkpoint: offsets of batches, and which of them have ended. Read-only.
+"""Reads Spark's checkpoint: offsets of batches, and which batches are finished.
 
-Spark's files: `offsets/<batch>` is written before a batch runs (a version, settings, then one line for each source),
-`commits/<batch>` after it. Read with Spark's own file systems, as a checkpoint may be on any.
+Spark writes `offsets/<batch>` before a batch (a version, settings, then a line for each source) and `commits/<batch>`
+after it. They are read with Spark's file systems, because a checkpoint may be on any of them.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ FIRST_SOURCE = 2
 
 
 def offsets(spark: SparkSession, checkpoint: str, batch: int) -> dict[str, Any]:
-    """Where a batch ends, as the job's one source wrote it."""
+    """Return the end offsets of a batch of the job's only source."""
     lines = [row.value for row in spark.read.text(f"{checkpoint.rstrip('/')}/offsets/{batch}").collect()]
     found: dict[str, Any] = json.loads(lines[FIRST_SOURCE])
     return found
 
 
 def finished(spark: SparkSession, checkpoint: str) -> dict[str, Any] | None:
-    """Where the last batch that has ended ends; None where none has."""
+    """Return the end offsets of the last finished batch; None if there is none."""
     jvm = spark.sparkContext._jvm
     assert jvm is not None, "a checkpoint is read in the driver"
     path = jvm.org.apache.hadoop.fs.Path(f"{checkpoint.rstrip('/')}/commits")

@@ -1,6 +1,6 @@
-"""Small Parquet files of a folder become few large ones. Called by `sinks` between batches, in the driver.
+"""Merges small Parquet files of a folder into large ones. Called by `sinks` between batches, in the driver.
 
-Row groups are read and written one after the other, so memory does not grow with what is compacted.
+Row groups are read and written one after the other, so memory does not grow with the size of the files.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from penstock_spark.jobs.spec.specs import CompactionSpec
 
 
 def compact_folder(folder: ParquetFolder, compaction: CompactionSpec, compression: str) -> int:
-    """Looks at partition folders that got files since the last time. Returns how many files were replaced."""
+    """Compact partition folders with files since the last compaction. Return the number of replaced files."""
     replaced = 0
     for name in folder.touched():
         for group in groups(small_files(folder.root / name, folder.tag, compaction), compaction):
@@ -30,8 +30,8 @@ def compact_folder(folder: ParquetFolder, compaction: CompactionSpec, compressio
 
 
 def small_files(path: Path, tag: str, compaction: CompactionSpec) -> list[tuple[Path, int]]:
-    """A writer's files of less than half of the wanted size, oldest first. Others look after theirs: two who replaced
-    the same files would each leave their rows there."""
+    """Return a writer's files smaller than half of the target size, oldest first. Other writers compact theirs: if two
+    replaced the same files, both results would stay."""
     if not path.is_dir():
         return []
     with os.scandir(path) as entries:
@@ -44,7 +44,7 @@ def small_files(path: Path, tag: str, compaction: CompactionSpec) -> list[tuple[
 
 
 def groups(files: Sequence[tuple[Path, int]], compaction: CompactionSpec) -> Iterator[list[Path]]:
-    """Files that become one: together about as large as wanted; none where there are too few to be worth it."""
+    """Yield groups of files that together reach the target size; none if there are fewer than `min_files`."""
     if len(files) < compaction.min_files:
         return
     group: list[Path] = []
@@ -60,7 +60,7 @@ def groups(files: Sequence[tuple[Path, int]], compaction: CompactionSpec) -> Ite
 
 
 def replace(folder: ParquetFolder, name: str, group: Sequence[Path], compression: str) -> None:
-    """One file with the rows of all, in their order, in place of them. All columns must be those of the first."""
+    """Replace files by one with their rows in order. Files whose schema differs from the first are left out."""
     schema = pq.read_schema(group[0])
     same = [path for path in group if pq.read_schema(path).equals(schema)]
     if len(same) < 2:
@@ -78,7 +78,7 @@ def replace(folder: ParquetFolder, name: str, group: Sequence[Path], compression
 
 
 def row_groups(paths: Sequence[Path]) -> Iterator[pa.Table]:
-    """The rows of files, in row groups of a good size, however small theirs are."""
+    """Yield the rows of files in row groups of `ROW_GROUP_BYTES`, regardless of the files' own."""
     waiting: list[pa.Table] = []
     for path in paths:
         with pq.ParquetFile(path) as file:

@@ -1,8 +1,8 @@
-"""Writes Parquet files in Spark's tasks, and tells the driver what was written. Called by `writing` through mapInArrow.
+"""Writes Parquet files in Spark's tasks and returns their list to the driver. Called by `sinks` through mapInArrow.
 
-Rows go from Spark to a task as Arrow and into files as they are: nothing but the list of files comes to the driver. A
-task that runs twice writes other files; those of the attempt that Spark did not take are never named, so they do not
-count (a Parquet folder removes them with its staging, a Delta table when it is vacuumed).
+Spark passes rows to a task as Arrow, and the task writes them unchanged; the driver gets only the list of files. A task
+that runs twice writes different files. Files of an attempt that Spark did not accept are not in the list, so they do
+not count (a Parquet folder removes them with its staging directory, a Delta table with a vacuum).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from penstock_spark.jobs.spec.lists import unpacked
+from penstock_spark.jobs.spec.lists import unpack_lists
 from penstock_spark.model.errors import Undecodable
 
 RESULT = "path string, partition string, rows long, bytes long, stats string"
@@ -40,7 +40,7 @@ RESULT_SCHEMA = pa.schema(
 )
 ROW_GROUP_BYTES = 16 << 20
 MAX_OPEN = 64
-"""Files that a task has open at a time; with more partitions in a batch, the one that waits longest is ended."""
+"""Maximum number of open files in a task; with more partitions in a batch, the least recently used file is finished."""
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 SPECIAL = re.compile(r"[^A-Za-z0-9-]")
 MAX_PLAIN = 100
@@ -49,7 +49,7 @@ MAX_STATS_TEXT = 64
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A file that was written. `path` is relative to the root; `stats` as Delta's log has them."""
+    """A finished file. `path` is relative to the root; `stats` are statistics in Delta's format."""
 
     path: str
     partition: Mapping[str, str | None]
@@ -60,30 +60,31 @@ class DataFile:
 
 @dataclass(frozen=True)
 class DataFileWriter:
-    """What a task runs. `root` is a folder, or the URL of an object store with its options."""
+    """Run by tasks. `root` is a folder, or the URL of an object store with its options."""
 
     root: str
     prefix: str
     schema: pa.Schema
-    """Of all columns, those of `partition_by` included: these are in the names of folders, not in files."""
+    """Schema of all columns, including `partition_by`, which are in folder names and not in files."""
     partition_by: tuple[str, ...]
     compression: str
     file_size: int
     storage: Mapping[str, str] = field(default_factory=dict)
     plain: bool = False
-    """Folders are named without escapes, where the values stand in a log: who reads and writes it need not agree on how
-    escapes are escaped. Values may then share a folder."""
+    """Whether folder names are simplified instead of escaped, for tables whose log has the values: readers and writers
+    may disagree about escapes of escapes. Several values may share a folder."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Write all batches. Yield one row for each finished file."""
         task = PartTask(self)
         try:
             for batch in batches:
-                rows = unpacked(batch)
+                rows = unpack_lists(batch)
                 check_text(rows)
                 with naming(self.root):
                     task.add(rows)
             with naming(self.root):
-                parts = task.end()
+                parts = task.finish()
         except BaseException:
             task.abandon()
             raise
@@ -100,11 +101,12 @@ class DataFileWriter:
 
     @property
     def file_schema(self) -> pa.Schema:
+        """Schema of the files."""
         return pa.schema([f for f in self.schema if f.name not in self.partition_by])
 
 
 class PartTask:
-    """One task's open files."""
+    """The open files of one task."""
 
     def __init__(self, writer: DataFileWriter) -> None:
         self._writer = writer
@@ -112,24 +114,25 @@ class PartTask:
         self._filesystem = filesystem(writer.root, writer.storage)
         self._open: OrderedDict[tuple[str | None, ...], OpenDataFile] = OrderedDict()
         self._done: list[DataFile] = []
-        # Whoever runs this task once more writes other names.
+        # A second run of this task writes other names.
         self._id = uuid.uuid4().hex[:12]
 
     def add(self, batch: pa.RecordBatch) -> None:
+        """Append rows to the files of their partitions."""
         for values, rows in split(batch, self._writer.partition_by):
             columns = [rows.column(f.name).cast(f.type) for f in self._schema]
             table = pa.Table.from_arrays(columns, schema=self._schema)
             part = self._part(values)
             part.add(table)
             if part.bytes >= self._writer.file_size:
-                self._done.append(self._open.pop(values).end())
+                self._done.append(self._open.pop(values).finish())
 
     def _part(self, values: tuple[str | None, ...]) -> OpenDataFile:
         part = self._open.get(values)
         if part is None:
             if len(self._open) >= MAX_OPEN:
                 _, oldest = self._open.popitem(last=False)
-                self._done.append(oldest.end())
+                self._done.append(oldest.finish())
             part = self._open[values] = self._create(values)
         self._open.move_to_end(values)
         return part
@@ -141,21 +144,23 @@ class PartTask:
         folder = "".join(f"{n}={folder_name(v, self._writer.plain)}/" for n, v in partition.items())
         return OpenDataFile(self._filesystem, self._writer, self._schema, folder + name, partition)
 
-    def end(self) -> list[DataFile]:
+    def finish(self) -> list[DataFile]:
+        """Finish all files. Return every file of the task."""
         while self._open:
             _, part = self._open.popitem(last=False)
-            self._done.append(part.end())
+            self._done.append(part.finish())
         return self._done
 
     def abandon(self) -> None:
+        """Close the open files after an error."""
         for part in self._open.values():
-            # Where a disk is full its end cannot be written either, and is not what went wrong first.
+            # On a full disk the footer cannot be written either. The first error is the one to report.
             with contextlib.suppress(OSError):
                 part.close()
 
 
 class OpenDataFile:
-    """A file that is being written; rows are gathered to row groups."""
+    """A file that is being written; rows are collected into row groups."""
 
     def __init__(
         self,
@@ -176,10 +181,11 @@ class OpenDataFile:
         self._waiting: list[pa.Table] = []
         self._waiting_bytes = 0
         self.bytes = 0
-        """In memory, of what was added."""
+        """Bytes in memory of the rows added."""
         self._rows = 0
 
     def add(self, table: pa.Table) -> None:
+        """Append rows; write a row group if there are enough."""
         size = table.nbytes
         self._waiting.append(table)
         self._waiting_bytes += size
@@ -195,8 +201,8 @@ class OpenDataFile:
             self._waiting.clear()
             self._waiting_bytes = 0
 
-    def end(self) -> DataFile:
-        """The file is whole, and on disk, when this returns."""
+    def finish(self) -> DataFile:
+        """Write the footer and fsync the file and its folders."""
         self._flush()
         self._parquet.close()
         size = self._file.tell()
@@ -211,12 +217,15 @@ class OpenDataFile:
         return DataFile(self._path, self._partition, self._rows, size, stats)
 
     def close(self) -> None:
+        """Close the file without a footer."""
         self._file.close()
 
 
 def check_text(rows: pa.RecordBatch) -> None:
-    """Text must be UTF-8: a cast of other bytes to text looks like text to Spark, and to no reader of the file. Raises
-    `Undecodable`, which names the column, and the record if the rows say which it was."""
+    """Raise `Undecodable` for text that is not UTF-8, with the column and, if the rows have it, the record's position.
+
+    Spark accepts other bytes cast to text; readers of the file do not.
+    """
     for name, column in zip(rows.schema.names, rows.columns, strict=True):
         if pa.types.is_primitive(column.type) or pa.types.is_binary(column.type):
             continue
@@ -231,7 +240,7 @@ def check_text(rows: pa.RecordBatch) -> None:
 
 
 def place_of(rows: pa.RecordBatch, column: pa.StringArray) -> str:
-    """The record of the first text that is not UTF-8, if the rows have topic, partition and offset."""
+    """Return the position of the first text that is not UTF-8; empty without topic, partition and offset columns."""
     if not {"topic", "partition", "offset"} <= set(rows.schema.names):
         return ""
     values = column.view(pa.binary()).to_pylist()
@@ -241,6 +250,7 @@ def place_of(rows: pa.RecordBatch, column: pa.StringArray) -> str:
 
 
 def is_text(value: bytes) -> bool:
+    """Return whether bytes are UTF-8."""
     try:
         value.decode()
     except UnicodeDecodeError:
@@ -250,20 +260,22 @@ def is_text(value: bytes) -> bool:
 
 @contextlib.contextmanager
 def naming(root: str) -> Iterator[None]:
-    """What the system says against writing (no space left, read-only, ...) comes without a name of what it is about."""
+    """Add the path to OS errors of writes (no space left, read-only file system), which lack it."""
     try:
         yield
     except OSError as e:
-        raise OSError(e.errno, f"{root} cannot be written: {e}") from e
+        raise OSError(e.errno, f'cannot write "{root}": {e}') from e
 
 
 def folder_name(value: str | None, plain: bool) -> str:
+    """Return the folder name of a partition value."""
     if value is None:
         return NULL_PARTITION
     return SPECIAL.sub("_", value)[:MAX_PLAIN] if plain else quote(value, safe="")
 
 
 def sync(path: Path) -> None:
+    """fsync a file or directory."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -272,7 +284,7 @@ def sync(path: Path) -> None:
 
 
 def filesystem(root: str, storage: Mapping[str, str]) -> pafs.FileSystem:
-    """Local files, or an object store through deltalake, which needs no further package."""
+    """Return the local file system, or an object store through deltalake, which needs no further package."""
     if "://" not in root:
         return pafs.LocalFileSystem()
     from deltalake.fs import DeltaStorageHandler
@@ -283,8 +295,10 @@ def filesystem(root: str, storage: Mapping[str, str]) -> pafs.FileSystem:
 def split(
     batch: pa.RecordBatch, partition_by: Sequence[str]
 ) -> Iterator[tuple[tuple[str | None, ...], pa.RecordBatch]]:
-    """The rows of each combination of values, as text, in the order in which they were. Vectorised: the cost goes with
-    columns and combinations, not with rows."""
+    """Yield the rows of each combination of partition values (as text), in their order.
+
+    Vectorised: the cost depends on columns and combinations, not on rows.
+    """
     if not batch.num_rows:
         return
     if not partition_by:
@@ -308,6 +322,7 @@ def split(
 
 
 def values_of(code: int, dictionaries: Sequence[Sequence[str | None]]) -> tuple[str | None, ...]:
+    """Return the partition values of a combined dictionary code."""
     values: list[str | None] = []
     for dictionary in reversed(dictionaries):
         code, index = divmod(code, max(len(dictionary), 1))
@@ -316,12 +331,13 @@ def values_of(code: int, dictionaries: Sequence[Sequence[str | None]]) -> tuple[
 
 
 def statistics(metadata: pq.FileMetaData, rows: int) -> str:
-    """A file's statistics for Delta's log: rows, and bounds of the columns whose bounds text can say exactly."""
+    """Return a file's statistics for Delta's log: row count, and bounds of columns that JSON can represent exactly."""
     low, high, nulls = bounds(metadata)
     return json.dumps({"numRecords": rows, "minValues": low, "maxValues": high, "nullCount": nulls})
 
 
 def bounds(metadata: pq.FileMetaData) -> tuple[dict[str, Any], dict[str, Any], dict[str, int]]:
+    """Return the smallest and largest value and the null count of each top-level column."""
     low: dict[str, Any] = {}
     high: dict[str, Any] = {}
     nulls: dict[str, int] = {}
@@ -343,7 +359,8 @@ def bounds(metadata: pq.FileMetaData) -> tuple[dict[str, Any], dict[str, Any], d
 
 
 def exact(value: Any) -> bool:
-    """Whether JSON says it as it is: no bytes, no NaN, no times (Delta cuts these), no long text (Parquet cuts it)."""
+    """Return whether JSON represents a bound exactly: not bytes, NaN, times (truncated by Delta) or long text (by
+    Parquet)."""
     if isinstance(value, str):
         return len(value) <= MAX_STATS_TEXT
     plain_date = isinstance(value, datetime.date) and not isinstance(value, datetime.datetime)
@@ -351,4 +368,5 @@ def exact(value: Any) -> bool:
 
 
 def spelled(value: Any) -> Any:
+    """Return a bound as JSON value."""
     return value.isoformat() if isinstance(value, datetime.date) else value

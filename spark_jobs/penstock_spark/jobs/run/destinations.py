@@ -1,7 +1,7 @@
-"""What topics take, known before records are sent to them. Called by `dlq_replay`, whose records each name a topic.
+"""Reads what topics accept before records are sent to them. Called by `dlq_replay`, whose records each name a topic.
 
-A broker refuses a batch for one record that its topic does not take, and with it a whole transaction. So what decides
-that is asked first: whether the topic exists, its partitions, the size of a record, whether it needs a key.
+A broker rejects a whole batch, and the transaction with it, for one record that the topic does not accept. So the
+limits are read first: whether the topic exists, its partitions, its maximum record size, whether it needs keys.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ DDL = "name string, partitions int, max_bytes int, is_compacted boolean, problem
 
 
 class Destination(NamedTuple):
-    """A topic; `problem` says why no record can go there. Without the right to describe its settings, `max_bytes` and
-    `is_compacted` are None. The columns of `DDL`."""
+    """A topic; `problem` says why it accepts no records. `max_bytes` and `is_compacted` are None without the right to
+    describe the topic's settings. The fields are the columns of `DDL`."""
 
     name: str
     partitions: int | None = None
@@ -40,11 +40,11 @@ class Destination(NamedTuple):
 
 
 def describe(link: Link, names: Sequence[str]) -> list[Destination]:
-    """What these topics take. None of them is created by asking. Raises `Unavailable`."""
+    """Describe topics without creating them. Raises `Unavailable`."""
     if not names:
         return []
     found = link.run(lambda cluster: _topics(cluster, names))
-    # One broker may not have heard yet of a topic: the link asks all of them.
+    # One broker's metadata may lack a new topic: the link asks all brokers.
     doubtful = [name for name in names if isinstance(found[name], UnknownTopic)]
     late = link.topics(doubtful) if doubtful else {}
     counts = {name: len(info.partitions) for name, info in found.items() if isinstance(info, TopicInfo)}
@@ -58,7 +58,7 @@ def describe(link: Link, names: Sequence[str]) -> list[Destination]:
         elif name in doubtful:
             destinations.append(Destination(name, problem=f'topic "{name}" does not exist'))
         else:
-            destinations.append(Destination(name, problem=f'topic "{name}" cannot be described: {found[name]}'))
+            destinations.append(Destination(name, problem=f'cannot describe topic "{name}": {found[name]}'))
     return destinations
 
 
@@ -67,8 +67,8 @@ async def _topics(cluster: ClusterConnections, names: Sequence[str]) -> Mapping[
 
 
 async def _settings(cluster: ClusterConnections, names: Sequence[str]) -> dict[str, tuple[int | None, bool | None]]:
-    asked = [MAX_MESSAGE_BYTES, CLEANUP_POLICY]
-    found = await ConfigAdminClient(cluster).describe_topic_configs(names, asked) if names else {}
+    keys = [MAX_MESSAGE_BYTES, CLEANUP_POLICY]
+    found = await ConfigAdminClient(cluster).describe_topic_configs(names, keys) if names else {}
     return {name: _limits(entries) for name, entries in found.items() if not isinstance(entries, ClientError)}
 
 
@@ -80,15 +80,14 @@ def _limits(entries: Mapping[str, ConfigEntry]) -> tuple[int | None, bool | None
 
 
 def batch_size(places: Sequence[Destination], options: Options) -> dict[str, str]:
-    """The option that keeps batches of several records within what every topic takes; none where the usual size does,
-    or the job gives one."""
+    """Return the batch size option that fits all topics; empty if the default does, or if the job sets the option."""
     least = min((place.max_bytes for place in places if place.max_bytes is not None), default=DEFAULT_BATCH_BYTES)
     is_given = any(name.lower() == BATCH_SIZE for name in options)
     return {BATCH_SIZE: str(least)} if least < DEFAULT_BATCH_BYTES and not is_given else {}
 
 
 def record_size(key: Column, value: Column, headers: Column) -> Column:
-    """The bytes of a batch that holds this record alone, uncompressed (message format 2)."""
+    """Return the size in bytes of a batch with only this record, uncompressed (message format 2)."""
     from pyspark.sql import functions as F  # noqa: N812
 
     def part(data: Column) -> Column:
@@ -96,13 +95,13 @@ def record_size(key: Column, value: Column, headers: Column) -> Column:
         return size + varint_width(size)
 
     of_headers = F.aggregate(headers, F.lit(0), lambda total, h: total + part(h["key"]) + part(h["value"]))
-    # Attributes, and the differences of time and offset to the batch's first: a byte each.
+    # One byte each for attributes, timestamp delta and offset delta.
     body = F.lit(3) + part(key) + part(value) + varint_width(F.size(headers)) + of_headers
     return F.lit(BATCH_HEADER_BYTES) + varint_width(body) + body
 
 
 def varint_width(number: Column) -> Column:
-    """The bytes of a zigzag varint that is not negative, or -1 (as the length of null)."""
+    """Return the size of a zigzag varint of a number that is -1 (the length of null) or more."""
     from pyspark.sql import functions as F  # noqa: N812
 
     width = F.lit(5)

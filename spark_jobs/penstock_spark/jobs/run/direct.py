@@ -1,7 +1,7 @@
-"""Archives without a query: each task fetches its ranges and writes them to files, and no record passes the JVM.
+"""Archives without a query: each task fetches its ranges and writes them to files; records do not pass through the JVM.
 
-Called by `archive` where `kinds.Archive.is_direct` says so. Spark plans, keeps the checkpoint, and runs the tasks, for
-which it has a row for each range; a target gets the rows that `reading.shape` and `sinks.with_time` would make.
+Called by `archive` if `kinds.Archive.is_direct`. Spark plans, keeps the checkpoint and runs the tasks, with one row for
+each range. The target gets the same rows as from `reading.shape` and `sinks.with_time`.
 """
 
 from __future__ import annotations
@@ -29,17 +29,19 @@ if TYPE_CHECKING:
 
     from penstock_spark.jobs.spec.kinds import Archive
 
-KEPT = 1_000
-"""Batches whose rows are remembered: Spark keeps the progress of fewer."""
+MAX_KEPT_BATCHES = 1_000
+"""Batches whose row counts are kept; Spark keeps the progress of fewer."""
 
 
 def start(spark: SparkSession, job: Archive) -> CountedQuery:
-    sink = RangeSink(file_sink(job.to), reading_of(job))
+    """Start the job's query."""
+    sink = RangeSink(file_sink(job.to), read_plan(job))
     ranges = reading.ranges(spark, job.source, group(job))
     return CountedQuery(writing.launch(ranges.writeStream.foreachBatch(sink), job), sink.rows)
 
 
-def reading_of(job: Archive) -> ReadPlan:
+def read_plan(job: Archive) -> ReadPlan:
+    """Return how tasks read the job's ranges."""
     options = SourceOptions.parse(reading.options(job.source), streaming=True)
     decodings = {"key": job.transform.key, "value": job.transform.value}
     texts = {name: decoding for name, decoding in decodings.items() if decoding.format == "string"}
@@ -50,13 +52,14 @@ def reading_of(job: Archive) -> ReadPlan:
 
 @dataclass(frozen=True)
 class Shape:
-    """Records as the target has them."""
+    """Converts record batches to the target's columns."""
 
     texts: Mapping[str, DecodingSpec]
-    """Columns that hold text."""
+    """Columns that are decoded as text."""
     by: Literal["month", "day", "hour"] | None = None
 
     def __call__(self, records: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows of records."""
         columns = dict(zip(records.schema.names, records.columns, strict=True))
         for name, decoding in self.texts.items():
             columns[name] = text(records, name, decoding)
@@ -72,7 +75,7 @@ class Shape:
 
 
 def text(records: pa.RecordBatch, name: str, decoding: DecodingSpec) -> pa.Array:
-    """Raises `Undecodable` where bytes are no text, and the job does not say that they read as null."""
+    """Decode a column. Raises `Undecodable` for bytes that are not UTF-8, unless the job reads them as null."""
     column = records.column(name)
     try:
         return column.cast(pa.string())
@@ -82,28 +85,29 @@ def text(records: pa.RecordBatch, name: str, decoding: DecodingSpec) -> pa.Array
     if decoding.on_error == "fail":
         row = records.slice(bad.index(True), 1).to_pylist()[0]
         where = f"{row['topic']}-{row['partition']} offset {row['offset']}"
-        raise Undecodable(f"{where}: {reading.said_of(name, decoding)}")
+        raise Undecodable(f"{where}: {reading.undecodable_message(name, decoding)}")
     return pc.if_else(pa.array(bad), pa.scalar(None, pa.binary()), column).cast(pa.string())
 
 
 class RangeSink:
-    """What Spark calls for each batch of ranges."""
+    """Called by Spark for each batch of ranges."""
 
     def __init__(self, sink: FileSink, reading: ReadPlan) -> None:
         self._sink = sink
         self._reading = reading
         self.rows: dict[int, int] = {}
-        """Of each of the last batches."""
+        """Row counts by batch, for the last batches."""
 
     def __call__(self, ranges: DataFrame, number: int) -> None:
+        """Write a batch of ranges to the target."""
         batch = RangePlan(ranges, self._reading)
         self._sink.write(batch, number)
         self.rows[number] = batch.rows
-        self.rows.pop(number - KEPT, None)
+        self.rows.pop(number - MAX_KEPT_BATCHES, None)
 
 
 class CountedQuery:
-    """A query of ranges whose progress tells rows: those that tasks counted, since Spark counts ranges."""
+    """A query of ranges whose progress has the rows that tasks counted; Spark counts ranges."""
 
     def __init__(self, query: StreamingQuery, rows: Mapping[int, int]) -> None:
         self._query = query
@@ -111,16 +115,20 @@ class CountedQuery:
 
     @property
     def recentProgress(self) -> Sequence[Mapping[str, Any]]:  # noqa: N802
+        """The query's recent progress, with rows as `numInputRows`."""
         return [self._counted(progress) for progress in self._query.recentProgress]
 
     @property
     def status(self) -> dict[str, Any]:
+        """The query's status."""
         return self._query.status
 
     def awaitTermination(self, timeout: int | None = None) -> bool | None:  # noqa: N802
+        """Wait until the query ends; return whether it ended within `timeout` seconds."""
         return self._query.awaitTermination(timeout)
 
     def stop(self) -> None:
+        """Stop the query."""
         self._query.stop()
 
     def _counted(self, progress: Any) -> Mapping[str, Any]:

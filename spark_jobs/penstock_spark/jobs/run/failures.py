@@ -1,15 +1,15 @@
-"""Which failures of a query may pass, so that it is worth to start again from the checkpoint. Called by `running`.
+"""Decides which failures of a query are transient, so that a restart may succeed. Called by `supervisor` and `audit`.
 
-Spark hands Python's exceptions through the JVM as text: their names are found in it. What is known to last ends the
-job; everything else is tried again, a bounded number of times: starting again from a checkpoint does no harm.
+Spark passes Python exceptions through the JVM as text, so their class names are searched in it. Errors that are known
+to be permanent end the job; all others are retried a bounded number of times. A restart from a checkpoint is harmless.
 """
 
 from __future__ import annotations
 
 import re
 
-LASTING = (
-    # Of this package: somebody has to change something.
+PERMANENT = (
+    # Of this package: a user must change something.
     "InvalidOption",
     "InvalidJob",
     "DataLoss",
@@ -24,7 +24,7 @@ LASTING = (
     "RowsRefused",
     "BadRow",
     "BatchDiffers",
-    # Of Spark: the query is wrong.
+    # Of Spark: the query is invalid.
     "AnalysisException",
     "ParseException",
     "IllegalArgumentException",
@@ -39,7 +39,7 @@ LASTING = (
     "STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE",
     "STATE_STORE_SCHEMA",
     "DELTA_",
-    # Of Python: a bug, or a package that lacks.
+    # Of Python: a bug, or a missing package.
     "AssertionError",
     "ModuleNotFoundError",
     "ImportError",
@@ -48,27 +48,27 @@ LASTING = (
     "UnicodeEncodeError",
     "SchemaMismatchError",
 )
-PATTERN = re.compile("|".join(rf"(?<![A-Za-z]){re.escape(name)}" for name in LASTING))
+PATTERN = re.compile("|".join(rf"(?<![A-Za-z]){re.escape(name)}" for name in PERMANENT))
 CAUSE = re.compile(r"(?:penstock_spark|penstock)\.[A-Za-z_.]*\.(?P<name>[A-Z][A-Za-z]+): (?P<text>[^\n]+)")
 RAISED = re.compile(r"\[USER_RAISED_EXCEPTION\] (?P<text>[^\n]+?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
 TRACEBACK = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n|\s*\n)*(?P<text>\S[^\n]*)")
 READING = re.compile(r"\[FAILED_READ_FILE[^\]]*\] (?P<text>Encountered error while reading file \S+)\.\s")
 GONE = ("Py4JNetworkError", "ConnectionRefusedError", "ConnectionResetError", "BrokenPipeError")
-"""What py4j raises, in its own name or the socket's."""
+"""Errors of py4j and of its sockets once the JVM has ended."""
 MAX_TEXT = 2_000
 
 
 def may_pass(error: BaseException | str) -> bool:
-    """Whether another start may succeed. Where one of this project's errors is told, the last one decides: those before
-    it were handled, and are there because Python tells of them too."""
+    """Return whether a restart may succeed. The last error of this project in the text decides: earlier ones were
+    handled and appear only as the context of later ones."""
     text = named(error)
     ours = list(CAUSE.finditer(text))
     return PATTERN.search(ours[-1]["name"] if ours else text) is None
 
 
 def named(error: BaseException | str) -> str:
-    """An error's text with the name of its class before it. Spark's text names what was raised in its workers; what was
-    raised here is named by its class alone."""
+    """Return an error's text, prefixed with its class name. Spark's text names exceptions of its workers; exceptions of
+    this process are known by class only."""
     if isinstance(error, str):
         return error
     found = f"{type(error).__module__}.{type(error).__qualname__}: {error}"
@@ -76,7 +76,7 @@ def named(error: BaseException | str) -> str:
 
 
 def behind_reading(error: BaseException | str) -> list[BaseException]:
-    """Where a file could not be read, why: Spark says so in causes behind its error alone."""
+    """Return the causes of a failed file read, which Spark's message does not include."""
     found: list[BaseException] = []
     if READING.search(str(error)):
         e: BaseException | None = getattr(error, "_cause", None)
@@ -88,13 +88,13 @@ def behind_reading(error: BaseException | str) -> list[BaseException]:
 
 
 def is_gone(error: BaseException) -> bool:
-    """Whether Spark's JVM does not answer any more: then no start in this process can succeed."""
+    """Return whether Spark's JVM has ended, so that no restart in this process can succeed."""
     chain: list[BaseException | None] = [error, error.__cause__, error.__context__]
     return any(type(e).__name__ in GONE for e in chain if e is not None)
 
 
 def cause(error: BaseException | str) -> str:
-    """The sentence that says what is wrong: ours where there is one, else the first line of Spark's."""
+    """Return the message that explains the error: this project's if there is one, else the first line of Spark's."""
     text = str(error)
     for pattern in (CAUSE, RAISED):
         found = list(pattern.finditer(text))
@@ -104,7 +104,7 @@ def cause(error: BaseException | str) -> str:
         why = [" ".join(str(e).split()) for e in behind_reading(error)]
         return ": ".join([reading["text"], *why])[:MAX_TEXT]
     tracebacks = list(TRACEBACK.finditer(text))
-    if tracebacks:  # the last is of the innermost: the driver's says that a worker failed, the worker's says why
+    if tracebacks:  # the last one is the worker's, which has the reason
         return tracebacks[-1]["text"].strip()[:MAX_TEXT]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return (lines[0] if lines else type(error).__name__)[:MAX_TEXT]

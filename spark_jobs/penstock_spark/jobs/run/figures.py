@@ -1,4 +1,4 @@
-"""A job's figures: batches, rows, rate, lag. Shown on the terminal, and to Prometheus. Called by `running`."""
+"""A job's metrics: batches, rows, rate, lag, for the terminal and for Prometheus. Called by `supervisor`."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from penstock_spark.jobs.spec.specs import MetricsSpec
 
 @dataclass(frozen=True, slots=True)
 class BatchDone:
-    """What Spark tells of a batch that has ended."""
+    """The result of a finished batch, from Spark's progress."""
 
     batch: int
     rows: int
     duration_ms: int
     observed: Mapping[str, int] = field(default_factory=dict)
-    """Counts that the job's kind asked for: bad rows, replayed ones; and `late`, of those behind the watermark."""
+    """Counts of the kind of job, such as bad or replayed rows; and `late`, rows dropped behind the watermark."""
     ends: Mapping[TopicPartition, int] = field(default_factory=dict)
-    """Where it ended in each partition, where it reads topics."""
+    """End offsets by partition, for jobs that read topics."""
     watermark: str | None = None
 
     @property
@@ -33,11 +33,11 @@ class BatchDone:
 
 
 def batch_of(document: Mapping[str, Any]) -> BatchDone | None:
-    """From the progress that Spark tells of a query; None where it tells that nothing happened."""
+    """Return the batch of a progress document; None if no batch was processed."""
     if "addBatch" not in (document.get("durationMs") or {}):
         return None
     observed = (document.get("observedMetrics") or {}).get("penstock") or {}
-    # A Row where Python has parsed the progress, a mapping where it is JSON.
+    # A Row if PySpark has parsed the progress, a mapping if it comes from JSON.
     observed = observed.asDict() if hasattr(observed, "asDict") else observed
     counts = {name: int(value) for name, value in observed.items() if value is not None}
     if late := sum(int(o.get("numRowsDroppedByWatermark") or 0) for o in document.get("stateOperators") or ()):
@@ -57,7 +57,7 @@ def batch_of(document: Mapping[str, Any]) -> BatchDone | None:
 
 
 def ends_of(offset: object) -> dict[TopicPartition, int]:
-    """The offsets of a source of topics; nothing for other sources."""
+    """Return the offsets of a topic source; empty for other sources."""
     if isinstance(offset, str):
         try:
             offset = json.loads(offset)
@@ -67,7 +67,7 @@ def ends_of(offset: object) -> dict[TopicPartition, int]:
         return {}
     found = {}
     for topic, partitions in offset.items():
-        # Beside the topics stand notes of the source's own, which begin with @.
+        # Keys that start with @ are metadata of the source.
         if topic.startswith("@") or not isinstance(partitions, dict):
             continue
         for partition, end in partitions.items():
@@ -78,27 +78,27 @@ def ends_of(offset: object) -> dict[TopicPartition, int]:
 
 
 def lag(ends: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int]) -> int:
-    """Records that are there and not yet processed."""
+    """Return the number of records that are not processed yet."""
     return sum(max(0, end - ends.get(tp, 0)) for tp, end in latest.items())
 
 
 class Figures:
-    """Adds up what batches tell. `clock`: seconds since 1970."""
+    """Totals of a run. `clock` returns seconds since the epoch."""
 
     def __init__(self, job: str, kind: str, clock: Callable[[], float]) -> None:
         self._clock = clock
         self.registry = CollectorRegistry()
         labels = {"job": job, "kind": kind}
         self._rows = self._counter("rows", "Rows read.", labels)
-        self._batches = self._counter("batches", "Batches that have ended.", labels)
-        self._restarts = self._counter("restarts", "Starts from the checkpoint after a failure.", labels)
-        self._lag = self._gauge("lag_records", "Records that are there and not yet processed.", labels)
+        self._batches = self._counter("batches", "Finished batches.", labels)
+        self._restarts = self._counter("restarts", "Restarts from the checkpoint after a failure.", labels)
+        self._lag = self._gauge("lag_records", "Records that are not processed yet.", labels)
         self._seconds = self._gauge("batch_seconds", "Duration of the last batch.", labels)
-        self._last = self._gauge("last_batch_timestamp_seconds", "When the last batch ended.", labels)
+        self._last = self._gauge("last_batch_timestamp_seconds", "End time of the last batch.", labels)
         self._batch = self._gauge("batch", "Number of the last batch.", labels)
         self._observed = Counter(
             "penstock_spark_observed",
-            "What the job's kind counts: bad rows of validate, outcomes of dlq-replay, rows that came too late.",
+            "Counts of the kind of job: bad rows of validate, outcomes of dlq-replay, late rows.",
             [*labels, "what"],
             registry=self.registry,
         )
@@ -117,6 +117,7 @@ class Figures:
         return Gauge(f"penstock_spark_{name}", text, list(labels), registry=self.registry).labels(**labels)
 
     def batch_done(self, done: BatchDone) -> None:
+        """Add a finished batch."""
         self.last = done
         self.rows += done.rows
         self.batches += 1
@@ -130,15 +131,17 @@ class Figures:
             self._observed.labels(**self._labels, what=what).inc(count)
 
     def restarted(self) -> None:
+        """Count a restart."""
         self.restarts += 1
         self._restarts.inc()
 
-    def lag_is(self, records: int) -> None:
+    def set_lag(self, records: int) -> None:
+        """Set the lag in records."""
         self.lag = records
         self._lag.set(records)
 
     def serve(self, metrics: MetricsSpec) -> Callable[[], None]:
-        """Begins to answer HTTP; returns what ends that. Raises `OSError` where the port is taken."""
+        """Start the HTTP server; return a function that stops it. Raises `OSError` if the port is in use."""
         server, thread = start_http_server(metrics.port, metrics.host, registry=self.registry)
 
         def stop() -> None:

@@ -1,6 +1,6 @@
-"""What a job will do, in words, without Spark: what it reads and writes, its state, what it guarantees.
+"""Describes a job without Spark: what it reads and writes, its state, its guarantees.
 
-Called by `penstock-spark explain`. The guarantees here are those of the guide's table, and the tests hold them.
+Called by `penstock-spark explain`. The guarantees equal those of the guide's table; tests check that.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ EXACTLY, AT_LEAST, NONE = "exactly once", "at least once", "none"
 
 @dataclass(frozen=True, slots=True)
 class PlanText:
-    """Lines for people, in the order in which they are shown: (label, text)."""
+    """The description of a job: (label, text) lines in display order."""
 
     name: str
     kind: str
@@ -51,21 +51,23 @@ class PlanText:
 
 
 def plan(job: JobSpec) -> PlanText:
+    """Describe a job."""
     lines: list[tuple[str, str]] = []
     source = getattr(job, "source", None)
     if isinstance(source, SourceSpec):
         lines.append(("reads", reads(source)))
     if isinstance(job, TopicJob):
-        lines += shapes(job.transform, "is a bad record" if isinstance(job, Validate) else None)
+        lines += shapes(job.transform, "makes a bad record" if isinstance(job, Validate) else None)
     lines += KINDS[type(job)](job)
     if isinstance(job, StreamJob):
         lines += running(job)
-    if needed := references.of_job(job):
+    if needed := references.job_references(job):
         lines.append(("secrets", ", ".join(needed)))
     return PlanText(job.name, str(type(job).__struct_config__.tag), tuple(lines))
 
 
 def reads(source: SourceSpec) -> str:
+    """Describe the topics, the starting position and the options of a source."""
     if source.topics:
         what = f"topic{'s' if len(source.topics) > 1 else ''} {', '.join(source.topics)}"
     elif source.pattern is not None:
@@ -74,13 +76,13 @@ def reads(source: SourceSpec) -> str:
         parts = [f"{t}-{p}" for t, partitions in (source.assign or {}).items() for p in partitions]
         what = f"partitions {', '.join(parts)}"
     begin = source.starting if isinstance(source.starting, str) else "the offsets given"
-    isolation = "" if source.isolation == "read_committed" else ", uncommitted records too"
-    loss = "" if source.fail_on_data_loss else "; goes on where records are gone"
+    isolation = "" if source.isolation == "read_committed" else ", including uncommitted records"
+    loss = "" if source.fail_on_data_loss else "; continues after data loss"
     return f"{what} at {source.brokers}, from {begin}{isolation}{loss}"
 
 
 def shapes(transform: TransformSpec, unreadable: str | None) -> list[tuple[str, str]]:
-    """`unreadable`: what becomes of a value that cannot be read, where the kind decides that."""
+    """Describe how keys and values are decoded. `unreadable`: the effect of undecodable values, if the kind sets it."""
     found = []
     for name in ("key", "value"):
         decoding = getattr(transform, name)
@@ -90,16 +92,17 @@ def shapes(transform: TransformSpec, unreadable: str | None) -> list[tuple[str, 
         if name == "value" and unreadable is not None:
             otherwise = unreadable
         what = f"JSON of {decoding.schema}" if decoding.format == "json" else "text"
-        found.append((name, f"{what}; what is none {otherwise}"))
+        found.append((name, f"{what}; an undecodable {name} {otherwise}"))
     if transform.sql is not None:
         found.append(("query", " ".join(transform.sql.split())))
     return found
 
 
 def writes(target: Target) -> str:
+    """Describe a target."""
     if isinstance(target, TopicTarget):
         where = f"topic {target.topic}" if target.topic is not None else "the topic that each row names"
-        made = f", made with {target.create.partitions} partitions if it is not there" if target.create else ""
+        made = f", created with {target.create.partitions} partitions if missing" if target.create else ""
         return f"{where} at {target.brokers}{made}"
     if isinstance(target, ConsoleTarget):
         return "the terminal"
@@ -108,35 +111,38 @@ def writes(target: Target) -> str:
 
 
 def layout(target: FileTargetBase) -> str:
+    """Describe the partition folders and the compaction of a target."""
     columns = [*([f"{target.time.by} of {target.time.column}"] if target.time else []), *target.partition_by]
     compacted = f"; small files compacted every {target.compact.every_batches} batches" if target.compact else ""
     return (f", by {', '.join(columns)}" if columns else "") + compacted
 
 
 def delivery(target: Target) -> str:
-    """What a target makes of rows that come from a checkpoint."""
+    """Describe the delivery guarantee of a target."""
     if isinstance(target, TopicTarget):
-        return f"{EXACTLY}: a transaction for each batch" if target.delivery == "exactly-once" else AT_LEAST
+        return f"{EXACTLY}: one transaction per batch" if target.delivery == "exactly-once" else AT_LEAST
     if isinstance(target, DeltaTarget):
-        return f"{EXACTLY}: a version of the table for each batch, which names it"
+        return f"{EXACTLY}: one table version per batch, which records the batch number"
     if isinstance(target, ParquetTarget):
-        return f"{EXACTLY}: files of a batch count once, for whoever lists the folder between batches"
-    return f"{NONE}: a batch that runs again is shown again"
+        return f"{EXACTLY}: files of a batch appear once to readers that list the folder between batches"
+    return f"{NONE}: a repeated batch is shown again"
 
 
 def archive(job: Archive) -> list[tuple[str, str]]:
+    """Describe an archive job."""
     direct = job.is_direct(settings(job)[TIME_ZONE])
-    way = "each task writes what it fetches" if direct else "through Spark, which decodes or queries"
+    way = "tasks write the records that they fetch" if direct else "through Spark, which decodes and queries"
     return [("writes", writes(job.to)), ("way", way), ("guarantee", delivery(job.to))]
 
 
 def aggregate(job: Aggregate) -> list[tuple[str, str]]:
+    """Describe an aggregate job."""
     window = f"windows of {job.window.length}" if job.window else ""
     if job.window is not None and job.window.slide is not None:
         window += f" every {job.window.slide}"
     by = f"by {', '.join(job.by)}" if job.by else ""
     computed = ", ".join(f"{name} = {sql}" for name, sql in job.select.items())
-    when = {"final": "when the watermark has passed", "updates": "at each change"}[job.emit]
+    when = {"final": "when the watermark passes the window's end", "updates": "at each change"}[job.emit]
     return [
         ("computes", f"{computed}; {' '.join(x for x in (by, window) if x)} of {job.time}"),
         ("late rows", f"dropped when more than {job.watermark} behind"),
@@ -147,42 +153,46 @@ def aggregate(job: Aggregate) -> list[tuple[str, str]]:
 
 
 def dedup(job: Dedup) -> list[tuple[str, str]]:
+    """Describe a dedup job."""
     return [
-        ("keeps", f"the first of each {', '.join(job.by)}; repetitions are known for {job.within} of {job.time}"),
-        ("late rows", f"dropped when more than {job.within} behind, whether they are repetitions or not"),
+        ("keeps", f"the first of each {', '.join(job.by)}; recognises duplicates for {job.within} of {job.time}"),
+        ("late rows", f"dropped when more than {job.within} behind, including rows that are not duplicates"),
         ("writes", writes(job.to)),
         ("guarantee", delivery(job.to)),
     ]
 
 
 def validate(job: Validate) -> list[tuple[str, str]]:
+    """Describe a validate job."""
     where = job.dead_letters.brokers or job.source.brokers
     lines = [("expects", f"{e.name}: {e.sql}") for e in job.expectations]
     lines.append(("bad records", f"to topic {job.dead_letters.topic} at {where}, with the reason in headers"))
-    lines.append(("good records", f"to {writes(job.to)}" if job.to is not None else "go nowhere"))
+    lines.append(("good records", f"to {writes(job.to)}" if job.to is not None else "not written"))
     good = delivery(job.to) if job.to is not None else "not written"
     lines.append(("guarantee", f"bad records {EXACTLY}; good records {good}"))
     return lines
 
 
 def dlq_replay(job: DlqReplay) -> list[tuple[str, str]]:
+    """Describe a dlq-replay job."""
     where = job.brokers or job.source.brokers
     which = f"of reason {', '.join(job.reasons)}" if job.reasons else "of every reason"
     if job.where is not None:
         which += f", where {job.where}"
     return [
         ("replays", f"dead letters {which}, replayed fewer than {job.max_replays} times"),
-        ("writes", f"{f'topic {job.to}' if job.to else 'the topics they came from'} at {where}"),
+        ("writes", f"{f'topic {job.to}' if job.to else 'the original topics'} at {where}"),
         (
             "skips",
-            "letters that cannot be replayed: named in the log, counted, exit code 6; they remain where they are",
+            "letters that cannot be replayed: logged and counted, exit code 6; they stay in their topic",
         ),
-        ("ends", "with what is there at the start"),
-        ("guarantee", f"{EXACTLY}: a transaction for each batch"),
+        ("ends", "at the end of the topics at the start"),
+        ("guarantee", f"{EXACTLY}: one transaction per batch"),
     ]
 
 
 def cdc_upsert(job: CdcUpsert) -> list[tuple[str, str]]:
+    """Describe a cdc-upsert job."""
     deletions = ["a record has no value"] if job.tombstones == "delete" else []
     deletions += [str(job.delete_when)] if job.delete_when is not None else []
     deleted = f"deleted where {' or '.join(deletions)}" if deletions else "never deleted"
@@ -194,18 +204,20 @@ def cdc_upsert(job: CdcUpsert) -> list[tuple[str, str]]:
 
 
 def audit(job: Audit) -> list[tuple[str, str]]:
+    """Describe an audit job."""
     until = f"the last batch of {job.until_checkpoint}" if job.until_checkpoint else "the topics' ends"
     return [
         ("compares", f"with {writes(job.archive).split(';')[0]}, up to {until}"),
-        ("tells", f"records that lack, rows that are double or unknown, counts for each {job.bucket}"),
-        ("guarantee", "changes nothing; exit code 4 where something differs"),
+        ("reports", f"missing, duplicate and unknown rows, counts for each {job.bucket}"),
+        ("guarantee", "changes nothing; exit code 4 if there are differences"),
     ]
 
 
 def mirror(job: Mirror) -> list[tuple[str, str]]:
-    named = f"topics of the same name with {job.prefix} before it" if job.prefix else "topics of the same name"
-    made = "made where they lack" if job.create_topics else "which must be there"
-    groups = f"offsets of {', '.join(job.groups)}, after each batch" if job.groups else "no offsets of groups"
+    """Describe a mirror job."""
+    named = f'topics of the same name with prefix "{job.prefix}"' if job.prefix else "topics of the same name"
+    made = "created if missing" if job.create_topics else "which must exist"
+    groups = f"offsets of {', '.join(job.groups)}, after each batch" if job.groups else "no group offsets"
     return [
         ("writes", f"{named} at {job.to.brokers}, {made}; same partitions, order, keys, headers, timestamps"),
         ("translates", groups),
@@ -214,20 +226,22 @@ def mirror(job: Mirror) -> list[tuple[str, str]]:
 
 
 def backfill(job: Backfill) -> list[tuple[str, str]]:
-    lines = [("reads", f"{job.format} files of {job.path} and folders below, as {job.schema}")]
+    """Describe a backfill job."""
+    lines = [("reads", f"{job.format} files of {job.path} and its subfolders, as {job.schema}")]
     if job.sql is not None:
         lines.append(("query", " ".join(job.sql.split())))
-    lines += [("writes", writes(job.to)), ("ends", "with the files that are there at the start")]
+    lines += [("writes", writes(job.to)), ("ends", "after the files that exist at the start")]
     return [*lines, ("guarantee", delivery(job.to))]
 
 
 def running(job: StreamJob) -> list[tuple[str, str]]:
+    """Describe trigger, state, restarts, progress group and metrics."""
     if job.trigger.once or isinstance(job, DlqReplay | Backfill):
-        when = "once: what is there at the start, then ends"
+        when = "once: processes the data that exists at the start, then ends"
     elif job.trigger.every is not None and job.trigger.every.ms:
         when = f"every {job.trigger.every}, until stopped"
     else:
-        when = "as records come, until stopped"
+        when = "as records arrive, until stopped"
     restart = (
         f"up to {job.restart.attempts} times in a row, after {job.restart.backoff} to {job.restart.max_backoff}"
         if job.restart.attempts

@@ -1,4 +1,4 @@
-"""From topics to rows: a job's source and transform as DataFrames. Called by every kind that reads topics."""
+"""Reads topics as DataFrames: a job's source and transform. Called by every kind that reads topics."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from penstock_spark.jobs.run.session import text
-from penstock_spark.jobs.spec.conditions import refused
+from penstock_spark.jobs.spec.conditions import fail_if
 from penstock_spark.jobs.spec.specs import DecodingSpec, SourceSpec, TransformSpec
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ CORRUPT = "__corrupt"
 
 
 def options(source: SourceSpec, group: str | None = None) -> dict[str, str]:
-    """The source as options of the format `penstock`; the job's own options come last."""
+    """Return the source as options of the format `penstock`; the job's own options come last."""
     found = {
         "kafka.bootstrap.servers": source.brokers,
         "kafka.isolation.level": source.isolation,
@@ -46,12 +46,12 @@ def options(source: SourceSpec, group: str | None = None) -> dict[str, str]:
 
 
 def stream(spark: SparkSession, source: SourceSpec, group: str) -> DataFrame:
-    """Records as they come, in the schema of Spark's Kafka connector with headers."""
+    """Return a stream of records in the schema of Spark's Kafka connector with headers."""
     return spark.readStream.format("penstock").options(**options(source, group)).load()
 
 
 def ranges(spark: SparkSession, source: SourceSpec, group: str) -> DataFrame:
-    """What `stream` would read, a row for each task."""
+    """Return the ranges that `stream` would read, a row for each task."""
     from penstock_spark.source.ranges import NAME, RangesDataSource
 
     spark.dataSource.register(RangesDataSource)
@@ -59,25 +59,25 @@ def ranges(spark: SparkSession, source: SourceSpec, group: str) -> DataFrame:
 
 
 def batch(spark: SparkSession, source: SourceSpec, ending: str = "latest") -> DataFrame:
-    """Records that are there now, up to `ending` (as the option endingOffsets has it)."""
+    """Return the existing records, up to `ending` (as in the option endingOffsets)."""
     chosen = {name: value for name, value in options(source).items() if name != "maxOffsetsPerTrigger"}
     return spark.read.format("penstock").options(**chosen, endingOffsets=ending).load()
 
 
 def shape(records: DataFrame, transform: TransformSpec) -> DataFrame:
-    """Keys and values decoded, and the job's query over them. Without a query: the records, decoded."""
+    """Return decoded records, with the job's query applied if it has one."""
     rows = decode(records, transform)
     return rows.drop("raw_key", "raw_value") if transform.sql is None else query(rows, transform.sql)
 
 
 def query(rows: DataFrame, sql: str) -> DataFrame:
-    """A job's query over rows, which it knows as `source`."""
+    """Apply a job's query to rows, which it knows as `source`."""
     rows.createOrReplaceTempView(VIEW)
     return rows.sparkSession.sql(sql)
 
 
 def decode(records: DataFrame, transform: TransformSpec) -> DataFrame:
-    """The view that queries see: key and value decoded, their bytes beside them."""
+    """Return the view for queries: decoded key and value, with their bytes as raw_key and raw_value."""
     from pyspark.sql import functions as F  # noqa: N812
 
     rows = records.withColumn("raw_key", F.col("key")).withColumn("raw_value", F.col("value"))
@@ -85,7 +85,7 @@ def decode(records: DataFrame, transform: TransformSpec) -> DataFrame:
 
 
 def decoded(column: str, decoding: DecodingSpec) -> Column:
-    """A column of bytes as what it is said to be. Null stays null: it is a tombstone, not an error."""
+    """Return a column decoded. Null stays null: it is a tombstone, not an error."""
     from pyspark.sql import functions as F  # noqa: N812
 
     raw = F.col(column)
@@ -100,21 +100,22 @@ def decoded(column: str, decoding: DecodingSpec) -> Column:
 
 
 def readable(column: str, decoding: DecodingSpec, value: Column, is_bad: Column) -> Column:
-    """A value, and what becomes of one that is not what it is said to be."""
+    """Return a decoded value, with the job's handling of undecodable ones."""
     from pyspark.sql import functions as F  # noqa: N812
 
     if decoding.on_error == "null":
         return F.when(~F.coalesce(is_bad, F.lit(False)), value)
-    return refused(value, is_bad, said_of(column, decoding))
+    return fail_if(value, is_bad, undecodable_message(column, decoding))
 
 
-def said_of(column: str, decoding: DecodingSpec) -> str:
-    what = "JSON of the job's schema" if decoding.format == "json" else "text in UTF-8"
-    return f"the {column} is no {what} (transform.{column}.on_error)"
+def undecodable_message(column: str, decoding: DecodingSpec) -> str:
+    """Return the error message for a value that cannot be decoded."""
+    what = "valid JSON of the job's schema" if decoding.format == "json" else "UTF-8 text"
+    return f"the {column} is not {what}; correct it, or set transform.{column}.on_error: null"
 
 
 def parse_json(raw: Column, decoding: DecodingSpec) -> Column:
-    """A struct of the schema, with what could not be read in a field of its own."""
+    """Return a struct of the schema, with undecodable text in a field `CORRUPT`."""
     from pyspark.sql import functions as F  # noqa: N812
 
     schema = f"{decoding.schema}, {CORRUPT} STRING"
@@ -122,8 +123,8 @@ def parse_json(raw: Column, decoding: DecodingSpec) -> Column:
 
 
 def unreadable(raw: Column, parsed: Column) -> Column:
-    """Whether there is a value, and it is no JSON of the schema. JSON is UTF-8: Spark would put other characters in the
-    place of bytes that are not."""
+    """Return whether a value is present but not JSON of the schema. JSON is UTF-8: Spark would silently replace invalid
+    bytes."""
     from pyspark.sql import functions as F  # noqa: N812
 
     is_text = F.is_valid_utf8(raw.cast("string"))

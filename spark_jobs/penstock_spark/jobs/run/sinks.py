@@ -1,7 +1,7 @@
-"""Batches into Parquet folders and Delta tables, exactly once. Called by `writing`, `direct` and the kinds that merge.
+"""Writes batches to Parquet folders and Delta tables, exactly once. Called by `writing`, `direct` and merging kinds.
 
-Tasks write files; they begin to count in one step of the driver. A batch that runs again after a crash is recognised
-there and not written twice. Nothing but lists of files ever comes to the driver.
+Tasks write files; the driver commits them in one step. A batch that runs again after a crash is recognised and not
+written twice. Only lists of files reach the driver.
 """
 
 from __future__ import annotations
@@ -31,30 +31,35 @@ TIME_COLUMNS = {"month": ("month",), "day": ("date",), "hour": ("date", "hour")}
 
 
 class FileSink(Protocol):
-    """Writes a batch. Called again with its number after a crash; does nothing if it had come through."""
+    """Writes a batch. If it is called again with the number of a committed batch, it does nothing."""
 
     def __call__(self, rows: DataFrame, number: int) -> None:
-        """As Spark calls it for each batch of rows."""
+        """Write a batch of rows; called by Spark."""
         ...
 
-    def write(self, batch: JobBatch, number: int) -> None: ...
+    def write(self, batch: JobBatch, number: int) -> None:
+        """Write a batch."""
+        ...
 
 
 def file_sink(target: FileTarget) -> FileSink:
+    """Return the sink of a target."""
     return ParquetSink(target) if isinstance(target, ParquetTarget) else DeltaSink(target)
 
 
 def with_time(rows: DataFrame, time: TimePartition) -> DataFrame:
-    """Rows with the columns that their folders are named for: month, or date, or date and hour (UTC)."""
+    """Return rows with the columns of time folders: month, or date, or date and hour (UTC)."""
     from pyspark.sql import functions as F  # noqa: N812
 
     if time.column not in rows.columns:
-        raise InvalidOption(f"to.time.column: the result has no column {time.column}; it has {', '.join(rows.columns)}")
+        raise InvalidOption(
+            f'to.time.column: the result has no column "{time.column}"; it has {", ".join(rows.columns)}'
+        )
     for name in rows.columns:
         is_date = name == time.column == "date" and rows.schema[name].dataType.typeName() == "date"
-        if name.lower() in TIME_COLUMNS[time.by] and not is_date:  # Spark's names have no case
+        if name.lower() in TIME_COLUMNS[time.by] and not is_date:  # Spark ignores case in names
             raise InvalidOption(
-                f"to.time: folders by {time.by} would take the place of the result's column {name}: rename that"
+                f'to.time: folders by {time.by} would replace the result\'s column "{name}"; rename the column'
             )
     column = F.col(time.column)
     if time.by == "month":
@@ -64,24 +69,28 @@ def with_time(rows: DataFrame, time: TimePartition) -> DataFrame:
 
 
 def partition_columns(target: FileTargetBase) -> tuple[str, ...]:
+    """Return the columns that become folders."""
     return (*(TIME_COLUMNS[target.time.by] if target.time else ()), *target.partition_by)
 
 
 def check_partitions(schema: pa.Schema, partition_by: tuple[str, ...]) -> None:
-    """Raises `InvalidOption` for columns that cannot name folders."""
+    """Raise `InvalidOption` for columns that cannot be folder names."""
     for name in partition_by:
         if name not in schema.names:
-            raise InvalidOption(f"to.partition_by: the result has no column {name}; it has {', '.join(schema.names)}")
+            raise InvalidOption(f'to.partition_by: the result has no column "{name}"; it has {", ".join(schema.names)}')
         kind = schema.field(name).type
         if not (pa.types.is_string(kind) or pa.types.is_signed_integer(kind) or pa.types.is_date32(kind)):
-            raise InvalidOption(f"to.partition_by: {name} is {kind}; partitions are text, whole numbers or dates")
+            raise InvalidOption(
+                f'to.partition_by: column "{name}" is {kind}; partition by text, whole numbers or dates'
+            )
     if len(partition_by) == len(schema.names):
-        raise InvalidOption("to.partition_by: no column is left for the files")
+        raise InvalidOption("to.partition_by: no column is left for the files; remove one from partition_by")
 
 
 def part_writer(
     target: FileTargetBase, root: str, name: str, schema: pa.Schema, storage: dict[str, str]
 ) -> DataFileWriter:
+    """Return the writer of a target's data files."""
     return DataFileWriter(
         root=root,
         prefix=f"part-{name}",
@@ -95,21 +104,21 @@ def part_writer(
 
 
 class RepeatedBatchGrew(PenstockSparkError):
-    """A batch that was written comes again with more rows."""
+    """A committed batch was repeated with more rows."""
 
 
 def check_repeated(where: str, number: int, written: int | None, batch: JobBatch) -> None:
-    """A batch that is there already may have fewer rows by now (retention), never more: those are nowhere. Raises
-    `RepeatedBatchGrew`."""
+    """Raise `RepeatedBatchGrew` if a committed batch now has more rows: these are not written. Fewer rows are normal
+    (retention)."""
     if written is not None and (found := batch.count()) > written:
         raise RepeatedBatchGrew(
-            f"{where} has batch {number} with {written:,} rows, but now it has {found:,}: the checkpoint has lost how "
-            "far the batch went, as after a loss of power. Begin a new checkpoint where the target ends"
+            f'"{where}" has batch {number} with {written:,} rows, but now it has {found:,}: the checkpoint lost the '
+            "end of the batch, as after a power failure; start a new checkpoint at the target's end"
         )
 
 
 class ParquetSink:
-    """Batches into a folder; `folder` says how they are made to count once."""
+    """Writes batches to a folder; `folder` makes them exactly-once."""
 
     def __init__(self, target: ParquetTarget) -> None:
         self._target = target
@@ -118,12 +127,14 @@ class ParquetSink:
         self._batches = 0
 
     def __call__(self, rows: DataFrame, number: int) -> None:
+        """Write a batch of rows; called by Spark."""
         self.write(JobRows(rows), number)
 
     def write(self, batch: JobBatch, number: int) -> None:
+        """Write and commit a batch, unless it is committed already; compact if it is due."""
         schema = self._schema = self._schema or batch.schema()
         folder = self._open(batch, schema)
-        staging = folder.begin(number)
+        staging = folder.start_batch(number)
         if staging is not None:
             name = f"{folder.tag}-{number:010d}"
             parts = batch.write(part_writer(self._target, str(staging), name, schema, {}))
@@ -146,7 +157,7 @@ class ParquetSink:
 
 
 class DeltaSink:
-    """Batches into a table; `table` says how they are made to count once."""
+    """Writes batches to a table; `table` makes them exactly-once."""
 
     def __init__(self, target: DeltaTarget) -> None:
         self._target = target
@@ -155,12 +166,14 @@ class DeltaSink:
         self._batches = 0
 
     def __call__(self, rows: DataFrame, number: int) -> None:
+        """Write a batch of rows; called by Spark."""
         self.write(JobRows(rows), number)
 
     def write(self, batch: JobBatch, number: int) -> None:
+        """Write and commit a batch, unless it is committed already; compact if it is due."""
         schema = self._schema = self._schema or batch.schema()
         table = self._open(batch, self._table_schema(schema))
-        if not table.done(number):
+        if not table.has_batch(number):
             self._add(table, batch, number, schema)
         else:
             check_repeated(table.uri, number, table.rows(number), batch)
@@ -187,8 +200,11 @@ class DeltaSink:
 
 
 class MergeSink(DeltaSink):
-    """Batches merged into a table by keys. Tasks write what is to be merged beside the table, where every task and the
-    driver reach it; deltalake reads it from there as a stream, so that the driver never holds a batch."""
+    """Merges batches into a table by keys.
+
+    Tasks write the rows to merge beside the table, where tasks and driver have access. deltalake reads them as a
+    stream, so the driver never holds a batch in memory.
+    """
 
     def __init__(
         self,
@@ -200,10 +216,11 @@ class MergeSink(DeltaSink):
         super().__init__(target)
         self._keys = keys
         self._deleted = deleted
-        """A column that says which rows go; it is not in the table."""
+        """Column that marks rows to delete; it is not part of the table."""
         self._prepare = prepare
 
     def __call__(self, rows: DataFrame, number: int) -> None:
+        """Prepare and merge a batch of rows; called by Spark."""
         rows = self._prepare(rows) if self._prepare is not None else rows
         self.write(JobRows(with_time(rows, self._target.time) if self._target.time else rows), number)
 
@@ -229,10 +246,10 @@ class MergeSink(DeltaSink):
 
 
 def clear(files: pafs.FileSystem, path: str) -> None:
-    """What a merge left: files of attempts that did not count too."""
+    """Delete the files of merges, also those of attempts that did not count."""
     files.delete_dir_contents(path, missing_dir_ok=True, accept_root_dir=True)
 
 
 def reader(paths: list[str], schema: pa.Schema, files: pafs.FileSystem) -> pa.RecordBatchReader:
-    """Files as one stream."""
+    """Return files as one stream."""
     return ds.dataset(paths, schema=schema, format="parquet", filesystem=files).scanner(batch_size=16_384).to_reader()

@@ -1,11 +1,10 @@
-"""A SPARK_HOME without Spark's archive of pyspark, so that Spark's Python processes start in half of the time.
+"""A SPARK_HOME without Spark's zip archive of pyspark, which halves the start time of Spark's Python processes.
 
-Spark has them look for modules in `$SPARK_HOME/python/lib/pyspark.zip` before anywhere else. That archive has no
-bytecode: each of the five processes behind a query's first batch compiles pyspark anew, although the installed package
-beside it, which is the same, is compiled. Here Spark gets a folder with links to everything else that it takes from
-SPARK_HOME. The image is built so too.
+Spark makes them search `$SPARK_HOME/python/lib/pyspark.zip` first. That archive has no bytecode, so each of the five
+processes behind a query's first batch compiles pyspark, although the same package is installed and compiled. This
+module creates a folder with links to everything else that Spark needs from SPARK_HOME. The image is built the same way.
 
-Called by `session`, and by others who start a session of their own.
+Called by `session`, and by user code with its own session.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ from pathlib import Path
 from penstock_spark.jobs.run import cache
 
 LINKED = ("bin", "conf", "jars")
-"""What Spark takes from SPARK_HOME; `conf` need not be there."""
+"""What Spark needs from SPARK_HOME; `conf` is optional."""
 CHOSEN = ("SPARK_HOME", "PYSPARK_GATEWAY_PORT", "SPARK_REMOTE")
-"""With any of these in the environment somebody has said which Spark it is, or it runs already."""
+"""If one of these variables is set, the user has chosen a Spark, or it runs already."""
 
 
 def prepare(master: str, environment: MutableMapping[str, str] = os.environ) -> None:
-    """Sets SPARK_HOME for a session that starts next, if it gains by it.
+    """Set SPARK_HOME for the next session if that helps.
 
-    Masters that are not local are left alone: to their executors Spark ships the archive.
+    Only for local masters: for others Spark ships the archive to the executors.
     """
     if not master.startswith("local") or any(environment.get(name) for name in CHOSEN):
         return
@@ -37,9 +36,9 @@ def prepare(master: str, environment: MutableMapping[str, str] = os.environ) -> 
 
 
 def folder(environment: Mapping[str, str] = os.environ) -> Path | None:
-    """The folder for the pyspark that is installed here, made where it is not there yet.
+    """Return the folder for the installed pyspark; create it if it is missing.
 
-    None where it cannot be made: Spark finds itself then, and is only slower.
+    None if it cannot be created: Spark then uses its own SPARK_HOME and starts slower.
     """
     import pyspark
 
@@ -50,9 +49,9 @@ def folder(environment: Mapping[str, str] = os.environ) -> Path | None:
 
 
 def of_package(package: Path, place: Path) -> Path | None:
-    """The folder in `place` for an installed package; None for a package without a Spark, as an unpacked Spark has it.
+    """Return the folder in `place` for an installed package; None for a package without Spark, as in an unpacked Spark.
 
-    Raises OSError.
+    Raises `OSError`.
     """
     if not (package / "bin" / "spark-submit").is_file() or not (package / "jars").is_dir():
         return None
@@ -64,7 +63,7 @@ def of_package(package: Path, place: Path) -> Path | None:
 
 
 def _link(link: Path, target: Path) -> None:
-    """In one step, since another job may start at the same moment."""
+    """Create the link atomically: another job may start at the same time."""
     if link.is_symlink() and link.readlink() == target:
         return
     with tempfile.TemporaryDirectory(dir=link.parent) as beside:

@@ -1,4 +1,4 @@
-"""How a job is told to stop: set by a signal's handler, asked and waited for by what runs it. Used by `cli.run`."""
+"""The stop signal of a job: set by a signal handler, checked and awaited by the supervisor. Used by `cli.run`."""
 
 from __future__ import annotations
 
@@ -6,28 +6,30 @@ from queue import Empty, SimpleQueue
 
 
 class StopSignal:
-    """An event that a signal's handler may set.
+    """An event that a signal handler may set.
 
-    `threading.Event.set` takes a lock that the wait may hold which the handler has just interrupted: both would then
-    wait for ever. `SimpleQueue.put` may be called anywhere.
+    `threading.Event.set` takes a lock that the interrupted code may hold in `wait`, which is a deadlock.
+    `SimpleQueue.put` is reentrant.
     """
 
     def __init__(self) -> None:
         self._is_set = False
-        self._told: SimpleQueue[None] = SimpleQueue()
+        self._wakeups: SimpleQueue[None] = SimpleQueue()
 
     def is_set(self) -> bool:
+        """Return whether the job must stop."""
         return self._is_set
 
     def set(self) -> None:
+        """Request a stop. Safe in signal handlers."""
         self._is_set = True
-        self._told.put(None)
+        self._wakeups.put(None)
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether it is set, at once if so and otherwise when it is or the time is over."""
+        """Wait until a stop is requested or the time is over. Return whether it is requested."""
         try:
-            self._told.get(timeout=timeout_s)
+            self._wakeups.get(timeout=timeout_s)
         except Empty:
             return self._is_set
-        self._told.put(None)  # for who else waits
+        self._wakeups.put(None)  # wakes the next waiter
         return True

@@ -1,6 +1,6 @@
-"""Keeps a job's query alive: starts it, tells of its batches, starts it again from its checkpoint, stops it.
+"""Supervises a job's query: starts it, reports its batches, restarts it from its checkpoint, stops it.
 
-Called by `penstock-spark run`. Everything that waits here can be ended by `stop`, which a signal sets.
+Called by `penstock-spark run`. `stop`, which a signal sets, interrupts every wait.
 """
 
 from __future__ import annotations
@@ -21,58 +21,78 @@ from penstock_spark.model.errors import PenstockSparkError
 from penstock_spark.model.ranges import LATEST, READ_COMMITTED, READ_UNCOMMITTED
 
 POLL_S = 0.5
-LAG_EVERY_S = 5.0
-ENDING_POLL_S = 0.1
+LAG_INTERVAL_S = 5.0
+STOP_POLL_S = 0.1
 
 
 class RunningQuery(Protocol):
-    """What is needed of Spark's StreamingQuery."""
+    """The part of Spark's StreamingQuery in use."""
 
     @property
-    def recentProgress(self) -> Sequence[Any]: ...  # noqa: N802
+    def recentProgress(self) -> Sequence[Any]:  # noqa: N802
+        """Progress of the last batches."""
+        ...
 
     @property
-    def status(self) -> dict[str, Any]: ...
+    def status(self) -> dict[str, Any]:
+        """State of the query."""
+        ...
 
-    def awaitTermination(self, timeout: int | None = None) -> bool | None: ...  # noqa: N802
+    def awaitTermination(self, timeout: int | None = None) -> bool | None:  # noqa: N802
+        """Wait until the query ends."""
+        ...
 
-    def stop(self) -> None: ...
+    def stop(self) -> None:
+        """Stop the query."""
+        ...
 
 
 class RunReporter(Protocol):
-    """Where a run is told of."""
+    """Receives the events of a run."""
 
-    def started(self, attempt: int) -> None: ...
+    def started(self, attempt: int) -> None:
+        """Report that the query started; `attempt` is greater than 0 after a restart."""
+        ...
 
-    def batch(self, done: BatchDone, figures: Figures) -> None: ...
+    def batch(self, done: BatchDone, figures: Figures) -> None:
+        """Report a finished batch."""
+        ...
 
-    def idle(self, figures: Figures) -> None: ...
+    def idle(self, figures: Figures) -> None:
+        """Report that no batch finished since the last call."""
+        ...
 
-    def failed(self, text: str, again_in_s: float) -> None: ...
+    def failed(self, text: str, again_in_s: float) -> None:
+        """Report a failure and the seconds until the restart."""
+        ...
 
-    def stopping(self) -> None: ...
+    def stopping(self) -> None:
+        """Report that the query stops after the current batch."""
+        ...
 
 
 class EndReason(Enum):
-    """How a run ended."""
+    """Why a run ended."""
 
     FINISHED = "finished"
-    """A job that ends by itself has done what there was."""
+    """A job with a defined end has processed its data."""
     STOPPED = "stopped"
     FAILED = "failed"
-    """Of something that lasts."""
+    """Permanent failure."""
     GAVE_UP = "gave up"
-    """Of something that might pass, too often."""
+    """Too many transient failures."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobOutcome:
+    """How a run ended, with an error message if it failed."""
+
     ended: EndReason
     message: str = ""
 
 
 class JobSupervisor:
-    """Runs one job's query until it ends for good."""
+    """Runs one job's query until it ends, with restarts."""
 
     def __init__(
         self,
@@ -92,10 +112,11 @@ class JobSupervisor:
         self._stop_timeout_s = stop_timeout_s
         self._clock = clock
         self._failures = 0
-        """In a row, without a batch between them."""
+        """Failures in a row, without a finished batch between them."""
         self._last_batch = -1
 
     def run(self) -> JobOutcome:
+        """Run the query until it finishes, stops or fails for good."""
         while not self._stop.is_set():
             query: RunningQuery | None = None
             try:
@@ -104,7 +125,7 @@ class JobSupervisor:
                 return self._follow(query)
             except Exception as e:
                 if query is not None:
-                    self._tell(query)
+                    self._report_batches(query)
                 outcome = self._failed(e)
                 if outcome is not None:
                     return outcome
@@ -113,45 +134,45 @@ class JobSupervisor:
     def _follow(self, query: RunningQuery) -> JobOutcome:
         while True:
             ended = query.awaitTermination(POLL_S)  # type: ignore[arg-type]
-            told = self._tell(query)
+            reported = self._report_batches(query)
             if ended:
                 return JobOutcome(EndReason.STOPPED if self._stop.is_set() else EndReason.FINISHED)
             if self._stop.is_set():
                 self._show.stopping()
-                self._end(query)
+                self._stop_query(query)
                 return JobOutcome(EndReason.STOPPED)
-            if not told:
+            if not reported:
                 self._show.idle(self._figures)
 
-    def _tell(self, query: RunningQuery) -> int:
-        """Tells of the batches that have ended since; returns how many."""
-        told = 0
+    def _report_batches(self, query: RunningQuery) -> int:
+        """Report batches that finished since the last call. Return their number."""
+        reported = 0
         for progress in query.recentProgress:
             done = batch_of(progress)
             if done is None or done.batch <= self._last_batch:
                 continue
-            told += 1
+            reported += 1
             self._last_batch = done.batch
             self._failures = 0
             self._figures.batch_done(done)
             self._show.batch(done, self._figures)
-        return told
+        return reported
 
-    def _end(self, query: RunningQuery) -> None:
-        """At a batch's end, so that nothing is done twice; after a time in the middle, which costs only that."""
+    def _stop_query(self, query: RunningQuery) -> None:
+        """Stop at the end of the batch, so that none is repeated; after the timeout in the middle of it."""
         deadline = self._clock() + self._stop_timeout_s
         while self._clock() < deadline:
-            if self._tell(query) or not query.status.get("isTriggerActive"):
+            if self._report_batches(query) or not query.status.get("isTriggerActive"):
                 break
-            if query.awaitTermination(ENDING_POLL_S):  # type: ignore[arg-type]
+            if query.awaitTermination(STOP_POLL_S):  # type: ignore[arg-type]
                 return
         query.stop()
-        self._tell(query)
+        self._report_batches(query)
 
     def _failed(self, error: Exception) -> JobOutcome | None:
-        """None: start again."""
+        """Handle a failure. Return the outcome, or None to start again."""
         if self._stop.is_set():
-            # What a query says that was told to stop is no news; it goes on from the checkpoint.
+            # A stopped query may fail with any error; it continues from the checkpoint.
             return JobOutcome(EndReason.STOPPED)
         text = cause(error)
         if not may_pass(error):
@@ -170,13 +191,13 @@ class JobSupervisor:
 
 
 def backoff_s(restart: RestartSpec, failures: int) -> float:
-    """Doubles from failure to failure, up to a limit."""
+    """Return the delay before the next start: it doubles with each failure, up to a limit."""
     doubled = restart.backoff.seconds * 2.0 ** min(failures - 1, 40)
     return min(doubled, restart.max_backoff.seconds)
 
 
 class LagWatch:
-    """Asks brokers where topics end, now and then, beside the query: brokers that are away must hold up nothing."""
+    """Queries the topics' end offsets at intervals, in a thread: unavailable brokers must not block the supervisor."""
 
     def __init__(self, source: SourceSpec, figures: Figures, stop: StopSignal) -> None:
         self._source = source
@@ -185,12 +206,13 @@ class LagWatch:
         self._thread = threading.Thread(target=self._run, name="lag", daemon=True)
 
     def start(self) -> None:
+        """Start the thread."""
         self._thread.start()
 
     def _run(self) -> None:
         link = topics.link(self._source.brokers, self._source.options)
         isolation = READ_COMMITTED if self._source.isolation == "read_committed" else READ_UNCOMMITTED
-        while not self._stop.wait(LAG_EVERY_S):
+        while not self._stop.wait(LAG_INTERVAL_S):
             done = self._figures.last
             if done is None or not done.ends:
                 continue
@@ -198,11 +220,11 @@ class LagWatch:
                 latest = link.offsets(dict.fromkeys(done.ends, LATEST), isolation)
             except PenstockSparkError:
                 continue
-            self._figures.lag_is(lag(done.ends, latest))
+            self._figures.set_lag(lag(done.ends, latest))
 
 
 def supervisor(
     job: StreamJob, start: Callable[[], RunningQuery], figures: Figures, show: RunReporter, stop: StopSignal
 ) -> JobSupervisor:
-    """For a job as its file says it."""
+    """Return the supervisor of a job."""
     return JobSupervisor(start, job.restart, figures, show, stop, job.stop_timeout.seconds)

@@ -1,7 +1,7 @@
-"""A Delta table to which batches are added, or merged, exactly once. Used by `writing`; no Spark in here.
+"""A Delta table to which batches are appended or merged exactly once. Called by `sinks`; does not use Spark.
 
-Each commit carries a transaction of Delta's protocol: the id of the streaming query, which a checkpoint keeps, and the
-batch. Whoever runs a batch again finds it in the table's log, in the same version as its files, and does nothing.
+Each commit has a transaction of Delta's protocol: the id of the streaming query, which the checkpoint keeps, and the
+batch number. A repeated batch finds its number in the table's log, in the same version as its files, and does nothing.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from penstock_spark.model.errors import PenstockSparkError
 
 ATTEMPTS = 5
 HISTORY = 100
-"""Versions of the table that are looked through for a batch: others may have written since."""
+"""Number of table versions searched for a batch: other writers may have added versions since."""
 QUERY, BATCH, ROWS = "penstock.query", "penstock.batch", "penstock.rows"
-"""Of a commit's own metadata."""
+"""Keys of a commit's metadata."""
 
 
 class TableMismatch(PenstockSparkError):
-    """The table is not what the job would write; says what differs."""
+    """The table's schema or partitioning differs from the job's; the message says how."""
 
 
 class TableConflict(PenstockSparkError):
-    """The table knows more than the checkpoint does."""
+    """The table is ahead of the checkpoint."""
 
 
 class Table:
-    """One query's way into a table."""
+    """One query's access to a table."""
 
     def __init__(self, target: DeltaTarget, app_id: str, clock: Callable[[], float] = time.time) -> None:
         self._target = target
@@ -47,14 +47,14 @@ class Table:
 
     @property
     def uri(self) -> str:
-        """Absolute, because tasks may run in another folder than the driver."""
+        """Absolute location: tasks may run in another working directory than the driver."""
         path = self._target.path
         return path if "://" in path else str(Path(path).absolute())
 
     def open(
         self, schema: pa.Schema, partition_by: Sequence[str], configuration: Mapping[str, str] | None = None
     ) -> None:
-        """The table as it is now; made if it is not there. Raises `TableMismatch`."""
+        """Open the table; create it if it does not exist. Raises `TableMismatch`."""
         storage = dict(self._target.storage) or None
         DeltaTable.create(
             self.uri,
@@ -68,33 +68,35 @@ class Table:
         found = self._table.metadata().partition_columns
         if found != list(partition_by):
             raise TableMismatch(
-                f"{self.uri} is partitioned by {found or 'nothing'}, the job says {list(partition_by) or 'nothing'}: "
-                "a table keeps its partitions; change the job, or write to another path"
+                f'table "{self.uri}" is partitioned by {found or "nothing"}, the job by '
+                f"{list(partition_by) or 'nothing'}; change the job, or write to another path"
             )
         check_schema(self.uri, pa.schema(self._table.schema().to_arrow()), schema)
 
     @property
     def app_id(self) -> str:
+        """Application id of the transactions: the id of the streaming query."""
         return self._app_id
 
     @property
     def delta(self) -> DeltaTable:
+        """The open table."""
         assert self._table is not None, "the table was opened"
         return self._table
 
-    def done(self, batch: int) -> bool:
-        """Whether the table has this batch. Raises `TableConflict` where it has one after it."""
+    def has_batch(self, batch: int) -> bool:
+        """Return whether the batch is committed. Raises `TableConflict` if a later one is."""
         self.delta.update_incremental()
         version = self.delta.transaction_version(self._app_id)
         if version is not None and version > batch:
             raise TableConflict(
-                f"{self.uri} has batch {version} of this checkpoint, which is at batch {batch}: the checkpoint was set "
-                "back. Put the newer one in place, or begin a new checkpoint where the table ends"
+                f'table "{self.uri}" has batch {version} of this checkpoint, which is at batch {batch}: the checkpoint '
+                "was set back; restore the newer one, or start a new checkpoint at the table's end"
             )
         return version == batch
 
     def rows(self, batch: int) -> int | None:
-        """How many rows were written, or merged, in a batch; None where the log does not tell any more."""
+        """Return the number of rows of a committed batch; None if the log no longer has it."""
         for entry in self.delta.history(HISTORY):
             if entry.get(QUERY) == self._app_id and entry.get(BATCH) == str(batch):
                 found = entry.get(ROWS)
@@ -102,7 +104,7 @@ class Table:
         return None
 
     def append(self, batch: int, parts: Sequence[DataFile], schema: pa.Schema, partition_by: Sequence[str]) -> None:
-        """Files that tasks wrote, in plain folders, begin to count, all of them at once."""
+        """Commit files that tasks wrote, all in one version."""
         now_ms = int(self._clock() * 1000)
         actions = [AddAction(p.path, p.bytes, p.partition, now_ms, True, p.stats) for p in parts]
         rows = sum(part.rows for part in parts)
@@ -117,8 +119,10 @@ class Table:
         deleted: str | None,
         rows: int = 0,
     ) -> dict[str, Any]:
-        """Rows by their keys: replaced where they are there, else added; removed where the column `deleted` is true.
-        `rows` is how many there are, for `rows`."""
+        """Merge rows by key: existing rows are updated, others inserted, rows with a true `deleted` column deleted.
+
+        `rows` is the number of rows, which the commit records.
+        """
         same = " AND ".join(f"(target.{quoted(k)} IS NOT DISTINCT FROM source.{quoted(k)})" for k in keys)
         result: dict[str, Any] = {}
 
@@ -133,12 +137,12 @@ class Table:
             if deleted is None:
                 merger = merger.when_matched_update(values).when_not_matched_insert(values)
             else:
-                gone, kept = f"source.{quoted(deleted)}", f"NOT source.{quoted(deleted)}"
-                merger = merger.when_matched_delete(gone).when_matched_update(values, kept)
-                merger = merger.when_not_matched_insert(values, kept)
+                deletes, keeps = f"source.{quoted(deleted)}", f"NOT source.{quoted(deleted)}"
+                merger = merger.when_matched_delete(deletes).when_matched_update(values, keeps)
+                merger = merger.when_not_matched_insert(values, keeps)
             result.update(merger.execute())
-            if not self.done(batch):
-                # What changes no row (deletions of rows that are not there) makes no version: this one says so.
+            if not self.has_batch(batch):
+                # A merge that changes no rows (deletions of missing rows) creates no version: commit an empty one.
                 self._add([], batch, rows, self.delta.schema(), self.delta.metadata().partition_columns)
 
         self._commit(batch, commit)
@@ -147,7 +151,7 @@ class Table:
     def _add(
         self, actions: Sequence[AddAction], batch: int, rows: int, schema: Schema, partition_by: Sequence[str]
     ) -> None:
-        """A version with these files more, which names the batch."""
+        """Commit a version that adds these files and records the batch."""
         self.delta.create_write_transaction(
             cast("Any", actions), "append", schema, list(partition_by), commit_properties=self._properties(batch, rows)
         )
@@ -160,21 +164,21 @@ class Table:
         )
 
     def _commit(self, batch: int, commit: Callable[[], None]) -> None:
-        """Others may have committed meanwhile; if one of them was this batch, it is done."""
+        """Retry on conflicts with other writers, unless one of them has committed this batch."""
         for attempt in range(ATTEMPTS):
             try:
                 commit()
             except CommitFailedError:
-                if self.done(batch):
+                if self.has_batch(batch):
                     return
                 if attempt == ATTEMPTS - 1:
                     raise
             else:
-                assert self.done(batch), f"{self.uri}: batch {batch} was committed, but not its transaction"
+                assert self.has_batch(batch), f"{self.uri}: batch {batch} was committed, but not its transaction"
                 return
 
     def compact(self) -> None:
-        """Small files to large ones, in a version that changes no data; vacuums where the job says so."""
+        """Compact small files in a version that changes no data; vacuum if the job says so."""
         target = self._target
         assert target.compact is not None, "the job compacts"
         self.delta.optimize.compact(target_size=target.compact.target.bytes)
@@ -184,11 +188,12 @@ class Table:
 
 
 def quoted(name: str) -> str:
+    """Return a quoted column name for SQL."""
     return f'"{name}"'
 
 
 def check_schema(uri: str, found: pa.Schema, wanted: pa.Schema) -> None:
-    """A table keeps its columns: a job that writes others is told which. Raises `TableMismatch`."""
+    """Raise `TableMismatch` if the job's columns differ from the table's, which are fixed."""
     lacking = [f"{f.name} ({f.type})" for f in wanted if f.name not in found.names]
     extra = [f"{f.name} ({f.type})" for f in found if f.name not in wanted.names]
     if lacking or extra:
@@ -197,14 +202,16 @@ def check_schema(uri: str, found: pa.Schema, wanted: pa.Schema) -> None:
             words.append(f"the table has no column {', '.join(lacking)}")
         if extra:
             words.append(f"the job has no column {', '.join(extra)}")
-        raise TableMismatch(f"{uri}: {'; '.join(words)}. Change the job's query, or alter the table")
+        raise TableMismatch(f'table "{uri}": {" and ".join(words)}; change the job\'s query, or alter the table')
     for field in wanted:
         have = found.field(field.name).type
         if delta_type(have) != delta_type(field.type):
-            raise TableMismatch(f"{uri}: column {field.name} is {have}, but the job writes {field.type}: cast it")
+            raise TableMismatch(
+                f'table "{uri}": column "{field.name}" is {have}, but the job writes {field.type}; add a cast'
+            )
 
 
 def delta_type(type_: pa.DataType) -> str:
-    """What Delta makes of an Arrow type, as text; names inside of lists and maps do not matter."""
+    """Return the Delta type of an Arrow type as text, ignoring field names inside lists and maps."""
     document = json.loads(Schema.from_arrow(pa.schema([pa.field("c", type_)])).to_json())
     return json.dumps(document["fields"][0]["type"], sort_keys=True).replace('"nullable": false', '"nullable": true')

@@ -1,4 +1,4 @@
-"""Topics that a job writes to, made where they lack. Called when a job starts; uses the format's link to brokers."""
+"""Creates the topics that a job writes to. Called when a job starts; uses the format's link to the brokers."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ if TYPE_CHECKING:
 
 
 def connection(brokers: str, options: Options) -> ConnectionOptions:
-    """How the format `penstock` would connect with these options."""
+    """Return the connection that the format `penstock` would use with these options."""
     return SinkOptions.parse({"kafka.bootstrap.servers": brokers, **security(options)}).connection
 
 
 def security(options: Options) -> Options:
-    """What readers and writers have in common among `kafka.*`: how to connect, and as whom."""
+    """Return the `kafka.*` options that readers and writers share: addresses, TLS, authentication."""
     common = {name.lower() for name in COMMON}
     return {name: text(value) for name, value in options.items() if name.lower() in common}
 
 
 def link(brokers: str, options: Options) -> Link:
-    """The process's link to these brokers."""
+    """Return the process's link to these brokers."""
     from penstock_spark.link.link import Link
 
     return Link.to(connection(brokers, options))
 
 
 def cluster_id(link: Link) -> str:
-    """Which cluster it is, however its brokers are called; empty where they do not say. Metadata has it, which every
-    client may ask for; to describe a cluster takes a right of its own."""
+    """Return the cluster id, empty if the brokers do not report one. It comes from metadata, because describing the
+    cluster needs a permission of its own."""
 
     async def work(cluster: ClusterConnections) -> str:
         return cluster.metadata.cluster_id or ""
@@ -48,14 +48,14 @@ def cluster_id(link: Link) -> str:
 
 
 def ensure(link: Link, name: str, wanted: Wanted) -> None:
-    """Creates the topic unless it is there."""
+    """Create the topic unless it exists."""
     if name in link.topics([name]):
         return
     create(link, {name: NewTopic(name, wanted.partitions, wanted.replication, configs=dict(wanted.config))})
 
 
 def create(link: Link, topics: Mapping[str, NewTopic]) -> None:
-    """Creates topics; one that somebody else creates at the same time is as good."""
+    """Create topics; ones that another client creates at the same time are accepted."""
 
     async def work(cluster: ClusterConnections) -> None:
         created = await TopicAdminClient(cluster).create_topics_many(topics.values())
@@ -70,7 +70,7 @@ def create(link: Link, topics: Mapping[str, NewTopic]) -> None:
 
 
 def mirror_partitions(link: Link, wanted: Mapping[str, int], replication: int) -> None:
-    """Topics with at least as many partitions each: created, or added to. Never fewer: those that are there stay."""
+    """Create topics, or add partitions, so that each has at least the partition count in `wanted`."""
     found: Mapping[str, TopicPartitions] = link.topics(wanted)
     create(link, {n: NewTopic(n, count, replication) for n, count in wanted.items() if n not in found})
     grown = {n: count for n, count in wanted.items() if n in found and found[n].partitions < count}

@@ -1,6 +1,6 @@
-"""From rows to where they go: a job's target as a streaming query. Called by every kind.
+"""Writes rows to a job's target as a streaming query. Called by every kind.
 
-Topics are written by the format's own streaming sink, files by `sinks`.
+The format's streaming sink writes topics, `sinks` write files.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from penstock_spark.jobs.run import topics
 from penstock_spark.jobs.run.session import text
 from penstock_spark.jobs.run.sinks import file_sink, with_time
-from penstock_spark.jobs.spec.lists import never_null
+from penstock_spark.jobs.spec.lists import replace_nulls
 from penstock_spark.jobs.spec.specs import ConsoleTarget, StreamJob, Target, TopicTarget
 from penstock_spark.model.errors import InvalidOption
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def start(
     rows: DataFrame, job: StreamJob, target: Target, mode: str = "append", *, with_times: bool = False
 ) -> StreamingQuery:
-    """The query of a job with one target; `mode` is Spark's output mode, `with_times`: see `topic_rows`."""
+    """Start a query with one target; `mode` is Spark's output mode, for `with_times` see `topic_rows`."""
     if isinstance(target, TopicTarget):
         make_topic(target)
         writer = topic_writer(topic_rows(rows, target, with_times=with_times), target)
@@ -36,7 +36,7 @@ def start(
 
 
 def launch(writer: DataStreamWriter, job: StreamJob) -> StreamingQuery:
-    """Starts a query as the job says: name, checkpoint, trigger."""
+    """Start a query with the job's name, checkpoint and trigger."""
     writer = writer.queryName(job.name).option("checkpointLocation", job.checkpoint)
     if job.trigger.once:
         writer = writer.trigger(availableNow=True)
@@ -46,13 +46,13 @@ def launch(writer: DataStreamWriter, job: StreamJob) -> StreamingQuery:
 
 
 def make_topic(target: TopicTarget) -> None:
-    """Creates the target where the job says so."""
+    """Create the target topic if the job says so."""
     if target.create is not None and target.topic is not None:
         topics.ensure(topics.link(target.brokers, target.options), target.topic, target.create)
 
 
 def topic_options(target: TopicTarget) -> dict[str, str]:
-    """The target as options of the format `penstock`; the job's own come last."""
+    """Return the target as options of the format `penstock`; the job's own options come last."""
     found = {
         "kafka.bootstrap.servers": target.brokers,
         "kafka.compression.type": target.compression,
@@ -64,19 +64,22 @@ def topic_options(target: TopicTarget) -> dict[str, str]:
 
 
 def topic_writer(rows: DataFrame, target: TopicTarget) -> DataStreamWriter:
+    """Return a writer of rows to topics."""
     return rows.writeStream.format("penstock").options(**topic_options(target))
 
 
 def topic_rows(rows: DataFrame, target: TopicTarget, *, with_times: bool = False) -> DataFrame:
-    """Rows as a topic takes them. With a column value: key, value, headers as they are; else a JSON value of all
-    columns. Partition and timestamp of where a record came from do not go with it; `with_times`: the rows are of no
-    topic, and a column timestamp is the records' time."""
+    """Return the columns for a topic: key, value and headers if there is a column value, else all columns as JSON.
+
+    Partition and timestamp of source records are dropped. `with_times`: the rows come from files, and a column
+    timestamp sets the record timestamps.
+    """
     from pyspark.sql import functions as F  # noqa: N812
 
     chosen: list[Column] = []
     if target.topic is None:
         if "topic" not in rows.columns:
-            raise InvalidOption("to.topic is missing, and the result has no column topic that names one for each row")
+            raise InvalidOption("to.topic is missing, and the result has no column topic; add one of them")
         chosen.append(F.col("topic"))
     if target.key is not None:
         chosen.append(F.expr(target.key).cast("string").alias("key"))
@@ -85,14 +88,14 @@ def topic_rows(rows: DataFrame, target: TopicTarget, *, with_times: bool = False
     if "value" in rows.columns:
         chosen.append(as_bytes(rows, "value"))
         also = ("headers", "timestamp") if with_times else ("headers",)
-        chosen += [never_null(rows, name) for name in also if name in rows.columns]
+        chosen += [replace_nulls(rows, name) for name in also if name in rows.columns]
         return rows.select(*chosen)
     names = [name for name in rows.columns if name != "topic" or target.topic is not None]
     return rows.select(*chosen, F.to_json(F.struct(*names), {"ignoreNullFields": "false"}).alias("value"))
 
 
 def as_bytes(rows: DataFrame, name: str) -> Column:
-    """Bytes and text as they are, structs as JSON, other values as text."""
+    """Return bytes and text unchanged, structs and lists as JSON, other values as text."""
     from pyspark.sql import functions as F  # noqa: N812
 
     kind = rows.schema[name].dataType.typeName()

@@ -1,4 +1,4 @@
-"""What is wrong with a job's file, and where: file, line, column, key. Called by the rooms that read and check it."""
+"""Problems of a job file with file, line, column and key. Called by the modules that read and check it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock_spark.model.errors import PenstockSparkError
 
 
 class FilePosition(NamedTuple):
-    """Lines and columns count from 1, as editors do."""
+    """A position in a file; lines and columns count from 1."""
 
     file: str
     line: int
@@ -21,7 +21,7 @@ class FilePosition(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """`key` is the path in the file (`source.topics`), empty for the file as a whole."""
+    """A problem. `key` is the path in the file (`source.topics`), empty for the whole file."""
 
     place: FilePosition
     key: str
@@ -32,7 +32,7 @@ class Problem(NamedTuple):
 
 
 class InvalidJob(PenstockSparkError):
-    """A job's file is wrong; `problems` has all that was found, in the order of the file."""
+    """An invalid job file; `problems` has all problems in file order."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         assert problems, "an invalid job has a problem"
@@ -41,8 +41,7 @@ class InvalidJob(PenstockSparkError):
 
 
 class FieldError(ValueError):
-    """Raised by a struct's own checks: names the field of the struct that is wrong, and the keys within it that lead to
-    what is wrong there."""
+    """Raised by the checks of a struct. Holds the struct's field and the keys below it that lead to the problem."""
 
     def __init__(self, field: str, message: str, *within: str) -> None:
         super().__init__(message)
@@ -50,6 +49,6 @@ class FieldError(ValueError):
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A hint to put behind a message, empty where nothing is near."""
+    """Return a hint to append to a message; empty if no known word is similar."""
     near = difflib.get_close_matches(word.lower(), list(known), 1, 0.6)
     return f"; did you mean {near[0]}?" if near else ""

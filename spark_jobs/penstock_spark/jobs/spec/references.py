@@ -1,8 +1,8 @@
-"""References to secrets in a job's file, spelled as Kafka's own config providers have them.
+"""References to secrets in a job file, in the syntax of Kafka's config providers.
 
-`${env:NAME}` is a variable of the environment, `${file:/path}` a file's text without the newline at its end,
-`${file:/path:key}` a value of a properties file. They may stand anywhere in the texts of options and storage, and are
-resolved by `document` when the job is to run. What is resolved is not looked at again, and is in no message.
+`${env:NAME}` is an environment variable, `${file:/path}` a file's text without its final newline, `${file:/path:key}` a
+value of a properties file. They may occur anywhere in the texts of options and storage. `document` resolves them when
+the job is run. Resolved text is not searched again for references, and never appears in messages.
 """
 
 from __future__ import annotations
@@ -15,16 +15,18 @@ from typing import Annotated, Any, NamedTuple, TypeVar, get_args
 
 import msgspec
 
+from penstock.config.addresses import quoted
+
 MAX_FILE_BYTES = 64 << 10
-"""A file of more is no secret."""
+"""Maximum size of a file with a secret."""
 PROVIDERS = ("env", "file")
 _REFERENCE = re.compile(r"\$\{([A-Za-z][A-Za-z0-9_-]*):([^{}]*)\}")
-_BEGUN = re.compile(r"\$\{(?:env|file):")
+_REFERENCE_START = re.compile(r"\$\{(?:env|file):")
 EXAMPLES = "${env:NAME}, ${file:/path} or ${file:/path:key}"
 
 
 class Handling(Enum):
-    """What becomes of references in the texts of a field whose type carries it. In other texts they are refused."""
+    """How references in a field are handled; part of the field's type. Fields without it reject references."""
 
     RESOLVED = "resolved"
     AS_WRITTEN = "as written"
@@ -36,9 +38,11 @@ AsWritten = Annotated[T, Handling.AS_WRITTEN]
 
 
 class Reference(NamedTuple):
+    """A parsed reference."""
+
     provider: str
     path: str
-    """A variable's name, or a file's."""
+    """Name of the variable, or path of the file."""
     key: str | None = None
 
     def __str__(self) -> str:
@@ -46,25 +50,25 @@ class Reference(NamedTuple):
 
 
 def handling_of(wanted: Any) -> Handling | None:
-    """What a type says of references."""
+    """Return how a type handles references; None if it rejects them."""
     return next((m for m in getattr(wanted, "__metadata__", ()) if isinstance(m, Handling)), None)
 
 
-def has(text: str) -> bool:
-    """Whether somebody meant a text to hold a reference."""
-    return _BEGUN.search(text) is not None
+def has_reference(text: str) -> bool:
+    """Return whether a text contains the start of a reference."""
+    return _REFERENCE_START.search(text) is not None
 
 
 def references(text: str) -> Iterator[Reference]:
-    """In the order of the text. Raises `ValueError` where one cannot be meant so."""
+    """Yield references in text order. Raises `ValueError` for a malformed one."""
     for found in _REFERENCE.finditer(text):
         yield _reference(found)
-    if has(_REFERENCE.sub("", text)):
-        raise ValueError(f"a reference does not end, or has braces within: write {EXAMPLES}")
+    if has_reference(_REFERENCE.sub("", text)):
+        raise ValueError(f"malformed reference: it has no end, or braces inside; write {EXAMPLES}")
 
 
-def check(text: str) -> None:
-    """Raises `ValueError` where a reference cannot be meant so."""
+def check_references(text: str) -> None:
+    """Raise `ValueError` for a malformed reference."""
     for _ in references(text):
         pass
 
@@ -72,19 +76,19 @@ def check(text: str) -> None:
 def _reference(found: re.Match[str]) -> Reference:
     provider, rest = found[1], found[2]
     if provider not in PROVIDERS:
-        raise ValueError(f"there is no provider {provider!r}: write {EXAMPLES}")
+        raise ValueError(f"unknown provider {quoted(provider)}; write {EXAMPLES}")
     path, colon, key = rest.partition(":") if provider == "file" else (rest, "", "")
     if not path or (colon and not key):
-        raise ValueError(f"a reference to {provider} names nothing: write {EXAMPLES}")
+        raise ValueError(f"a reference to {provider} is empty; write {EXAMPLES}")
     return Reference(provider, path, key if colon else None)
 
 
-def of_job(part: object) -> list[str]:
-    """The references of a job that was not resolved, each once."""
-    return list(dict.fromkeys(map(str, _of_part(part))))
+def job_references(part: object) -> list[str]:
+    """Return the unresolved references of a job, each once."""
+    return list(dict.fromkeys(map(str, _references_in(part))))
 
 
-def _of_part(part: object) -> Iterator[Reference]:
+def _references_in(part: object) -> Iterator[Reference]:
     if not isinstance(part, msgspec.Struct):
         return
     for field in msgspec.structs.fields(part):
@@ -93,19 +97,19 @@ def _of_part(part: object) -> Iterator[Reference]:
             for text in value.values():
                 yield from references(text) if isinstance(text, str) else ()
         else:
-            yield from _of_part(value)
+            yield from _references_in(value)
 
 
 class Resolver:
-    """Puts in what references name. Each file is read once, so that all that comes out of it is of one moment."""
+    """Replaces references by their values. Each file is read once, so that its values are consistent."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = environment
         self._files: dict[str, str] = {}
 
     def resolve(self, text: str) -> str:
-        """Raises `ValueError`, which names the variable or the file and never what it holds."""
-        check(text)
+        """Return the text with values. Raises `ValueError` with the name of the variable or file, never its content."""
+        check_references(text)
         return _REFERENCE.sub(lambda found: self._value(_reference(found)), text)
 
     def _value(self, reference: Reference) -> str:
@@ -116,17 +120,17 @@ class Resolver:
             return re.sub(r"\r?\n\Z", "", text)
         value = properties(text).get(reference.key)
         if value is None:
-            raise ValueError(f"the file {reference.path} has no line {reference.key}=...")
+            raise ValueError(f'the file "{reference.path}" has no key {quoted(reference.key)}; add it')
         return value
 
     def _variable(self, name: str) -> str:
         value = self._environment.get(name)
         if value is None:
-            raise ValueError(f"the environment has no variable {name}")
+            raise ValueError(f"the environment variable {quoted(name)} is not set")
         try:
             value.encode()
         except UnicodeEncodeError:
-            raise ValueError(f"the variable {name} of the environment is not UTF-8") from None
+            raise ValueError(f"the environment variable {quoted(name)} is not UTF-8") from None
         return value
 
     def _file(self, path: str) -> str:
@@ -136,17 +140,17 @@ class Resolver:
 
 
 def read(path: Path) -> str:
-    """Raises `ValueError`, naming the file."""
+    """Return a file's text. Raises `ValueError` with its path."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_FILE_BYTES + 1)
         if len(data) > MAX_FILE_BYTES:
-            raise ValueError(f"the file {path} has more than {MAX_FILE_BYTES:,} bytes: this is no secret")
+            raise ValueError(f'the file "{path}" is larger than {MAX_FILE_BYTES:,} bytes')
         return data.decode()
     except OSError as e:
-        raise ValueError(f"the file {path} cannot be read: {e.strerror}") from None
+        raise ValueError(f'cannot read the file "{path}": {e.strerror}') from None
     except UnicodeDecodeError as e:
-        raise ValueError(f"the file {path} is not UTF-8: byte {e.start}") from None
+        raise ValueError(f'the file "{path}" is not UTF-8: byte {e.start}') from None
 
 
 _LINE = re.compile(r"((?:\\.|[^\\:=\s])*)(?:\s*[:=]\s*|\s+|$)(.*)", re.DOTALL)
@@ -155,7 +159,7 @@ _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def properties(text: str) -> dict[str, str]:
-    """As `java.util.Properties` reads text: comments, continued lines, escapes."""
+    """Parse text as `java.util.Properties` does: comments, continuation lines, escapes."""
     found: dict[str, str] = {}
     before = ""
     for line in re.split(r"\r\n|\r|\n", text):
@@ -178,8 +182,8 @@ def _put(found: dict[str, str], line: str) -> None:
 
 
 def _unescaped(text: str) -> str:
-    def meant(escape: re.Match[str]) -> str:
-        what = escape[1]
-        return chr(int(what[1:], 16)) if len(what) > 1 else _ESCAPES.get(what, what)
+    def replacement(escape: re.Match[str]) -> str:
+        code = escape[1]
+        return chr(int(code[1:], 16)) if len(code) > 1 else _ESCAPES.get(code, code)
 
-    return _ESCAPE.sub(meant, text)
+    return _ESCAPE.sub(replacement, text)

@@ -1,13 +1,12 @@
-"""Values of a job's file that are more than text: durations, sizes, SQL. Each is parsed where it stands.
-
-Called by `document`, which knows the line that an error belongs to.
-"""
+"""Scalar types of a job file: durations, sizes, SQL. Called by `document`, which adds the line to errors."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+
+from penstock.config.addresses import quoted
 
 SECOND = 1_000
 UNITS_MS = {
@@ -25,17 +24,18 @@ MAX_SQL = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Duration:
-    """A time that passes, in milliseconds."""
+    """A duration in milliseconds."""
 
     ms: int
 
     @property
     def sql(self) -> str:
-        """As Spark's interval text."""
+        """The duration as a Spark interval."""
         return f"{self.ms} milliseconds"
 
     @property
     def seconds(self) -> float:
+        """The duration in seconds."""
         return self.ms / SECOND
 
     def __str__(self) -> str:
@@ -60,42 +60,46 @@ class Size:
 
 
 class Sql(str):
-    """An expression or a query; Spark parses it when the job starts."""
+    """An SQL expression or query. Spark parses it when the job starts."""
 
     __slots__ = ()
 
 
 def parse_duration(value: object) -> Duration:
-    """`10 seconds`, `5m`, `1 day`. Raises `ValueError`."""
+    """Parse `10 seconds`, `5m`, `1 day`. Raises `ValueError`."""
     found = AMOUNT.fullmatch(value) if isinstance(value, str) else None
     unit = UNITS_MS.get(found[2].lower()) if found else None
     if found is None or unit is None:
-        raise ValueError(f"{value!r} is no duration: write a number and a unit, such as 500 ms, 10 seconds, 5m, 1 day")
+        raise ValueError(
+            f"invalid duration {quoted(str(value))}; write a number and a unit, such as 500 ms, 10 seconds, 5m, 1 day"
+        )
     ms = int(found[1]) * unit
     if ms > MAX_DURATION_MS:
-        raise ValueError(f"{value!r} is more than ten years")
+        raise ValueError(f"duration {quoted(str(value))} is longer than ten years")
     return Duration(ms)
 
 
 def parse_size(value: object) -> Size:
-    """`64 MiB`, or a number of bytes. Raises `ValueError`."""
+    """Parse `64 MiB`, or a number of bytes. Raises `ValueError`."""
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 50:
         return Size(value)
     found = AMOUNT.fullmatch(value) if isinstance(value, str) else None
     unit = UNITS_BYTES.get(found[2].lower()) if found else None
     if found is None or unit is None or int(found[1]) * unit >= 1 << 50:
-        raise ValueError(f"{value!r} is no size: write bytes, or a number and a unit, such as 512 KiB, 64 MiB, 1 GiB")
+        raise ValueError(
+            f"invalid size {quoted(str(value))}; write bytes, or a number and a unit, such as 512 KiB, 64 MiB, 1 GiB"
+        )
     return Size(int(found[1]) * unit)
 
 
 def parse_sql(value: object) -> Sql:
-    """Any text that is not blank. Raises `ValueError`."""
+    """Return text that is not blank. Raises `ValueError`."""
     if isinstance(value, bool | int | float):
         value = str(value).lower() if isinstance(value, bool) else str(value)
     if not isinstance(value, str) or not value.strip():
-        raise ValueError("SQL text is wanted")
+        raise ValueError("expected SQL text")
     if len(value) > MAX_SQL:
-        raise ValueError(f"SQL of {len(value):,} characters is too long; at most {MAX_SQL:,}")
+        raise ValueError(f"SQL has {len(value):,} characters; at most {MAX_SQL:,} are allowed")
     return Sql(value.strip())
 
 

@@ -1,6 +1,6 @@
-"""What every kind of job is made of: where records come from, what becomes of them, where they go.
+"""The fields that kinds of jobs share: sources, transforms, targets, triggers.
 
-A job's file is one YAML mapping; `kind` says which struct of `kinds` it is. `document` makes these structs from it.
+A job file is one YAML mapping; its `kind` selects the struct of `kinds`. `document` creates these structs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from penstock.config.addresses import InvalidAddress, parse_bootstrap, parse_host
+from penstock.config.addresses import InvalidAddress, parse_bootstrap, parse_host, quoted
 from penstock_spark.jobs.spec.problems import FieldError
 from penstock_spark.jobs.spec.references import AsWritten, Resolved
 from penstock_spark.jobs.spec.scalars import Duration, Size, Sql
@@ -24,9 +24,9 @@ TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 NUMBER = re.compile(r"[0-9]{1,10}")
 MAX_PARTITION = 2**31 - 1
 EARLIEST = -2
-"""The least that stands for an offset; -1 is the latest."""
+"""The smallest number that stands for an offset, the log start; -1 is the log end."""
 MAX_INT, MAX_LONG = 2**31 - 1, 2**63 - 1
-"""What Spark and Kafka's protocol have room for."""
+"""Limits of Spark's and Kafka's integers."""
 MAX_REPLICATION = 2**15 - 1
 
 SOURCE_KEYS = {
@@ -41,7 +41,7 @@ SOURCE_KEYS = {
     "maxOffsetsPerTrigger": "max_records_per_batch",
     "minPartitions": "min_partitions (which a mirror cannot have)",
 }
-"""Options of the format `penstock` that are keys of a job's source."""
+"""Options of the format `penstock` that a job file sets by keys of `source`."""
 
 Scalar = str | bool | int | float
 Options = dict[str, Resolved[Scalar]]
@@ -51,16 +51,19 @@ ParquetCodec = Literal["none", "snappy", "zstd", "gzip", "lz4"]
 
 
 class JobFileSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The parent of all parts of a job's file."""
+    """Base of all structs of a job file."""
 
 
 def check_topic(field: str, topic: str) -> None:
+    """Raise `FieldError` if `topic` is not a valid topic name."""
     if not TOPIC.fullmatch(topic) or topic in (".", ".."):
-        raise FieldError(field, f"{topic!r} is no topic's name: at most 249 letters, digits, '.', '_' and '-'")
+        raise FieldError(
+            field, f"invalid topic name {quoted(topic)}; use at most 249 letters, digits, '.', '_' and '-'"
+        )
 
 
 def check_count(field: str, value: int | None, most: int = MAX_INT) -> None:
-    """A number of things, where there is one."""
+    """Raise `FieldError` if a count is set and not from 1 to `most`."""
     if value is not None and value < 1:
         raise FieldError(field, f"{value} is less than 1")
     if value is not None and value > most:
@@ -68,28 +71,31 @@ def check_count(field: str, value: int | None, most: int = MAX_INT) -> None:
 
 
 def check_replication(replication: int) -> None:
+    """Raise `FieldError` if a replication factor is neither -1 nor valid."""
     if replication != -1 and not 1 <= replication <= MAX_REPLICATION:
-        raise FieldError("replication", f"{replication} is no number of replicas: 1 to {MAX_REPLICATION}, or -1")
+        raise FieldError("replication", f"invalid replication factor {replication}; use 1 to {MAX_REPLICATION}, or -1")
 
 
 def check_columns(field: str, columns: list[str]) -> None:
+    """Raise `FieldError` for an invalid or duplicate column name."""
     for column in columns:
         if not COLUMN.fullmatch(column):
-            raise FieldError(field, f"{column!r} is no column's name: letters, digits and '_', no digit first")
+            message = f"invalid column name {quoted(column)}; use letters, digits and '_', no digit first"
+            raise FieldError(field, message)
     if len(set(columns)) < len(columns):
-        raise FieldError(field, "a column is named twice")
+        raise FieldError(field, "duplicate column name")
 
 
 def check_options(options: Options, keys: Mapping[str, str]) -> None:
-    """`keys`: what says the same beside the options. Options are without regard to case, as Spark has them."""
+    """Raise `FieldError` for an option that a key of the job file sets. `keys` maps options to these keys."""
     folded = {option.lower(): key for option, key in keys.items()}
     for name in options:
         if name.lower() in folded:
-            raise FieldError("options", f"the key {folded[name.lower()]} says that: leave the option away", name)
+            raise FieldError("options", f"the key {folded[name.lower()]} sets this option; remove the option", name)
 
 
 class SourceSpec(JobFileSpec, frozen=True, kw_only=True):
-    """Where records are read. Exactly one of topics, pattern and assign."""
+    """Where records are read. Set exactly one of topics, pattern and assign."""
 
     brokers: str
     topics: list[str] = []
@@ -102,12 +108,12 @@ class SourceSpec(JobFileSpec, frozen=True, kw_only=True):
     max_records_per_batch: int | None = None
     min_partitions: int | None = None
     options: Options = {}
-    """Any option of the format `penstock`, such as kafka.security.protocol."""
+    """Options of the format `penstock`, such as kafka.security.protocol."""
 
     def __post_init__(self) -> None:
         check_brokers(self.brokers)
         if [bool(self.topics), self.pattern is not None, self.assign is not None].count(True) != 1:
-            raise FieldError("topics", "exactly one of topics, pattern and assign says what to read")
+            raise FieldError("topics", "set exactly one of topics, pattern and assign")
         for topic in self.topics:
             check_topic("topics", topic)
         self._check_pattern()
@@ -122,50 +128,51 @@ class SourceSpec(JobFileSpec, frozen=True, kw_only=True):
         if self.pattern is None:
             return
         if not self.pattern.strip():
-            raise FieldError("pattern", "is empty; ^flights finds topics whose names begin so")
+            raise FieldError("pattern", "the pattern is empty; ^flights selects topics whose names start with flights")
         try:
             re.compile(self.pattern.strip())
         except (re.error, RecursionError, OverflowError) as e:
-            raise FieldError("pattern", f"{self.pattern!r} is no regular expression of Python: {e}") from None
+            message = f"invalid regular expression {quoted(self.pattern)}: {e}; use Python's syntax"
+            raise FieldError("pattern", message) from None
 
     def _check_assign(self) -> None:
         if self.assign is None:
             return
         if not self.assign:
-            raise FieldError("assign", "names no partition; write them by topic: {flights: [0, 1]}")
+            raise FieldError("assign", "no partitions; write them by topic, such as {flights: [0, 1]}")
         for topic, partitions in self.assign.items():
             check_topic("assign", topic)
             if not partitions:
-                raise FieldError("assign", "names no partition; write which, or leave the topic away", topic)
+                raise FieldError("assign", "no partitions; list them, or remove the topic", topic)
             for partition in partitions:
                 if not 0 <= partition <= MAX_PARTITION:
-                    raise FieldError("assign", f"{partition} is no partition: they count from 0", topic)
+                    raise FieldError("assign", f"invalid partition {partition}; partitions count from 0", topic)
             if len(set(partitions)) < len(partitions):
-                raise FieldError("assign", "a partition is named twice", topic)
+                raise FieldError("assign", "duplicate partition", topic)
 
     def _check_offsets(self) -> None:
         if isinstance(self.starting, str):
             return
         if not self.starting:
-            raise FieldError("starting", "names no partition; write offsets as {flights: {0: 23}}, or earliest")
+            raise FieldError("starting", "no partitions; write offsets as {flights: {0: 23}}, or earliest")
         for topic, offsets in self.starting.items():
             check_topic("starting", topic)
             for partition, offset in offsets.items():
                 if not NUMBER.fullmatch(partition) or int(partition) > MAX_PARTITION:
-                    message = f"{partition!r} is no partition: write offsets as {{flights: {{0: 23}}}}"
+                    message = f"invalid partition {quoted(partition)}; write offsets as {{flights: {{0: 23}}}}"
                     raise FieldError("starting", message, topic, partition)
                 if not EARLIEST <= offset <= MAX_LONG:
-                    message = f"{offset} is no offset: 0 to {MAX_LONG}, -1 for the latest, -2 for the earliest"
+                    message = f"invalid offset {offset}; use 0 to {MAX_LONG}, -1 for the latest, -2 for the earliest"
                     raise FieldError("starting", message, topic, partition)
 
     def takes(self, topic: str) -> bool:
-        """Whether the topic is read, if it is there: the rule of `options.source.Selection`."""
+        """Return whether a topic of this name is read; the same rule as `options.source.TopicSelection`."""
         if self.pattern is not None:
             return re.search(self.pattern.strip(), topic) is not None
         return topic in (self.topics or self.assign or {})
 
     def starting_ms(self) -> int | None:
-        """The time that `starting` says, in ms since 1970; None where it says something else."""
+        """Return `starting` in ms since the epoch; None if it is not a time."""
         if not isinstance(self.starting, str) or self.starting in ("earliest", "latest"):
             return None
         try:
@@ -173,13 +180,14 @@ class SourceSpec(JobFileSpec, frozen=True, kw_only=True):
         except ValueError:
             raise FieldError(
                 "starting",
-                f"{self.starting!r} is not earliest, latest, offsets by partition, or a time (2013-01-01T00:00:00Z)",
+                f"invalid start {quoted(self.starting)}; use earliest, latest, offsets by partition, or a time "
+                "(2013-01-01T00:00:00Z)",
             ) from None
         return int((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def check_brokers(brokers: str, field: str = "brokers") -> None:
-    """Whether a prefix such as SSL:// fits the options is checked when the job starts. Raises `FieldError`."""
+    """Raise `FieldError` for invalid addresses. A prefix such as SSL:// is compared with the options at job start."""
     try:
         addresses(brokers)
     except InvalidAddress as e:
@@ -187,35 +195,35 @@ def check_brokers(brokers: str, field: str = "brokers") -> None:
 
 
 def addresses(brokers: str) -> set[tuple[str, int]]:
-    """Hosts in lower case, and ports. Raises `InvalidAddress`."""
+    """Return hosts in lower case with ports. Raises `InvalidAddress`."""
     return {(host.lower(), port) for host, port in parse_bootstrap(brokers, has_tls=True, has_sasl=True)}
 
 
-def check_no_circle(source: SourceSpec, brokers: str, topic: str | None, field: str) -> None:
-    """`topic` is what the job writes, as `field` says. Brokers that are one cluster under other addresses are not known
-    to be."""
+def check_no_loop(source: SourceSpec, brokers: str, topic: str | None, field: str) -> None:
+    """Raise `FieldError` if the job would read `topic`, which it writes as `field` says. One cluster under two
+    different addresses is not recognised."""
     if topic is not None and source.takes(topic) and addresses(source.brokers) & addresses(brokers):
         cure = "write to another topic"
         if source.pattern is not None:
             cure += f", or read a pattern without it: ^(?!{re.escape(topic)}$).*(?:{source.pattern.strip()})"
-        message = f"the job reads topic {topic} itself, and would read what it writes, for ever: {cure}"
+        message = f'the job also reads topic "{topic}" and would read its own output forever; {cure}'
         raise FieldError(field, message, "topic")
 
 
 class DecodingSpec(JobFileSpec, frozen=True, kw_only=True):
-    """What bytes are: left as they are, text in UTF-8, or JSON of a schema (`carrier STRING, delay INT`)."""
+    """How bytes are decoded: not at all, as UTF-8 text, or as JSON with a schema (`carrier STRING, delay INT`)."""
 
     format: Literal["binary", "string", "json"] = "binary"
     schema: Sql | None = None
     on_error: Literal["fail", "null"] = "fail"
-    """What a value that is no such text or JSON does: it fails the job, naming topic and offset, or reads as null
-    (raw_key and raw_value still have its bytes)."""
+    """What a value does that cannot be decoded: fail the job, naming topic and offset, or read as null (raw_key and
+    raw_value keep its bytes)."""
 
     def __post_init__(self) -> None:
         if self.format == "json" and self.schema is None:
-            raise FieldError("schema", "JSON needs a schema, such as: carrier STRING, delay INT")
+            raise FieldError("schema", "format json needs a schema, such as: carrier STRING, delay INT")
         if self.format != "json" and self.schema is not None:
-            raise FieldError("schema", "only format json has a schema")
+            raise FieldError("schema", "a schema needs format: json")
 
 
 class TransformSpec(JobFileSpec, frozen=True, kw_only=True):
@@ -224,41 +232,41 @@ class TransformSpec(JobFileSpec, frozen=True, kw_only=True):
     key: DecodingSpec = DecodingSpec()
     value: DecodingSpec = DecodingSpec()
     sql: Sql | None = None
-    """A query over the view `source`, without aggregation: projections and filters. Its columns are key and value
+    """Query over the view `source`, with projections and filters, without aggregation. Columns: key and value
     (decoded), topic, partition, offset, timestamp, timestampType, headers, raw_key, raw_value."""
 
 
 class TriggerSpec(JobFileSpec, frozen=True, kw_only=True):
-    """When a batch begins: at once if there is data, or every so often; `once` ends with what is there at the start."""
+    """When a batch starts: as soon as there is data, or at an interval; `once`: process what exists at the start."""
 
     every: Duration | None = None
     once: bool = False
 
 
 class RestartSpec(JobFileSpec, frozen=True, kw_only=True):
-    """How often a job that failed of something that may pass starts again from its checkpoint."""
+    """How often a job restarts from its checkpoint after transient failures."""
 
     attempts: int = 10
-    """In a row, without a finished batch between them; 0: never."""
+    """Restarts in a row without a finished batch; 0: none."""
     backoff: Duration = Duration(1_000)
     max_backoff: Duration = Duration(60_000)
 
     def __post_init__(self) -> None:
         if not 0 <= self.attempts <= 1_000_000:
-            raise FieldError("attempts", "0 to 1,000,000")
+            raise FieldError("attempts", f"{self.attempts} is out of range; use 0 to 1,000,000")
         if self.backoff.ms > self.max_backoff.ms:
-            raise FieldError("backoff", "backoff is longer than max_backoff")
+            raise FieldError("backoff", "longer than max_backoff")
 
 
 class MetricsSpec(JobFileSpec, frozen=True, kw_only=True):
-    """Where Prometheus finds the job's figures."""
+    """Address of the job's Prometheus metrics."""
 
     port: int
     host: str = "127.0.0.1"
 
     def __post_init__(self) -> None:
         if not 0 <= self.port < 65_536:
-            raise FieldError("port", f"{self.port} is no port")
+            raise FieldError("port", f"invalid port {self.port}; use 0 to 65535")
         try:
             parse_host(self.host)
         except InvalidAddress as e:
@@ -269,51 +277,51 @@ class ProgressSpec(JobFileSpec, frozen=True, kw_only=True):
     """The group whose committed offsets show the job's progress; its lag is the job's lag."""
 
     group: str | None = None
-    """Default: `spark-` and the job's name."""
+    """Group name (default: `spark-` and the job's name)."""
 
 
 class TimePartition(JobFileSpec, frozen=True, kw_only=True):
-    """Folders by time: date=2013-01-01, and hour=07 where by is hour."""
+    """Folders by time: date=2013-01-01, and hour=07 for `by: hour`."""
 
     column: str = "timestamp"
     by: Literal["month", "day", "hour"] = "day"
 
 
 class CompactionSpec(JobFileSpec, frozen=True, kw_only=True):
-    """Small files of a partition become few large ones, between batches."""
+    """Compaction of small files of a partition into large ones, between batches."""
 
     every_batches: int = 20
     min_files: int = 8
-    """In a partition, of less than half of target."""
+    """Minimum number of files in a partition that are smaller than half of target."""
     target: Size = Size(128 << 20)
 
     def __post_init__(self) -> None:
         if self.every_batches < 1:
-            raise FieldError("every_batches", "at least 1")
+            raise FieldError("every_batches", "must be at least 1")
         if self.min_files < 2:
-            raise FieldError("min_files", "at least 2")
+            raise FieldError("min_files", "must be at least 2")
         if self.target.bytes < 1 << 20:
-            raise FieldError("target", "at least 1 MiB")
+            raise FieldError("target", "must be at least 1 MiB")
 
 
 class FileTargetBase(JobFileSpec, frozen=True, kw_only=True):
-    """What Parquet folders and Delta tables share."""
+    """Common fields of Parquet folders and Delta tables."""
 
     path: str
     time: TimePartition | None = None
     partition_by: list[str] = []
-    """Columns of the result; folders by time come before them."""
+    """Columns of the result that become folders, below those by time."""
     compression: ParquetCodec = "zstd"
     file_size: Size = Size(128 << 20)
-    """A task begins another file beyond that many bytes of rows in memory."""
+    """A task starts another file after this many bytes of rows in memory."""
     compact: CompactionSpec | None = CompactionSpec()
 
     def __post_init__(self) -> None:
         if not self.path.strip():
-            raise FieldError("path", "a path is wanted")
+            raise FieldError("path", "the path is empty; set it")
         check_columns("partition_by", self.partition_by)
         if self.file_size.bytes < 64 << 10:
-            raise FieldError("file_size", "at least 64 KiB")
+            raise FieldError("file_size", "must be at least 64 KiB")
 
 
 class ParquetTarget(FileTargetBase, tag_field="format", tag="parquet", frozen=True, kw_only=True):
@@ -324,27 +332,27 @@ class ParquetTarget(FileTargetBase, tag_field="format", tag="parquet", frozen=Tr
         if "://" in self.path and not self.path.startswith("file:///"):
             raise FieldError(
                 "path",
-                f"{self.path}: a Parquet folder is exact only where renaming is atomic, so on a file system; "
-                "object stores take format: delta",
+                f"{quoted(self.path)} is not on a file system: it needs atomic renames; use format: delta "
+                "for object stores",
             )
         if hidden := [column for column in self.partition_by if column.startswith("_")]:
             raise FieldError(
                 "partition_by",
-                f"{hidden[0]}: who lists a folder passes over names that begin with '_'; give the column another name",
+                f"{quoted(hidden[0])} starts with '_': readers skip such folders; rename the column",
             )
 
 
 class DeltaTarget(FileTargetBase, tag_field="format", tag="delta", frozen=True, kw_only=True):
-    """A Delta table: a path, or the URL of an object store."""
+    """A Delta table at a path or the URL of an object store."""
 
     storage: dict[str, Resolved[str]] = {}
-    """Options of the object store, as deltalake names them (AWS_REGION, ...)."""
+    """Options of the object store with deltalake's names (AWS_REGION, ...)."""
     vacuum_after: Duration | None = None
-    """Files that the table no longer names are deleted when older than that (at least 7 days are Delta's custom)."""
+    """Age at which files that the table no longer references are deleted (Delta's usual minimum: 7 days)."""
 
 
 class NewTopicSpec(JobFileSpec, frozen=True, kw_only=True):
-    """Topics that do not exist are created so."""
+    """Settings for topics that the job creates."""
 
     partitions: int = 1
     replication: int = -1
@@ -352,18 +360,18 @@ class NewTopicSpec(JobFileSpec, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if not 1 <= self.partitions <= 100_000:
-            raise FieldError("partitions", "1 to 100,000")
+            raise FieldError("partitions", f"{self.partitions} is out of range; use 1 to 100,000")
         check_replication(self.replication)
 
 
 class TopicTarget(JobFileSpec, tag_field="format", tag="topic", frozen=True, kw_only=True):
-    """A topic. Where the query's result has no column value, all of its columns become a JSON value."""
+    """A topic. If the query's result has no column value, all its columns become a JSON value."""
 
     brokers: str
     topic: str | None = None
-    """Absent: the result's column `topic` names it."""
+    """Topic name. If absent, the result's column `topic` has it."""
     key: Sql | None = None
-    """An expression over the result, such as: carrier."""
+    """Key: an expression over the result, such as carrier."""
     delivery: Literal["exactly-once", "at-least-once"] = "exactly-once"
     compression: Codec = "none"
     create: NewTopicSpec | None = None
@@ -375,17 +383,17 @@ class TopicTarget(JobFileSpec, tag_field="format", tag="topic", frozen=True, kw_
             check_topic("topic", self.topic)
         check_options(self.options, {"kafka.bootstrap.servers": "brokers", "topic": "topic"})
         if self.create is not None and self.topic is None:
-            raise FieldError("create", "create needs topic: it creates the topic that is named")
+            raise FieldError("create", "create needs topic, the name of the topic to create")
 
 
 class ConsoleTarget(JobFileSpec, tag_field="format", tag="console", frozen=True, kw_only=True):
-    """The terminal; for looking, with no guarantee."""
+    """The terminal, for inspection, without delivery guarantee."""
 
     rows: int = 20
 
     def __post_init__(self) -> None:
         if self.rows < 1:
-            raise FieldError("rows", "at least 1")
+            raise FieldError("rows", "must be at least 1")
         check_count("rows", self.rows)
 
 
@@ -394,39 +402,41 @@ FileTarget = ParquetTarget | DeltaTarget
 
 
 class JobSpec(JobFileSpec, tag_field="kind", frozen=True, kw_only=True):
-    """What every job has."""
+    """Fields of every job."""
 
     name: str
-    """Stable: groups, transactional ids and metrics carry it."""
+    """Job name. Keep it stable: groups, transactional ids and metrics use it."""
     spark: dict[str, AsWritten[Scalar]] = {}
-    """Settings of the Spark session; spark.master is local[*] where nothing else says. References are Spark's affair,
-    which has some of the same spelling; and its settings stand in its command line, where no secret belongs."""
+    """Settings of the Spark session; spark.master defaults to local[*]. References are passed to Spark, which has a
+    similar syntax. Do not put secrets here: Spark shows its settings on its command line."""
     restart: RestartSpec = RestartSpec()
     metrics: MetricsSpec | None = None
 
     def __post_init__(self) -> None:
         if not NAME.fullmatch(self.name):
-            raise FieldError("name", f"{self.name!r}: letters, digits, '.', '_' and '-', at most 128")
+            raise FieldError(
+                "name", f"invalid name {quoted(self.name)}; use at most 128 letters, digits, '.', '_' and '-'"
+            )
 
 
 class StreamJob(JobSpec, frozen=True, kw_only=True):
-    """What every job has that goes on from a checkpoint."""
+    """Fields of jobs that run from a checkpoint."""
 
     checkpoint: str
-    """A folder that outlives the job; it is the job's memory of what was done."""
+    """Folder for the job's state. It must outlive the job."""
     trigger: TriggerSpec = TriggerSpec()
     progress: ProgressSpec = ProgressSpec()
     stop_timeout: Duration = Duration(60_000)
-    """How long SIGTERM waits for the batch that runs."""
+    """Time that SIGTERM waits for the running batch."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.checkpoint.strip():
-            raise FieldError("checkpoint", "a path is wanted")
+            raise FieldError("checkpoint", "the path is empty; set it")
 
 
 class TopicJob(StreamJob, frozen=True, kw_only=True):
-    """What every job has that reads topics."""
+    """Fields of jobs that read topics."""
 
     source: SourceSpec
     transform: TransformSpec = TransformSpec()

@@ -1,4 +1,4 @@
-"""Which module starts which kind of job. Called by the command line, and by whoever has a session of their own."""
+"""Maps each kind of streaming job to the module that starts it. Called by the command line and by user code."""
 
 from __future__ import annotations
 
@@ -26,6 +26,6 @@ STARTS: dict[type[StreamJob], Callable[[Any, Any], Any]] = {
 
 
 def start(spark: SparkSession, job: StreamJob) -> RunningQuery:
-    """The job's query, running. Raises what Spark or the brokers say against it."""
+    """Start the job's query. Raises Spark's errors and those of `penstock.client`."""
     query: RunningQuery = STARTS[type(job)](spark, job)
     return query

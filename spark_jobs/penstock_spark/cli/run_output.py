@@ -1,4 +1,4 @@
-"""How a run is told of: a table that grows on a terminal, plain lines elsewhere. Called by `run`."""
+"""Progress output of a run: a status line on a terminal, plain lines elsewhere. Called by `run`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock_spark.jobs.run.figures import BatchDone, Figures
 
 
 def describe(done: BatchDone, figures: Figures) -> str:
-    """A batch in a line."""
+    """Return a line about a finished batch."""
     parts = [
         f"batch {done.batch}",
         f"{done.rows:,} rows",
@@ -27,7 +27,7 @@ def describe(done: BatchDone, figures: Figures) -> str:
 
 
 class LineOutput:
-    """One line for each batch, with the time: what a log is to hold."""
+    """One line with a timestamp for each batch, for logs."""
 
     def __init__(self, out: TextIO = sys.stderr) -> None:
         self._out = out
@@ -37,23 +37,27 @@ class LineOutput:
         print(f"{now} {text}", file=self._out, flush=True)
 
     def started(self, attempt: int) -> None:
-        self._line("started" if not attempt else f"started again from the checkpoint ({attempt})")
+        """Report that the query started; `attempt` is greater than 0 after a restart."""
+        self._line("started" if not attempt else f"restarted from the checkpoint (attempt {attempt})")
 
     def batch(self, done: BatchDone, figures: Figures) -> None:
+        """Report a finished batch."""
         self._line(describe(done, figures))
 
     def idle(self, figures: Figures) -> None:
-        pass
+        """Report progress between batches."""
 
     def failed(self, text: str, again_in_s: float) -> None:
-        self._line(f"failed: {text}; starts again in {again_in_s:.0f} s")
+        """Report a failure and the seconds until the restart."""
+        self._line(f"failed: {text}; restarting in {again_in_s:.0f} s")
 
     def stopping(self) -> None:
+        """Report that the query stops after the current batch."""
         self._line("stopping at the end of the batch")
 
 
 class TerminalOutput(LineOutput):
-    """Lines, and below them one that changes: what is known between batches."""
+    """Lines, and below them a status line that is updated between batches."""
 
     def __init__(self, out: TextIO = sys.stderr) -> None:
         super().__init__(out)
@@ -66,9 +70,11 @@ class TerminalOutput(LineOutput):
         self._status.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def idle(self, figures: Figures) -> None:
+        """Update the status line."""
         lag = f", lag {figures.lag:,}" if figures.lag is not None else ""
         waiting = "waiting for records" if figures.batches else "first batch"
         self._status.update(f"{waiting}: {figures.rows:,} rows in {figures.batches} batches{lag}")
 
     def close(self) -> None:
+        """Remove the status line."""
         self._status.stop()
