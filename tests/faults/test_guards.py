@@ -139,7 +139,7 @@ def produce(api: ProduceApi, acks: int, known: Asked | None = None) -> Asked:
         api.handle(asked, frame, parse_request_header(frame).body_offset, 9, 1)
     else:
         assert known.produce_template is not None
-        assert api.handle_alike(asked, frame, known.produce_template)
+        assert api.handle_template(asked, frame, known.produce_template)
     return asked
 
 

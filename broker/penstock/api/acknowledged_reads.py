@@ -1,7 +1,8 @@
-"""Lets a request that asks for a log's end wait until records acknowledged before it are visible.
+"""Lets a request for the end of a log wait until records acknowledged before it are visible.
 
-With one replica in sync, acks=0 and acks=1 are answered when a batch is written, and consumers see it after the flush.
-`log_queries` and `fetch` use this module so that a client which has its acknowledgement never misses its own record.
+With one in-sync replica, acks=0 and acks=1 are acknowledged when written, and the records become visible after the
+flush. `log_queries` and `fetch` use this module so that a client never misses a record that it has an acknowledgement
+for.
 """
 
 from __future__ import annotations
@@ -12,46 +13,46 @@ from functools import partial
 from penstock.replica.leader import Leader
 
 MAX_FLUSH_WAIT_S = 30.0
-"""A disk that has not flushed for so long fails the request, not its connection."""
+"""Longest wait for a flush, after which the request fails and the connection stays open."""
 
 
 class FlushWait:
     """Acknowledged records of several partitions that are not flushed yet. Used on the event loop."""
 
-    __slots__ = ("done", "offsets")
+    __slots__ = ("completed", "offsets")
 
     def __init__(self) -> None:
         self.offsets: dict[Leader, int] = {}
-        """What is still above the high watermark, by partition, as an end offset."""
-        self.done: asyncio.Event | None = None
+        """End offsets that are still above the high watermark."""
+        self.completed: asyncio.Event | None = None
 
     def add(self, leader: Leader | None) -> None:
-        """Include what `leader` has acknowledged by now, unless it is visible."""
+        """Include what `leader` has acknowledged so far, unless it is visible."""
         if leader is not None and leader in leader.unflushed and leader not in self.offsets:
             self.offsets[leader] = leader.acknowledged_offset
 
     def hides(self, leader: Leader) -> bool:
-        """Whether records that were acknowledged when `leader` was added are still above its high watermark."""
+        """Return whether records acknowledged when `leader` was added are still above its high watermark."""
         return leader in self.offsets
 
-    async def finished(self, timeout_s: float = MAX_FLUSH_WAIT_S) -> None:
-        """Return when all is flushed, when it never will be, or after `timeout_s` (`hides` then tells what is not)."""
+    async def wait(self, timeout_s: float = MAX_FLUSH_WAIT_S) -> None:
+        """Return when all partitions are flushed, have failed, or after `timeout_s`; then see `hides`."""
         if not self.offsets:
             return
-        self.done = asyncio.Event()
+        self.completed = asyncio.Event()
         for leader, offset in list(self.offsets.items()):
             if leader.high_watermark >= offset:
-                self.settle(leader, 0)
+                self.on_flushed(leader, 0)
             else:
-                leader.when_committed(offset, partial(self.settle, leader))
+                leader.when_committed(offset, partial(self.on_flushed, leader))
         try:
             async with asyncio.timeout(timeout_s):
-                await self.done.wait()
+                await self.completed.wait()
         except TimeoutError:
-            pass  # `hides` tells
+            pass  # `hides` reports what is not flushed
 
-    def settle(self, leader: Leader, error: int) -> None:
-        """A partition is flushed, or its role has ended with `error`: what it says from then on is right."""
+    def on_flushed(self, leader: Leader, error: int) -> None:
+        """Remove a partition that is flushed, or whose role ended with `error`."""
         self.offsets.pop(leader, None)
-        if not self.offsets and self.done is not None:
-            self.done.set()
+        if not self.offsets and self.completed is not None:
+            self.completed.set()

@@ -1,8 +1,8 @@
-"""Batches that cannot be appended within the request that brought them, in one queue per producer and partition.
+"""Queues of batches that cannot be appended within their own request, one per producer and partition.
 
-Used by `transactional_produce`. From the first batch that waits until the queue is empty, every batch of that producer
-in that partition goes through the queue, so that none overtakes another whatever it waits for. A queue is worked off
-within one call: what is true of the partition when a batch is examined still holds when it is appended.
+Used by `transactional_produce`. While a queue is not empty, every batch of its producer for its partition goes through
+it, so no batch overtakes another. A queue is drained without awaiting: the partition state that a batch was checked
+against still holds when the batch is appended.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ logger = get_logger(__name__)
 
 
 class QueueKey(NamedTuple):
-    """The partition is named by its id, not by a leader's object: a queue outlives the leader epoch."""
+    """The partition's topic id and index and the producer id. It names no leader object: a queue outlives the leader
+    epoch.
+    """
 
     topic_id: UUID
     partition: int
@@ -29,15 +31,15 @@ class QueueKey(NamedTuple):
 
 
 class DeferredAppend(Protocol):
-    """A batch in a queue. It holds a copy of the batch, since the receive buffer is reused."""
+    """A batch in a queue. It holds a copy of the batch, because the receive buffer is reused."""
 
     def attempt(self, before: DeferredAppend | None) -> Appended | asyncio.Future[Any]:
-        """Append or refuse the batch, or return what it waits for; called again when that is done.
+        """Append or reject the batch, or return the future that it waits for; called again when that completes.
 
-        `before` is the batch of the queue that was answered just now, if there was one in the same call.
+        `before` is the batch that left the queue just before in the same call, if any.
         """
 
-    def complete(self, done: Appended) -> None:
+    def complete(self, outcome: Appended) -> None:
         """Report the outcome to the request."""
 
 
@@ -51,7 +53,7 @@ class AppendQueues:
         return key in self.queues
 
     def defer(self, key: QueueKey, append: DeferredAppend, awaited: asyncio.Future[Any] | None) -> None:
-        """Queue a batch. `awaited` is what the first one of a queue waits for; the others wait for those before."""
+        """Queue a batch. The first batch of a queue waits for `awaited`, the others for the batches before them."""
         queue = self.queues.get(key)
         if queue is not None:
             queue.append(append)
@@ -76,14 +78,14 @@ class AppendQueues:
             try:
                 append.complete(outcome)
             except Exception:
-                logger.exception("a Produce request could not be answered")
+                logger.exception("failed to complete a Produce request")
         del self.queues[key]
 
 
 def attempt(append: DeferredAppend, before: DeferredAppend | None) -> Appended | asyncio.Future[Any]:
-    """A batch whose attempt fails is refused, so that it does not block those behind it."""
+    """Attempt an append; an exception rejects the batch so that it does not block those behind it."""
     try:
         return append.attempt(before)
     except Exception:
-        logger.exception("a deferred batch could not be appended")
+        logger.exception("failed to append a deferred batch")
         return Appended(ErrorCode.UNKNOWN_SERVER_ERROR, message="the batch could not be appended; see the broker's log")

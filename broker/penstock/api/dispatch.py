@@ -1,6 +1,6 @@
-"""From a frame to the handler of its API, and back: the one place where requests are told apart.
+"""Dispatches request frames to the handlers of their APIs, and encodes the responses.
 
-Called by the server for each frame. Produce is served from the frame itself; everything else is decoded first.
+The server calls it for each frame. Produce is served from the raw frame; everything else is decoded first.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ log = get_logger(__name__)
 
 P = TypeVar("P", bound=Payload)
 MAX_FETCH_ELEMENTS = 120_000
-"""Topics and partitions that one Fetch may name: each is looked at on the event loop."""
+"""Topics and partitions per Fetch request: each one is processed on the event loop."""
 
 
 class Dispatcher:
@@ -48,8 +48,9 @@ class Dispatcher:
         self.tasks: set[asyncio.Task[None]] = set()
 
     def __call__(self, connection: PeerConnection, frame: memoryview) -> None:
+        """Dispatch a frame. Raises ProtocolViolation if it is not a valid request."""
         try:
-            if connection.produce_template is not None and self.produce.handle_alike(
+            if connection.produce_template is not None and self.produce.handle_template(
                 connection, frame, connection.produce_template
             ):
                 return
@@ -67,28 +68,30 @@ class Dispatcher:
             raise ProtocolViolation(str(e)) from e
 
     def on_fetch(self, connection: PeerConnection, frame: memoryview, header: RequestHeader) -> None:
+        """Decode and serve a Fetch request."""
         check_version(header, *FetchRequest.VERSIONS)
         request = codec.decode(FetchRequest, header.version, frame, header.body_offset, MAX_FETCH_ELEMENTS)
         exchange = connection.open_exchange()
         self.fetch.handle(request, header.version, header.correlation_id, exchange, connection.peer.host)
 
     def on_api_versions(self, connection: PeerConnection, frame: memoryview, header: RequestHeader) -> None:
-        """Asked before the client knows any version, so one that is not served gets an answer too (KIP-511)."""
-        response, version = self.versions.answer(frame, header)
+        """Serve ApiVersions. An unsupported version gets a response too: the client knows no version yet (KIP-511)."""
+        response, version = self.versions.respond(frame, header)
         connection.open_exchange().reply([encode(response, version, header)])
 
     def on_other(self, connection: PeerConnection, frame: memoryview, header: RequestHeader) -> None:
+        """Decode a request and run the handler of its route."""
         route = self.routes.get(header.api_key)
         if route is None:
-            raise ProtocolViolation(f"API {name_of(header.api_key)} is not served")
+            raise ProtocolViolation(f'API "{name_of(header.api_key)}" is not supported')
         check_version(header, route.first, route.last)
         request = decode(route.request, frame, header)
         exchange = connection.open_exchange()
         context = RequestContext(header.version, header.correlation_id, header.client_id, connection.peer, exchange)
-        self.run(route, request, context, header)
+        self.run_handler(route, request, context, header)
 
-    def run(self, route: Route, request: Payload, context: RequestContext, header: RequestHeader) -> None:
-        """Calls the handler; where it waits, the connection goes on."""
+    def run_handler(self, route: Route, request: Payload, context: RequestContext, header: RequestHeader) -> None:
+        """Call the handler; an awaitable response is awaited in a task."""
         started = self.stats.now_s()
         try:
             result = route.handler(request, context)
@@ -96,13 +99,13 @@ class Dispatcher:
                 self.reply(result, header, context.exchange, started)
                 return
         except Exception as e:
-            self.failed(e, route, request, context.exchange, header)
+            self.handle_failure(e, route, request, context.exchange, header)
             return
-        task = asyncio.ensure_future(self.finish(result, route, request, context, header, started))
+        task = asyncio.ensure_future(self.await_response(result, route, request, context, header, started))
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 
-    async def finish(
+    async def await_response(
         self,
         result: Awaitable[Payload],
         route: Route,
@@ -111,34 +114,38 @@ class Dispatcher:
         header: RequestHeader,
         started: float,
     ) -> None:
+        """Await the response of a handler and send it."""
         try:
             self.reply(await result, header, context.exchange, started)
         except Exception as e:
-            self.failed(e, route, request, context.exchange, header)
+            self.handle_failure(e, route, request, context.exchange, header)
 
     def reply(self, response: Payload, header: RequestHeader, exchange: RequestExchange, started: float) -> None:
+        """Send the response and record the request's latency."""
         self.stats.observe(header.api_key, self.stats.now_s() - started)
         if not exchange.is_disconnected:
             exchange.reply([encode(response, header.version, header)])
 
-    def failed(
+    def handle_failure(
         self, error: Exception, route: Route, request: Payload, exchange: RequestExchange, header: RequestHeader
     ) -> None:
-        """A handler let an exception escape: our bug, or a room below that failed."""
+        """Log an exception that escaped from a handler and send UNKNOWN_SERVER_ERROR; abort if the API has no place for
+        it.
+        """
         log.error("request failed", api=name_of(header.api_key), version=header.version, exc_info=error)
-        answer = None
+        response_frame = None
         if route.failure is not None:
             try:
-                answer = encode(route.failure(request, ErrorCode.UNKNOWN_SERVER_ERROR), header.version, header)
-            except Exception as e:  # the connection must not wait for an answer that never comes
-                log.error("a failure could not be told", api=name_of(header.api_key), exc_info=e)
-        if answer is None:
+                response_frame = encode(route.failure(request, ErrorCode.UNKNOWN_SERVER_ERROR), header.version, header)
+            except Exception as e:  # the connection must not wait for a response that never comes
+                log.error("failed to encode an error response", api=name_of(header.api_key), exc_info=e)
+        if response_frame is None:
             exchange.abort(f"{name_of(header.api_key)} failed")
         else:
-            exchange.reply([answer])
+            exchange.reply([response_frame])
 
     async def close(self) -> None:
-        """Cancels what still waits; its connections are gone by now."""
+        """Cancel the waiting handlers. Called once all connections are closed."""
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
@@ -146,27 +153,30 @@ class Dispatcher:
 
 
 def check_version(header: RequestHeader, first: int, last: int) -> None:
-    """Raises ProtocolViolation for a version that is not served."""
+    """Raise ProtocolViolation for an unsupported version."""
     if not first <= header.version <= last:
         served = f"{first} to {last}"
-        raise ProtocolViolation(f"{name_of(header.api_key)} is served in versions {served}, not {header.version}")
+        raise ProtocolViolation(
+            f'version "{header.version}" of {name_of(header.api_key)} is not supported; use {served}'
+        )
 
 
 def decode(cls: type[P], frame: memoryview, header: RequestHeader) -> P:
+    """Decode the body of a request. Raises MalformedMessage."""
     check_version(header, *cls.VERSIONS)
     if header.api_key == ApiKey.METADATA:
-        # librdkafka asks for all topics with an array count of four bytes where one is due, so at most three are
-        # left over: of the flags that follow it.
+        # librdkafka encodes "all topics" with an array count of four bytes instead of one, so up to three bytes of the
+        # flags behind it remain.
         request, end = codec.decode_from(cls, header.version, frame, header.body_offset)
-        left_over = bytes(frame[end:])
-        if left_over and (len(left_over) > 3 or max(left_over) > 1):
+        trailing = bytes(frame[end:])
+        if trailing and (len(trailing) > 3 or max(trailing) > 1):
             raise MalformedMessage(f"Metadata v{header.version} ends at byte {end} of {len(frame)}")
         return request
     return codec.decode(cls, header.version, frame, header.body_offset)
 
 
 def encode(response: Payload, version: int, header: RequestHeader) -> bytearray:
-    """The whole frame, size field included."""
+    """Return the whole response frame, including its size field."""
     head = response_head(header.correlation_id, response_header_version(header.api_key, version))
     frame = codec.encode(response, version, head)
     frame[0:4] = (len(frame) - 4).to_bytes(4, "big")

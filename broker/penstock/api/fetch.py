@@ -1,7 +1,7 @@
-"""Fetch: finds where the records lie and lets the connection send them from there; waits when there are too few.
+"""Fetch: locates the records in the log files for the connection to send, and waits until there are enough.
 
-Called by the dispatcher with a decoded request. A waiting request hangs on the partitions that it reads, and costs
-nothing until one of them has data or its time is up. What a session rests on is not looked at (`fetch_sessions`).
+The dispatcher calls it with a decoded request. A waiting request subscribes to its partitions and costs nothing until
+one has data or `max_wait_ms` has passed. Idle partitions of a session are not read (`fetch_sessions`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from penstock.api.acknowledged_reads import FlushWait
 from penstock.api.exchange import RequestExchange
 from penstock.api.fetch_sessions import FetchSelection, FetchSessions, FetchTarget, Topic
-from penstock.api.leaderships import Leaderships, Tenure, tenure
+from penstock.api.leaderships import LeadershipKey, Leaderships, leadership_key
 from penstock.api.replica_fetch import ReplicaFetchApi
 from penstock.log.types import LogError, LogSlice, OffsetOutOfRange
 from penstock.replica.leader import Leader
@@ -27,26 +27,28 @@ from penstock.wire.fetch_frame import FetchedPartition, encode_fetch_response
 from penstock.wire.messages.fetch import FetchRequest
 
 READ_COMMITTED = 1
-FOLLOWERS_FROM = 15
-"""The version from which a follower says which incarnation it is; older ones serve no follower."""
-NEAREST_FROM = 11
+MIN_FOLLOWER_VERSION = 15
+"""The version from which a follower sends its broker epoch; followers cannot use older versions (KIP-903)."""
+MIN_RACK_VERSION = 11
 """The version from which consumers may read from followers (KIP-392)."""
-UNKNOWN = -1
-"""What is told for the high watermark, and the last stable offset, by a leader that does not know yet all that its
-predecessor had acknowledged. A reader who stands there must not take it for the end; ListOffsets says
-OFFSET_NOT_AVAILABLE then (KIP-207)."""
+UNKNOWN_OFFSET = -1
+"""High watermark and last stable offset of a new leader that does not yet know all that its predecessor acknowledged. A
+reader at the high watermark must not take it for the end of the log; ListOffsets returns OFFSET_NOT_AVAILABLE meanwhile
+(KIP-207).
+"""
 MAX_WAIT_MS = 300_000
-"""Nobody may hang on a broker for longer, whatever the request says."""
+"""Upper bound of a request's `max_wait_ms`."""
 
 
 class FetchLimits(NamedTuple):
-    """The broker's own bounds."""
+    """The broker's limits."""
 
     max_bytes: int
+    """Size of a response (`fetch.max.bytes`)."""
 
 
 class FetchApi:
-    """Serves Fetch 4 to 18; in a cluster `followers` what other brokers fetch, and `leaderships` are confirmed."""
+    """Serves Fetch 4 to 18. In a cluster, `followers` serves other brokers and `leaderships` confirms leaderships."""
 
     def __init__(
         self,
@@ -63,8 +65,8 @@ class FetchApi:
     def handle(
         self, request: FetchRequest, version: int, correlation_id: int, exchange: RequestExchange, owner: str
     ) -> None:
-        """Answers now, or later when there is something to send."""
-        if version >= FOLLOWERS_FROM and request.replica_state.replica_id >= 0 and self.followers is not None:
+        """Respond now, or later when there is enough data."""
+        if version >= MIN_FOLLOWER_VERSION and request.replica_state.replica_id >= 0 and self.followers is not None:
             self.followers.handle(request, version, correlation_id, exchange)
             return
         selection = self.sessions.select(request, version, owner)
@@ -76,7 +78,7 @@ class FetchApi:
 
 
 class Unflushed(NamedTuple):
-    """A partition of a request whose leader had acknowledged more than was visible when the request came."""
+    """A requested partition whose leader had acknowledged more than was visible when the request arrived."""
 
     target: FetchTarget
     leader: Leader
@@ -84,42 +86,43 @@ class Unflushed(NamedTuple):
 
 
 class FetchedPartitions:
-    """What one look at the partitions found."""
+    """The result of reading the targets once."""
 
-    __slots__ = ("bytes", "found", "urgent")
+    __slots__ = ("bytes", "partitions", "urgent")
 
     def __init__(self) -> None:
-        self.found: list[tuple[FetchTarget, FetchedPartition]] = []
+        self.partitions: list[tuple[FetchTarget, FetchedPartition]] = []
         self.bytes = 0
         self.urgent = False
-        """Whether the answer should not wait: an error, or a log that parted from the reader's."""
+        """Whether to respond at once: an error or a divergence."""
 
     def release(self) -> None:
-        for _, fetched in self.found:
+        """Release the slices; the result is discarded."""
+        for _, fetched in self.partitions:
             if isinstance(fetched.records, LogSlice):
                 fetched.records.release()
 
 
 class PendingFetch:
-    """One Fetch request until it is answered. Implements `fetch_sessions.Waiting`."""
+    """A Fetch request until its response. Implements `fetch_sessions.WaitingFetch`."""
 
     __slots__ = (
         "api",
+        "as_follower",
         "committed_only",
+        "completed",
         "confirmed",
         "correlation_id",
-        "done",
-        "doubted",
         "exchange",
         "expected_bytes",
         "max_bytes",
         "min_bytes",
-        "poses",
         "request",
         "scheduled",
         "selection",
         "started",
         "timer",
+        "unconfirmed",
         "unflushed",
         "version",
     )
@@ -138,88 +141,92 @@ class PendingFetch:
         self.started = api.stats.now_s()
         self.committed_only = request.isolation_level == READ_COMMITTED
         self.max_bytes = min(request.max_bytes, api.limits.max_bytes)
-        """What the answer may hold; nobody waits for more than that."""
+        """Size limit of the response; waiting for more would be futile."""
         self.min_bytes = min(request.min_bytes, self.max_bytes)
-        self.poses = (request.replica_state.replica_id if version >= FOLLOWERS_FROM else request.replica_id) >= 0
-        """Whether a client poses as a follower: it is nobody's here."""
+        self.as_follower = (
+            request.replica_state.replica_id if version >= MIN_FOLLOWER_VERSION else request.replica_id
+        ) >= 0
+        """Whether a client claims to be a follower without being one of this broker."""
         self.expected_bytes = 0
-        self.doubted: dict[Tenure, Partition] | None = None
-        """Those that can only say that an offset is out of range if this broker leads them still."""
-        self.confirmed: frozenset[Tenure] | None = None
-        """What this broker leads without a doubt, once that was asked."""
+        self.unconfirmed: dict[LeadershipKey, Partition] | None = None
+        """Leaderships to confirm before the response may contain OFFSET_OUT_OF_RANGE."""
+        self.confirmed: frozenset[LeadershipKey] | None = None
+        """Leaderships that the store has confirmed; None before the query."""
         self.unflushed: list[Unflushed] = []
-        """What had been acknowledged when the request came, and was not visible."""
-        self.done = self.scheduled = False
+        """Records acknowledged but not visible when the request arrived."""
+        self.completed = self.scheduled = False
         self.timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
+        """Respond at once if there is enough data; otherwise subscribe and wait."""
         if self.api.replicas.unflushed:
             self.unflushed = self.find_unflushed()
-        gathered, selection = self.gather(), self.selection
+        result, selection = self.read_partitions(), self.selection
         wait_ms = min(self.request.max_wait_ms, MAX_WAIT_MS)
-        is_empty = not selection.asked and not selection.session.targets
-        if gathered.urgent or wait_ms <= 0 or gathered.bytes >= self.min_bytes or is_empty:
-            self.answer(gathered)
+        is_empty = not selection.requested and not selection.session.targets
+        if result.urgent or wait_ms <= 0 or result.bytes >= self.min_bytes or is_empty:
+            self.complete(result)
             return
-        gathered.release()
-        self.expected_bytes = gathered.bytes
-        for target in selection.restless:
-            target.hang_on(self.find(target))
+        result.release()
+        self.expected_bytes = result.bytes
+        for target in selection.unsubscribed_targets:
+            target.subscribe(self.find(target))
         selection.session.pending = self
         self.timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self.finish)
         self.exchange.on_disconnect(self.cancel)
 
     def find(self, target: FetchTarget) -> Partition | None:
-        """The leader's role; a follower's only where consumers may be sent to one."""
+        """Return the leader's role; a follower's role only if consumers may read from followers."""
         replicas = self.api.replicas
         found = replicas.find(target.topic, target.partition)
-        if found is None and self.version >= NEAREST_FROM and replicas.config.reads_from_followers:
+        if found is None and self.version >= MIN_RACK_VERSION and replicas.config.reads_from_followers:
             return replicas.find_follower(target.topic, target.partition)
         return found
 
     def on_data(self, grown_bytes: int) -> None:
-        """Data came; answers at the end of this turn of the loop, so that one answer covers all that came in it."""
+        """Respond at the end of this event loop iteration if there is enough data, with all that arrives in it."""
         self.expected_bytes += grown_bytes
         if not self.scheduled and self.expected_bytes >= self.min_bytes:
             self.scheduled = True
             asyncio.get_running_loop().call_soon(self.finish, True)
 
     def on_end(self) -> None:
-        """Something is not there any more, which the answer will say."""
+        """Respond at the end of this event loop iteration: the response reports the end of the role."""
         if not self.scheduled:
             self.scheduled = True
             asyncio.get_running_loop().call_soon(self.finish)
 
     def finish(self, may_wait: bool = False) -> None:
-        if self.done:
+        """Respond with the records available; with `may_wait`, wait on if a read_committed reader gets none."""
+        if self.completed:
             return
-        gathered = self.gather()
-        if self.committed_only and may_wait and not gathered.urgent and gathered.bytes < self.min_bytes:
-            # What came is not decided yet: readers of committed data wait on.
-            gathered.release()
-            self.scheduled, self.expected_bytes = False, gathered.bytes
+        result = self.read_partitions()
+        if self.committed_only and may_wait and not result.urgent and result.bytes < self.min_bytes:
+            # The new records belong to open transactions: read_committed readers keep waiting.
+            result.release()
+            self.scheduled, self.expected_bytes = False, result.bytes
             return
         self.cancel()
-        self.answer(gathered)
+        self.complete(result)
 
-    def answer(self, gathered: FetchedPartitions) -> None:
-        """Replies, or first waits for flushes, or makes sure of what is doubted."""
+    def complete(self, result: FetchedPartitions) -> None:
+        """Reply; before that, wait for flushes or confirm leaderships if needed."""
         if self.unflushed:
-            wait = self.flush_wait(gathered)
+            wait = self.flush_wait(result)
             self.unflushed = []
             if wait is not None:
-                gathered.release()
-                self.done = True
-                self.api.replicas.spawn(self.answer_flushed(wait))
+                result.release()
+                self.completed = True
+                self.api.replicas.spawn(self.complete_after_flush(wait))
                 return
-        if self.doubted is None or self.api.leaderships is None:
-            self.reply(gathered)
+        if self.unconfirmed is None or self.api.leaderships is None:
+            self.reply(result)
             return
-        gathered.release()
-        self.api.replicas.spawn(self.reply_confirmed(self.api.leaderships, self.doubted.values()))
+        result.release()
+        self.api.replicas.spawn(self.reply_confirmed(self.api.leaderships, self.unconfirmed.values()))
 
     def find_unflushed(self) -> list[Unflushed]:
-        """The partitions of the request, those that rest included, with acknowledged records that are not visible."""
+        """Return the partitions of the request, idle ones included, with acknowledged records that are not visible."""
         unflushed, session, found = self.api.replicas.unflushed, self.selection.session, []
         if self.selection.incremental:
             for leader in unflushed:
@@ -228,15 +235,17 @@ class PendingFetch:
                 if target is not None:
                     found.append(Unflushed(target, leader, leader.acknowledged_offset))
         else:
-            for target in self.selection.asked:
+            for target in self.selection.requested:
                 partition = self.find(target)
                 if isinstance(partition, Leader) and partition in unflushed:
                     found.append(Unflushed(target, partition, partition.acknowledged_offset))
         return found
 
-    def flush_wait(self, gathered: FetchedPartitions) -> FlushWait | None:
-        """What to wait for, so that an answer which reaches the end of a partition holds what was acknowledged."""
-        answers, wait = dict(gathered.found), FlushWait()
+    def flush_wait(self, result: FetchedPartitions) -> FlushWait | None:
+        """Return the wait after which a response that reaches a partition's end holds all acknowledged records; None if
+        nothing is missing.
+        """
+        answers, wait = dict(result.partitions), FlushWait()
         for target, leader, end_offset in self.unflushed:
             fetched = answers.get(target)
             if leader.high_watermark >= end_offset or leader.ended:
@@ -252,68 +261,73 @@ class PendingFetch:
                 wait.offsets[leader] = end_offset
         return wait if wait.offsets else None
 
-    async def answer_flushed(self, wait: FlushWait) -> None:
-        await wait.finished()
-        self.answer(self.gather())
+    async def complete_after_flush(self, wait: FlushWait) -> None:
+        """Complete after the flushes."""
+        await wait.wait()
+        self.complete(self.read_partitions())
 
-    async def reply_confirmed(self, leaderships: Leaderships, doubted: Iterable[Partition]) -> None:
-        self.confirmed = await leaderships.held(doubted)
-        self.reply(self.gather())
+    async def reply_confirmed(self, leaderships: Leaderships, unconfirmed: Iterable[Partition]) -> None:
+        """Read again and reply once the leaderships are confirmed."""
+        self.confirmed = await leaderships.confirm(unconfirmed)
+        self.reply(self.read_partitions())
 
     def cancel(self) -> None:
-        self.done = True
+        """Stop waiting."""
+        self.completed = True
         session = self.selection.session
         if self.timer is not None:
             self.timer.cancel()
         if session.pending is self:
             session.pending = None
-        self.selection.let_go()
+        self.selection.unsubscribe()
 
-    def gather(self) -> FetchedPartitions:
-        """Reads what there is, within the bounds; the first partition with data gets a whole batch, however large."""
-        gathered = FetchedPartitions()
+    def read_partitions(self) -> FetchedPartitions:
+        """Read the targets within the limits; the first partition with data returns a whole batch of any size."""
+        result = FetchedPartitions()
         left, session = self.max_bytes, self.selection.session
-        found = gathered.found
+        found = result.partitions
         for target in self.selection.targets:
             partition = self.find(target)
             if partition is None:
-                fetched = self.nobody(target)
+                fetched = self.absent_partition(target)
             else:
-                fetched = self.fetch_one(partition, target, left, at_least_one=gathered.bytes == 0)
+                fetched = self.fetch_one(partition, target, left, at_least_one=result.bytes == 0)
             found.append((target, fetched))
             records = fetched.records
             if records is not None:
                 size = records.size
-                gathered.bytes += size
+                result.bytes += size
                 left -= size
                 if left <= 0 and self.selection.incremental:
-                    break  # those behind it are the first ones next time
-            elif fetched.error or is_pointer(fetched):
-                gathered.urgent = True
-            elif session.session_id and partition is not None and self.has_all(target, partition, fetched):
-                session.rest(target, partition)
-        return gathered
+                    break  # the next request starts with the targets behind it
+            elif fetched.error or is_redirect(fetched):
+                result.urgent = True
+            elif session.session_id and partition is not None and self.is_up_to_date(target, partition, fetched):
+                session.mark_idle(target, partition)
+        return result
 
-    def has_all(self, target: FetchTarget, partition: Partition, fetched: FetchedPartition) -> bool:
-        """Whether a reader is at the end of what it may see, and was told all that there is to tell of it: what was
-        gathered here may be thrown away for a later look."""
+    def is_up_to_date(self, target: FetchTarget, partition: Partition, fetched: FetchedPartition) -> bool:
+        """Return whether the reader is at its limit and knows the current state. It compares with what was sent, not
+        with this result, which may be discarded.
+        """
         limit = partition.last_stable_offset if self.committed_only else partition.high_watermark
-        return target.fetch_offset >= limit and target.told == state_of(fetched)
+        return target.fetch_offset >= limit and target.last_sent == sent_state(fetched)
 
     def fetch_one(self, partition: Partition, target: FetchTarget, left: int, at_least_one: bool) -> FetchedPartition:
+        """Read one target: check the epochs, then return records, an error or a redirect."""
         epoch = target.current_leader_epoch
-        if self.poses or (epoch != partition.leader_epoch and epoch >= 0):
-            error = ErrorCode.NOT_LEADER_OR_FOLLOWER if self.poses else epoch_error(epoch, partition.leader_epoch)
+        if self.as_follower or (epoch != partition.leader_epoch and epoch >= 0):
+            error = ErrorCode.NOT_LEADER_OR_FOLLOWER if self.as_follower else epoch_error(epoch, partition.leader_epoch)
             leader = (self.api.replicas.broker_id, partition.leader_epoch)
             return FetchedPartition(target.partition, error, leader=leader)
         stable, start, high = partition.last_stable_offset, partition.log.start_offset, partition.high_watermark
         limit = stable if self.committed_only else high
         if isinstance(partition, Leader) and partition.isr is not None:
             if high < partition.isr.epoch_start:
-                high = stable = UNKNOWN
-            nearest = self.nearest(partition, target.fetch_offset) if self.request.rack_id else -1
-            if nearest >= 0:
-                return FetchedPartition(target.partition, 0, high, stable, start, preferred_read_replica=nearest)
+                high = stable = UNKNOWN_OFFSET
+            preferred = self.preferred_replica(partition, target.fetch_offset) if self.request.rack_id else -1
+            if preferred >= 0:
+                return FetchedPartition(target.partition, 0, high, stable, start, preferred_read_replica=preferred)
         diverging = self.divergence(partition, target) if target.last_fetched_epoch >= 0 else None
         records = aborted = None
         try:
@@ -321,33 +335,34 @@ class PendingFetch:
                 max_bytes = max(min(target.max_bytes, left), 0)
                 records = partition.read(target.fetch_offset, max_bytes, at_least_one, limit)
             if self.committed_only:
-                aborted = self.aborted(partition, target.fetch_offset, records, limit)
+                aborted = self.aborted_transactions(partition, target.fetch_offset, records, limit)
         except OffsetOutOfRange:
-            if self.is_doubtful(partition):
+            if self.needs_confirmation(partition):
                 return FetchedPartition(target.partition, ErrorCode.NOT_LEADER_OR_FOLLOWER)
             return FetchedPartition(target.partition, ErrorCode.OFFSET_OUT_OF_RANGE, high, stable, start)
         except LogError:
             return FetchedPartition(target.partition, ErrorCode.KAFKA_STORAGE_ERROR, high, stable, start)
         return FetchedPartition(target.partition, 0, high, stable, start, records, aborted, diverging)
 
-    def is_doubtful(self, partition: Partition) -> bool:
-        """Whether somebody else may lead a partition by now. Readers who were sent to a follower go to the leader when
-        it says out of range (KIP-392); others take it for the leader."""
+    def needs_confirmation(self, partition: Partition) -> bool:
+        """Return whether another broker may lead the partition by now. A reader that was redirected to a follower turns
+        to the leader on OFFSET_OUT_OF_RANGE (KIP-392); other readers take a follower for the leader.
+        """
         if self.api.leaderships is None:
             return False
         if not isinstance(partition, Leader):
             return not self.request.rack_id
         if self.confirmed is not None:
-            return tenure(partition) not in self.confirmed
-        if self.doubted is None:
-            self.doubted = {}
-        self.doubted[tenure(partition)] = partition
+            return leadership_key(partition) not in self.confirmed
+        if self.unconfirmed is None:
+            self.unconfirmed = {}
+        self.unconfirmed[leadership_key(partition)] = partition
         return True
 
-    def aborted(
+    def aborted_transactions(
         self, partition: Partition, fetch_offset: int, records: LogSlice | None, stable: int
     ) -> list[tuple[int, int]]:
-        """The aborted transactions that a reader of committed data has to leave out of `records`."""
+        """Return the aborted transactions that a read_committed reader filters out of `records`."""
         if records is None:
             return []
         try:
@@ -356,53 +371,57 @@ class PendingFetch:
             records.release()
             raise
 
-    def nearest(self, leader: Leader, fetch_offset: int) -> int:
-        """The broker that the reader should rather turn to, -1 where it is here already."""
+    def preferred_replica(self, leader: Leader, fetch_offset: int) -> int:
+        """Return the broker in the reader's rack to read from; -1 for this broker."""
         replicas = self.api.replicas
-        if self.version < NEAREST_FROM or not replicas.config.reads_from_followers:
+        if self.version < MIN_RACK_VERSION or not replicas.config.reads_from_followers:
             return -1
         return nearest_replica(leader, replicas.view.brokers, self.request.rack_id, fetch_offset)
 
     def divergence(self, partition: Partition, target: FetchTarget) -> tuple[int, int] | None:
-        """Where the reader's log parted from ours (KIP-595), if its last fetched epoch tells so."""
+        """Return the epoch and end offset at which the reader's log diverges (KIP-595); None if it does not."""
         epoch, end_offset = partition.end_of_epoch(target.last_fetched_epoch)
         if epoch == target.last_fetched_epoch and end_offset >= target.fetch_offset:
             return None
         return epoch, end_offset
 
-    def nobody(self, target: FetchTarget) -> FetchedPartition:
+    def absent_partition(self, target: FetchTarget) -> FetchedPartition:
+        """Return the error for a partition that this broker does not host."""
         error, leader = self.api.replicas.absence(target.topic, target.partition)
         return FetchedPartition(target.partition, error, leader=leader)
 
-    def reply(self, gathered: FetchedPartitions) -> None:
-        self.done = True
+    def reply(self, result: FetchedPartitions) -> None:
+        """Send the response, or release the slices if the connection is lost."""
+        self.completed = True
         self.api.stats.observe(ApiKey.FETCH, self.api.stats.now_s() - self.started)
-        self.api.stats.fetched_bytes += gathered.bytes
+        self.api.stats.fetched_bytes += result.bytes
         if self.exchange.is_disconnected:
-            gathered.release()
+            result.release()
             return
-        found = gathered.found
+        found = result.partitions
         if self.selection.incremental:
-            found = self.changed(found)
+            found = self.changed_partitions(found)
         elif self.selection.session_id:
-            remember(found)
+            record_sent(found)
         parts = encode_fetch_response(
             self.correlation_id, self.version, self.selection.error, self.selection.session_id, by_topic(found)
         )
-        self.exchange.reply(parts)  # type: ignore[arg-type]  # the Sized parts are the LogSlices given above
+        self.exchange.reply(parts)  # type: ignore[arg-type]  # the Sized parts are the LogSlices read above
 
-    def changed(self, found: list[tuple[FetchTarget, FetchedPartition]]) -> list[tuple[FetchTarget, FetchedPartition]]:
-        """What an incremental answer has to tell; partitions that had data go to the back of the queue."""
-        news = [(t, f) for t, f in found if f.records is not None or is_pointer(f) or t.told != state_of(f)]
-        remember(news)
-        for target, fetched in news:
+    def changed_partitions(
+        self, found: list[tuple[FetchTarget, FetchedPartition]]
+    ) -> list[tuple[FetchTarget, FetchedPartition]]:
+        """Return the partitions for an incremental response; those with records move to the back of the order."""
+        changes = [(t, f) for t, f in found if f.records is not None or is_redirect(f) or t.last_sent != sent_state(f)]
+        record_sent(changes)
+        for target, fetched in changes:
             if fetched.records is not None:
-                self.selection.session.to_the_back(target)
-        return news
+                self.selection.session.move_to_back(target)
+        return changes
 
 
 def by_topic(found: list[tuple[FetchTarget, FetchedPartition]]) -> list[tuple[Topic, list[FetchedPartition]]]:
-    """What was found, each topic once. Neighbours mostly share their topic, and its very object."""
+    """Group results by topic. Neighbours mostly share their topic object."""
     topics: dict[Topic, list[FetchedPartition]] = {}
     last: Topic | None = None
     group: list[FetchedPartition] = []
@@ -414,22 +433,24 @@ def by_topic(found: list[tuple[FetchTarget, FetchedPartition]]) -> list[tuple[To
     return list(topics.items())
 
 
-def is_pointer(fetched: FetchedPartition) -> bool:
-    """Whether the reader is told to go on somewhere else."""
+def is_redirect(fetched: FetchedPartition) -> bool:
+    """Return whether the result sends the reader elsewhere: to another offset or replica."""
     return fetched.diverging is not None or fetched.preferred_read_replica >= 0
 
 
-def state_of(fetched: FetchedPartition) -> tuple[int, int, int]:
+def sent_state(fetched: FetchedPartition) -> tuple[int, int, int]:
+    """Return the state to compare with `FetchTarget.last_sent`."""
     return fetched.error, fetched.high_watermark, fetched.log_start_offset
 
 
-def remember(found: list[tuple[FetchTarget, FetchedPartition]]) -> None:
+def record_sent(found: list[tuple[FetchTarget, FetchedPartition]]) -> None:
+    """Record what the response tells the reader."""
     for target, fetched in found:
-        target.told = state_of(fetched) if not fetched.error else None
+        target.last_sent = sent_state(fetched) if not fetched.error else None
 
 
 def epoch_error(claimed: int, current: int) -> ErrorCode:
-    """Compares the leader epoch that a client knows, -1 for none, with ours (KIP-320)."""
+    """Compare a client's leader epoch, -1 for none, with the current one (KIP-320)."""
     if claimed < 0 or claimed == current:
         return ErrorCode.NONE
     return ErrorCode.FENCED_LEADER_EPOCH if claimed < current else ErrorCode.UNKNOWN_LEADER_EPOCH

@@ -1,10 +1,10 @@
-"""Whether this broker is still the leader, read linearizably. Asked by `fetch` before it calls an offset out of range,
-and by `produce` before it calls a batch out of order.
+"""Confirms with linearizable reads of the store that this broker still leads a partition.
 
-A leader that was cut off, or whose view lags, may have been replaced without knowing. A reader that comes to it from
-its successor is past the end of its log; told that its offset is out of range it would begin anew somewhere else, and
-read everything again, or leave something out. Clients that name their leader epoch (KIP-320) would be safe; not all do.
-A producer that comes back likewise would be told of a gap, which the successor has filled, and give up.
+`fetch` calls it before it returns OFFSET_OUT_OF_RANGE, and `produce` before it returns OUT_OF_ORDER_SEQUENCE_NUMBER. A
+partitioned leader, or one with a stale view, may be deposed without knowing it. A consumer that comes from the
+successor is past this log's end; on OFFSET_OUT_OF_RANGE it would reset its offset, and read records twice or skip some.
+Clients that send their leader epoch (KIP-320) are safe, but not all do. An idempotent producer would fail on a sequence
+gap that the successor has filled.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ from penstock.state.records import PartitionRecord, decode
 from penstock.state.store import Store, StoreError
 from penstock.wire.errors import ErrorCode
 
-MAX_ASKED = 100
-"""Partitions that are looked up for one request; the others are for the next one."""
-READS_AT_ONCE = 8
+MAX_CONFIRMATIONS = 100
+"""Partitions confirmed per request; the others are confirmed for the next request."""
+MAX_CONCURRENT_READS = 8
 
-Tenure = tuple[tuple[UUID, int], int]
+LeadershipKey = tuple[tuple[UUID, int], int]
 """A partition's key and the leader epoch in which this broker leads it."""
 
 
 class Leaderships:
-    """What the store says of this broker's leaderships."""
+    """Reads this broker's leaderships from the store."""
 
     def __init__(self, store: Store, replicas: ReplicaManager) -> None:
         self.store, self.replicas = store, replicas
-        self.slots = asyncio.Semaphore(READS_AT_ONCE)
+        self.slots = asyncio.Semaphore(MAX_CONCURRENT_READS)
 
-    async def held(self, partitions: Iterable[Partition]) -> frozenset[Tenure]:
-        """Those that this broker leads as of a moment after the call; none of which that cannot be told."""
-        asked = list({tenure(partition): None for partition in partitions})[:MAX_ASKED]
-        found = await asyncio.gather(*[self._is_held(*one) for one in asked])
-        return frozenset(one for one, is_held in zip(asked, found, strict=True) if is_held)
+    async def confirm(self, partitions: Iterable[Partition]) -> frozenset[LeadershipKey]:
+        """Return the leaderships that held at some moment after the call; unconfirmed ones are left out."""
+        queried = list({leadership_key(partition): None for partition in partitions})[:MAX_CONFIRMATIONS]
+        found = await asyncio.gather(*[self._is_leader(*one) for one in queried])
+        return frozenset(one for one, is_leader in zip(queried, found, strict=True) if is_leader)
 
-    async def _is_held(self, key: tuple[UUID, int], leader_epoch: int) -> bool:
+    async def _is_leader(self, key: tuple[UUID, int], leader_epoch: int) -> bool:
         async with self.slots:
             if not self.replicas.may_serve():
-                return False  # the store would not answer either
+                return False  # without the lease, the store is unreachable too
             try:
                 entry = await self.store.get(keys.partition(*key))
                 if entry is None:
@@ -58,21 +58,29 @@ class Leaderships:
 
 
 class UnconfirmedLeadership:
-    """A refusal that is the leader's to give: told once the store says that this broker is it. As
-    `transactional_produce.DeferredBatch`, one waits for what came of the batch."""
+    """An error that only the leader may return; resolved once the store confirms this broker as leader. Has the
+    interface of `transactional_produce.DeferredBatch`.
+    """
 
-    def __init__(self, leaderships: Leaderships, partition: Leader, done: Appended) -> None:
-        self.leaderships, self.partition, self.done = leaderships, partition, done
+    def __init__(self, leaderships: Leaderships, partition: Leader, outcome: Appended) -> None:
+        self.leaderships, self.partition, self.outcome = leaderships, partition, outcome
 
     def when_appended(self, callback: Callable[[Appended], None]) -> None:
-        self.leaderships.replicas.spawn(self._ask(callback))
+        """Call `callback` with the outcome: the error, or NOT_LEADER_OR_FOLLOWER if this broker may be deposed."""
+        self.leaderships.replicas.spawn(self._confirm(callback))
 
-    async def _ask(self, callback: Callable[[Appended], None]) -> None:
-        if await self.leaderships.held([self.partition]):
-            callback(self.done)
+    async def _confirm(self, callback: Callable[[Appended], None]) -> None:
+        if await self.leaderships.confirm([self.partition]):
+            callback(self.outcome)
         else:
-            callback(Appended(ErrorCode.NOT_LEADER_OR_FOLLOWER, message="another broker may lead the partition now"))
+            callback(
+                Appended(
+                    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                    message="another broker may lead the partition now; refresh metadata and retry",
+                )
+            )
 
 
-def tenure(partition: Partition) -> Tenure:
+def leadership_key(partition: Partition) -> LeadershipKey:
+    """Return the key of a leadership in its current leader epoch."""
     return partition.key, partition.leader_epoch

@@ -129,7 +129,7 @@ class LogQueriesApi:
                         await turns.take()
                         if asked.timestamp not in STARTS:
                             unflushed.add(self.replicas.find(topic.name, asked.partition_index))
-                await unflushed.finished()
+                await unflushed.wait()
             for topic in request.topics:
                 named = Counter(p.partition_index for p in topic.partitions)
                 answers = []
@@ -260,7 +260,7 @@ class LogQueriesApi:
                     for asked in topic.partitions:
                         await turns.take()
                         unflushed.add(self.replicas.find(topic.name, asked.partition_index))
-                await unflushed.finished(deletion.remaining_s)
+                await unflushed.wait(deletion.remaining_s)
             for topic in request.topics:
                 results: list[DeleteRecordsPartitionResult] = []
                 topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))

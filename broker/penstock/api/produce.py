@@ -1,11 +1,11 @@
-"""Produce: batches go from the receive buffer to the log within the call; the answer leaves when they count.
+"""Produce: appends batches from the receive buffer to the log within the call, and responds when `acks` is met.
 
-acks=all waits for the high watermark, so for the flush; acks=1 is answered when written; acks=0 never. This handler
-works on the frame itself and is called by the dispatcher before any general decoding. The first batches of partitions
-wait until their files have been made, off the event loop (`produce_backlog`).
+acks=all waits for the high watermark, and so for the flush; acks=1 is acknowledged when written; acks=0 gets no
+response. The dispatcher calls this handler with the raw frame, before any general decoding. The first batches of a
+partition wait until its files are created off the event loop (`produce_backlog`).
 
-A broker without its lease goes on with acks=all as long as the in-sync replicas fetch; where they do not come, another
-leads perhaps, and producers are sent to look for it.
+A broker without its lease keeps serving acks=all while the in-sync replicas fetch; if they do not, another broker may
+lead, and producers get NOT_LEADER_OR_FOLLOWER.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from penstock.api.exchange import PeerConnection, RequestExchange
 from penstock.api.inspections import Inspections, may_be_inline, needs_inspection
 from penstock.api.leaderships import Leaderships, UnconfirmedLeadership
 from penstock.api.produce_backlog import Inspected, ProduceBacklog, ProduceRequestView, UninspectedBatch
-from penstock.api.transactional_produce import DeferredBatch, Gate, TransactionalAppends
+from penstock.api.transactional_produce import DeferredBatch, TransactionalAppends, TransactionChecks
 from penstock.replica.acceptance import Appended
 from penstock.replica.leader import Leader
 from penstock.replica.manager import ReplicaManager
@@ -43,25 +43,25 @@ from penstock.wire.produce_template import CORRELATION_AT, ProduceTemplate, lear
 
 ALL = -1
 ACKS = (ALL, 0, 1)
-SWEEP_S = 1.0
-"""How often waiting requests are looked over for those whose time is up."""
+EXPIRY_INTERVAL_S = 1.0
+"""Interval of the check for requests whose timeout has passed."""
 MAX_WAIT_MS = 300_000
-"""Clients may ask for 24 days."""
-DOUBT_MS = 2_000
-"""Within it an in-sync replica would have come for a batch: a fetch hangs for a part of that at most."""
+"""Upper bound of a request's `timeout_ms`, which may be 24 days."""
+ABANDONED_AFTER_MS = 2_000
+"""Time in which an in-sync replica would have fetched a batch: a fetch waits only for part of it."""
 
-ABANDONED = "this broker has lost its lease and the in-sync replicas do not fetch: another may lead"
+ABANDONED_MESSAGE = "this broker has lost its lease and the in-sync replicas do not fetch; refresh metadata and retry"
 
-ZSTD_FROM = 7
-"""The version of Produce from which batches may be compressed with zstd (KIP-110)."""
+MIN_ZSTD_VERSION = 7
+"""The Produce version from which batches may be compressed with zstd (KIP-110)."""
 OLD_ZSTD = "zstd needs Produce 7 or later; upgrade the client or choose another codec"
 
-Refusal = tuple[ErrorCode, str]
+RequestError = tuple[ErrorCode, str]
 TopicResults = list[tuple[Topic, list[PartitionResult]]]
 
 
 class ProduceApi:
-    """Serves Produce 3 to 13; in a cluster `leaderships` are confirmed."""
+    """Serves Produce 3 to 13; in a cluster, `leaderships` confirms leaderships."""
 
     def __init__(
         self,
@@ -74,89 +74,91 @@ class ProduceApi:
         self.transactional = TransactionalAppends(replicas, verifier)
         self.stats = stats
         self.inspections = Inspections()
-        self.backlog = ProduceBacklog(self.serve_late, self.inspections)
-        """Requests for partitions that are written to for the first time, and with batches that threads inspect."""
+        self.backlog = ProduceBacklog(self.serve_queued, self.inspections)
+        """Requests that wait for the first files of a partition or for an inspection in a thread."""
         self.waiting: dict[ProduceWait, None] = {}
-        self.sweep: asyncio.TimerHandle | None = None
+        self.expiry_timer: asyncio.TimerHandle | None = None
 
     def close(self) -> None:
-        """Ends the threads. Called when the connections are gone."""
+        """Stop the threads. Called once all connections are closed."""
         self.inspections.close()
 
     def handle(
         self, connection: PeerConnection, frame: memoryview, body: int, version: int, correlation_id: int
     ) -> None:
-        """Serves the request whose body starts at `body`; `frame` is only valid during the call."""
+        """Serve a request whose body starts at `body`; `frame` is valid only during the call."""
         started = self.stats.now_s()
         request = parse_produce(frame, body, version)
         if request.acks in ACKS and (connection.produce_template is None or connection.produce_template.misses()):
             connection.produce_template = learn(frame, version, request)
-        self.take(
+        self.accept(
             connection, frame, ProduceRequestView(connection.open_exchange(), request, version, correlation_id, started)
         )
 
-    def handle_alike(self, connection: PeerConnection, frame: memoryview, likeness: ProduceTemplate) -> bool:
-        """Serves a request that begins as one before it did, one batch at the least cost; False where it does not."""
-        single = likeness.single(frame)
+    def handle_template(self, connection: PeerConnection, frame: memoryview, template: ProduceTemplate) -> bool:
+        """Serve a request that matches the template, a single batch on the fast path; return False if it does not
+        match.
+        """
+        single = template.single(frame)
         if single is None:
-            return self.handle_several(connection, frame, likeness)
+            return self.handle_template_batches(connection, frame, template)
         started = self.stats.now_s()
         correlation_id, index, start, size = single
-        acks = likeness.acks
-        leader = self.replicas.hosted.get((likeness.topic, index))
+        acks = template.acks
+        leader = self.replicas.hosted.get((template.topic, index))
         if (
             leader is None
             or leader.log.active is None
             or self.backlog.queues
             or (acks != ALL and not self.replicas.may_serve())
         ):
-            return self.handle_several(connection, frame, likeness)
+            return self.handle_template_batches(connection, frame, template)
         batch = frame[start : start + size]
         inspection = None
         if needs_inspection(leader.config, frame, start, size):
             if may_be_inline(leader.config, frame, start, size):
                 inspection = self.inspections.inline(leader, batch)
             if inspection is None:
-                return self.handle_several(connection, frame, likeness)
-        done = leader.append(batch, acks == ALL, inspection=inspection)
+                return self.handle_template_batches(connection, frame, template)
+        outcome = leader.append(batch, acks == ALL, inspection=inspection)
         batch.release()
-        error, base_offset, time_ms, required_offset, _, _ = done
+        error, base_offset, time_ms, required_offset, _, _ = outcome
         if error or not acks or (acks == ALL and leader.high_watermark < required_offset):
-            request = ProduceFrame(None, acks, likeness.timeout_ms, [])
+            request = ProduceFrame(None, acks, template.timeout_ms, [])
             results: list[PartitionResult] = []
             waits: list[UnacknowledgedBatch] = []
-            failed = self.note(leader, index, done, acks, results, waits)
-            asked = ProduceRequestView(connection.open_exchange(), request, likeness.version, correlation_id, started)
-            self.conclude(asked, [(likeness.topic, results)], waits, failed)
+            failed = self.record_append(leader, index, outcome, acks, results, waits)
+            view = ProduceRequestView(connection.open_exchange(), request, template.version, correlation_id, started)
+            self.complete(view, [(template.topic, results)], waits, failed)
         else:
             self.stats.observe(ApiKey.PRODUCE, self.stats.now_s() - started)
             start_offset = leader.log.start_offset
-            connection.reply(likeness.answer(correlation_id, index, base_offset, time_ms, start_offset))
+            connection.reply(template.answer(correlation_id, index, base_offset, time_ms, start_offset))
         return True
 
-    def handle_several(self, connection: PeerConnection, frame: memoryview, likeness: ProduceTemplate) -> bool:
-        """As above, for requests with several batches, and those that may have to wait."""
-        places = likeness.places(frame)
+    def handle_template_batches(self, connection: PeerConnection, frame: memoryview, template: ProduceTemplate) -> bool:
+        """Serve a matching request off the fast path: several batches, or one that may have to wait."""
+        places = template.places(frame)
         if places is None:
             return False
         started = self.stats.now_s()
         (correlation_id,) = I32.unpack_from(frame, CORRELATION_AT)
-        request = ProduceFrame(None, likeness.acks, likeness.timeout_ms, [(likeness.topic, places)])
-        asked = ProduceRequestView(connection.open_exchange(), request, likeness.version, correlation_id, started)
-        self.take(connection, frame, asked)
+        request = ProduceFrame(None, template.acks, template.timeout_ms, [(template.topic, places)])
+        view = ProduceRequestView(connection.open_exchange(), request, template.version, correlation_id, started)
+        self.accept(connection, frame, view)
         return True
 
-    def take(self, connection: PeerConnection, frame: memoryview, asked: ProduceRequestView) -> None:
-        """Serves a request, or has it wait for files that are still to be made."""
-        gate, refusal = self.examine(asked.request, asked.version)
+    def accept(self, connection: PeerConnection, frame: memoryview, view: ProduceRequestView) -> None:
+        """Serve a request, or queue it if files must be created or batches inspected first."""
+        checks, refusal = self.check_request(view.request, view.version)
         if refusal is not None:
-            self.serve(asked, frame, gate, refusal, ())
+            self.serve(view, frame, checks, refusal, ())
             return
         find, new = self.replicas.find, []
         partitions: list[Leader | None] = []
         inspected: Inspected = {}
         uninspected: list[UninspectedBatch] = []
-        for topic, places in asked.request.topics:
+        for topic, places in view.request.topics:
             for place in places:
                 partition = find(topic, place.partition)
                 if partition is not None:
@@ -166,11 +168,11 @@ class ProduceApi:
                         self.inspect(frame, place, partition, len(partitions), inspected, uninspected)
                 partitions.append(partition)
         queues = self.backlog.queues
-        if (new or uninspected or (queues and connection in queues)) and self.backlog.take(
-            connection, asked, frame, new, uninspected, inspected
+        if (new or uninspected or (queues and connection in queues)) and self.backlog.enqueue(
+            connection, view, frame, new, uninspected, inspected
         ):
             return
-        self.serve(asked, frame, gate, None, partitions, inspected)
+        self.serve(view, frame, checks, None, partitions, inspected)
 
     def inspect(
         self,
@@ -181,7 +183,7 @@ class ProduceApi:
         inspected: Inspected,
         uninspected: list[UninspectedBatch],
     ) -> None:
-        """Inspects the request's batch number `at`, or adds it to those that a thread is to inspect."""
+        """Inspect batch number `at` of the request, or add it to `uninspected` for a thread."""
         if may_be_inline(partition.config, frame, place.start, place.size):
             with frame[place.start : place.start + place.size] as batch:
                 found = self.inspections.inline(partition, batch)
@@ -190,180 +192,185 @@ class ProduceApi:
                 return
         uninspected.append(UninspectedBatch(at, partition, place))
 
-    def serve_late(self, asked: ProduceRequestView, frame: memoryview, inspected: Inspected) -> bool:
-        """Serves a request that had to wait, by what holds now; see `ProduceBacklog`."""
-        gate, refusal = self.examine(asked.request, asked.version)
-        if asked.exchange.is_disconnected and self.replicas.log_dir.closing:
-            refusal = ErrorCode.NOT_LEADER_OR_FOLLOWER, "the broker stops"
+    def serve_queued(self, view: ProduceRequestView, frame: memoryview, inspected: Inspected) -> bool:
+        """Serve a request that was queued, by the current state; see `ProduceBacklog`."""
+        checks, refusal = self.check_request(view.request, view.version)
+        if view.exchange.is_disconnected and self.replicas.log_dir.closing:
+            refusal = ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker is shutting down; refresh metadata and retry"
         partitions: list[Leader | None] = []
         if refusal is None:
             find = self.replicas.find
-            partitions = [find(topic, place.partition) for topic, places in asked.request.topics for place in places]
-        return self.serve(asked, frame, gate, refusal, partitions, inspected)
+            partitions = [find(topic, place.partition) for topic, places in view.request.topics for place in places]
+        return self.serve(view, frame, checks, refusal, partitions, inspected)
 
-    def examine(self, request: ProduceFrame, version: int) -> tuple[Gate | None, Refusal | None]:
-        """What transactional batches have to pass, and why no part of the request can be taken."""
-        acks, gate = request.acks, None
-        refusal = refuse(acks, version)
+    def check_request(
+        self, request: ProduceFrame, version: int
+    ) -> tuple[TransactionChecks | None, RequestError | None]:
+        """Return the checks for transactional batches, and the error if the whole request is rejected."""
+        acks, checks = request.acks, None
+        refusal = request_error(acks, version)
         if request.transactional_id is not None:
-            gate = Gate(self.transactional, request.transactional_id, version)
-            refusal = refusal or gate.refusal(acks)
+            checks = TransactionChecks(self.transactional, request.transactional_id, version)
+            refusal = refusal or checks.refusal(acks)
         if refusal is None and acks != ALL and not self.replicas.may_serve():
-            refusal = ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker has lost its lease: another may lead"
-        return gate, refusal
+            refusal = ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker has lost its lease; refresh metadata and retry"
+        return checks, refusal
 
     def serve(
         self,
-        asked: ProduceRequestView,
+        view: ProduceRequestView,
         frame: memoryview,
-        gate: Gate | None,
-        refusal: Refusal | None,
+        checks: TransactionChecks | None,
+        refusal: RequestError | None,
         partitions: Sequence[Leader | None],
         inspected: Inspected | None = None,
     ) -> bool:
-        """Appends the batches, unless there is a `refusal`, and answers or begins to wait for what makes them count.
+        """Append the batches, unless there is a `refusal`, then respond or wait for `acks`.
 
-        `partitions` are those of the request, in its order, None for what is not here. False where the connection is
-        closed instead of an answer.
+        `partitions` are those of the request, in its order; None stands for a partition that this broker does not lead.
+        Return False if the connection is closed instead of a response.
         """
-        acks = asked.request.acks
+        acks = view.request.acks
         found = enumerate(partitions)
         waits: list[UnacknowledgedBatch] = []
-        answer: TopicResults = []
+        topics: TopicResults = []
         failed = False
-        for topic, places in asked.request.topics:
+        for topic, places in view.request.topics:
             results: list[PartitionResult] = []
-            answer.append((topic, results))
+            topics.append((topic, results))
             for place in places:
                 at, partition = (0, None) if refusal else next(found)
                 if partition is None:
-                    results.append(refusal_for(place, refusal) if refusal else self.absent(topic, place, frame))
+                    absent = (
+                        refused_partition(place, refusal) if refusal else self.absent_partition(topic, place, frame)
+                    )
+                    results.append(absent)
                     failed = True
                     continue
-                if asked.version < ZSTD_FROM and is_zstd(frame, place):
+                if view.version < MIN_ZSTD_VERSION and is_zstd(frame, place):
                     refused = PartitionResult(place.partition, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, message=OLD_ZSTD)
                     results.append(refused)
                     failed = True
                     continue
                 batch = frame[place.start : place.start + max(place.size, 0)]
                 inspection = inspected.get(at) if inspected else None
-                done: Appended | DeferredBatch
-                if gate is None:
-                    done = partition.append(batch, acks == ALL, inspection=inspection)
+                outcome: Appended | DeferredBatch
+                if checks is None:
+                    outcome = partition.append(batch, acks == ALL, inspection=inspection)
                 else:
-                    done = gate.append(partition, batch, inspection)
-                if isinstance(done, DeferredBatch):
+                    outcome = checks.append(partition, batch, inspection)
+                if isinstance(outcome, DeferredBatch):
                     waiting = PartitionResult(place.partition)
-                    waits.append(UnacknowledgedBatch(partition, 0, results, len(results), waiting, done))
+                    waits.append(UnacknowledgedBatch(partition, 0, results, len(results), waiting, outcome))
                     results.append(PartitionResult(place.partition, ErrorCode.REQUEST_TIMED_OUT))
                 else:
-                    failed |= self.note(partition, place.partition, done, acks, results, waits)
+                    failed |= self.record_append(partition, place.partition, outcome, acks, results, waits)
                 batch.release()
-        return self.conclude(asked, answer, waits, failed)
+        return self.complete(view, topics, waits, failed)
 
-    def note(
+    def record_append(
         self,
         partition: Leader,
         index: int,
-        done: Appended,
+        outcome: Appended,
         acks: int,
         results: list[PartitionResult],
         waits: list[UnacknowledgedBatch],
     ) -> bool:
-        """Adds what came of an append to `results`, and to `waits` where that is not known yet; whether it failed."""
-        if done.error:
-            result = failure(index, done)
-            doubted = self.doubted(partition, done) if acks == ALL else None
-            if doubted is not None:
-                waits.append(UnacknowledgedBatch(partition, 0, results, len(results), result, doubted))
+        """Add an append's outcome to `results`, and to `waits` if it is pending. Return whether it failed."""
+        if outcome.error:
+            result = failed_partition(index, outcome)
+            unconfirmed = self.unconfirmed(partition, outcome) if acks == ALL else None
+            if unconfirmed is not None:
+                waits.append(UnacknowledgedBatch(partition, 0, results, len(results), result, unconfirmed))
                 result = PartitionResult(index, ErrorCode.REQUEST_TIMED_OUT)
         else:
             start_offset = partition.log.start_offset
-            result = PartitionResult(index, 0, done.base_offset, done.log_append_time_ms, start_offset)
-            if acks == ALL and partition.high_watermark < done.required_offset:
-                waits.append(UnacknowledgedBatch(partition, done.required_offset, results, len(results), result))
+            result = PartitionResult(index, 0, outcome.base_offset, outcome.log_append_time_ms, start_offset)
+            if acks == ALL and partition.high_watermark < outcome.required_offset:
+                waits.append(UnacknowledgedBatch(partition, outcome.required_offset, results, len(results), result))
                 result = PartitionResult(index, ErrorCode.REQUEST_TIMED_OUT)
         results.append(result)
-        return bool(done.error)
+        return bool(outcome.error)
 
-    def conclude(
-        self, asked: ProduceRequestView, answer: TopicResults, waits: list[UnacknowledgedBatch], failed: bool
+    def complete(
+        self, view: ProduceRequestView, topics: TopicResults, waits: list[UnacknowledgedBatch], failed: bool
     ) -> bool:
-        """Answers, or begins to wait; False where the connection is closed instead of an answer."""
-        exchange, request, version, correlation_id, started = asked
+        """Respond or start to wait. Return False if the connection is closed instead of a response."""
+        exchange, request, version, correlation_id, started = view
         if not request.acks:
             if failed:
-                # the only way to tell a producer that expects no answer
-                exchange.abort("a batch sent with acks=0 was refused")
+                # closing the connection is the only error report with acks=0
+                exchange.abort("a batch sent with acks=0 was rejected")
                 return False
             exchange.complete_without_response()
         elif waits:
-            self.wait(ProduceWait(self, exchange, correlation_id, version, answer, started), waits, request.timeout_ms)
+            self.wait(ProduceWait(self, exchange, correlation_id, version, topics, started), waits, request.timeout_ms)
         else:
             self.stats.observe(ApiKey.PRODUCE, self.stats.now_s() - started)
-            exchange.reply([encode_produce_response(correlation_id, version, answer)])
+            exchange.reply([encode_produce_response(correlation_id, version, topics)])
         return True
 
-    def absent(self, topic: Topic, place: BatchPlace, frame: memoryview) -> PartitionResult:
+    def absent_partition(self, topic: Topic, place: BatchPlace, frame: memoryview) -> PartitionResult:
         """Return the error for a partition that this broker does not lead."""
         batch = frame[place.start : place.start + max(place.size, 0)]
         error, leader = self.replicas.turn_away(topic, place.partition, batch)
         batch.release()
         return PartitionResult(place.partition, error, leader=leader)
 
-    def doubted(self, partition: Leader, done: Appended) -> UnconfirmedLeadership | None:
+    def unconfirmed(self, partition: Leader, outcome: Appended) -> UnconfirmedLeadership | None:
         """Return a wait for the confirmation of this leader if the batch is out of order, else None.
 
-        A successor that this broker does not know of may have the missing batches. OUT_OF_ORDER_SEQUENCE_NUMBER ends a
-        producer, so only a confirmed leader may answer it.
+        A successor that this broker does not know of may have the missing batches. OUT_OF_ORDER_SEQUENCE_NUMBER is
+        fatal for a producer, so only a confirmed leader may return it.
         """
-        if self.leaderships is None or done.error != ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+        if self.leaderships is None or outcome.error != ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
             return None
-        return UnconfirmedLeadership(self.leaderships, partition, done)
+        return UnconfirmedLeadership(self.leaderships, partition, outcome)
 
     def wait(self, wait: ProduceWait, waits: list[UnacknowledgedBatch], timeout_ms: int) -> None:
+        """Register the pending batches and wait until they complete, at most `timeout_ms`."""
         loop = asyncio.get_running_loop()
-        wait.remaining, wait.unsettled = len(waits), waits.copy()
+        wait.remaining, wait.batches = len(waits), waits.copy()
         wait.deadline = wait.started + min(max(timeout_ms, 0), MAX_WAIT_MS) / 1000
         self.waiting[wait] = None
-        if self.sweep is None:
-            self.sweep = loop.call_later(SWEEP_S, self.expire)
-        for unsettled in waits:
-            if unsettled.held is not None:
-                unsettled.held.when_appended(partial(self.appended, wait, unsettled))
+        if self.expiry_timer is None:
+            self.expiry_timer = loop.call_later(EXPIRY_INTERVAL_S, self.expire)
+        for pending in waits:
+            if pending.deferred is not None:
+                pending.deferred.when_appended(partial(self.appended, wait, pending))
             else:
-                unsettled.partition.when_committed(unsettled.required_offset, wait.settler(unsettled))
+                pending.partition.when_committed(pending.required_offset, wait.completion_callback(pending))
 
-    def appended(self, wait: ProduceWait, unsettled: UnacknowledgedBatch, done: Appended) -> None:
-        """A deferred batch was appended or refused."""
-        partition, index = unsettled.partition, unsettled.result.partition
-        if done.error:
-            doubted = self.doubted(partition, done) if isinstance(unsettled.held, DeferredBatch) else None
-            if doubted is not None:
-                doubted.when_appended(partial(self.appended, wait, unsettled._replace(held=doubted)))
+    def appended(self, wait: ProduceWait, pending: UnacknowledgedBatch, outcome: Appended) -> None:
+        """Called when a deferred batch was appended or rejected."""
+        partition, index = pending.partition, pending.result.partition
+        if outcome.error:
+            unconfirmed = self.unconfirmed(partition, outcome) if isinstance(pending.deferred, DeferredBatch) else None
+            if unconfirmed is not None:
+                unconfirmed.when_appended(partial(self.appended, wait, pending._replace(deferred=unconfirmed)))
                 return
-            result = failure(index, done)
-            wait.settler(unsettled._replace(result=result))(0)
+            result = failed_partition(index, outcome)
+            wait.completion_callback(pending._replace(result=result))(0)
             return
         start = partition.log.start_offset
-        result = PartitionResult(index, 0, done.base_offset, done.log_append_time_ms, start)
-        written = unsettled._replace(result=result, required_offset=done.required_offset)
-        wait.unsettled.append(written)
-        settle = wait.settler(written)
-        if partition.high_watermark >= done.required_offset:
-            settle(0)
+        result = PartitionResult(index, 0, outcome.base_offset, outcome.log_append_time_ms, start)
+        written = pending._replace(result=result, required_offset=outcome.required_offset)
+        wait.batches.append(written)
+        complete = wait.completion_callback(written)
+        if partition.high_watermark >= outcome.required_offset:
+            complete(0)
         else:
-            partition.when_committed(done.required_offset, settle)
+            partition.when_committed(outcome.required_offset, complete)
 
     def expire(self) -> None:
-        """Answers the requests whose timeout has passed, forgets those whose client has gone; runs only while some are
-        waiting.
+        """Complete requests whose timeout has passed or whose connection is closed; runs only while requests wait.
 
-        What was written of theirs may still come to count.
+        Their batches stay in the log and may still be committed.
         """
         loop = asyncio.get_running_loop()
         now = loop.time()
-        self.sweep = None
+        self.expiry_timer = None
         try:
             for wait in [w for w in self.waiting if w.deadline <= now or w.exchange.is_disconnected]:
                 wait.finish()
@@ -371,17 +378,17 @@ class ProduceApi:
                 boot_ms = self.replicas.clock.boot_ms()
                 for wait in list(self.waiting):
                     waited_ms = (now - wait.started) * 1000
-                    if waited_ms >= DOUBT_MS:
-                        wait.give_up_abandoned(boot_ms - waited_ms)
-        finally:  # an answer that fails must not keep the others from timing out
-            if self.waiting and self.sweep is None:
-                self.sweep = loop.call_later(SWEEP_S, self.expire)
+                    if waited_ms >= ABANDONED_AFTER_MS:
+                        wait.fail_abandoned(boot_ms - waited_ms)
+        finally:  # a failed response must not keep the others from timing out
+            if self.waiting and self.expiry_timer is None:
+                self.expiry_timer = loop.call_later(EXPIRY_INTERVAL_S, self.expire)
 
 
 class UnacknowledgedBatch(NamedTuple):
-    """A batch that is written and does not count yet: what to wait for, and what `results[at]` will be then.
+    """A batch that is written but not committed: the offset to wait for, and the result for `results[at]` then.
 
-    Until then it says that time ran out, which is what the client is told if it does.
+    `results[at]` is REQUEST_TIMED_OUT until then, which the client gets if the timeout passes.
     """
 
     partition: Leader
@@ -389,14 +396,14 @@ class UnacknowledgedBatch(NamedTuple):
     results: list[PartitionResult]
     at: int
     result: PartitionResult
-    held: DeferredBatch | UnconfirmedLeadership | None = None
+    deferred: DeferredBatch | UnconfirmedLeadership | None = None
 
 
 class ProduceWait:
-    """A request with acks=all whose batches are written but do not count yet."""
+    """A request with acks=all whose batches are not all committed."""
 
     __slots__ = (
-        "answer", "api", "correlation_id", "deadline", "exchange", "remaining", "started", "unsettled", "version",
+        "api", "batches", "correlation_id", "deadline", "exchange", "remaining", "started", "topics", "version",
     )  # fmt: skip
 
     def __init__(
@@ -405,71 +412,72 @@ class ProduceWait:
         exchange: RequestExchange,
         correlation_id: int,
         version: int,
-        answer: TopicResults,
+        topics: TopicResults,
         started: float,
     ) -> None:
-        self.api, self.exchange, self.answer = api, exchange, answer
+        self.api, self.exchange, self.topics = api, exchange, topics
         self.correlation_id, self.version = correlation_id, version
         self.remaining = 0
-        self.unsettled: list[UnacknowledgedBatch] = []
-        """Those that were so when the wait began, and once more those that were appended since."""
+        self.batches: list[UnacknowledgedBatch] = []
+        """The pending batches, and once more those that were appended later."""
         self.started = started
         self.deadline = 0.0
 
-    def settler(self, unsettled: UnacknowledgedBatch) -> Callable[[int], None]:
-        """What the partition calls when its batch counts, or never will."""
-        settled = False
+    def completion_callback(self, pending: UnacknowledgedBatch) -> Callable[[int], None]:
+        """Return the callback for the partition: the batch is committed, or has failed with an error."""
+        is_complete = False
 
-        def settle(error: int) -> None:
-            nonlocal settled
-            assert not settled, "a batch is settled once"
-            settled = True
-            result = unsettled.result
-            unsettled.results[unsettled.at] = PartitionResult(result.partition, error) if error else result
+        def complete(error: int) -> None:
+            nonlocal is_complete
+            assert not is_complete, "a batch completes once"
+            is_complete = True
+            result = pending.result
+            pending.results[pending.at] = PartitionResult(result.partition, error) if error else result
             self.remaining -= 1
             if not self.remaining:
                 self.finish()
 
-        return settle
+        return complete
 
-    def give_up_abandoned(self, began_ms: float) -> None:
-        """Answers, once nothing is waited for but batches that an in-sync replica has not come for since `began_ms`."""
-        latest = {(id(u.results), u.at): u for u in self.unsettled}.values()
+    def fail_abandoned(self, since_ms: float) -> None:
+        """Fail the request if it waits only for batches that no in-sync replica has fetched since `since_ms`."""
+        latest = {(id(u.results), u.at): u for u in self.batches}.values()
         left = [u for u in latest if u.results[u.at].error == ErrorCode.REQUEST_TIMED_OUT]
-        if all(u.partition.is_abandoned(u.required_offset, began_ms) for u in left):
-            for unsettled in left:
-                index = unsettled.result.partition
-                result = PartitionResult(index, ErrorCode.NOT_LEADER_OR_FOLLOWER, message=ABANDONED)
-                unsettled.results[unsettled.at] = result
+        if all(u.partition.is_abandoned(u.required_offset, since_ms) for u in left):
+            for pending in left:
+                index = pending.result.partition
+                result = PartitionResult(index, ErrorCode.NOT_LEADER_OR_FOLLOWER, message=ABANDONED_MESSAGE)
+                pending.results[pending.at] = result
             self.finish()
 
     def finish(self) -> None:
-        """Answers with what is settled by now."""
+        """Respond with the results so far."""
         if self not in self.api.waiting:
-            return  # it was answered before
+            return  # replied before
         del self.api.waiting[self]
         self.api.stats.observe(ApiKey.PRODUCE, self.api.stats.now_s() - self.started)
-        self.exchange.reply([encode_produce_response(self.correlation_id, self.version, self.answer)])
+        self.exchange.reply([encode_produce_response(self.correlation_id, self.version, self.topics)])
 
 
-def refuse(acks: int, version: int) -> Refusal | None:
-    """Why no part of the request can be taken."""
+def request_error(acks: int, version: int) -> RequestError | None:
+    """Return the error for a request that is rejected as a whole; None if it is valid."""
     if version < FIRST_SERVED:
-        return ErrorCode.UNSUPPORTED_VERSION, "message formats 0 and 1 are not taken"
+        return ErrorCode.UNSUPPORTED_VERSION, "message formats 0 and 1 are not supported; upgrade the client"
     if acks not in ACKS:
-        return ErrorCode.INVALID_REQUIRED_ACKS, f"acks is -1 (all), 0 or 1, not {acks}"
+        return ErrorCode.INVALID_REQUIRED_ACKS, f'acks "{acks}" is invalid; use -1 (all), 0 or 1'
     return None
 
 
 def is_zstd(frame: memoryview, place: BatchPlace) -> bool:
-    """Whether a batch says that it is compressed with zstd."""
+    """Return whether the batch header says zstd."""
     return place.size >= HEADER_SIZE and read_header(frame, place.start).codec == Codec.ZSTD
 
 
-def failure(index: int, done: Appended) -> PartitionResult:
-    """The answer for a batch that was not appended."""
-    return PartitionResult(index, done.error, message=done.message, record_errors=done.record_errors)
+def failed_partition(index: int, outcome: Appended) -> PartitionResult:
+    """Return the result for a batch that was not appended."""
+    return PartitionResult(index, outcome.error, message=outcome.message, record_errors=outcome.record_errors)
 
 
-def refusal_for(place: BatchPlace, refusal: Refusal) -> PartitionResult:
+def refused_partition(place: BatchPlace, refusal: RequestError) -> PartitionResult:
+    """Return the result for a batch of a rejected request."""
     return PartitionResult(place.partition, refusal[0], message=refusal[1])

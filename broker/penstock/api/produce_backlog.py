@@ -1,10 +1,9 @@
-"""Produce requests that wait until the files of partitions have been made which are written to for the first time, or
-until their batches have been inspected in a thread.
+"""Queues Produce requests whose partitions' first files must be created or whose batches a thread inspects.
 
-Used by `produce`. A request that waits holds up those behind it on its connection, whatever they write to, because a
-producer counts on the order in a partition; what they need made is asked for at once, so that one job makes it all.
-They are copied, as the receive buffer is used again. Each holds its exchange, so a connection has no more of them than
-it may have requests in flight (`server.limits`).
+Used by `produce`. A queued request holds up the later requests of its connection, whatever they write to, because a
+producer relies on the order within a partition; the files for all of them are requested at once, so that one job
+creates them. The frames are copied, because the receive buffer is reused. Each request holds its exchange, so a
+connection queues no more requests than it may have in flight (`server.limits`).
 """
 
 from __future__ import annotations
@@ -24,14 +23,13 @@ from penstock.runtime.logging import get_logger
 from penstock.wire.produce_frame import BatchPlace, ProduceFrame
 
 MAX_HELD_BYTES = 64 << 20
-"""What is copied for all connections together. Beyond it requests do not wait: files are made, and batches inspected,
-on the event loop."""
+"""Limit for the copied frames of all connections; past it, creation and inspection run on the event loop."""
 
 logger = get_logger(__name__)
 
 
 class ProduceRequestView(NamedTuple):
-    """One request."""
+    """A decoded Produce request with its exchange."""
 
     exchange: RequestExchange
     request: ProduceFrame
@@ -41,31 +39,30 @@ class ProduceRequestView(NamedTuple):
 
 
 class UninspectedBatch(NamedTuple):
-    """A batch that is to be inspected in a thread: its number in the request, where it goes and where it lies."""
+    """A batch to inspect in a thread: its number in the request, its partition and its place in the frame."""
 
-    at: int
+    batch_index: int
     partition: Leader
     place: BatchPlace
 
 
 Inspected = dict[int, Inspection]
-"""What was found in a request's batches, by their number in the request."""
+"""Inspections by the batch's number in the request."""
 
 
 class QueuedProduce:
-    """A request in a queue. Places in `frame` are those of the request."""
+    """A queued request. The places of its batches refer to `frame`."""
 
-    __slots__ = ("asked", "frame", "inspected", "missing")
+    __slots__ = ("frame", "inspected", "pending_jobs", "view")
 
-    def __init__(self, asked: ProduceRequestView, frame: bytearray, inspected: Inspected, missing: int) -> None:
-        self.asked, self.frame, self.inspected = asked, frame, inspected
-        self.missing = missing
-        """How many files that are still being made, and inspections under way, it waits for."""
+    def __init__(self, view: ProduceRequestView, frame: bytearray, inspected: Inspected, pending_jobs: int) -> None:
+        self.view, self.frame, self.inspected = view, frame, inspected
+        self.pending_jobs = pending_jobs
+        """Number of file creations and inspections that the request waits for."""
 
 
 class ProduceBacklog:
-    """The queues, by connection. `serve` takes a request when its turn has come, and says whether the connection lives
-    on."""
+    """The queues by connection. `serve` serves a request in its turn and returns whether the connection stays open."""
 
     def __init__(
         self, serve: Callable[[ProduceRequestView, memoryview, Inspected], bool], inspections: Inspections
@@ -74,79 +71,81 @@ class ProduceBacklog:
         self.queues: dict[PeerConnection, deque[QueuedProduce]] = {}
         self.held_bytes = 0
 
-    def take(
+    def enqueue(
         self,
         connection: PeerConnection,
-        asked: ProduceRequestView,
+        view: ProduceRequestView,
         frame: memoryview,
         new_logs: Iterable[PartitionLog],
         uninspected: Sequence[UninspectedBatch] = (),
         inspected: Inspected | None = None,
     ) -> bool:
-        """Has the files of `new_logs` made and batches inspected, and queues the request.
+        """Start the creation of files and the inspections, and queue the request.
 
-        Returns False where it is to be served now, with nothing queued before it.
+        Return False if the request must be served now, with nothing queued before it.
         """
-        making = [made for made in dict.fromkeys(log.prepare() for log in new_logs) if made is not None]
-        if not making and not uninspected and connection not in self.queues:
+        creations = [creation for creation in dict.fromkeys(log.prepare() for log in new_logs) if creation is not None]
+        if not creations and not uninspected and connection not in self.queues:
             return False
         if self.held_bytes + len(frame) > MAX_HELD_BYTES:
             self.serve_all(connection)
             return False
-        waiting = QueuedProduce(asked, bytearray(frame), inspected or {}, len(making) + len(uninspected))
+        queued = QueuedProduce(view, bytearray(frame), inspected or {}, len(creations) + len(uninspected))
         self.held_bytes += len(frame)
-        self.queues.setdefault(connection, deque()).append(waiting)
+        self.queues.setdefault(connection, deque()).append(queued)
 
         def on_done() -> None:
-            waiting.missing -= 1
-            if not waiting.missing:
+            queued.pending_jobs -= 1
+            if not queued.pending_jobs:
                 self.drain(connection)
 
-        def on_inspected(at: int, future: asyncio.Future[Inspection]) -> None:
+        def on_inspected(batch_index: int, future: asyncio.Future[Inspection]) -> None:
             if not future.cancelled() and future.exception() is None:
-                waiting.inspected[at] = future.result()  # otherwise the append inspects the batch, and fails alike
+                # otherwise the append inspects the batch and fails the same way
+                queued.inspected[batch_index] = future.result()
             on_done()
 
-        for made in making:
-            made.add_done_callback(lambda _: on_done())
-        copied = memoryview(waiting.frame)
-        for at, partition, place in uninspected:
+        for creation in creations:
+            creation.add_done_callback(lambda _: on_done())
+        copied = memoryview(queued.frame)
+        for batch_index, partition, place in uninspected:
             inspecting = self.inspections.start(partition, copied[place.start : place.start + place.size])
-            inspecting.add_done_callback(partial(on_inspected, at))
+            inspecting.add_done_callback(partial(on_inspected, batch_index))
         return True
 
     def drain(self, connection: PeerConnection) -> None:
-        """Serves the requests at the head of a queue that need not wait any more."""
+        """Serve the requests at the head of a queue that no longer wait."""
         queue = self.queues.get(connection)
-        while queue and not queue[0].missing:
+        while queue and not queue[0].pending_jobs:
             self.serve_first(connection, queue)
 
     def serve_all(self, connection: PeerConnection) -> None:
-        """Serves a connection's requests, whatever they wait for."""
+        """Serve all requests of a connection without waiting."""
         queue = self.queues.get(connection)
         while queue:
             self.serve_first(connection, queue)
 
     def serve_first(self, connection: PeerConnection, queue: deque[QueuedProduce]) -> None:
-        waiting = queue.popleft()
+        """Serve the first request of a queue; drop it if its connection is lost and it has acks."""
+        queued = queue.popleft()
         if not queue:
             del self.queues[connection]
-        self.held_bytes -= len(waiting.frame)
-        exchange = waiting.asked.exchange
-        if exchange.is_disconnected and waiting.asked.request.acks:
-            exchange.complete_without_response()  # whoever expects an answer will ask again
+        self.held_bytes -= len(queued.frame)
+        exchange = queued.view.exchange
+        if exchange.is_disconnected and queued.view.request.acks:
+            exchange.complete_without_response()  # its producer retries
             return
         try:
-            lives = self.serve(waiting.asked, memoryview(waiting.frame), waiting.inspected)
+            is_open = self.serve(queued.view, memoryview(queued.frame), queued.inspected)
         except Exception as e:
-            logger.error("a Produce request failed", exc_info=e)
-            exchange.abort("a Produce request failed")
-            lives = False
-        if not lives:
-            self.give_up(connection)
+            logger.error("Produce request failed", exc_info=e)
+            exchange.abort("Produce request failed")
+            is_open = False
+        if not is_open:
+            self.discard(connection)
 
-    def give_up(self, connection: PeerConnection) -> None:
-        """The connection is being closed: nothing that came behind the request that is the reason counts."""
-        for waiting in self.queues.pop(connection, ()):
-            self.held_bytes -= len(waiting.frame)
-            waiting.asked.exchange.complete_without_response()
+    def discard(self, connection: PeerConnection) -> None:
+        """Drop the queued requests of a connection that is being closed."""
+        for queued in self.queues.pop(connection, ()):
+            self.held_bytes -= len(queued.frame)
+            queued.view.exchange.complete_without_response()

@@ -1,7 +1,6 @@
-"""The shape of a handler, and the table that maps API keys to handlers.
+"""The handler interface, and the routes from API keys to handlers.
 
-A module of this room has a class that takes what it needs from the rooms below and offers `routes()`. `node` collects
-them into the dispatcher.
+Each API module has a class with a `routes()` method; `node` collects the routes into the dispatcher.
 """
 
 from __future__ import annotations
@@ -16,27 +15,28 @@ from penstock.wire.schema import Payload
 
 @dataclass(frozen=True, slots=True)
 class RequestContext:
-    """What a request's header and connection tell, beside its body."""
+    """The request header and connection of a request."""
 
     version: int
     correlation_id: int
     client_id: str | None
     peer: PeerInfo
     exchange: RequestExchange
-    """For handlers that wait: `exchange.is_disconnected` and `exchange.on_disconnect`. Only the dispatcher replies."""
+    """For handlers that wait: `is_disconnected` and `on_disconnect`. Only the dispatcher replies."""
 
 
 Handler = Callable[[Any, RequestContext], Payload | Awaitable[Payload]]
-"""(request, context) → response, or a coroutine of it. Errors belong in the response; an exception that escapes is
-logged and answered with UNKNOWN_SERVER_ERROR where the response can carry it, else the connection is closed."""
+"""(request, context) → response, or a coroutine of it. Errors belong in the response. An exception that escapes is
+logged and becomes UNKNOWN_SERVER_ERROR if the response can carry it; otherwise the connection is closed.
+"""
 
 Failure = Callable[[Any, int], Payload]
-"""(request, error code) → the response that says so for everything that was asked."""
+"""(request, error code) → the response with this error for everything in the request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One API: served in versions `first` to `last`, which may be narrower than what the codec knows."""
+    """One API, served in versions `first` to `last`, which may be narrower than the codec's."""
 
     request: type[Payload]
     response: type[Payload]

@@ -1,8 +1,8 @@
-"""Verification of the batches of transactional Produce requests (KIP-890). Used by `produce`.
+"""Verifies the batches of transactional Produce requests with the transaction coordinator (KIP-890). Used by `produce`.
 
-The first batch of a transaction in a partition is verified with the transaction's coordinator. If that is this broker,
-the answer is available at once, unless it is a final refusal; otherwise the batch is copied and deferred. All batches
-that its producer sends to the partition meanwhile are deferred behind it (`append_queues`).
+The first batch of a transaction in a partition is verified. If this broker is the coordinator, the result is available
+at once, unless it is a final error; otherwise the batch is copied and deferred. Later batches of its producer for the
+partition are deferred behind it (`append_queues`).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from penstock.wire.batch import HEADER_SIZE, BatchHeader, read_header
 from penstock.wire.errors import ErrorCode
 
 ALL = -1
-ABORTABLE_FROM = 11
-"""The version from which clients know TRANSACTION_ABORTABLE."""
+ABORTABLE_VERSION = 11
+"""The Produce version from which clients know TRANSACTION_ABORTABLE."""
 LEADER_CHANGED = "another broker, or a later leader epoch, leads the partition; refresh metadata and retry"
 RETRIABLE = {
     ErrorCode.CONCURRENT_TRANSACTIONS: "the producer's previous transaction is still being completed",
@@ -31,7 +31,7 @@ RETRIABLE = {
     ErrorCode.NOT_COORDINATOR: "the transaction's coordinator has moved to another broker",
     ErrorCode.NETWORK_EXCEPTION: "the connection to the transaction's coordinator failed",
 }
-"""Verification errors that pass, and their causes."""
+"""Transient verification errors, and their causes."""
 FINAL = {
     ErrorCode.INVALID_REQUEST: "the transactional id is empty; set one",
     ErrorCode.PRODUCER_FENCED: "epoch {epoch} of producer id {id} is not its latest: another instance has been"
@@ -41,11 +41,11 @@ FINAL = {
     ErrorCode.INVALID_TXN_STATE: "the partition is not part of the ongoing transaction; abort the transaction",
     ErrorCode.TRANSACTION_ABORTABLE: "the partition is not part of the ongoing transaction; abort the transaction",
 }
-"""Verification errors that do not pass, and their causes."""
+"""Permanent verification errors, and their causes."""
 
 
 class TransactionalAppends:
-    """The deferred batches of a broker. Without a verifier there are no transactions."""
+    """The deferred batches of a broker. Without a verifier, the broker serves no transactions."""
 
     def __init__(self, replicas: ReplicaManager, verifier: Verifier | None) -> None:
         self.replicas, self.verifier = replicas, verifier
@@ -57,74 +57,76 @@ class DeferredBatch:
 
     def __init__(
         self,
-        gate: Gate,
+        checks: TransactionChecks,
         partition: Leader,
         batch: memoryview,
         header: BatchHeader,
-        answer: Answer | None,
+        verification: Answer | None,
         inspection: Inspection | None,
     ) -> None:
-        self.gate, self.partition, self.header, self.answer = gate, partition, header, answer
+        self.checks, self.partition, self.header, self.verification = checks, partition, header, verification
         self.producer = ProducerIdentity(header.producer_id, header.producer_epoch)
         self.batch, self.inspection = bytearray(batch), inspection
         self.callback: Callable[[Appended], None] | None = None
 
     def when_appended(self, callback: Callable[[Appended], None]) -> None:
+        """Call `callback` with the outcome."""
         self.callback = callback
 
-    def complete(self, done: Appended) -> None:
-        callback, self.callback = self.callback, None  # the request refers to the batch: no cycle stays behind
+    def complete(self, outcome: Appended) -> None:
+        """Report the outcome to the request."""
+        callback, self.callback = self.callback, None  # breaks the reference cycle of request and batch
         assert callback is not None, "a deferred batch belongs to a request that waits"
-        callback(done)
+        callback(outcome)
 
     def attempt(self, before: DeferredAppend | None) -> Appended | asyncio.Future[VerifiedTransaction]:
-        """Append the batch if its verification still holds. A batch behind one that was refused shares its answer."""
+        """Append the batch if its verification still holds. A batch behind a rejected one shares its verification."""
         if self.partition.ended:
-            # The next leader may have been told of the transaction's end.
-            return self.gate.leader_changed(self)
-        if self.answer is None and self.gate.is_unverified(self.partition, self.header):
-            if isinstance(before, DeferredBatch) and before.asks_as(self):
-                self.answer = before.answer
+            # The next leader may already have the transaction's marker.
+            return self.checks.leader_changed(self)
+        if self.verification is None and self.checks.is_unverified(self.partition, self.header):
+            if isinstance(before, DeferredBatch) and before.shares_verification(self):
+                self.verification = before.verification
             else:
-                self.answer = self.gate.ask(self.partition, self.producer)
-        if self.answer is not None:
-            if isinstance(self.answer, asyncio.Future):
-                if not self.answer.done():
-                    return self.answer
-                self.answer = self.answer.result()
-            refusal = self.gate.refused(self.partition, self.header, self.answer)
+                self.verification = self.checks.request_verification(self.partition, self.producer)
+        if self.verification is not None:
+            if isinstance(self.verification, asyncio.Future):
+                if not self.verification.done():
+                    return self.verification
+                self.verification = self.verification.result()
+            refusal = self.checks.rejection(self.partition, self.header, self.verification)
             if refusal is not None:
                 return refusal
         return self.partition.append(memoryview(self.batch), True, True, self.inspection)
 
-    def asks_as(self, other: DeferredBatch) -> bool:
-        """Whether another batch needs the same answer as this one got."""
+    def shares_verification(self, other: DeferredBatch) -> bool:
+        """Return whether another batch can use the verification of this one."""
         return (
-            self.answer is not None
+            self.verification is not None
             and self.producer == other.producer
             and self.partition is other.partition
-            and self.gate.transactional_id == other.gate.transactional_id
+            and self.checks.transactional_id == other.checks.transactional_id
         )
 
 
-class Gate:
+class TransactionChecks:
     """The transactional checks of one request."""
 
     def __init__(self, appends: TransactionalAppends, transactional_id: str, version: int) -> None:
         self.appends, self.transactional_id, self.version = appends, transactional_id, version
 
     def refusal(self, acks: int) -> tuple[ErrorCode, str] | None:
-        """Why no part of the request can be appended."""
+        """Return the error if the whole request is rejected, else None."""
         if self.appends.verifier is None:
-            return ErrorCode.INVALID_TXN_STATE, "this broker has no transactions"
+            return ErrorCode.INVALID_TXN_STATE, "this broker does not serve transactions; unset transactional.id"
         if acks != ALL:
-            return ErrorCode.INVALID_REQUIRED_ACKS, f"a transactional producer has acks -1 (all), not {acks}"
+            return ErrorCode.INVALID_REQUIRED_ACKS, f'acks "{acks}" is invalid in a transaction; use -1 (all)'
         return None
 
     def append(
         self, partition: Leader, batch: memoryview, inspection: Inspection | None = None
     ) -> Appended | DeferredBatch:
-        """Append, refuse or defer a batch as it lies in the receive buffer."""
+        """Append, reject or defer a batch from the receive buffer."""
         if len(batch) < HEADER_SIZE:
             return partition.append(batch, all_in_sync=True)
         header = read_header(batch)
@@ -133,42 +135,44 @@ class Gate:
             return self.defer(partition, batch, header, None, inspection)
         if not self.is_unverified(partition, header):
             return partition.append(batch, True, True, inspection)
-        answer = self.ask(partition, ProducerIdentity(header.producer_id, header.producer_epoch))
-        if isinstance(answer, asyncio.Future):
-            return self.defer(partition, batch, header, answer, inspection)
-        return self.refused(partition, header, answer) or partition.append(batch, True, True, inspection)
+        verification = self.request_verification(partition, ProducerIdentity(header.producer_id, header.producer_epoch))
+        if isinstance(verification, asyncio.Future):
+            return self.defer(partition, batch, header, verification, inspection)
+        return self.rejection(partition, header, verification) or partition.append(batch, True, True, inspection)
 
     def defer(
         self,
         partition: Leader,
         batch: memoryview,
         header: BatchHeader,
-        answer: asyncio.Future[VerifiedTransaction] | None,
+        verification: asyncio.Future[VerifiedTransaction] | None,
         inspection: Inspection | None,
     ) -> DeferredBatch:
-        deferred = DeferredBatch(self, partition, batch, header, answer, inspection)
-        self.appends.queues.defer(queue_key(partition, header), deferred, answer)
+        """Copy the batch into its queue."""
+        deferred = DeferredBatch(self, partition, batch, header, verification, inspection)
+        self.appends.queues.defer(queue_key(partition, header), deferred, verification)
         return deferred
 
     def is_unverified(self, partition: Leader, header: BatchHeader) -> bool:
-        """Whether the coordinator has to confirm that a batch is part of the ongoing transaction."""
+        """Return whether the coordinator must confirm that the batch belongs to the ongoing transaction."""
         return header.is_transactional and partition.producers.needs_verification(
             header.producer_id, header.producer_epoch
         )
 
-    def ask(self, partition: Leader, producer: ProducerIdentity) -> Answer:
+    def request_verification(self, partition: Leader, producer: ProducerIdentity) -> Answer:
+        """Start the verification of a producer for a partition, or return its result."""
         verifier = self.appends.verifier
-        assert verifier is not None, "requests are refused where there are no transactions"
+        assert verifier is not None, "requests are rejected if there are no transactions"
         return verifier.partition(self.transactional_id, producer, partition.name, partition.topic_id, partition.index)
 
-    def refused(self, partition: Leader, header: BatchHeader, answer: VerifiedTransaction) -> Appended | None:
-        """The refusal that an answer leads to, if it does at this moment.
+    def rejection(self, partition: Leader, header: BatchHeader, verification: VerifiedTransaction) -> Appended | None:
+        """Return the outcome of a batch whose verification failed; None if it holds at this moment.
 
-        If it passes, the batches that the producer has sent behind this one are refused alike until it comes again.
+        After a transient error, the producer's later batches are rejected too until this one is retried.
         """
         verifier = self.appends.verifier
-        assert verifier is not None, "requests are refused where there are no transactions"
-        error = verifier.settle(header.producer_id, answer)
+        assert verifier is not None, "requests are rejected if there are no transactions"
+        error = verifier.settle(header.producer_id, verification)
         if not error:
             return None
         failed = f'batch not verified for the transaction of "{self.transactional_id}"'
@@ -178,7 +182,7 @@ class Gate:
         return Appended(self.client_error(error), message=f"{failed}: {cause}")
 
     def leader_changed(self, deferred: DeferredBatch) -> Appended:
-        """The refusal of a batch whose leader epoch ended while it waited; see `refused`."""
+        """Return the outcome of a batch whose leader epoch ended while it was deferred; see `rejection`."""
         replicas, partition, code = self.appends.replicas, deferred.partition, ErrorCode.NOT_LEADER_OR_FOLLOWER
         leader = replicas.find(partition.topic_id, partition.index)
         if leader is not None:
@@ -187,13 +191,14 @@ class Gate:
         return Appended(code, message=LEADER_CHANGED)
 
     def client_error(self, error: ErrorCode) -> ErrorCode:
-        """The result of a verification as an error that clients know for Produce."""
+        """Map a verification error to one that Produce clients know."""
         if error is ErrorCode.PRODUCER_FENCED:
             return ErrorCode.INVALID_PRODUCER_EPOCH
         if error in (ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE):
-            return ErrorCode.TRANSACTION_ABORTABLE if self.version >= ABORTABLE_FROM else ErrorCode.INVALID_TXN_STATE
+            return ErrorCode.TRANSACTION_ABORTABLE if self.version >= ABORTABLE_VERSION else ErrorCode.INVALID_TXN_STATE
         return error
 
 
 def queue_key(partition: Leader, header: BatchHeader) -> QueueKey:
+    """Return the key of the queue for a producer and a partition."""
     return QueueKey(*partition.key, header.producer_id)

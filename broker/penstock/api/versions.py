@@ -1,4 +1,4 @@
-"""ApiVersions: what this broker serves. The first request of every client."""
+"""ApiVersions: the APIs and versions that this broker serves. The first request of every client."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from penstock.wire.messages.api_versions import (
 from penstock.wire.messages.fetch import FetchRequest
 from penstock.wire.messages.produce import ProduceRequest
 
-PRODUCE_ADVERTISED_FROM = 0
-"""Versions below 3 are not served, but several clients refuse a broker that does not name them."""
+MIN_ADVERTISED_PRODUCE_VERSION = 0
+"""Versions below 3 are not served, but several clients reject a broker that does not advertise them."""
 
 
 class ApiVersionsApi:
     """Serves ApiVersions 0 to 4."""
 
     def __init__(self, routes: Iterable[Route], features: Features | None = None) -> None:
-        """`features` are told with version 3 and later, where given."""
+        """`features` are reported from version 3."""
         self.features = features
         served = {route.request.KEY: (route.first, route.last) for route in routes}
-        served[ApiKey.PRODUCE] = (PRODUCE_ADVERTISED_FROM, ProduceRequest.VERSIONS[1])
+        served[ApiKey.PRODUCE] = (MIN_ADVERTISED_PRODUCE_VERSION, ProduceRequest.VERSIONS[1])
         served[ApiKey.FETCH] = FetchRequest.VERSIONS
         served[ApiKey.API_VERSIONS] = ApiVersionsRequest.VERSIONS
         self.served = [
@@ -39,14 +39,14 @@ class ApiVersionsApi:
             for key, (first, last) in sorted(served.items())
         ]
 
-    def answer(self, frame: memoryview, header: RequestHeader) -> tuple[ApiVersionsResponse, int]:
-        """(response, the version to write it in)."""
+    def respond(self, frame: memoryview, header: RequestHeader) -> tuple[ApiVersionsResponse, int]:
+        """Return (response, version to encode it in)."""
         first, last = ApiVersionsRequest.VERSIONS
         if not first <= header.version <= last:
             return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=self.served), 0
         request = codec.decode(ApiVersionsRequest, header.version, frame, header.body_offset)
         named = request.client_software_name, request.client_software_version
-        if header.version >= 3 and not all(map(well_formed, named)):
+        if header.version >= 3 and not all(map(is_well_formed, named)):
             return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST), header.version
         response = ApiVersionsResponse(api_keys=self.served)
         if self.features is not None:
@@ -61,7 +61,7 @@ class ApiVersionsApi:
         return response, header.version
 
 
-def well_formed(name: str) -> bool:
-    """Letters, digits, dots and dashes, with a letter or digit at each end (KIP-511)."""
+def is_well_formed(name: str) -> bool:
+    """Return whether a client software name is valid: letters, digits, dots and dashes, not at the ends (KIP-511)."""
     inner = name.replace("-", "").replace(".", "")
     return bool(name) and name[0] not in "-." and name[-1] not in "-." and inner.isascii() and inner.isalnum()

@@ -38,7 +38,7 @@ class CommitWaiter(NamedTuple):
 class FetchListener(Protocol):
     """A follower's place in a partition, which is told when there is something to fetch."""
 
-    def on_news(self, urgent: bool) -> None:
+    def on_append(self, urgent: bool) -> None:
         """Not `urgent`: only the high watermark or the log start has moved. Else a fetch shall be answered at once."""
 
 
@@ -374,7 +374,7 @@ class Leader(Partition):
         if not self.watched:
             self.begin_watch()
         for tail in self.tails.values():
-            tail.on_news(True)
+            tail.on_append(True)
 
     def begin_watch(self) -> None:
         if not self.watched and self.host is not None:
@@ -444,7 +444,7 @@ class Leader(Partition):
                 reader.on_data(max(grown, 1))
         if self.tails:
             for tail in self.tails.values():
-                tail.on_news(False)
+                tail.on_append(False)
 
     # What is deleted
 
@@ -465,7 +465,7 @@ class Leader(Partition):
             return
         self.deletions.wait(deletion)
         for tail in self.tails.values():
-            tail.on_news(True)
+            tail.on_append(True)
 
     def settle_deletions(self) -> None:
         if self.deletions:
@@ -479,7 +479,7 @@ class Leader(Partition):
         """Followers too are told with their next answer: who may lead next must not have what was deleted."""
         super().on_start_moved(log)
         for tail in self.tails.values():
-            tail.on_news(False)
+            tail.on_append(False)
 
     def on_failed(self, log: PartitionLog) -> None:
         super().on_failed(log)
@@ -492,7 +492,7 @@ class Leader(Partition):
         self.deletions.fail(error)
         self.wake_readers()
         for tail in list(self.tails.values()):
-            tail.on_news(True)
+            tail.on_append(True)
 
     def fail_commits(self, error: int) -> None:
         waiters, self.commit_waiters = self.commit_waiters, deque()

@@ -1,4 +1,4 @@
-"""Fetch sessions: what a reader names once, and what is answered to one that lost count (KIP-227)."""
+"""Fetch sessions (KIP-227): cached partitions, and the errors for wrong epochs and unknown sessions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from penstock.api import fetch_sessions
 from penstock.api.fetch import by_topic
-from penstock.api.fetch_sessions import EVICT_AFTER_S, FetchSelection, FetchSession, FetchSessions, FetchTarget
+from penstock.api.fetch_sessions import MIN_EVICTION_AGE_S, FetchSelection, FetchSession, FetchSessions, FetchTarget
 from penstock.wire.errors import ErrorCode
 from penstock.wire.fetch_frame import FetchedPartition
 from penstock.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
@@ -73,7 +73,7 @@ def test_forgotten_partitions_are_read_no_more(sessions: FetchSessions) -> None:
     forgotten = [ForgottenTopic(topic="t", partitions=[0])]
     selection = sessions.select(request(session_id, 1, forgotten_topics_data=forgotten), VERSION, "me")
     assert offsets(selection) == {1: 20}
-    assert sessions.remembered == 1
+    assert sessions.cached_partitions == 1
 
 
 def test_a_reader_that_lost_count_is_told_so(sessions: FetchSessions) -> None:
@@ -86,7 +86,7 @@ def test_an_unknown_session_is_not_found(sessions: FetchSessions) -> None:
 
 
 def test_a_strangers_session_is_not_found(sessions: FetchSessions) -> None:
-    session_id = opened(sessions, "somebody")
+    session_id = opened(sessions, "another")
     assert sessions.select(request(session_id, 1), VERSION, "me").error is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
@@ -99,14 +99,14 @@ def test_a_final_request_ends_the_session(sessions: FetchSessions) -> None:
     session_id = opened(sessions)
     sessions.select(request(session_id, -1), VERSION, "me")
     assert not sessions.sessions
-    assert sessions.remembered == 0
+    assert sessions.cached_partitions == 0
 
 
 def test_a_full_cache_gives_no_session_while_all_are_busy(sessions: FetchSessions, time: Time) -> None:
     opened(sessions)
     opened(sessions)
     assert sessions.select(request(partitions={0: 1}), VERSION, "me").session_id == 0
-    time.now = EVICT_AFTER_S
+    time.now = MIN_EVICTION_AGE_S
     assert sessions.select(request(partitions={0: 1}), VERSION, "me").session_id != 0
     assert len(sessions.sessions) == 2
 
@@ -120,7 +120,7 @@ def test_a_session_cannot_grow_past_what_all_sessions_may_remember(
     assert grown.error is ErrorCode.NONE
     refused = sessions.select(request(session_id, 2, {10: 0}), VERSION, "me")
     assert refused.error is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-    assert (sessions.remembered, sessions.sessions) == (0, {})
+    assert (sessions.cached_partitions, sessions.sessions) == (0, {})
 
 
 def test_an_answer_names_each_topic_once_however_its_partitions_take_turns() -> None:

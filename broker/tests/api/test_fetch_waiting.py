@@ -1,4 +1,4 @@
-"""Fetch: when an answer comes, what sessions are told, and that nothing stays held."""
+"""Fetch: when a response is sent, what sessions send, and that no memory stays held."""
 
 from __future__ import annotations
 

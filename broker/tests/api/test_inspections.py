@@ -13,7 +13,7 @@ from replica_kit import batch_of, patched, stored_headers, until
 from wire_in_memory import RecordedConnection, Wire, opened_wire
 
 from penstock.api import produce_backlog
-from penstock.api.inspections import INLINE_BYTES
+from penstock.api.inspections import MAX_INLINE_BYTES
 from penstock.replica.leader import Leader
 from penstock.wire.compression import Codec
 from penstock.wire.errors import ErrorCode
@@ -60,7 +60,7 @@ def leader(wire: Wire, index: int = 0) -> Leader:
 
 def large(codec: Codec, sequence: int = -1) -> memoryview:
     """A compressed batch that is too large for the event loop."""
-    values = random.Random(1).randbytes(2 * INLINE_BYTES)
+    values = random.Random(1).randbytes(2 * MAX_INLINE_BYTES)
     producer = (5, 0, sequence) if sequence >= 0 else (-1, -1, -1)
     return batch_of(1, value=values, codec=codec, producer=producer)
 
@@ -101,7 +101,7 @@ async def test_other_connections_do_not_wait(wire: Wire, busy: threading.Event) 
 
 async def test_a_small_batch_that_decompresses_to_much_goes_to_a_thread(wire: Wire, busy: threading.Event) -> None:
     batch = batch_of(1, value=bytes(1 << 20), codec=Codec.ZSTD)
-    assert len(batch) < INLINE_BYTES
+    assert len(batch) < MAX_INLINE_BYTES
     before = leader(wire).log.end_offset
     exchange = wire.send(wire.produce_request(9, {("t", 0): batch}), 9)
     assert exchange is not None
@@ -132,7 +132,7 @@ async def test_small_batches_are_compressed_anew_in_a_thread_and_keep_their_orde
 async def test_beyond_the_bound_of_copies_batches_are_inspected_at_once_and_keep_their_order(
     wire: Wire, busy: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(produce_backlog, "MAX_HELD_BYTES", 5 * INLINE_BYTES)
+    monkeypatch.setattr(produce_backlog, "MAX_HELD_BYTES", 5 * MAX_INLINE_BYTES)
     before = leader(wire).log.end_offset
     for sequence in range(3):
         wire.send(wire.produce_request(9, {("t", 0): large(Codec.GZIP, sequence)}), 9)
@@ -141,7 +141,7 @@ async def test_beyond_the_bound_of_copies_batches_are_inspected_at_once_and_keep
     assert [header.base_sequence for header in added] == [0, 1, 2]
 
 
-@pytest.mark.parametrize("size", [10, 4 * INLINE_BYTES])
+@pytest.mark.parametrize("size", [10, 4 * MAX_INLINE_BYTES])
 async def test_a_damaged_batch_is_refused_alone_in_its_request(wire: Wire, size: int) -> None:
     damaged = patched(batch_of(1, value=random.Random(2).randbytes(size)), ">h", 21, Codec.GZIP)
     response = await wire.produced(9, {("t", 0): damaged, ("t", 1): batch_of(1)})

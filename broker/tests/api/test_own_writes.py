@@ -156,7 +156,7 @@ async def test_a_topic_that_relaxes_the_flush_shows_what_is_written(wire: Wire) 
 
 
 async def test_a_disk_that_does_not_flush_is_a_retriable_error(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(acknowledged_reads.FlushWait.finished, "__defaults__", (0.01,))
+    monkeypatch.setattr(acknowledged_reads.FlushWait.wait, "__defaults__", (0.01,))
     await acknowledged(wire)
     for version, error in [(4, ErrorCode.LEADER_NOT_AVAILABLE), (5, ErrorCode.OFFSET_NOT_AVAILABLE)]:
         answer = await decoded(wire, sent(wire, asked_for(LATEST), version), ListOffsetsResponse, version)

@@ -145,7 +145,7 @@ async def test_versions_that_nobody_knows_break_the_protocol(wire: Wire, version
     await wire.path.create()
     frame = wire.frame_of(wire.produce_request(13), 13)
     struct.pack_into(">h", frame, 2, version)
-    with pytest.raises(ProtocolViolation, match="served in versions 0 to 13"):
+    with pytest.raises(ProtocolViolation, match="not supported; use 0 to 13"):
         wire.dispatcher(wire.connection, memoryview(frame))
     assert wire.connection.exchanges == []
 
@@ -322,7 +322,7 @@ async def test_a_gap_is_for_the_next_leader_to_judge_where_there_may_be_one(wire
 async def test_what_does_not_count_in_time_is_answered_as_timed_out(
     wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(produce, "SWEEP_S", 0.01)
+    monkeypatch.setattr(produce, "EXPIRY_INTERVAL_S", 0.01)
     await wire.path.create("strict")
     await wire.path.create("relaxed", flush_messages="1000")
     batches = {("relaxed", 0): batch_of(), ("strict", 0): batch_of(), ("strict", 5): batch_of()}
@@ -346,7 +346,7 @@ async def test_what_does_not_count_in_time_is_answered_as_timed_out(
 async def test_what_came_to_count_before_the_time_was_up_is_not_timed_out(
     wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(produce, "SWEEP_S", 0.01)
+    monkeypatch.setattr(produce, "EXPIRY_INTERVAL_S", 0.01)
     for name in ("one", "two"):
         await wire.path.create(name)
     exchange = await held(wire, batches={("one", 0): batch_of(), ("two", 0): batch_of()}, timeout_ms=60_000)
@@ -368,7 +368,7 @@ async def test_no_time_at_all_is_time_for_one_sweep(
 ) -> None:
     await wire.path.create()
     await wire.produced(9)
-    monkeypatch.setattr(produce, "SWEEP_S", 0.001)
+    monkeypatch.setattr(produce, "EXPIRY_INTERVAL_S", 0.001)
     exchange = await held(wire, timeout_ms=timeout_ms)
     assert not exchange.completed
     await until(lambda: exchange.completed)
@@ -385,7 +385,7 @@ async def test_nobody_waits_for_longer_than_five_minutes(wire: Wire) -> None:
 async def test_a_client_that_left_is_forgotten_before_its_time_is_up(
     wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(produce, "SWEEP_S", 0.001)
+    monkeypatch.setattr(produce, "EXPIRY_INTERVAL_S", 0.001)
     await wire.path.create()
     exchange = await held(wire)
     assert wire.produce.waiting
@@ -394,17 +394,17 @@ async def test_a_client_that_left_is_forgotten_before_its_time_is_up(
 
 
 async def test_no_sweep_runs_while_nobody_waits(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(produce, "SWEEP_S", 0.001)
+    monkeypatch.setattr(produce, "EXPIRY_INTERVAL_S", 0.001)
     await wire.path.create()
-    assert wire.produce.sweep is None
+    assert wire.produce.expiry_timer is None
     await wire.produced(9)
-    await until(lambda: wire.produce.sweep is None)
+    await until(lambda: wire.produce.expiry_timer is None)
 
 
 async def test_an_answer_that_fails_does_not_keep_others_from_timing_out(
     wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(produce, "SWEEP_S", 0.001)
+    monkeypatch.setattr(produce, "EXPIRY_INTERVAL_S", 0.001)
     await wire.path.create()
     failing, other = await held(wire, timeout_ms=0), await held(wire, timeout_ms=0)
     failures: list[object] = []

@@ -1,8 +1,4 @@
-"""A connection without a socket: frames go in as a client encodes them, answers are noted and decoded again.
-
-Answers take their bytes from slices as the kernel would, and give the slices back; a connection that is lost gives them
-back unread.
-"""
+"""A connection without a socket: it encodes requests as a client does, and records and decodes the responses."""
 
 from __future__ import annotations
 
@@ -38,7 +34,7 @@ PEER = PeerInfo(1, "PLAINTEXT", "127.0.0.1", 5)
 
 
 class RecordedExchange:
-    """One request's place; `frame` is its answer once there is one, whole."""
+    """A request's exchange; `frame` is its whole response."""
 
     def __init__(self) -> None:
         self.frame: bytes | None = None
@@ -78,7 +74,7 @@ class RecordedExchange:
         self.callbacks.append(callback)
 
     def lose(self) -> None:
-        """The connection ends."""
+        """Lose the connection."""
         self.is_disconnected = True
         for callback in self.callbacks:
             callback()
@@ -119,33 +115,33 @@ class Wire:
         return Dispatcher(self.produce, self.fetch, ApiVersionsApi(routes), routes, self.stats)
 
     def frame_of(self, request: Payload, version: int) -> bytearray:
-        """As it stands in the receive buffer: without its size."""
+        """Return the request as in the receive buffer, without its size field."""
         self.correlation_id += 1
         head = request_head(request.KEY, version, self.correlation_id, "tester")
         return codec.encode(request, version, bytes(head))[4:]
 
     def send(self, request: Payload, version: int) -> RecordedExchange | None:
-        """Returns the request's exchange. The frame's memory is gone afterwards, as in the server."""
+        """Dispatch a request and return its exchange. The frame's memory is invalid afterwards, as in the server."""
         frame = self.frame_of(request, version)
         before = len(self.connection.exchanges)
         view = memoryview(frame)
         self.dispatcher(self.connection, view)
         view.release()
         frame[:] = b"\xee" * len(frame)
-        frame.clear()  # raises BufferError where somebody kept a view of it
+        frame.clear()  # raises BufferError if a view of it still exists
         return self.connection.exchanges[-1] if len(self.connection.exchanges) > before else None
 
     def decoded(self, exchange: RecordedExchange, response: type[R], version: int) -> R:
-        """The answer, whose size and correlation id must be right."""
+        """Return the response, after checking its size and correlation id."""
         frame = exchange.frame
-        assert frame is not None, "there is no answer yet"
+        assert frame is not None, "there is no response yet"
         assert int.from_bytes(frame[:4], "big") == len(frame) - 4
         assert frame[4:8] == self.correlation_id.to_bytes(4, "big")
         start = 8 + response_header_version(response.KEY, version)
         return codec.decode(response, version, frame, start)
 
     async def ask(self, request: Payload, response: type[R], version: int) -> R:
-        """Sends and waits for the answer."""
+        """Send a request and wait for its response."""
         exchange = self.send(request, version)
         assert exchange is not None
         await until(lambda: exchange.completed)
@@ -159,7 +155,7 @@ class Wire:
         timeout_ms: int = 30_000,
         **more: Any,
     ) -> ProduceRequest:
-        """A request for (topic, partition) → batch; names become ids where the version wants them."""
+        """Return a request for (topic, partition) → batch; topic ids replace names from version 13."""
         topics: dict[str, TopicProduceData] = {}
         for (name, index), batch in (batches or {("t", 0): batch_of()}).items():
             known = self.path.view.topics.get(name)
@@ -180,13 +176,13 @@ class Wire:
 
 @contextlib.asynccontextmanager
 async def opened_wire(home: Path, **more: Any) -> AsyncIterator[Wire]:
-    """All is given back at the end: no slice may be held, nobody may be left waiting."""
+    """Open a data path with a wire; at the end, no slice may be held and no request may wait."""
     async with opened_data_path(home, state=":memory:") as path:
         wire = Wire(path, **more)
         yield wire
         path.files.let_go()
         await path.flushed()
         assert path.pins() == 0, "a slice was not given back"
-        if wire.produce.sweep is not None:
-            wire.produce.sweep.cancel()
+        if wire.produce.expiry_timer is not None:
+            wire.produce.expiry_timer.cancel()
         await wire.dispatcher.close()

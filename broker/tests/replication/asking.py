@@ -86,5 +86,5 @@ class Producer:
         return [p.error_code for topic in response.responses for p in topic.partition_responses]
 
     def close(self) -> None:
-        if self.api.sweep is not None:
-            self.api.sweep.cancel()
+        if self.api.expiry_timer is not None:
+            self.api.expiry_timer.cancel()

@@ -19,8 +19,8 @@ HOUR_MS = 3_600_000
 @pytest.fixture(autouse=True)
 def sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests are looked over all the time, and whoever waits has waited for long."""
-    monkeypatch.setattr(produce, "SWEEP_S", 0.01)
-    monkeypatch.setattr(produce, "DOUBT_MS", 0)
+    monkeypatch.setattr(produce, "EXPIRY_INTERVAL_S", 0.01)
+    monkeypatch.setattr(produce, "ABANDONED_AFTER_MS", 0)
 
 
 @pytest.fixture
@@ -92,14 +92,14 @@ async def fetched(
     cluster: Cluster, producer: Producer, monkeypatch: pytest.MonkeyPatch, *names: str
 ) -> tuple[Answered, list[bool]]:
     """Sends a batch for each topic, and returns when broker 2 has fetched that of t; from then on it is looked at."""
-    monkeypatch.setattr(produce, "DOUBT_MS", HOUR_MS)
+    monkeypatch.setattr(produce, "ABANDONED_AFTER_MS", HOUR_MS)
     exchange = producer.send(*names)
     isr = cluster[1].leader().isr
     assert isr is not None
     await until(lambda: isr.progress[2].fetch_offset == 6)
     assert isr.progress[2].flushed_offset == 3
     found = looks(monkeypatch)
-    monkeypatch.setattr(produce, "DOUBT_MS", 0)
+    monkeypatch.setattr(produce, "ABANDONED_AFTER_MS", 0)
     return exchange, found
 
 

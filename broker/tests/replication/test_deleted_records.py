@@ -240,7 +240,7 @@ async def test_a_deletion_that_comes_while_the_one_before_is_under_way_reaches_t
     await until(lambda: follower.moving_start)
     second = begun(cluster, 5)
     place = cluster[1].followers.sessions[2].followed[topic_id, 0]
-    await until(lambda: place.told == (6, 5))
+    await until(lambda: place.last_sent == (6, 5))
     goes_on.set()
     for answer, offset in ((first, 2), (second, 5)):
         error, low_watermark = await answer

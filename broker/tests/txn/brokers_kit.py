@@ -185,8 +185,8 @@ class TxnBroker(Broker):
         if not clean:
             self.line.is_cut = True
         await self.dispatcher.close()
-        if self.produce.sweep is not None:
-            self.produce.sweep.cancel()
+        if self.produce.expiry_timer is not None:
+            self.produce.expiry_timer.cancel()
         await self.txns.close()
         await self.groups.close()
         await super().stop(clean=clean)
