@@ -13,7 +13,7 @@ import pytest
 from penstock_crash import reading
 from penstock_crash.broker import DEADLINE_S, Broker
 
-from penstock.log.meta import FORMAT_VERSION, PartitionMeta
+from penstock.log.meta import FORMAT_VERSION, DirectoryMeta
 
 MakeBroker = Callable[..., Broker]
 REFUSED = 1
@@ -43,7 +43,7 @@ def refusal_of(broker: Broker) -> str:
 def change_meta(broker: Broker, **changes: object) -> None:
     """As if somebody else had written the directory's meta.json."""
     path = broker.data / "meta.json"
-    meta = msgspec.structs.replace(msgspec.json.decode(path.read_bytes(), type=PartitionMeta), **changes)
+    meta = msgspec.structs.replace(msgspec.json.decode(path.read_bytes(), type=DirectoryMeta), **changes)
     path.write_bytes(msgspec.json.encode(msgspec.structs.replace(meta, crc=meta.checksum())))
 
 

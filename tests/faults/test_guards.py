@@ -15,7 +15,7 @@ from penstock.api.produce import ProduceApi
 from penstock.config.values import FOREVER, TopicConfig
 from penstock.log.log_dir import LogDirectory
 from penstock.log.opening import DirectoryInUse
-from penstock.log.retention import droppable
+from penstock.log.retention import count_droppable
 from penstock.replica.leader import Leader
 from penstock.runtime.clock import SystemClock
 from penstock.runtime.disk import OsFiles
@@ -260,9 +260,9 @@ async def test_retention_never_drops_what_is_not_below_the_high_watermark(tmp_pa
         await it.until_syncing()
         assert len(it.log.segments) == 4
         assert it.partition.high_watermark == 0
-        assert droppable(it.log, 0, it.partition.high_watermark) == 0
-        assert droppable(it.log, 0, 3) == 1
-        assert droppable(it.log, 0, 12) == 3
+        assert count_droppable(it.log, 0, it.partition.high_watermark) == 0
+        assert count_droppable(it.log, 0, 3) == 1
+        assert count_droppable(it.log, 0, 12) == 3
         it.files.go_on.set()
 
 

@@ -16,7 +16,7 @@ from penstock.adopt.files import ADOPTED_FILE, STATE_FILE
 from penstock.control.membership import FEATURE_LEVEL, SCHEMA_VERSION
 from penstock.log.meta import FILE_NAME as META_FILE
 from penstock.log.meta import read_meta
-from penstock.log.opening import LOCK_NAME, DirectoryInUse, lock_directory, look, parse_partition
+from penstock.log.opening import LOCK_NAME, DirectoryInUse, inspect_directory, lock_directory, parse_partition
 from penstock.log.types import LogError
 from penstock.runtime.files import Files
 from penstock.state import keys
@@ -96,7 +96,7 @@ class AdoptionSource:
             )
         meta = read_meta(self.files, self.path)
         assert meta is not None, "its file was there when the directory was locked"
-        opened = look(self.files, self.path, cluster.cluster_id, meta.broker_id)
+        opened = inspect_directory(self.files, self.path, cluster.cluster_id, meta.broker_id)
         partitions, log_bytes = self._measure()
         return AdoptedState(
             cluster, meta.broker_id, meta.directory_id, entries, opened.was_unclean, partitions, log_bytes

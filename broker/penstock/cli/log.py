@@ -58,14 +58,13 @@ def cut(
     - `penstock log cut penstock-data/flights-0/00000000000000000000.log --offset 1234`
     """
     from penstock.log.opening import DirectoryInUse
-    from penstock.log.repair import CannotCut
-    from penstock.log.repair import cut as cut_out
+    from penstock.log.repair import CutError, cut_batch
 
     directory = os.path.basename(os.path.dirname(os.path.abspath(segment)))
     saved = save or f"{directory}-{offset}.batch"
     try:
-        header = cut_out(segment, offset, saved)
-    except (CannotCut, DirectoryInUse) as e:
+        header = cut_batch(segment, offset, saved)
+    except (CutError, DirectoryInUse) as e:
         fail(str(e), ExitCode.FAILED)
     except OSError as e:
         fail(f'cannot cut offset {offset} out of "{segment}": {e}', ExitCode.FAILED)

@@ -1,1 +1,1 @@
-"""One partition on disk: segments, indexes, recovery, flush, retention, compaction. Knows no network and no peers."""
+"""One partition on disk: segments, indexes, recovery, flush, retention and compaction. No network access."""

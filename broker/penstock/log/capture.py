@@ -1,4 +1,4 @@
-"""Describes an open log for a checkpoint. Called by `maintenance` and, at a clean shutdown, by `LogDir`."""
+"""Captures an open log's state as a checkpoint. Called by `maintenance` and by `LogDirectory` on clean shutdown."""
 
 from __future__ import annotations
 
@@ -7,30 +7,31 @@ from penstock.log.index import PendingEntries
 from penstock.log.partition_log import PartitionLog
 from penstock.log.segment import Segment
 
-FEW_ENTRIES = 8
+MIN_WRITTEN_ENTRIES = 8
+"""Unwritten index entries of the active segment that are not worth two file writes."""
 
 
-def capture(
+def capture_checkpoint(
     log: PartitionLog, segments: list[Segment] | None = None
 ) -> tuple[Checkpoint, list[tuple[Segment, PendingEntries]]]:
-    """The log as of now, or as it will be with `segments`; and index entries to be written before that counts.
+    """Return a checkpoint of the log (with `segments`, if given) and the index entries to write before it.
 
-    To be called where everything appended has also reached the log's `state`. The caller sees to it that all is
-    flushed.
+    Call it when the log's `state` includes everything appended. The caller flushes the log before it writes the
+    checkpoint.
     """
     pending: list[tuple[Segment, PendingEntries]] = []
     for segment in [*log.unindexed, log.active]:
         if segment is None or segment.indexes is None:
             continue
-        if not segment.sealed and segment.indexes.unwritten <= FEW_ENTRIES:
-            continue  # scanning over so little costs less than writing two files
-        entries = segment.indexes.take_unwritten()
-        segment.note_written_indexes()
+        if not segment.sealed and segment.indexes.unwritten <= MIN_WRITTEN_ENTRIES:
+            continue  # recovery scans so few batches faster than two files are written
+        entries = segment.indexes.pop_unwritten()
+        segment.record_written_indexes()
         if segment.sealed or not entries.empty:
             pending.append((segment, entries))
     log.unindexed.clear()
     log.sequence += 1
-    rows = [s.row() for s in (log.segments if segments is None else segments)]
+    rows = [s.to_row() for s in (log.segments if segments is None else segments)]
     checkpoint = Checkpoint(
         log.sequence,
         log.start_offset,

@@ -1,8 +1,9 @@
-"""What a log writes down now and then, so that opening it needs to read only what came later.
+"""Checkpoints: the state of a log at an offset, so that opening the log reads only what came later.
 
-A checkpoint says: all below its end offset is on disk and sound, in these segments, by these epochs, and this was the
-state derived from it. Each partition directory has a file `checkpoint`; a clean shutdown writes the checkpoints of all
-partitions into one file, `checkpoints`. Of two for the same partition the one with the higher sequence counts.
+A checkpoint guarantees that all batches below its end offset are on disk and valid, and holds the segments, leader
+epochs and derived state as of that offset. Each partition directory has a file `checkpoint`; a clean shutdown writes
+the checkpoints of all partitions into one file, `checkpoints`. Of two checkpoints of a partition, the one with the
+higher sequence is current.
 
 A frame is: magic 4 bytes, format version u8, CRC-32C u32 of the payload, payload length u32, payload (msgpack).
 """
@@ -19,7 +20,7 @@ import msgspec
 from crc32c import crc32c
 
 from penstock.log.segment import SegmentRow
-from penstock.log.space import PASSING, patiently, sync_directory
+from penstock.log.transient_errors import TRANSIENT_ERRORS, sync_directory, wait_for_descriptor
 from penstock.runtime.files import Files
 
 FILE_NAME = "checkpoint"
@@ -34,24 +35,24 @@ Key = tuple[UUID, int]
 
 
 class DamagedCheckpoint(Exception):
-    """The bytes are not what was written; the message says what is wrong."""
+    """The checkpoint's bytes are invalid; the message gives the reason."""
 
 
 class Checkpoint(msgspec.Struct, array_like=True, frozen=True):
-    """A log as of a moment. Offsets as in the log; the last row is the active segment."""
+    """A log at a point in time; the last row is the active segment."""
 
     sequence: int
-    """Counts the checkpoints of this log."""
+    """Number of this checkpoint within its log, increasing."""
     start_offset: int
     end_offset: int
     segments: list[SegmentRow]
     epochs: list[tuple[int, int]]
     snapshot: bytes
-    """The `BatchState` as of `end_offset`; empty where there is none."""
+    """The `BatchState` as of `end_offset`; empty if none."""
     compacted_until: int = 0
-    """The offset up to which compaction has seen the log."""
+    """Offset below which compaction has processed the log."""
     gaps: bool = False
-    """Whether batches behind this checkpoint may leave out offsets, as those of a compacted log's follower do."""
+    """Whether batches after this checkpoint may skip offsets, as in the follower of a compacted log."""
 
 
 ENCODER = msgspec.msgpack.Encoder()
@@ -59,63 +60,65 @@ DECODER = msgspec.msgpack.Decoder(Checkpoint)
 
 
 def encode(checkpoint: Checkpoint) -> bytes:
-    """The whole file."""
+    """Return the bytes of a checkpoint file."""
     return frame(MAGIC, ENCODER.encode(checkpoint))
 
 
 def write(files: Files, directory: str, checkpoint: Checkpoint) -> None:
-    """Puts a partition's checkpoint in the place of the one before, durably. In a thread.
+    """Replace a partition's checkpoint durably. Runs in a thread.
 
-    Raises OSError. Where that is one that passes, the one before is still there: who knows neither can go neither on
-    nor back.
+    Raises OSError. After a transient OSError the previous checkpoint is still in place: if it is unknown which of the
+    two is, the caller can neither continue nor roll back.
     """
     path, data = f"{directory}/{FILE_NAME}", encode(checkpoint)
     try:
         files.write_atomic(path, data)
     except OSError as e:
-        if e.errno not in PASSING or not files.exists(path) or patiently(files.read, path) != data:
+        if e.errno not in TRANSIENT_ERRORS or not files.exists(path) or wait_for_descriptor(files.read, path) != data:
             raise
         try:
-            sync_directory(files, directory)  # that was left to do
+            sync_directory(files, directory)  # the step that failed
         except OSError as again:
             raise OSError(errno.EIO, f"{directory} cannot be synced: {again}") from again
 
 
 def decode(data: bytes) -> Checkpoint:
-    """Raises DamagedCheckpoint."""
+    """Parse a checkpoint file. Raises DamagedCheckpoint."""
     payload = unframe(MAGIC, data)
     try:
         checkpoint = DECODER.decode(payload)
     except msgspec.DecodeError as e:
-        raise DamagedCheckpoint(f"it does not decode: {e}") from e
+        raise DamagedCheckpoint(f"it cannot be decoded: {e}") from e
     rows = checkpoint.segments
     if any(a.base_offset >= b.base_offset for a, b in pairwise(rows)):
-        raise DamagedCheckpoint("its segments do not rise")
+        raise DamagedCheckpoint("its segments are out of order")
     if not 0 <= checkpoint.start_offset <= checkpoint.end_offset:
-        raise DamagedCheckpoint(f"its offsets are {checkpoint.start_offset} to {checkpoint.end_offset}")
+        raise DamagedCheckpoint(f"invalid offset range {checkpoint.start_offset} to {checkpoint.end_offset}")
     return checkpoint
 
 
 def frame(magic: bytes, payload: bytes) -> bytes:
+    """Return a payload with its header."""
     return FRAME.pack(magic, FORMAT, crc32c(payload), len(payload)) + payload
 
 
 def unframe(magic: bytes, data: bytes) -> bytes:
+    """Check a frame's header and CRC and return its payload. Raises DamagedCheckpoint."""
     if len(data) < FRAME.size:
-        raise DamagedCheckpoint(f"it has {len(data)} bytes")
+        raise DamagedCheckpoint(f"it has only {len(data)} bytes")
     found, version, crc, size = FRAME.unpack_from(data)
     if found != magic:
-        raise DamagedCheckpoint("it does not begin as one")
+        raise DamagedCheckpoint("wrong magic bytes")
     if version > FORMAT:
-        raise DamagedCheckpoint(f"it is in format {version}, and this build reads up to {FORMAT}")
+        raise DamagedCheckpoint(f"format {version} is newer than the supported format {FORMAT}")
     payload = data[FRAME.size :]
     if len(payload) != size or crc32c(payload) != crc:
-        raise DamagedCheckpoint("its CRC does not match its bytes")
+        raise DamagedCheckpoint("CRC mismatch")
     return payload
 
 
 def encode_table(entries: Iterable[tuple[Key, bytes]]) -> bytes:
-    """One file with the encoded checkpoints of many partitions."""
+    """Return one file with the encoded checkpoints of many partitions."""
     parts = []
     for (topic_id, partition), data in entries:
         parts.append(ENTRY.pack(topic_id.bytes, partition, len(data)))
@@ -124,24 +127,24 @@ def encode_table(entries: Iterable[tuple[Key, bytes]]) -> bytes:
 
 
 def decode_table(data: bytes) -> Iterator[tuple[Key, bytes]]:
-    """The entries, each still to be decoded. Raises DamagedCheckpoint."""
+    """Yield the entries with their checkpoints still encoded. Raises DamagedCheckpoint."""
     payload = unframe(TABLE_MAGIC, data)
     position = 0
     while position < len(payload):
         if position + ENTRY.size > len(payload):
-            raise DamagedCheckpoint("it ends within an entry")
+            raise DamagedCheckpoint("it ends inside an entry")
         topic_id, partition, size = ENTRY.unpack_from(payload, position)
         position += ENTRY.size
         if position + size > len(payload) or partition < 0:
-            raise DamagedCheckpoint("an entry does not fit")
+            raise DamagedCheckpoint("an entry exceeds the file")
         yield (UUID(bytes=topic_id), partition), payload[position : position + size]
         position += size
 
 
-def newest(own: bytes | None, from_table: bytes | None) -> Checkpoint | None:
-    """Of the two encoded checkpoints that a log can have the later one; None where it has none.
+def select_newest(own: bytes | None, from_table: bytes | None) -> Checkpoint | None:
+    """Return the checkpoint with the higher sequence of the partition's own and the table's; None if there is neither.
 
-    Raises DamagedCheckpoint where either is damaged: the other may be older than the last time segments were dropped.
+    Raises DamagedCheckpoint if either is damaged, because the other may be older than the last removal of segments.
     """
     checkpoints = [decode(data) for data in (own, from_table) if data is not None]
     return max(checkpoints, key=lambda c: c.sequence, default=None)

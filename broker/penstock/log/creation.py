@@ -1,8 +1,8 @@
-"""Makes the directories and first segments of partitions that are about to be appended to for the first time.
+"""Creates the directories and first segments of partitions before their first append, off the event loop.
 
-Off the event loop, because the file system may take its time over a new name while it syncs what others have written:
-with thousands of new partitions the loop would stand still for seconds. What waits when a job begins is made by it,
-what comes meanwhile by the next; there is one job at a time. Made by `LogDir`; logs ask by `PartitionLog.prepare`.
+Creating a file can block while the file system syncs other writes: with thousands of new partitions the event loop
+would block for seconds. One job runs at a time and handles all requests that are pending when it starts. `LogDirectory`
+owns the queue; logs use it through `PartitionLog.prepare`.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from penstock.log.index import Indexes
 from penstock.log.maintenance import LogMaintenance
 from penstock.log.partition_log import PartitionLog
 from penstock.log.segment import Segment
-from penstock.log.space import PASSING
+from penstock.log.transient_errors import TRANSIENT_ERRORS
 from penstock.runtime.files import Files
 from penstock.runtime.logging import get_logger
 
-JOB_LOGS = 256
-"""The most that one job makes: those who wait for its first need not wait for all, and the loop has as many appends to
-serve at once when it is done."""
-FEW_LOGS = 32
-DESCRIBE_AFTER_S = 0.2
+MAX_JOB_LOGS = 256
+"""Maximum logs per job: the first requests do not wait for all, and this bounds the appends that resume at once."""
+MAX_JOB_DESCRIPTIONS = 32
+"""Descriptions written per job."""
+DESCRIPTION_DELAY_S = 0.2
+"""Time without other requests before descriptions are written."""
 DESCRIPTION_NAME = "partition.json"
 
 T = TypeVar("T")
@@ -37,159 +38,165 @@ logger = get_logger(__name__)
 
 
 class CreationOwner(Protocol):
-    """The log directory."""
+    """The log directory, as `LogCreations` uses it."""
 
     files: Files
 
-    def fail(self, error: Exception) -> None: ...
+    def fail(self, error: Exception) -> None:
+        """Stop the whole log directory."""
 
 
 class PendingCreation(NamedTuple):
-    """What is to be made for a log that has no segment. Captured on the event loop."""
+    """A first segment to create for a log without one. Captured on the event loop."""
 
     log: PartitionLog
     segment: Segment
 
 
 class CreatedLog(NamedTuple):
-    """What has come of it."""
+    """The result of a creation."""
 
     has_directory: bool
     error: Exception | None
 
 
 class LogCreations:
-    """The jobs of one log directory. Used on the event loop."""
+    """The creation jobs of one log directory. Used on the event loop."""
 
     def __init__(self, owner: CreationOwner, maintenance: LogMaintenance) -> None:
         self.owner, self.maintenance = owner, maintenance
-        self.waiting: dict[PartitionLog, asyncio.Future[None]] = {}
-        self.undescribed: dict[PartitionLog, None] = {}
+        self.requests: dict[PartitionLog, asyncio.Future[None]] = {}
+        self.pending_descriptions: dict[PartitionLog, None] = {}
         self.executor: ThreadPoolExecutor | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.running = self.closing = False
         self.may_describe = False
 
     def request(self, log: PartitionLog) -> asyncio.Future[None]:
-        """Done when the log was given what it lacks, or `refusal` says why it was not."""
-        future = self.waiting[log] = asyncio.get_running_loop().create_future()
-        self.begin()
+        """Return a future that completes once the files exist or `log.creation_error` holds the reason why not."""
+        future = self.requests[log] = asyncio.get_running_loop().create_future()
+        self.start_worker()
         return future
 
-    def describe(self, log: PartitionLog) -> None:
-        """Leaves a file that tells people whose a partition's directory is; the broker never reads it.
+    def queue_description(self, log: PartitionLog) -> None:
+        """Queue a file that names the partition's topic for operators; the broker never reads it.
 
-        It is written when nothing else has been asked for in a while, because it costs as much as what people wait
-        for, and not synced: it is no part of the data.
+        It is written when there have been no other requests for a while, because it costs as much as they do, and it is
+        not synced.
         """
-        self.undescribed[log] = None
-        self.describe_later()
+        self.pending_descriptions[log] = None
+        self.schedule_descriptions()
 
     def forget(self, log: PartitionLog) -> None:
-        """The log is deleted: its directory needs no description. Closed ones keep theirs to come."""
-        self.undescribed.pop(log, None)
+        """Drop the description of a deleted log."""
+        self.pending_descriptions.pop(log, None)
 
-    def describe_later(self) -> None:
+    def schedule_descriptions(self) -> None:
+        """Start the timer for descriptions."""
         if self.timer is None and not self.closing:
-            self.timer = asyncio.get_running_loop().call_later(DESCRIBE_AFTER_S, self.on_timer)
+            self.timer = asyncio.get_running_loop().call_later(DESCRIPTION_DELAY_S, self.on_timer)
 
     def on_timer(self) -> None:
+        """Write the pending descriptions, or wait again while a job runs."""
         self.timer = None
         if self.running:
-            self.describe_later()
+            self.schedule_descriptions()
         else:
             self.may_describe = True
-            self.begin()
+            self.start_worker()
 
-    def begin(self) -> None:
+    def start_worker(self) -> None:
+        """Start the worker task if it is not running."""
         if not self.running:
             self.running = True
             self.maintenance.spawn(self.run())
 
-    def give_up(self) -> None:
-        """The log directory closes: what no job has begun with is not made any more, and who waits is told.
-
-        Descriptions are written now, as nobody will wait for anything else.
-        """
+    def cancel_requests(self) -> None:
+        """Fail the requests that no job has started, because the log directory closes; write pending descriptions."""
         self.closing = self.may_describe = True
         if self.timer is not None:
             self.timer.cancel()
-        if self.undescribed:
-            self.begin()
-        waiting, self.waiting = self.waiting, {}
-        for log, future in waiting.items():
+        if self.pending_descriptions:
+            self.start_worker()
+        requests, self.requests = self.requests, {}
+        for log, future in requests.items():
             log.creation = None
-            log.refusal = OSError(errno.ESHUTDOWN, "the broker stops")
+            log.creation_error = OSError(errno.ESHUTDOWN, "the broker is shutting down")
             future.set_result(None)
 
     async def stop(self) -> None:
-        """Ends the thread, when all jobs are over."""
+        """Shut down the thread once all jobs have finished."""
         executor, self.executor = self.executor, None
         if executor is not None:
             await asyncio.get_running_loop().run_in_executor(None, executor.shutdown)
 
     async def run(self) -> None:
-        """Works until nothing is left to do."""
+        """Run jobs until no request and no description is pending."""
         try:
-            while self.waiting or (self.may_describe and self.undescribed):
-                if self.waiting:
+            while self.requests or (self.may_describe and self.pending_descriptions):
+                if self.requests:
                     self.may_describe = self.closing
                     await self.run_job()
                 else:
-                    about = list(islice(self.undescribed, FEW_LOGS))
-                    for log in about:
-                        del self.undescribed[log]
-                    await self.in_thread(write_descriptions, self.owner.files, about)
+                    logs = list(islice(self.pending_descriptions, MAX_JOB_DESCRIPTIONS))
+                    for log in logs:
+                        del self.pending_descriptions[log]
+                    await self.run_in_thread(write_descriptions, self.owner.files, logs)
         finally:
             self.running, self.may_describe = False, self.closing
-            if self.waiting:
-                self.begin()
-            elif self.undescribed:
-                self.describe_later()
+            if self.requests:
+                self.start_worker()
+            elif self.pending_descriptions:
+                self.schedule_descriptions()
 
     async def run_job(self) -> None:
-        futures = dict(islice(self.waiting.items(), JOB_LOGS))
+        """Create the files for up to `MAX_JOB_LOGS` requests."""
+        futures = dict(islice(self.requests.items(), MAX_JOB_LOGS))
         for log in futures:
-            del self.waiting[log]
-        # Who was appended to meanwhile has its files: another at its end would be taken for a segment by recovery.
-        wanted = [PendingCreation(log, Segment(log.directory, log.end_offset)) for log in futures if log.active is None]
+            del self.requests[log]
+        # A log that was appended to meanwhile has its files: recovery would take another file at its end for a segment.
+        pending = [
+            PendingCreation(log, Segment(log.directory, log.end_offset)) for log in futures if log.active is None
+        ]
         try:
-            made = await self.in_thread(make_all, self.owner.files, wanted)
-        except Exception as e:  # no thread can be started, say: nobody is to wait for good
-            logger.exception("files of new partitions could not be made")
-            made = [CreatedLog(False, e)] * len(wanted)
+            results = await self.run_in_thread(create_all, self.owner.files, pending)
+        except Exception as e:  # for example no thread can be started: callers must not wait forever
+            logger.exception("cannot create the files of new partitions")
+            results = [CreatedLog(False, e)] * len(pending)
         for log in futures:
             log.creation = None
-        for (log, segment), done in zip(wanted, made, strict=True):
-            self.take_over(log, segment, done)
+        for (log, segment), result in zip(pending, results, strict=True):
+            self.attach_segment(log, segment, result)
         for future in futures.values():
             future.set_result(None)
 
-    async def in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
+    async def run_in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
+        """Run blocking work in the creation thread."""
         if self.executor is None:
             self.executor = ThreadPoolExecutor(1, "penstock-create")
         return await asyncio.get_running_loop().run_in_executor(self.executor, work, *arguments)
 
-    def take_over(self, log: PartitionLog, segment: Segment, done: CreatedLog) -> None:
-        """Gives a log what was made for it, unless it has got on without."""
-        if done.has_directory and not log.created:
-            log.note_directory()
-        if done.error is not None:
-            if isinstance(done.error, OSError) and done.error.errno not in PASSING:
-                self.owner.fail(done.error)
+    def attach_segment(self, log: PartitionLog, segment: Segment, result: CreatedLog) -> None:
+        """Attach a created segment to its log, unless the log got a segment meanwhile."""
+        if result.has_directory and not log.created:
+            log.mark_created()
+        if result.error is not None:
+            if isinstance(result.error, OSError) and result.error.errno not in TRANSIENT_ERRORS:
+                self.owner.fail(result.error)
             else:
-                log.refusal = done.error
+                log.creation_error = result.error
         elif log.active is None and log.end_offset == segment.base_offset and not log.closed and log.failed is None:
             segment.indexes = Indexes()
-            log.begin(segment)
+            log.add_first_segment(segment)
 
 
-def make_all(files: Files, wanted: Sequence[PendingCreation]) -> list[CreatedLog]:
-    """In a thread. Files are closed again, so that a job takes one descriptor."""
-    return [make(files, log.directory, segment.path) for log, segment in wanted]
+def create_all(files: Files, pending: Sequence[PendingCreation]) -> list[CreatedLog]:
+    """Create the files of all logs; each file is closed again, so a job uses one descriptor. Runs in a thread."""
+    return [create_files(files, log.directory, segment.path) for log, segment in pending]
 
 
-def make(files: Files, directory: str, path: str) -> CreatedLog:
+def create_files(files: Files, directory: str, path: str) -> CreatedLog:
+    """Create a partition's directory and first segment file."""
     has_directory = False
     try:
         files.make_dir(directory)
@@ -201,10 +208,10 @@ def make(files: Files, directory: str, path: str) -> CreatedLog:
 
 
 def write_descriptions(files: Files, logs: Sequence[PartitionLog]) -> None:
-    """In a thread."""
+    """Write the description files. Runs in a thread."""
     for log in logs:
-        about = {"topic": log.topic_name, "topic_id": str(log.topic_id), "partition": log.partition}
-        data = msgspec.json.format(msgspec.json.encode(about), indent=2) + b"\n"
+        description = {"topic": log.topic_name, "topic_id": str(log.topic_id), "partition": log.partition}
+        data = msgspec.json.format(msgspec.json.encode(description), indent=2) + b"\n"
         try:
             file = files.open(f"{log.directory}/{DESCRIPTION_NAME}", create=True)
             try:
@@ -213,5 +220,5 @@ def write_descriptions(files: Files, logs: Sequence[PartitionLog]) -> None:
             finally:
                 file.close()
         except OSError as e:
-            if e.errno not in (errno.ENOENT, *PASSING):  # deleted meanwhile, or it must do without
+            if e.errno not in (errno.ENOENT, *TRANSIENT_ERRORS):  # ENOENT: the partition was deleted meanwhile
                 raise

@@ -1,4 +1,4 @@
-"""Items by the time at which each is due, with removal. Used by `retention`; no clock and no timer of its own."""
+"""A queue of items by due time, with removal. Used by `retention`; it has no clock or timer."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Generic, TypeVar
 T = TypeVar("T", bound=Hashable)
 
 SPARE = 8
-"""Removed entries that the heap may hold whatever its size; beyond it, at most as many as there are live ones."""
+"""Removed entries the heap may always hold; beyond that, at most as many as live entries."""
 
 
 class DueEntry(Generic[T]):
-    """A place in the heap; `item` is None once the entry no longer counts."""
+    """An entry of the heap; `item` is None once the entry is removed."""
 
     __slots__ = ("due_ms", "item", "number")
 
@@ -27,7 +27,7 @@ class DueEntry(Generic[T]):
 
 
 class DueQueue(Generic[T]):
-    """A heap with one live entry for each item. What was removed or replaced keeps no item alive."""
+    """A heap with one live entry per item. Removed and replaced entries keep no item alive."""
 
     def __init__(self) -> None:
         self.heap: list[DueEntry[T]] = []
@@ -41,7 +41,7 @@ class DueQueue(Generic[T]):
         return item in self.entries
 
     def due_ms(self, item: T) -> int | None:
-        """When an item is due, None if it is not in the queue."""
+        """Return when an item is due, None if it is not in the queue."""
         entry = self.entries.get(item)
         return None if entry is None else entry.due_ms
 
@@ -52,7 +52,7 @@ class DueQueue(Generic[T]):
         heapq.heappush(self.heap, entry)
 
     def discard(self, item: T) -> None:
-        """Remove an item if it is there."""
+        """Remove an item if present."""
         entry = self.entries.pop(item, None)
         if entry is None:
             return
@@ -62,7 +62,7 @@ class DueQueue(Generic[T]):
             heapq.heapify(self.heap)
 
     def first_ms(self) -> int | None:
-        """When the first item is due, None if the queue is empty."""
+        """Return when the first item is due, None if the queue is empty."""
         while self.heap and self.heap[0].item is None:
             heapq.heappop(self.heap)
         return self.heap[0].due_ms if self.heap else None
@@ -73,6 +73,6 @@ class DueQueue(Generic[T]):
         if first_ms is None or first_ms > now_ms:
             return None
         item = heapq.heappop(self.heap).item
-        assert item is not None, "the first entry counts"
+        assert item is not None, "the first entry is live"
         del self.entries[item]
         return item

@@ -1,4 +1,4 @@
-"""Which leader epoch wrote from which offset on (KIP-101, KIP-279). Kept by each log, persisted in its checkpoints."""
+"""Leader epoch history: the start offset of each epoch (KIP-101, KIP-279). Checkpoints persist it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ UNKNOWN = (-1, -1)
 
 
 class EpochHistory:
-    """(epoch, start offset) pairs, both rising."""
+    """(epoch, start offset) pairs, both increasing."""
 
     __slots__ = ("epochs", "starts")
 
@@ -19,23 +19,24 @@ class EpochHistory:
 
     @property
     def latest(self) -> int:
-        """-1 where nothing was written."""
+        """The latest epoch, -1 if the log has no records."""
         return self.epochs[-1] if self.epochs else -1
 
     def entries(self) -> list[tuple[int, int]]:
+        """Return the (epoch, start offset) pairs, for a checkpoint."""
         return list(zip(self.epochs, self.starts, strict=True))
 
     def assign(self, epoch: int, offset: int) -> None:
-        """Notes that `epoch` writes from `offset` on; older and equal epochs change nothing."""
+        """Record that `epoch` starts at `offset`; ignored unless it is newer than the latest."""
         if epoch <= self.latest:
             return
-        if self.starts and self.starts[-1] >= offset:  # the epochs in between wrote nothing that is left
+        if self.starts and self.starts[-1] >= offset:  # the epochs in between have no records left
             self.truncate(offset)
         self.epochs.append(epoch)
         self.starts.append(offset)
 
     def end_offset(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """(the largest known epoch up to `epoch`, the first offset that a later one wrote); (-1, -1) where unknown."""
+        """Return (largest epoch up to `epoch`, first offset of the next epoch); (-1, -1) if unknown."""
         if epoch < 0 or epoch > self.latest:
             return UNKNOWN
         if epoch == self.latest:
@@ -43,18 +44,18 @@ class EpochHistory:
         later = bisect_right(self.epochs, epoch)
         return (self.epochs[later - 1] if later else epoch), self.starts[later]
 
-    def at(self, offset: int) -> int:
-        """The epoch that wrote `offset`, -1 where unknown."""
+    def epoch_at(self, offset: int) -> int:
+        """Return the leader epoch of `offset`, -1 if unknown."""
         at = bisect_right(self.starts, offset)
         return self.epochs[at - 1] if at else -1
 
     def truncate(self, end_offset: int) -> None:
-        """Forgets epochs that begin at `end_offset` or behind it."""
+        """Remove epochs that start at or after `end_offset`."""
         while self.starts and self.starts[-1] >= end_offset:
             del self.epochs[-1], self.starts[-1]
 
     def advance(self, start_offset: int) -> None:
-        """Forgets epochs that end before `start_offset`; the one that holds it begins there."""
+        """Remove epochs that end before `start_offset`; the epoch that contains it starts there."""
         at = bisect_right(self.starts, start_offset) - 1
         if at >= 0:
             del self.epochs[:at], self.starts[:at]

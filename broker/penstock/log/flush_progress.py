@@ -1,4 +1,4 @@
-"""What of a log is not on disk yet, and who waits for it. Part of `PartitionLog`; no I/O of its own."""
+"""Tracks a log's unsynced files and the callers that wait for a flush. Part of `PartitionLog`; does no I/O."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.runtime.files import File
 
 
 class FlushProgress:
-    """Between a log and the flusher."""
+    """A log's unsynced files and directories, and its flush waiters."""
 
     __slots__ = ("directory", "directory_unsynced", "parent_unsynced", "sealed", "timer", "waiters")
 
@@ -21,9 +21,10 @@ class FlushProgress:
         self.directory_unsynced = self.parent_unsynced = False
         self.timer: asyncio.TimerHandle | None = None
         self.waiters: list[tuple[int, asyncio.Future[None]]] = []
+        """(offset, future) of callers that wait until all records below the offset are on disk."""
 
     def files(self, active: Segment | None) -> list[File]:
-        """The open files with bytes that may be in memory only."""
+        """Return the open files whose bytes may be in memory only."""
         files = []
         for segment in [*self.sealed, active]:
             if segment is not None and segment.unsynced:
@@ -32,12 +33,12 @@ class FlushProgress:
         return files
 
     def directories(self) -> list[str]:
-        """The directories with names that may be in memory only."""
+        """Return the directories whose entries may be in memory only."""
         found = [self.directory] if self.directory_unsynced else []
         return [*found, self.directory.rpartition("/")[0]] if self.parent_unsynced else found
 
-    def synced(self, sealed: int, active: Segment | None, position: int, rolled: bool, directories: bool) -> None:
-        """Takes in that the first `sealed` segments, and the active one up to `position`, are on disk."""
+    def mark_synced(self, sealed: int, active: Segment | None, position: int, rolled: bool, directories: bool) -> None:
+        """Record that the first `sealed` segments, and the active one up to `position`, are on disk."""
         for segment in self.sealed[:sealed]:
             segment.unsynced = False
         del self.sealed[:sealed]
@@ -48,17 +49,19 @@ class FlushProgress:
             self.directory_unsynced = self.directory_unsynced and rolled
 
     def cancel_timer(self) -> None:
+        """Cancel the `flush.ms` timer."""
         timer, self.timer = self.timer, None
         if timer is not None:
             timer.cancel()
 
-    def wait(self, offset: int) -> asyncio.Future[None]:
-        """Done when all below `offset` is on disk; LogDirFailed where it never will be."""
+    def wait_for_flush(self, offset: int) -> asyncio.Future[None]:
+        """Return a future that completes when all records below `offset` are on disk, or fails with LogDirFailed."""
         future = asyncio.get_running_loop().create_future()
         self.waiters.append((offset, future))
         return future
 
-    def settle(self, flushed_offset: int, failed: Exception | None) -> None:
+    def complete_waiters(self, flushed_offset: int, failed: Exception | None) -> None:
+        """Complete the waiters up to `flushed_offset`; fail all of them if the log has failed."""
         waiters, self.waiters = self.waiters, []
         for offset, future in waiters:
             if future.done():

@@ -1,7 +1,7 @@
-"""Group commit: one worker syncs, once a round, the files of all logs that were written to since the round before.
+"""Group commit: one worker thread syncs, per round, the files of all logs written since the previous round.
 
-Appends ask for a flush; the answer comes to each log on the event loop when fdatasync has returned. A failed sync is
-final: what the kernel does with the pages is unknown, so nothing is ever synced a second time.
+Logs request a flush; after fdatasync returns, each log is notified on the event loop. A failed sync is final: the state
+of the kernel's pages is unknown after it, so no file is synced a second time.
 """
 
 from __future__ import annotations
@@ -13,50 +13,51 @@ from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import NamedTuple, Protocol, TypeVar
 
-from penstock.log.space import sync_directory
+from penstock.log.transient_errors import sync_directory
 from penstock.runtime.files import File, Files
 from penstock.runtime.logging import get_logger
 from penstock.runtime.stats import Histogram
 
 T = TypeVar("T")
 
-PARALLEL_BEYOND = 4
-"""Dirty files in a round beyond which they are synced side by side."""
-PARALLEL_SYNCS = 8
+MAX_SERIAL_SYNCS = 4
+"""Dirty files in a round that are synced one after the other; more are synced in parallel."""
+MAX_PARALLEL_SYNCS = 8
 
 logger = get_logger(__name__)
 
 
 class FlushWork(NamedTuple):
-    """What must be on disk for a log to count up to `end_offset`. Captured on the event loop."""
+    """The files to sync so that a log is durable up to `end_offset`. Captured on the event loop."""
 
     log: Flushable
     end_offset: int
     active: object
-    """The segment that was active, and its size then."""
+    """The segment that was active at capture."""
     position: int
+    """Size of the active segment at capture."""
     sealed: int
-    """How many sealed segments are among the files."""
+    """Number of sealed segments among the files."""
     files: Sequence[File]
     directories: Sequence[str]
-    cuts: int
-    """How often the log had been cut: what was true of it before says nothing of what it is after."""
+    truncations: int
+    """The log's truncation count at capture: results from before a truncation do not apply after it."""
 
 
 class Flushable(Protocol):
-    """A log, for the flusher."""
+    """A log, as the flusher uses it."""
 
     flush_requested: bool
 
-    def begin_flush(self) -> FlushWork:
-        """What was written and not synced until now."""
+    def start_flush(self) -> FlushWork:
+        """Return what was written and not synced yet."""
 
-    def end_flush(self, work: FlushWork) -> None:
-        """All of `work` is on disk."""
+    def complete_flush(self, work: FlushWork) -> None:
+        """Record that all of `work` is on disk."""
 
 
 class Flusher:
-    """The worker thread and the rounds. All methods are called on the event loop, except where they say otherwise."""
+    """The worker thread and its rounds. Methods run on the event loop unless stated otherwise."""
 
     def __init__(self, files: Files, on_error: Callable[[Exception], None]) -> None:
         self.files = files
@@ -67,8 +68,8 @@ class Flusher:
         self.rounds = 0
         self.synced_files = 0
         self.durations = Histogram()
-        """Times from the beginning of a round to its end."""
-        self.began_s = 0.0
+        """Duration of rounds."""
+        self.started_s = 0.0
         self.work: SimpleQueue[list[FlushWork] | None] = SimpleQueue()
         self.loop: asyncio.AbstractEventLoop | None = None
         self.thread: threading.Thread | None = None
@@ -77,15 +78,16 @@ class Flusher:
         self.round_waiters: list[asyncio.Future[None]] = []
 
     def start(self) -> None:
+        """Start the worker thread on the running event loop."""
         self.loop = asyncio.get_running_loop()
-        self.thread = threading.Thread(target=self.run, name="penstock-flush", daemon=True)
+        self.thread = threading.Thread(target=self.run_worker, name="penstock-flush", daemon=True)
         self.thread.start()
         if self.requested and not self.scheduled:
-            self.schedule()
+            self.schedule_round()
 
     async def stop(self) -> None:
-        """Ends the worker after the rounds that were asked for."""
-        await self.idle()
+        """Stop the worker after the requested rounds."""
+        await self.wait_idle()
         thread, self.thread = self.thread, None
         if thread is not None:
             self.work.put(None)
@@ -95,45 +97,47 @@ class Flusher:
             self.helpers = None
 
     def request(self, log: Flushable) -> None:
-        """Puts a log into the next round, which begins when this turn of the loop has ended or the last one has."""
+        """Add a log to the next round, which starts in the next loop iteration or after the current round."""
         if log.flush_requested or self.failed:
             return
         log.flush_requested = True
         self.requested.append(log)
         if not self.scheduled and not self.running and self.loop is not None:
-            self.schedule()
+            self.schedule_round()
 
-    def schedule(self) -> None:
+    def schedule_round(self) -> None:
+        """Start a round in the next loop iteration."""
         assert self.loop is not None
         self.scheduled = True
-        self.loop.call_soon(self.submit)
+        self.loop.call_soon(self.start_round)
 
-    def submit(self) -> None:
+    def start_round(self) -> None:
+        """Start a round with the requested logs."""
         self.scheduled = False
         if self.running or not self.requested or self.failed:
             return
         requested, self.requested = self.requested, []
         self.running = True
         assert self.loop is not None
-        self.began_s = self.loop.time()
+        self.started_s = self.loop.time()
         try:
-            work = [log.begin_flush() for log in requested]
-        except Exception as e:  # a log that cannot tell what is unsynced: nothing may be acknowledged any more
+            work = [log.start_flush() for log in requested]
+        except Exception as e:  # the unsynced files of a log are unknown: no write may be acknowledged
             self.running = False
             self.fail(e)
             return
         self.work.put(work)
 
-    async def idle(self) -> None:
-        """Returns when no round runs and none is asked for."""
+    async def wait_idle(self) -> None:
+        """Return when no round is running or requested."""
         if self.failed or not (self.running or self.requested) or self.loop is None:
             return
         waiter = asyncio.get_running_loop().create_future()
         self.idle_waiters.append(waiter)
         await waiter
 
-    async def leave_out(self, log: Flushable) -> None:
-        """Returns when nothing of a log that has failed is being synced, nor will be: its files may be closed then."""
+    async def remove_failed_log(self, log: Flushable) -> None:
+        """Return when no sync of a failed log is running or requested, so that its files may be closed."""
         if log in self.requested:
             self.requested.remove(log)
         if self.running:
@@ -143,49 +147,51 @@ class Flusher:
         elif not self.requested:
             self.wake_idle_waiters()
 
-    def run(self) -> None:
-        """The worker thread."""
+    def run_worker(self) -> None:
+        """Run the worker thread."""
         loop = self.loop
         assert loop is not None
         while (work := self.work.get()) is not None:
             error: Exception | None = None
             try:
                 self.sync(work)
-            except Exception as e:  # whatever it was (no thread for a helper, say): nothing is known to be on disk
+            except Exception as e:  # including failures to start a helper thread: the files may not be on disk
                 error = e
             try:
-                loop.call_soon_threadsafe(self.done, work, error)
-            except RuntimeError:  # the loop was closed: nobody waits
+                loop.call_soon_threadsafe(self.finish_round, work, error)
+            except RuntimeError:  # the loop was closed: no caller waits
                 return
-            del work  # or this thread would keep its last logs alive, deleted or not
+            del work  # otherwise this thread keeps the logs of its last round alive
 
     def sync(self, work: list[FlushWork]) -> None:
-        """Makes everything durable: files first, then the directories that name them. In the worker thread."""
+        """Make a round durable: first the files, then the directories that name them. Runs in the worker thread."""
         files = [file for one in work for file in one.files]
-        self.each(sync_file, files)
+        self.sync_each(sync_file, files)
         self.synced_files += len(files)
-        self.each(self.sync_directory, list(dict.fromkeys(path for one in work for path in one.directories)))
+        self.sync_each(self.sync_directory, list(dict.fromkeys(path for one in work for path in one.directories)))
 
     def sync_directory(self, path: str) -> None:
+        """Sync a directory. Runs in the worker thread or a helper."""
         sync_directory(self.files, path)
 
-    def each(self, sync: Callable[[T], None], items: Sequence[T]) -> None:
-        """Side by side where there are many: the file system then makes one commit of several."""
-        if len(items) <= PARALLEL_BEYOND:
+    def sync_each(self, sync: Callable[[T], None], items: Sequence[T]) -> None:
+        """Sync all items, in parallel if there are many: the file system then merges several commits."""
+        if len(items) <= MAX_SERIAL_SYNCS:
             for item in items:
                 sync(item)
             return
         if self.helpers is None:
-            self.helpers = ThreadPoolExecutor(PARALLEL_SYNCS, "penstock-sync")
+            self.helpers = ThreadPoolExecutor(MAX_PARALLEL_SYNCS, "penstock-sync")
         for _ in self.helpers.map(sync, items):
             pass
 
-    def done(self, work: list[FlushWork], error: Exception | None) -> None:
+    def finish_round(self, work: list[FlushWork], error: Exception | None) -> None:
+        """Finish a round and start the next one if requested."""
         self.running = False
         self.rounds += 1
-        wake(self.round_waiters)
+        wake_all(self.round_waiters)
         if self.loop is not None:
-            self.durations.observe(self.loop.time() - self.began_s)
+            self.durations.observe(self.loop.time() - self.started_s)
         if error is not None:
             self.fail(error)
             return
@@ -193,32 +199,34 @@ class Flusher:
             return
         for one in work:
             try:
-                one.log.end_flush(one)
-            except Exception:  # one log's listeners must not keep the others waiting
-                logger.exception("a listener of a flush failed")
+                one.log.complete_flush(one)
+            except Exception:  # one log's listener must not block the other logs
+                logger.exception("flush listener failed")
         if self.requested:
             if not self.scheduled:
-                self.submit()
+                self.start_round()
         else:
             self.wake_idle_waiters()
 
     def fail(self, error: Exception) -> None:
-        """Stops for good; who waits for a flush is told by the log directory."""
-        logger.error("a flush failed", error=str(error))
-        self.stop_for_good()
+        """Stop the flusher and report the error to the log directory, which fails the waiters."""
+        logger.error("flush failed", error=str(error))
+        self.reject_requests()
         self.on_error(error)
 
-    def stop_for_good(self) -> None:
-        """Takes no request any more."""
+    def reject_requests(self) -> None:
+        """Reject all further requests."""
         self.failed = True
         self.requested.clear()
         self.wake_idle_waiters()
 
     def wake_idle_waiters(self) -> None:
-        wake(self.idle_waiters)
+        """Wake the callers of `wait_idle`."""
+        wake_all(self.idle_waiters)
 
 
-def wake(waiters: list[asyncio.Future[None]]) -> None:
+def wake_all(waiters: list[asyncio.Future[None]]) -> None:
+    """Complete all waiters and clear the list."""
     for waiter in waiters:
         if not waiter.done():
             waiter.set_result(None)
@@ -226,4 +234,5 @@ def wake(waiters: list[asyncio.Future[None]]) -> None:
 
 
 def sync_file(file: File) -> None:
+    """Sync one file."""
     file.sync()

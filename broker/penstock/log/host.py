@@ -1,4 +1,4 @@
-"""What a log needs of its log directory. Implemented by `LogDir`, called by `PartitionLog`."""
+"""The interface of the log directory that `PartitionLog` uses. Implemented by `LogDirectory`."""
 
 from __future__ import annotations
 
@@ -11,43 +11,49 @@ from penstock.runtime.clock import Clock
 from penstock.runtime.files import Files
 
 L = TypeVar("L", contravariant=True)
-"""`PartitionLog`, which imports this."""
+"""`PartitionLog`, which imports this module."""
 
 
-class Host(Protocol[L]):
-    """See the module."""
+class LogHost(Protocol[L]):
+    """The log directory, as a `PartitionLog` uses it."""
 
     files: Files
     pool: FilePool
     clock: Clock
     indexes: IndexCache
 
-    def request_flush(self, log: L) -> None: ...
+    def request_flush(self, log: L) -> None:
+        """Add the log to the next flush round."""
 
     def fail(self, error: Exception) -> None:
-        """Stops the whole log directory."""
+        """Stop the whole log directory."""
 
-    def note_dirty(self, log: L) -> None:
-        """The log was appended to for the first time since its last checkpoint."""
+    def mark_dirty(self, log: L) -> None:
+        """Handle the first append since the log's last checkpoint."""
 
-    def note_created(self, log: L) -> None:
-        """The log has a directory now."""
+    def on_created(self, log: L) -> None:
+        """Handle the creation of the log's directory."""
 
-    def create(self, log: L) -> asyncio.Future[None] | None:
-        """Has the log's directory and first segment made in a thread; None where the log directory is closing."""
+    def create_files(self, log: L) -> asyncio.Future[None] | None:
+        """Create the log's directory and first segment in a thread; None if the log directory is closing."""
 
-    def note_rolled(self, log: L) -> None:
-        """A segment was sealed, or settings changed: retention and compaction may have something to do."""
+    def on_rolled(self, log: L) -> None:
+        """Schedule retention and compaction after a segment was sealed or settings changed."""
 
-    def checkpoint_soon(self, log: L) -> None: ...
+    def start_checkpoint(self, log: L) -> None:
+        """Checkpoint the log in the background."""
 
     async def advance_start(self, log: L) -> None:
-        """Makes a new start offset durable; drops segments below it."""
+        """Make a new start offset durable and drop the segments below it."""
 
-    async def truncate(self, log: L, offset: int) -> None: ...
+    async def truncate(self, log: L, offset: int) -> None:
+        """Remove all batches at or after `offset`, durably."""
 
-    async def start_over(self, log: L, offset: int) -> None: ...
+    async def truncate_fully_and_start_at(self, log: L, offset: int) -> None:
+        """Remove all batches durably; the log then starts at `offset`."""
 
-    async def delete(self, log: L) -> None: ...
+    async def delete(self, log: L) -> None:
+        """Delete the log's directory."""
 
-    async def close_log(self, log: L) -> None: ...
+    async def close_log(self, log: L) -> None:
+        """Checkpoint and close the log."""

@@ -1,6 +1,6 @@
-"""Brings the indexes of a segment into memory: from its files where they are what was written, else from its batches.
+"""Loads the indexes of a segment from their files, or rebuilds them from the batches if the files do not match.
 
-Called by reads and searches for sealed segments and when a log is appended to again after a restart.
+Called by reads and searches of sealed segments, and by the first append after a restart.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Protocol
 from crc32c import crc32c
 
 from penstock.log.index import OFFSET_ENTRY, TIME_ENTRY, Indexes, OffsetIndex, PendingEntries, TimeIndex
-from penstock.log.scan import BadBatch, walk
+from penstock.log.scan import BadBatch, scan_headers
 from penstock.log.segment import Segment
 from penstock.log.types import CorruptLog
 from penstock.runtime.files import Files
@@ -25,23 +25,23 @@ logger = get_logger(__name__)
 
 
 def load_indexes(files: Files, segment: Segment) -> Indexes:
-    """The indexes of `segment`, which are not in memory. May be called in any thread.
+    """Return the indexes of a segment that are not in memory. Runs in any thread.
 
-    Raises CorruptLog where the batches themselves are damaged, OSError where they cannot be read.
+    Raises CorruptLog if the batches are damaged, OSError if they cannot be read.
     """
     try:
         return read_indexes(files, segment)
     except (ValueError, FileNotFoundError) as e:
-        logger.warning("an index is damaged: it is built anew from the log", segment=segment.path, reason=str(e))
+        logger.warning("index is damaged; rebuilding it from the segment", segment=segment.path, reason=str(e))
         return rebuild_indexes(files, segment)
 
 
 def read_indexes(files: Files, segment: Segment) -> Indexes:
-    """Raises ValueError where the files are not what the segment's row says."""
-    offset_bytes = head(files, segment.index_path, segment.offset_entries * OFFSET_ENTRY.size)
-    time_bytes = head(files, segment.time_index_path, segment.time_entries * TIME_ENTRY.size)
+    """Read the index files. Raises ValueError if they do not match the segment's row."""
+    offset_bytes = read_head(files, segment.index_path, segment.offset_entries * OFFSET_ENTRY.size)
+    time_bytes = read_head(files, segment.time_index_path, segment.time_entries * TIME_ENTRY.size)
     if crc32c(offset_bytes) != segment.offset_crc or crc32c(time_bytes) != segment.time_crc:
-        raise ValueError("the CRC does not match the entries")
+        raise ValueError("CRC mismatch")
     indexes = Indexes()
     indexes.offsets = OffsetIndex.decode(offset_bytes, segment.size)
     indexes.times = TimeIndex.decode(time_bytes)
@@ -50,8 +50,8 @@ def read_indexes(files: Files, segment: Segment) -> Indexes:
     return indexes
 
 
-def head(files: Files, path: str, size: int) -> bytes:
-    """The first `size` bytes of a file; raises ValueError where it has fewer."""
+def read_head(files: Files, path: str, size: int) -> bytes:
+    """Return the first `size` bytes of a file. Raises ValueError if the file is shorter."""
     if not size:
         return b""
     file = files.open(path, read_only=True)
@@ -60,18 +60,18 @@ def head(files: Files, path: str, size: int) -> bytes:
     finally:
         file.close()
     if len(data) != size:
-        raise ValueError(f"{path} has {len(data)} bytes where {size} were written")
+        raise ValueError(f'"{path}" has {len(data)} bytes, expected {size}')
     return data
 
 
 def rebuild_indexes(files: Files, segment: Segment) -> Indexes:
-    """Reads the headers of all batches of a segment."""
+    """Build the indexes from all batch headers of a segment. Raises CorruptLog, OSError."""
     shadow = Segment("", segment.base_offset)
     shadow.indexes = Indexes()
     file = files.open(segment.path, read_only=True)
     try:
-        for position, header, _ in walk(file, 0, segment.size, segment.base_offset):
-            shadow.note(position, header.base_offset, header.max_timestamp_ms, DEFAULT_INTERVAL_BYTES)
+        for position, header, _ in scan_headers(file, 0, segment.size, segment.base_offset):
+            shadow.add_batch(position, header.base_offset, header.max_timestamp_ms, DEFAULT_INTERVAL_BYTES)
     except BadBatch as e:
         raise CorruptLog(f"{segment.path}: {e}") from e
     finally:
@@ -83,7 +83,7 @@ def rebuild_indexes(files: Files, segment: Segment) -> Indexes:
 
 
 def write_indexes(files: Files, segment: IndexPaths, pending: PendingEntries, sync: bool) -> None:
-    """Appends entries to the files of a segment. May be called in any thread; raises OSError."""
+    """Append entries to a segment's index files. Runs in any thread; raises OSError."""
     for path, at, data in (
         (segment.index_path, pending.offset_at, pending.offset_bytes),
         (segment.time_index_path, pending.time_at, pending.time_bytes),
@@ -102,54 +102,58 @@ def write_indexes(files: Files, segment: IndexPaths, pending: PendingEntries, sy
 
 
 class IndexPaths(Protocol):
-    """A segment, or whatever else has index files."""
+    """The paths of a segment's index files."""
 
     @property
-    def index_path(self) -> str: ...
+    def index_path(self) -> str:
+        """Path of the offset index."""
 
     @property
-    def time_index_path(self) -> str: ...
+    def time_index_path(self) -> str:
+        """Path of the time index."""
 
 
 class IndexCache:
-    """The indexes of sealed segments that were read lately, within a number of bytes. Used on the event loop only."""
+    """Indexes of recently read sealed segments, bounded in bytes. Used on the event loop only."""
 
     def __init__(self, files: Files, max_bytes: int = DEFAULT_CACHE_BYTES) -> None:
         self.files = files
         self.max_bytes = max_bytes
-        self.held_bytes = 0
-        self.held: OrderedDict[Segment, int] = OrderedDict()
+        self.cached_bytes = 0
+        self.cached: OrderedDict[Segment, int] = OrderedDict()
+        """Size in bytes by segment, least recently used first."""
 
     def get(self, segment: Segment) -> Indexes:
-        """Raises CorruptLog and OSError."""
+        """Return a segment's indexes. Raises CorruptLog and OSError."""
         indexes = segment.indexes
         if indexes is None:
             indexes = load_indexes(self.files, segment)
-            self.keep(segment, indexes)
+            self.put(segment, indexes)
             if indexes.offset_written < len(indexes.offsets):
-                self.repair(segment, indexes)
-        elif segment in self.held:
-            self.held.move_to_end(segment)
+                self.rewrite(segment, indexes)
+        elif segment in self.cached:
+            self.cached.move_to_end(segment)
         return indexes
 
-    def keep(self, segment: Segment, indexes: Indexes) -> None:
-        """Holds indexes for the next read; those of the active segment are the log's own."""
+    def put(self, segment: Segment, indexes: Indexes) -> None:
+        """Cache the indexes of a sealed segment; those of the active segment belong to the log."""
         segment.indexes = indexes
-        if not segment.sealed or segment in self.held:
+        if not segment.sealed or segment in self.cached:
             return
-        size = self.held[segment] = 8 * len(indexes.offsets) + 12 * len(indexes.times) + 200
-        self.held_bytes += size
-        while self.held_bytes > self.max_bytes and len(self.held) > 1:
-            oldest, size = self.held.popitem(last=False)
+        size = self.cached[segment] = 8 * len(indexes.offsets) + 12 * len(indexes.times) + 200
+        self.cached_bytes += size
+        while self.cached_bytes > self.max_bytes and len(self.cached) > 1:
+            oldest, size = self.cached.popitem(last=False)
             oldest.indexes = None
-            self.held_bytes -= size
+            self.cached_bytes -= size
 
-    def repair(self, segment: Segment, indexes: Indexes) -> None:
-        """Writes indexes that were built anew; where that fails they will be built once more."""
+    def rewrite(self, segment: Segment, indexes: Indexes) -> None:
+        """Write rebuilt indexes; if that fails, the next load rebuilds them again."""
         with contextlib.suppress(OSError):
-            write_indexes(self.files, segment, indexes.take_unwritten(), sync=False)
-        segment.note_written_indexes()
+            write_indexes(self.files, segment, indexes.pop_unwritten(), sync=False)
+        segment.record_written_indexes()
 
     def forget(self, segment: Segment) -> None:
-        self.held_bytes -= self.held.pop(segment, 0)
+        """Remove a segment's indexes from memory."""
+        self.cached_bytes -= self.cached.pop(segment, 0)
         segment.indexes = None

@@ -1,8 +1,8 @@
-"""The data directory of a broker: whose it is, which partitions it has, and what is done to them.
+"""The data directory of a broker: ownership, partitions, and the background work on their logs.
 
-Made by `node`, which claims it, recovers it and starts it, in this order; `replica` asks it for logs. Recovery blocks
-and comes before the broker serves; all else runs on the loop. Logs are opened when somebody first asks for them: until
-then a partition is one checkpoint in memory.
+`node` creates it and calls `claim`, `recover` and `start`, in this order; `replica` opens logs. Recovery blocks and
+runs before the broker serves; everything else runs on the event loop. Logs are opened on first use: until then, a
+partition is one checkpoint in memory.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from uuid import UUID
 from penstock.config.values import TopicConfig
 from penstock.log import checkpoint as checkpoints
 from penstock.log import opening
-from penstock.log.capture import capture
+from penstock.log.capture import capture_checkpoint
 from penstock.log.checkpoint import Key
 from penstock.log.compaction.compactor import Compactor
 from penstock.log.compaction.runner import CompactionRunner, ProcessRunner
@@ -23,28 +23,29 @@ from penstock.log.creation import LogCreations
 from penstock.log.file_pool import DEFAULT_MAX_OPEN, FilePool
 from penstock.log.flusher import Flusher
 from penstock.log.index_files import IndexCache
-from penstock.log.maintenance import LogMaintenance, take_dropped
+from penstock.log.maintenance import LogMaintenance, pop_dropped
 from penstock.log.partition_log import PartitionLog
 from penstock.log.retention import Retention
-from penstock.log.truncation import restart, truncate
+from penstock.log.truncation import truncate, truncate_fully
 from penstock.log.types import BatchState, CorruptLog, LogBusy, LogDirFailed
 from penstock.runtime.clock import Clock
 from penstock.runtime.files import Files
 from penstock.runtime.logging import get_logger
 
-SWEEP_S = 60.0
-SWEEP_BYTES = 1 << 20
-"""With less than that behind its checkpoint, reading a log again is cheaper than a checkpoint a minute."""
-SWEEP_AGE_MS = 600_000
-"""A log that was appended to is checkpointed at the latest after that time, however little came."""
+CHECKPOINT_INTERVAL_S = 60.0
+"""Interval of the check for logs to checkpoint."""
+MIN_CHECKPOINT_BYTES = 1 << 20
+"""Bytes after its last checkpoint from which a log is checkpointed; reading fewer again is cheaper."""
+MAX_DIRTY_MS = 600_000
+"""Maximum age of an append that is not covered by a checkpoint."""
 
 logger = get_logger(__name__)
 
 
 class LogDirectory:
-    """See the module. `was_unclean` tells that the broker did not shut down cleanly before.
+    """The log directory. `was_unclean` is True if the previous broker process did not shut down cleanly.
 
-    Making one takes the directory's lock; raises DirectoryInUse, OSError.
+    The constructor locks the directory. Raises DirectoryInUse, OSError.
     """
 
     def __init__(
@@ -67,27 +68,28 @@ class LogDirectory:
         self.indexes = IndexCache(files)
         self.flusher = flusher(files, self.fail)
         self.maintenance = LogMaintenance(self)
-        self.retention = Retention(clock, self.drop_old, retention_delay_ms)
+        self.retention = Retention(clock, self.start_dropping, retention_delay_ms)
         self.creations = LogCreations(self, self.maintenance)
         self.compactor = Compactor(self.maintenance, clock, compaction or ProcessRunner())
         self.new_state: Callable[[], BatchState]
-        self.found: opening.OpenedLog | None = None
+        self.opened: opening.OpenedDirectory | None = None
         self.was_unclean = False
         self.recovered = False
         self.failed: Exception | None = None
         self.logs: dict[Key, PartitionLog] = {}
         self.stored: dict[Key, bytes] = {}
-        """The checkpoints of partitions that have data and are not open."""
+        """Encoded checkpoints of partitions that have data and are not open."""
         self.corrupt: dict[Key, CorruptLog] = {}
-        """Partitions that cannot be opened, and why."""
+        """Partitions that cannot be opened, with the error."""
         self.torn_bytes: dict[Key, int] = {}
-        """What recovery cut off, by partition."""
+        """Bytes that recovery truncated, by partition."""
         self.topics: dict[UUID, set[int]] = {}
-        """The partitions with data or an open log, by topic."""
+        """Partitions with data or an open log, by topic."""
         self.releasing: dict[Key, asyncio.Task[None]] = {}
-        """Logs that are to be closed while the broker runs: until they are, they cannot be opened again."""
+        """Tasks that close logs while the broker runs; until they finish, the logs cannot be reopened."""
         self.dirty: dict[PartitionLog, None] = {}
-        self.sweep_timer: asyncio.TimerHandle | None = None
+        """Logs appended to since their last checkpoint."""
+        self.checkpoint_timer: asyncio.TimerHandle | None = None
         self.deletions = 0
         self.closing = False
         self.pool.on_pressure = self.flush_dirty
@@ -95,60 +97,60 @@ class LogDirectory:
 
     @property
     def directory_id(self) -> UUID:
-        """Stays with the directory for good."""
-        assert self.found is not None, "the log directory was claimed"
-        return self.found.meta.directory_id
+        """The directory's UUID, assigned once."""
+        assert self.opened is not None, "the log directory was claimed"
+        return self.opened.meta.directory_id
 
     def __iter__(self) -> Iterator[PartitionLog]:
-        """The open logs."""
+        """Iterate over the open logs."""
         return iter(list(self.logs.values()))
 
     # Opening and closing
 
     def claim(self, cluster_id: str) -> None:
-        """Sees whose the directory is, and how it was left. Raises WrongDirectory, OSError."""
-        self.found = opening.look(self.files, self.path, cluster_id, self.broker_id)
-        self.was_unclean = self.found.was_unclean
+        """Check that the directory belongs to this broker and read its checkpoints. Raises WrongDirectory, OSError."""
+        self.opened = opening.inspect_directory(self.files, self.path, cluster_id, self.broker_id)
+        self.was_unclean = self.opened.was_unclean
 
     def recover(self, make_state: Callable[[], BatchState]) -> None:
-        """Recovers the partitions of a directory that was not shut down cleanly; next to nothing where it was. Blocks.
+        """Recover the partitions of a directory that was not shut down cleanly. Blocks.
 
-        Raises OSError, RecoveryGivenUp. Partitions whose files are damaged are listed in `corrupt`.
+        Partitions with damaged files are listed in `corrupt`. Raises OSError, RecoveryCancelled.
         """
-        found = self.found
-        assert found is not None, "the log directory was claimed"
-        opening.recover_all(self.files, self.path, found, make_state, self.clock)
+        opened = self.opened
+        assert opened is not None, "the log directory was claimed"
+        opening.recover_all(self.files, self.path, opened, make_state, self.clock)
         self.new_state = make_state
-        self.stored, self.corrupt, self.torn_bytes = found.checkpoints, found.corrupt, found.torn_bytes
+        self.stored, self.corrupt, self.torn_bytes = opened.checkpoints, opened.corrupt, opened.torn_bytes
         for topic_id, partition in [*self.stored, *self.corrupt]:
             self.topics.setdefault(topic_id, set()).add(partition)
-        self.maintenance.keep_reserve()
+        self.maintenance.allocate_reserve()
         self.recovered = True
 
-    def give_up_recovery(self) -> None:
-        """Has `recover` end early, which runs in a thread. The directory is not to be closed before it has returned."""
-        assert self.found is not None, "the log directory was claimed"
-        self.found.given_up = True
+    def cancel_recovery(self) -> None:
+        """Stop `recover`, which runs in a thread. Do not close the directory before it returns."""
+        assert self.opened is not None, "the log directory was claimed"
+        self.opened.cancelled = True
 
     def start(self) -> None:
-        """Starts the flush worker and the timers, on the running event loop."""
+        """Start the flush worker and the timers on the running event loop."""
         assert self.recovered, "the log directory was recovered"
         self.flusher.start()
         self.retention.start()
         self.compactor.start()
         for name in self.files.list(self.path):
-            if opening.is_doomed(name):
+            if opening.is_deleted_partition(name):
                 self.maintenance.spawn(self.maintenance.run(self.files.remove_tree, f"{self.path}/{name}"))
 
     async def close(self) -> None:
-        """Shuts down cleanly: everything on disk, one file with all checkpoints, and a mark that says so."""
+        """Shut down cleanly: flush all logs, write the checkpoint table and the clean-shutdown marker."""
         if self.closing:
             return
         self.closing = True
-        if self.sweep_timer is not None:
-            self.sweep_timer.cancel()
+        if self.checkpoint_timer is not None:
+            self.checkpoint_timer.cancel()
         self.retention.stop()
-        self.creations.give_up()
+        self.creations.cancel_requests()
         await self.compactor.stop()
         await self.maintenance.stop()
         await self.creations.stop()
@@ -156,32 +158,32 @@ class LogDirectory:
             for log in self.logs.values():
                 if log.flushed_offset < log.end_offset:
                     self.flusher.request(log)
-            await self.flusher.idle()
+            await self.flusher.wait_idle()
         await self.flusher.stop()
         if self.failed is None and self.recovered:
             entries, unsynced, dropped = dict(self.stored), [], []
             for key, log in self.logs.items():
                 if log.created and not log.closed:
-                    if log.progress.directory_unsynced:  # of a segment without records
+                    if log.progress.directory_unsynced:  # a new segment without records
                         unsynced.append(log.directory)
-                    captured, pending = capture(log)
+                    checkpoint, pending = capture_checkpoint(log)
                     opening.write_pending(self.files, pending)
-                    entries[key] = checkpoints.encode(captured)
-                    dropped += take_dropped(log)
+                    entries[key] = checkpoints.encode(checkpoint)
+                    dropped += pop_dropped(log)
             run = asyncio.get_running_loop().run_in_executor
             if await run(None, opening.mark_clean, self.files, self.path, entries, unsynced) and dropped:
-                await run(None, self.maintenance.clear, dropped)
+                await run(None, self.maintenance.delete_now, dropped)
         for log in self.logs.values():
             self.maintenance.release(log)
         self.files.unlock(f"{self.path}/{opening.LOCK_NAME}")
 
     def fail(self, error: Exception) -> None:
-        """Stops the directory for good: nothing is written any more, and whoever waits is told."""
+        """Stop the directory permanently: no more writes, and all waiters fail."""
         if self.failed is not None:
             return
         self.failed = error
-        logger.error("the log directory has failed and stops", path=self.path, error=str(error))
-        self.flusher.stop_for_good()
+        logger.error("log directory failed", path=self.path, error=str(error))
+        self.flusher.reject_requests()
         for log in list(self.logs.values()):
             log.fail(error)
         if self.on_failed is not None:
@@ -192,19 +194,19 @@ class LogDirectory:
     def open_or_create(
         self, topic_id: UUID, topic_name: str, partition: int, config: TopicConfig, state: BatchState
     ) -> PartitionLog:
-        """The log of a partition, with `state` as of its end. Touches the disk only for what has data.
+        """Return the log of a partition, and restore `state` as of its end. Reads the disk only if the log has data.
 
-        Raises CorruptLog where the partition's files are damaged, LogBusy after `release`, LogDirFailed.
+        Raises CorruptLog if the partition's files are damaged, LogBusy after `release`, LogDirFailed.
         """
         key = topic_id, partition
         if self.failed is not None:
             raise LogDirFailed(f"{self.path}: {self.failed}")
         if key in self.releasing:
             self.release(topic_id, partition)
-            raise LogBusy(f"{topic_name}-{partition} is being closed")
+            raise LogBusy(f'log "{topic_name}-{partition}" is being closed')
         if key in self.corrupt:
             raise self.corrupt[key]
-        assert key not in self.logs, f"{topic_name}-{partition} is open already"
+        assert key not in self.logs, f"{topic_name}-{partition} is already open"
         data = self.stored.get(key)
         checkpoint = checkpoints.decode(data) if data is not None else None
         state.restore((checkpoint.snapshot or None) if checkpoint is not None else None)
@@ -215,12 +217,12 @@ class LogDirectory:
         self.logs[key] = log
         self.topics.setdefault(topic_id, set()).add(partition)
         if log.segments:
-            self.retention.note(log)
-            self.compactor.note(log)
+            self.retention.schedule(log)
+            self.compactor.enqueue(log)
         return log
 
     def partition_bytes(self, topic_id: UUID, partition: int) -> int | None:
-        """The size of a partition's log, 0 where it has no data; None where its files are damaged."""
+        """Return the size of a partition's log, 0 if it has no data, None if its files are damaged."""
         key = topic_id, partition
         if key in self.corrupt:
             return None
@@ -231,36 +233,37 @@ class LogDirectory:
         return 0 if data is None else sum(row.size_bytes for row in checkpoints.decode(data).segments)
 
     def unopened(self) -> list[Key]:
-        """Partitions with data that nobody has asked for. Their retention begins when they are opened."""
+        """Return the partitions with data whose log is not open. Retention ignores them until they are opened."""
         return list(self.stored)
 
     def release(self, topic_id: UUID, partition: int) -> None:
-        """Has a partition's log closed that nobody is to use for now; its data stays. Nothing where it is not open.
+        """Close a partition's log and keep its data; no effect if it is not open.
 
-        Where that fails, as on a full disk, it is tried again when somebody asks for the log.
+        If closing fails, for example on a full disk, the next `open_or_create` tries again.
         """
         key = topic_id, partition
         log, task = self.logs.get(key), self.releasing.get(key)
         if log is None or self.closing or (task is not None and not task.done()):
             return
         task = self.releasing[key] = self.maintenance.spawn(self.close_log(log))
-        task.add_done_callback(lambda _: self.released(key))
+        task.add_done_callback(lambda _: self.finish_release(key))
 
-    def released(self, key: Key) -> None:
+    def finish_release(self, key: Key) -> None:
+        """Allow a closed log to be reopened."""
         if key not in self.logs:
             self.releasing.pop(key, None)
 
     def delete_topic(self, topic_id: UUID) -> list[asyncio.Task[None]]:
-        """Removes all partitions of a topic; their files go after file.delete.delay.ms.
+        """Remove all partitions of a topic; the files are deleted after `file.delete.delay.ms`.
 
-        When the tasks are done their directories have names that a restart takes for deleted.
+        Once the tasks complete, the directories have names that a restart recognises as deleted.
         """
         tasks = [self.delete_partition(topic_id, partition) for partition in list(self.topics.get(topic_id, ()))]
         self.topics.pop(topic_id, None)
         return tasks
 
     def delete_partition(self, topic_id: UUID, partition: int) -> asyncio.Task[None]:
-        """As above, one partition that has data or an open log."""
+        """Remove one partition that has data or an open log, like `delete_topic`."""
         key = topic_id, partition
         self.topics[topic_id].discard(partition)
         has_directory = key in self.corrupt or key in self.stored
@@ -280,7 +283,7 @@ class LogDirectory:
         return self.maintenance.spawn(self.maintenance.delete_directory(directory, self.deletions, 0))
 
     async def delete_open(self, log: PartitionLog, releasing: asyncio.Task[None] | None, number: int) -> None:
-        """Removes the directory of a log that was open, or was just being closed."""
+        """Remove the directory of a log that was open or was being closed."""
         if releasing is not None:
             await asyncio.wait([releasing])
         if not log.closed:
@@ -290,7 +293,7 @@ class LogDirectory:
             await self.maintenance.delete_directory(log.directory, number, delay_ms)
 
     def quarantine_unknown(self, known: Container[Key]) -> list[str]:
-        """Moves directories of partitions that nobody knows to `quarantine/`; returns their names. Blocks."""
+        """Move partitions that are not in `known` to `quarantine/` and return their new paths. Blocks."""
         names = []
         for key in [*self.stored, *self.corrupt]:
             if key not in known:
@@ -300,10 +303,10 @@ class LogDirectory:
                 self.topics[key[0]].discard(key[1])
         return names
 
-    def put_damaged_aside(self, topic_id: UUID, partition: int) -> None:
-        """Moves a partition whose files are damaged to `quarantine/`: it begins anew, as another replica has all of it.
+    def quarantine_damaged(self, topic_id: UUID, partition: int) -> None:
+        """Move a damaged partition to `quarantine/`, so that it is copied anew from a complete replica.
 
-        Blocks for a moment. Raises LogDirFailed.
+        Blocks briefly. Raises LogDirFailed.
         """
         key = topic_id, partition
         assert key in self.corrupt, f"partition {partition} of topic {topic_id} is not damaged"
@@ -317,81 +320,95 @@ class LogDirectory:
         del self.corrupt[key]
         self.topics[topic_id].discard(partition)
 
-    # What logs ask for: see `partition_log.Host`
+    # The `LogHost` interface
 
     def request_flush(self, log: PartitionLog) -> None:
+        """Add a log to the next flush round."""
         self.flusher.request(log)
 
-    def note_dirty(self, log: PartitionLog) -> None:
+    def mark_dirty(self, log: PartitionLog) -> None:
+        """Schedule a checkpoint and retention for a log that was appended to."""
         log.dirty_since_ms = self.clock.boot_ms()
         self.dirty[log] = None
-        if self.sweep_timer is None and not self.closing:
-            self.sweep_timer = asyncio.get_running_loop().call_later(SWEEP_S, self.sweep)
+        if self.checkpoint_timer is None and not self.closing:
+            self.checkpoint_timer = asyncio.get_running_loop().call_later(
+                CHECKPOINT_INTERVAL_S, self.checkpoint_dirty_logs
+            )
         if log not in self.retention.due:
-            self.retention.note(log)
+            self.retention.schedule(log)
 
-    def note_created(self, log: PartitionLog) -> None:
+    def on_created(self, log: PartitionLog) -> None:
+        """Queue the description of a new partition directory."""
         if not self.closing:
-            self.creations.describe(log)
+            self.creations.queue_description(log)
 
-    def create(self, log: PartitionLog) -> asyncio.Future[None] | None:
+    def create_files(self, log: PartitionLog) -> asyncio.Future[None] | None:
+        """Create a log's directory and first segment in a thread; None while closing."""
         return None if self.closing else self.creations.request(log)
 
-    def note_rolled(self, log: PartitionLog) -> None:
-        self.retention.note(log)
-        self.compactor.note(log)
-        if log.uncheckpointed_bytes >= SWEEP_BYTES:
-            self.checkpoint_soon(log)
+    def on_rolled(self, log: PartitionLog) -> None:
+        """Schedule retention and compaction after a segment was sealed or settings changed."""
+        self.retention.schedule(log)
+        self.compactor.enqueue(log)
+        if log.uncheckpointed_bytes >= MIN_CHECKPOINT_BYTES:
+            self.start_checkpoint(log)
 
     def forget(self, log: PartitionLog) -> None:
-        """Drop what refers to a log that is closed or deleted."""
+        """Drop all references to a log that is closed or deleted."""
         self.dirty.pop(log, None)
         self.retention.forget(log)
         self.compactor.forget(log)
 
     def flush_dirty(self) -> None:
-        """Has all logs flushed that hold files open only because they are not."""
+        """Flush all unflushed logs, so that their files can be closed."""
         if not self.flusher.running and not self.flusher.requested:
             for log in self.dirty:
                 if log.flushed_offset < log.end_offset:
                     self.flusher.request(log)
 
-    def checkpoint_soon(self, log: PartitionLog) -> None:
+    def start_checkpoint(self, log: PartitionLog) -> None:
+        """Checkpoint a dirty log in the background."""
         if log in self.dirty and not self.closing:
             del self.dirty[log]
             log.uncheckpointed_bytes = 0
             self.maintenance.spawn(self.maintenance.checkpoint(log))
 
-    def sweep(self) -> None:
-        """Checkpoints logs that were appended to; runs only while there are some."""
-        self.sweep_timer = None
+    def checkpoint_dirty_logs(self) -> None:
+        """Checkpoint logs with enough or old enough appends; runs only while there are dirty logs."""
+        self.checkpoint_timer = None
         if self.failed is not None or self.closing:
             return
-        old_ms = self.clock.boot_ms() - SWEEP_AGE_MS
+        old_ms = self.clock.boot_ms() - MAX_DIRTY_MS
         for log in list(self.dirty):
             since_ms = log.dirty_since_ms
             if since_ms is None or log.closed:
                 del self.dirty[log]
-            elif log.uncheckpointed_bytes >= SWEEP_BYTES or since_ms <= old_ms:
-                self.checkpoint_soon(log)
+            elif log.uncheckpointed_bytes >= MIN_CHECKPOINT_BYTES or since_ms <= old_ms:
+                self.start_checkpoint(log)
         if self.dirty:
-            self.sweep_timer = asyncio.get_running_loop().call_later(SWEEP_S, self.sweep)
+            self.checkpoint_timer = asyncio.get_running_loop().call_later(
+                CHECKPOINT_INTERVAL_S, self.checkpoint_dirty_logs
+            )
 
-    def drop_old(self, log: PartitionLog) -> None:
+    def start_dropping(self, log: PartitionLog) -> None:
+        """Drop the segments below a log's start in the background."""
         if not self.closing:
             self.maintenance.spawn(self.maintenance.advance_start(log))
 
     async def advance_start(self, log: PartitionLog) -> None:
-        await self.work_on(self.maintenance.advance_start(log))
+        """Make a log's start offset durable and drop the segments below it."""
+        await self.run_log_work(self.maintenance.advance_start(log))
 
     async def truncate(self, log: PartitionLog, offset: int) -> None:
-        await self.work_on(truncate(self.maintenance, log, offset))
+        """Remove a log's batches at or after `offset`."""
+        await self.run_log_work(truncate(self.maintenance, log, offset))
 
-    async def start_over(self, log: PartitionLog, offset: int) -> None:
-        await self.work_on(restart(self.maintenance, log, offset))
+    async def truncate_fully_and_start_at(self, log: PartitionLog, offset: int) -> None:
+        """Empty a log, which then starts at `offset`."""
+        await self.run_log_work(truncate_fully(self.maintenance, log, offset))
 
-    async def work_on(self, work: Coroutine[Any, Any, None]) -> None:
-        """Does what a log asked for. What passes is a LogFull by now; other errors may leave things half done."""
+    async def run_log_work(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run work that a log requested. Transient errors arrive as LogFull; other OSErrors stop the directory."""
         try:
             await work
         except OSError as e:
@@ -399,6 +416,7 @@ class LogDirectory:
             raise LogDirFailed(f"{self.path}: {e}") from e
 
     async def delete(self, log: PartitionLog) -> None:
+        """Delete a log and its directory."""
         key = log.topic_id, log.partition
         self.logs.pop(key, None)
         self.dirty.pop(log, None)
@@ -407,6 +425,7 @@ class LogDirectory:
         await self.maintenance.delete(log, self.deletions)
 
     async def close_log(self, log: PartitionLog) -> None:
+        """Close a log and keep its checkpoint in memory."""
         key = log.topic_id, log.partition
         data = await self.maintenance.close_log(log)
         self.dirty.pop(log, None)

@@ -1,6 +1,6 @@
-"""Whose a data directory is: `meta.json`, written once, compared at each start (decision: a directory is not shared).
+"""`meta.json`, which binds a data directory to one broker: written once, compared at each start.
 
-Called by `LogDir` and by the offline dump.
+Called by `LogDirectory` and by the offline dump.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ MAX_BYTES = 64 << 10
 
 
 class WrongDirectory(LogError):
-    """The directory is not this broker's; the message names it and says what to do."""
+    """The directory belongs to another broker or its format is unknown; the message names it and the fix."""
 
 
-class PartitionMeta(msgspec.Struct, frozen=True):
-    """The content of `meta.json`. `crc` is the CRC-32C of the rest, as compact JSON with sorted keys."""
+class DirectoryMeta(msgspec.Struct, frozen=True):
+    """The content of `meta.json`; `crc` is the CRC-32C of the other fields (compact JSON, sorted keys)."""
 
     cluster_id: str
     broker_id: int
@@ -33,6 +33,7 @@ class PartitionMeta(msgspec.Struct, frozen=True):
     crc: int = 0
 
     def checksum(self) -> int:
+        """Return the CRC-32C of the other fields."""
         fields = {
             "broker_id": self.broker_id,
             "cluster_id": self.cluster_id,
@@ -43,20 +44,21 @@ class PartitionMeta(msgspec.Struct, frozen=True):
 
 
 class DirectoryFormat(msgspec.Struct):
-    """What every version of `meta.json` has; looked at before the rest, which a newer one may have changed."""
+    """The field that every version of `meta.json` has; checked before the others are decoded."""
 
     format_version: int
 
 
-def newer(path: str, version: int) -> WrongDirectory:
+def newer_format_error(path: str, version: int) -> WrongDirectory:
+    """Return the error for a directory in a newer format."""
     return WrongDirectory(
-        f"{path} is in format {version} and this build knows up to {FORMAT_VERSION}:"
-        " start the newer release again, or use another directory"
+        f'data directory "{path}" has format {version}, newer than the supported format {FORMAT_VERSION};'
+        " start the newer release again or use another directory"
     )
 
 
-def read_meta(files: Files, path: str) -> PartitionMeta | None:
-    """None where the directory is not a log directory yet. Raises WrongDirectory where the file is damaged."""
+def read_meta(files: Files, path: str) -> DirectoryMeta | None:
+    """Return the content of `meta.json`, None if there is none. Raises WrongDirectory if the file is damaged."""
     name = f"{path}/{FILE_NAME}"
     try:
         data = files.read(name)
@@ -64,32 +66,34 @@ def read_meta(files: Files, path: str) -> PartitionMeta | None:
         return None
     try:
         if len(data) > MAX_BYTES:
-            raise ValueError(f"it has {len(data)} bytes")
+            raise ValueError(f"{len(data)} bytes exceed the limit of {MAX_BYTES}")
         version = msgspec.json.decode(data, type=DirectoryFormat).format_version
         if version > FORMAT_VERSION:
-            raise newer(path, version)
-        meta = msgspec.json.decode(data, type=PartitionMeta)
+            raise newer_format_error(path, version)
+        meta = msgspec.json.decode(data, type=DirectoryMeta)
     except (ValueError, msgspec.DecodeError) as e:
-        raise WrongDirectory(f"{name} is damaged ({e}): restore it from a backup, or use another directory") from e
+        raise WrongDirectory(f'"{name}" is damaged: {e}; restore it from a backup or use another directory') from e
     if meta.crc != meta.checksum():
-        raise WrongDirectory(f"{name} is damaged (its CRC is wrong): restore it, or use another directory")
+        raise WrongDirectory(f'"{name}" is damaged: CRC mismatch; restore it from a backup or use another directory')
     return meta
 
 
-def claim(files: Files, path: str, cluster_id: str, broker_id: int) -> tuple[PartitionMeta, bool]:
-    """(the directory's meta, whether it was new). Raises WrongDirectory where it is somebody else's."""
+def claim(files: Files, path: str, cluster_id: str, broker_id: int) -> tuple[DirectoryMeta, bool]:
+    """Return (the directory's meta, whether it is new). Raises WrongDirectory if it belongs to another broker."""
     meta = read_meta(files, path)
     if meta is None:
-        meta = PartitionMeta(cluster_id, broker_id, uuid4(), FORMAT_VERSION)
+        meta = DirectoryMeta(cluster_id, broker_id, uuid4(), FORMAT_VERSION)
         meta = msgspec.structs.replace(meta, crc=meta.checksum())
         files.write_atomic(f"{path}/{FILE_NAME}", msgspec.json.format(msgspec.json.encode(meta)) + b"\n")
         return meta, True
     if meta.cluster_id != cluster_id:
         raise WrongDirectory(
-            f"{path} belongs to cluster {meta.cluster_id}, not {cluster_id}: give each cluster its own directory"
+            f'data directory "{path}" belongs to cluster "{meta.cluster_id}", not "{cluster_id}";'
+            " use a separate directory for each cluster"
         )
     if meta.broker_id != broker_id:
         raise WrongDirectory(
-            f"{path} belongs to broker {meta.broker_id}, not {broker_id}: give each broker its own directory"
+            f'data directory "{path}" belongs to broker {meta.broker_id}, not {broker_id};'
+            " use a separate directory for each broker"
         )
     return meta, False

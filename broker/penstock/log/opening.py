@@ -1,8 +1,8 @@
-"""What happens to a data directory when a broker starts and ends: lock, whose it is, clean mark, recovery.
+"""Locks, inspects and recovers a data directory at start, and marks a clean shutdown. Called by `LogDirectory`; blocks.
 
-Called by `LogDir`; blocks. A clean shutdown leaves `checkpoints`, the checkpoints of all partitions, and
-`clean-shutdown`, which holds that file's CRC. With both nothing else is read. Without, each partition is recovered from
-the newer of its own checkpoint and the one in the table.
+A clean shutdown leaves `checkpoints`, the checkpoints of all partitions, and `clean-shutdown`, which holds that file's
+CRC. With both, no other file is read. Otherwise each partition is recovered from the newer of its own checkpoint and
+the one in the table.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from penstock.log import checkpoint as checkpoints
 from penstock.log.checkpoint import DamagedCheckpoint, Key
 from penstock.log.index import PendingEntries
 from penstock.log.index_files import write_indexes
-from penstock.log.meta import PartitionMeta, claim
+from penstock.log.meta import DirectoryMeta, claim
 from penstock.log.recovery import recover
 from penstock.log.segment import DELETED, Segment
-from penstock.log.space import NO_SPACE, RESERVE_NAME
+from penstock.log.transient_errors import NO_SPACE, RESERVE_NAME
 from penstock.log.types import BatchState, CorruptLog, LogError
 from penstock.runtime.clock import Clock
 from penstock.runtime.files import Files
@@ -37,30 +37,30 @@ logger = get_logger(__name__)
 
 
 class DirectoryInUse(LogError):
-    """Another process has the directory; the message names it."""
+    """Another process holds the directory's lock; the message names the directory."""
 
 
-class RecoveryGivenUp(LogError):
-    """The broker is told to end: what is not recovered yet is left to the next start."""
+class RecoveryCancelled(LogError):
+    """Recovery was stopped because the broker shuts down; the next start recovers the rest."""
 
 
 @dataclass
-class OpenedLog:
-    """A directory as it was found."""
+class OpenedDirectory:
+    """The state of a data directory as found at start."""
 
-    meta: PartitionMeta
+    meta: DirectoryMeta
     was_unclean: bool
     table: dict[Key, bytes]
     unrecovered: list[Key] = field(default_factory=list)
     checkpoints: dict[Key, bytes] = field(default_factory=dict)
     corrupt: dict[Key, CorruptLog] = field(default_factory=dict)
     torn_bytes: dict[Key, int] = field(default_factory=dict)
-    given_up: bool = False
-    """Whether `recover_all` is to end with the partition at hand."""
+    cancelled: bool = False
+    """Set to stop `recover_all` after the current partition."""
 
 
 def lock_directory(files: Files, path: str) -> None:
-    """Makes the directory this process's alone. Raises DirectoryInUse, OSError."""
+    """Create the directory if needed and lock it for this process. Raises DirectoryInUse, OSError."""
     missing, there = [], path
     while there and not files.exists(there):
         there = os.path.dirname(there)
@@ -71,29 +71,31 @@ def lock_directory(files: Files, path: str) -> None:
     try:
         files.lock(f"{path}/{LOCK_NAME}")
     except BlockingIOError as e:
-        raise DirectoryInUse(f"{path} is in use by another process: stop that one, or use another directory") from e
+        raise DirectoryInUse(f'"{path}" is in use by another process; stop it or use another directory') from e
 
 
-def look(files: Files, path: str, cluster_id: str, broker_id: int) -> OpenedLog:
-    """What is there: the checkpoints that count as they are, and which partitions must be recovered.
+def inspect_directory(files: Files, path: str, cluster_id: str, broker_id: int) -> OpenedDirectory:
+    """Read the clean-shutdown marker and the checkpoint table, and list the partitions that need recovery.
 
     Raises WrongDirectory, OSError.
     """
-    meta, fresh = claim(files, path, cluster_id, broker_id)
+    meta, is_new = claim(files, path, cluster_id, broker_id)
     table, table_crc = read_table(files, path)
     clean = table is not None and read_clean_mark(files, path) == table_crc
     keys = [key for key in map(parse_partition, files.list(path)) if key is not None]
-    opened = OpenedLog(meta, not (clean or fresh), table or {})
+    opened = OpenedDirectory(meta, not (clean or is_new), table or {})
     if clean:
         opened.checkpoints = {key: opened.table[key] for key in keys if key in opened.table}
     opened.unrecovered = [key for key in keys if key not in opened.checkpoints]
     return opened
 
 
-def recover_all(files: Files, path: str, opened: OpenedLog, make_state: Callable[[], BatchState], clock: Clock) -> None:
-    """Recovers what was not left clean; a partition that is damaged does not stop the others.
+def recover_all(
+    files: Files, path: str, opened: OpenedDirectory, make_state: Callable[[], BatchState], clock: Clock
+) -> None:
+    """Recover the partitions listed in `unrecovered`; a damaged partition does not stop the others.
 
-    Raises OSError, RecoveryGivenUp. From here on the directory is in use: a crash now is an unclean end.
+    Removes the clean-shutdown marker: a crash from here on is an unclean shutdown. Raises OSError, RecoveryCancelled.
     """
     if files.exists(f"{path}/{CLEAN_NAME}"):
         files.remove(f"{path}/{CLEAN_NAME}")
@@ -101,13 +103,13 @@ def recover_all(files: Files, path: str, opened: OpenedLog, make_state: Callable
     read_bytes = 0
     keys, opened.unrecovered = opened.unrecovered, []
     for key in keys:
-        if opened.given_up:
-            raise RecoveryGivenUp(f"{path}: the broker is told to end")
+        if opened.cancelled:
+            raise RecoveryCancelled(f'recovery of "{path}" stopped: the broker is shutting down')
         directory = f"{path}/{key[0]}-{key[1]}"
         try:
             recovered = recover(files, directory, make_state(), opened.table.get(key), clock.wall_ms())
         except CorruptLog as e:
-            logger.error("a partition is damaged and stays offline", reason=str(e))
+            logger.error("partition is damaged and stays offline", reason=str(e))
             opened.corrupt[key] = e
             continue
         opened.checkpoints[key] = checkpoints.encode(recovered.checkpoint)
@@ -116,29 +118,29 @@ def recover_all(files: Files, path: str, opened: OpenedLog, make_state: Callable
             opened.torn_bytes[key] = recovered.torn_bytes
     opened.table = {}
     if keys:
-        # What was found counts from now on: a second crash need not read it again.
+        # A second crash then does not have to read the same data again.
         try:
             write_table(files, path, opened.checkpoints)
         except OSError as e:
             if e.errno not in NO_SPACE:
                 raise
-            logger.warning("no space is left for what recovery found: a crash now means to read it again", path=path)
+            logger.warning("no space for recovery checkpoints; a crash now repeats the recovery", path=path)
         logger.info("partitions recovered", path=path, partitions=len(keys), read_bytes=read_bytes)
 
 
 def parse_partition(name: str) -> Key | None:
-    """The partition that a directory belongs to; None for other names."""
+    """Return the partition that a directory name belongs to, None for other names."""
     match = PARTITION_NAME.fullmatch(name)
     return (UUID(match[1]), int(match[2])) if match is not None and int(match[2]) < 1 << 31 else None
 
 
-def is_doomed(name: str) -> bool:
-    """Whether a directory is one of a deleted partition."""
+def is_deleted_partition(name: str) -> bool:
+    """Return whether a directory belongs to a deleted partition."""
     return name.endswith(DELETED) and parse_partition(name.split(".")[0]) is not None
 
 
 def read_table(files: Files, path: str) -> tuple[dict[Key, bytes] | None, int]:
-    """(checkpoints by partition, the file's CRC); None where there is no sound table."""
+    """Return (checkpoints by partition, CRC of the file); (None, 0) if there is no valid table."""
     name = f"{path}/{checkpoints.TABLE_NAME}"
     try:
         data = files.read(name)
@@ -146,12 +148,12 @@ def read_table(files: Files, path: str) -> tuple[dict[Key, bytes] | None, int]:
     except FileNotFoundError:
         return None, 0
     except DamagedCheckpoint as e:
-        logger.warning("the table of checkpoints is damaged: more is read instead", path=name, reason=str(e))
+        logger.warning("checkpoint table is damaged; recovering from partition checkpoints", path=name, reason=str(e))
         return None, 0
 
 
 def read_clean_mark(files: Files, path: str) -> int | None:
-    """The CRC of the table that a clean shutdown left; None where the shutdown was not clean."""
+    """Return the table's CRC that a clean shutdown recorded, None if the shutdown was unclean."""
     try:
         data = files.read(f"{path}/{CLEAN_NAME}")
     except FileNotFoundError:
@@ -161,17 +163,17 @@ def read_clean_mark(files: Files, path: str) -> int | None:
 
 
 def write_table(files: Files, path: str, entries: dict[Key, bytes]) -> int:
-    """Writes the checkpoints of all partitions at once; returns the file's CRC."""
+    """Write the checkpoints of all partitions and return the file's CRC."""
     data = checkpoints.encode_table(entries.items())
     files.write_atomic(f"{path}/{checkpoints.TABLE_NAME}", data)
     return crc32c(data)
 
 
 def mark_clean(files: Files, path: str, entries: dict[Key, bytes], unsynced: Sequence[str] = ()) -> bool:
-    """The last thing of a clean shutdown, when all data is on disk; whether it was done. May be called in any thread.
+    """Mark a clean shutdown, after all data is on disk; return whether it succeeded. Runs in any thread.
 
-    Directories that are `unsynced` name files that the entries vouch for. On a full disk the reserve is given up; where
-    even that is too little, the next start will recover.
+    Directories in `unsynced` contain files that the entries refer to. On a full disk the reserve is deleted; if that is
+    not enough, the next start recovers.
     """
     for directory in unsynced:
         files.sync_dir(directory)
@@ -185,21 +187,21 @@ def mark_clean(files: Files, path: str, entries: dict[Key, bytes], unsynced: Seq
                 raise
             if files.exists(f"{path}/{RESERVE_NAME}"):
                 files.remove(f"{path}/{RESERVE_NAME}")
-    logger.warning("no space is left to mark the shutdown as clean", path=path)
+    logger.warning("no space for the clean-shutdown marker; the next start recovers", path=path)
     return False
 
 
 def write_pending(files: Files, pending: list[tuple[Segment, PendingEntries]]) -> None:
-    """Index entries at a clean shutdown; where they get lost the index is built anew."""
+    """Write index entries at a clean shutdown; lost ones are rebuilt."""
     for segment, entries in pending:
         try:
             write_indexes(files, segment, entries, sync=False)
         except OSError as e:
-            logger.warning("an index was not written", path=segment.index_path, reason=str(e))
+            logger.warning("cannot write index", path=segment.index_path, reason=str(e))
 
 
 def quarantine(files: Files, path: str, name: str) -> str:
-    """Moves a partition's directory out of the way; returns where to."""
+    """Move a partition's directory to `quarantine/` and return its new path."""
     target = f"{path}/{QUARANTINE_NAME}/{name}"
     files.make_dir(f"{path}/{QUARANTINE_NAME}")
     number = 1
@@ -208,5 +210,5 @@ def quarantine(files: Files, path: str, name: str) -> str:
         target = f"{path}/{QUARANTINE_NAME}/{name}.{number}"
     files.rename(f"{path}/{name}", target)
     files.sync_dir(path)
-    logger.warning("a partition was moved to quarantine", moved_to=target)
+    logger.warning("partition moved to quarantine", moved_to=target)
     return target

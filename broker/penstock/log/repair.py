@@ -1,7 +1,7 @@
-"""Takes the records of a damaged batch out of a segment file, offline, for `penstock log cut`.
+"""Blanks the records of a damaged batch in a segment file, offline, for `penstock log cut`.
 
 The batch is overwritten in place by one of the same size and offsets, so that positions, indexes and checkpoints stay
-right. What stands there afterwards is a control batch, which every client passes over.
+valid. The replacement is a control batch, which every client skips.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 from penstock.log.opening import LOCK_NAME, lock_directory
-from penstock.log.scan import BadBatch, ScannedBatch, verify
+from penstock.log.scan import BadBatch, ScannedBatch, scan_verified
 from penstock.log.segment import LOG
 from penstock.runtime.disk import OsFiles
 from penstock.wire.batch import CONTROL, CRC, CRC_OFFSET, HEADER, HEADER_SIZE, BatchHeader, checksum
@@ -18,17 +18,17 @@ from penstock.wire.schema import MalformedMessage
 from penstock.wire.varint import write_varlong
 
 MAX_DECOMPRESSED_BYTES = 256 << 20
-KEY = b"\x00\x01\x00\x64"
-"""Version 1 of a kind of control record that no client knows."""
-SHORT_KEY = KEY[:2]
+CONTROL_KEY = b"\x00\x01\x00\x64"
+"""Key of a control record, version 1, of a type that no client knows."""
+SHORT_CONTROL_KEY = CONTROL_KEY[:2]
 
 
-class CannotCut(Exception):
-    """Why a batch was not cut out; the message names the file and what to do."""
+class CutError(Exception):
+    """The batch was not removed; the message names the file and the fix."""
 
 
-def damage(found: ScannedBatch) -> str | None:
-    """What is wrong with the records of a batch whose CRC is right; None where nothing is."""
+def find_damage(found: ScannedBatch) -> str | None:
+    """Return what is wrong with the records of a batch whose CRC matches, None if they are valid."""
     header = found.header
     if header.is_control or not header.record_count:
         return None
@@ -40,18 +40,17 @@ def damage(found: ScannedBatch) -> str | None:
     return None
 
 
-def cut(path: str, offset: int, saved_path: str) -> BatchHeader:
-    """Overwrite the damaged batch that holds `offset` in the segment `path`, after its bytes were written to
-    `saved_path`. Returns its header.
+def cut_batch(path: str, offset: int, saved_path: str) -> BatchHeader:
+    """Overwrite the damaged batch that contains `offset`, after saving its bytes to `saved_path`. Return its header.
 
-    Raises CannotCut, DirectoryInUse while a broker uses the directory, OSError.
+    Raises CutError, DirectoryInUse while a broker uses the directory, OSError.
     """
     files, directory = OsFiles(), os.path.dirname(os.path.dirname(os.path.abspath(path)))
     lock_directory(files, directory)
     try:
-        found = find(files, path, offset)
-        if damage(found) is None:
-            raise CannotCut(f'cannot cut offset {offset} out of "{path}": its batch is sound')
+        found = find_batch(files, path, offset)
+        if find_damage(found) is None:
+            raise CutError(f'cannot cut offset {offset} out of "{path}": its batch is valid')
         blank = blank_batch(found.header)
         with open(saved_path, "xb") as saved:
             saved.write(found.batch)
@@ -64,6 +63,7 @@ def cut(path: str, offset: int, saved_path: str) -> BatchHeader:
 
 
 def overwrite(path: str, data: bytes, position: int) -> None:
+    """Write and sync bytes at a position of a file."""
     descriptor = os.open(path, os.O_WRONLY)
     try:
         os.pwrite(descriptor, data, position)
@@ -72,27 +72,29 @@ def overwrite(path: str, data: bytes, position: int) -> None:
         os.close(descriptor)
 
 
-def find(files: OsFiles, path: str, offset: int) -> ScannedBatch:
-    """The batch that holds `offset`, with a copy of its bytes. Raises CannotCut."""
+def find_batch(files: OsFiles, path: str, offset: int) -> ScannedBatch:
+    """Return the batch that contains `offset`, with a copy of its bytes. Raises CutError."""
     if not path.endswith(LOG):
-        raise CannotCut(f'cannot cut offset {offset} out of "{path}": a segment ends in "{LOG}"')
+        raise CutError(f'cannot cut offset {offset} out of "{path}": not a segment file ("*{LOG}")')
     file = files.open(path, read_only=True)
     try:
-        for found in verify(file, 0, file.size()):
+        for found in scan_verified(file, 0, file.size()):
             if found.header.base_offset <= offset <= found.header.last_offset:
                 return found._replace(batch=memoryview(bytes(found.batch)))
     except BadBatch as e:
-        raise CannotCut(f'cannot cut offset {offset} out of "{path}": {e}') from None
+        raise CutError(f'cannot cut offset {offset} out of "{path}": {e}') from None
     finally:
         file.close()
-    raise CannotCut(f'cannot cut offset {offset} out of "{path}": no batch holds it; `penstock log dump` shows all')
+    raise CutError(
+        f'cannot cut offset {offset} out of "{path}": no batch contains it; list the batches with `penstock log dump`'
+    )
 
 
 def blank_batch(header: BatchHeader) -> bytes:
-    """A control batch with the size, offsets, epoch and times of another one, and without a producer.
+    """Return a control batch with the size, offsets, epoch and timestamps of `header`, without a producer.
 
-    Where that is too small for a control record (below 70 bytes), a record without key and value. Raises CannotCut
-    below 68 bytes.
+    A batch too small for a control record (below 70 bytes) gets a record without key and value. Raises CutError below
+    68 bytes.
     """
     body, attributes = blank_record(header.size_bytes - HEADER_SIZE, header.last_offset_delta)
     blank = header._replace(
@@ -110,22 +112,22 @@ def blank_batch(header: BatchHeader) -> bytes:
 
 
 def blank_record(size: int, offset_delta: int) -> tuple[bytes, int]:
-    """(a record of `size` bytes at `offset_delta`, the attributes of its batch). Raises CannotCut."""
-    for key, attributes in ((KEY, CONTROL), (SHORT_KEY, CONTROL), (None, 0)):
+    """Return (a record of `size` bytes at `offset_delta`, the attributes of its batch). Raises CutError."""
+    for key, attributes in ((CONTROL_KEY, CONTROL), (SHORT_CONTROL_KEY, CONTROL), (None, 0)):
         for value_bytes in range(size, max(size - 40, -1), -1):
-            record = record_of(key, value_bytes, offset_delta, size)
+            record = zero_record(key, value_bytes, offset_delta, size)
             if len(record) == size:
                 return record, attributes
             if len(record) < size:
                 break
-    raise CannotCut(
-        f"cannot cut a batch with {size} bytes of records: it has no room for another record;"
-        " have consumers leave it out, or delete the records up to it"
+    raise CutError(
+        f"cannot cut a batch with {size} bytes of records: too small for a replacement record;"
+        " skip it in the consumers or delete the records up to it"
     )
 
 
-def record_of(key: bytes | None, value_bytes: int, offset_delta: int, size: int) -> bytes:
-    """A record of zeros; its length is written with a byte more than needed where that makes it `size` bytes."""
+def zero_record(key: bytes | None, value_bytes: int, offset_delta: int, size: int) -> bytes:
+    """Return a record of zeros; its length field is one byte longer than needed if that makes it `size` bytes."""
     body = bytearray(2)
     write_varlong(body, offset_delta)
     write_varlong(body, -1 if key is None else len(key))

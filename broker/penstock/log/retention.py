@@ -1,7 +1,7 @@
-"""Drops old segments by age and by size. Driven by deadlines, so that logs with nothing to drop cost nothing.
+"""Drops old segments by age and size. Driven by deadlines, so that logs with nothing to drop cost nothing.
 
-`LogDir` tells it when a log rolled or got new settings. Age is measured by the wall clock, which can be set: when it
-leaps against the boot clock, dropping by age pauses and says so, because a clock set wrong must not delete data.
+`LogDirectory` notifies it when a log rolls or gets new settings. Age is measured by the wall clock, which can be set:
+after a jump relative to the boot clock, retention by age pauses, because a wrong clock must not delete data.
 """
 
 from __future__ import annotations
@@ -17,59 +17,59 @@ from penstock.log.types import LogError
 from penstock.runtime.clock import Clock
 from penstock.runtime.logging import get_logger
 
-LEAP_MS = 300_000
-"""A difference between the clocks' advances that is no mere slewing."""
+CLOCK_JUMP_MS = 300_000
+"""Difference between the clocks' advances that is a jump, not slewing."""
 PAUSE_MS = 24 * 3_600_000
-"""How long a leapt clock is distrusted, unless it leaps back."""
+"""Pause of retention by age after a clock jump, unless the clock jumps back."""
 RETRY_MS = 60_000
-"""When to look again at segments that are due but still above the high watermark, or while paused."""
-LONGEST_SLEEP_MS = 600_000
-"""The timer never sleeps longer, so that a set clock is noticed."""
+"""Delay before segments are checked again that are due but above the high watermark, or while paused."""
+MAX_SLEEP_MS = 600_000
+"""Maximum timer delay, so that a changed clock is noticed."""
 
 logger = get_logger(__name__)
 
 
 class ClockGuard:
-    """Notices that the wall clock was set."""
+    """Detects jumps of the wall clock."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.offset_ms = clock.wall_ms() - clock.boot_ms()
-        self.leapt_to_ms: int | None = None
-        self.leapt_at_ms = 0
+        self.jumped_offset_ms: int | None = None
+        self.jumped_at_ms = 0
 
-    def trusted(self) -> bool:
-        """Whether ages may be taken from the wall clock just now."""
+    def is_trusted(self) -> bool:
+        """Return whether the wall clock may be used to compute ages now."""
         boot_ms = self.clock.boot_ms()
         offset_ms = self.clock.wall_ms() - boot_ms
-        if abs(offset_ms - self.offset_ms) <= LEAP_MS:
-            if self.leapt_to_ms is not None:
-                self.leapt_to_ms = None
-                logger.warning("the wall clock leapt back: retention by age goes on")
+        if abs(offset_ms - self.offset_ms) <= CLOCK_JUMP_MS:
+            if self.jumped_offset_ms is not None:
+                self.jumped_offset_ms = None
+                logger.warning("wall clock jumped back; retention by age resumes")
             self.offset_ms = offset_ms
             return True
-        if self.leapt_to_ms is None or abs(offset_ms - self.leapt_to_ms) > LEAP_MS:
-            self.leapt_to_ms, self.leapt_at_ms = offset_ms, boot_ms
+        if self.jumped_offset_ms is None or abs(offset_ms - self.jumped_offset_ms) > CLOCK_JUMP_MS:
+            self.jumped_offset_ms, self.jumped_at_ms = offset_ms, boot_ms
             logger.error(
-                "the wall clock leapt: retention by age pauses",
+                "wall clock jumped; retention by age is paused",
                 leap_s=(offset_ms - self.offset_ms) // 1000,
                 until_s_from_now=PAUSE_MS // 1000,
             )
-        if boot_ms - self.leapt_at_ms < PAUSE_MS:
+        if boot_ms - self.jumped_at_ms < PAUSE_MS:
             return False
-        self.offset_ms, self.leapt_to_ms = offset_ms, None
-        logger.warning("the wall clock has been steady since its leap: retention by age goes on")
+        self.offset_ms, self.jumped_offset_ms = offset_ms, None
+        logger.warning("wall clock steady since its jump; retention by age resumes")
         return True
 
 
 class Retention:
-    """When which log has something to drop. Used on the event loop."""
+    """The queue of logs by the time at which they may have segments to drop. Used on the event loop."""
 
     def __init__(self, clock: Clock, drop: Callable[[PartitionLog], None], delay_ms: int = 0) -> None:
         self.clock = clock
         self.drop = drop
         self.delay_ms = delay_ms
-        """How long what was just written is left alone, however old its timestamps: somebody may be reading it."""
+        """Minimum time before new data is dropped, however old its timestamps: consumers may be reading it."""
         self.guard = ClockGuard(clock)
         self.due: DueQueue[PartitionLog] = DueQueue()
         self.timer: asyncio.TimerHandle | None = None
@@ -77,32 +77,35 @@ class Retention:
         self.started = False
 
     def start(self) -> None:
+        """Start the timer."""
         self.started = True
-        self.arm()
+        self.arm_timer()
 
     def stop(self) -> None:
+        """Cancel the timer."""
         self.started = False
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
 
-    def note(self, log: PartitionLog, due_ms: int | None = None) -> None:
-        """Has a log looked at, when it may have something to drop or at `due_ms` of the wall clock."""
+    def schedule(self, log: PartitionLog, due_ms: int | None = None) -> None:
+        """Schedule a check of a log, at `due_ms` (wall clock) or when it may have a segment to drop."""
         if due_ms is None:
             now_ms = self.clock.wall_ms()
             due_ms = next_due_ms(log, now_ms)
             due_ms = None if due_ms is None else max(due_ms, now_ms + self.delay_ms)
         known_ms = self.due.due_ms(log)
         if due_ms is None or log.closed or (known_ms is not None and known_ms <= due_ms):
-            return  # nothing to come, or it will be looked at before
+            return  # never due, or already scheduled earlier
         self.due.put(log, due_ms)
-        self.arm()
+        self.arm_timer()
 
     def forget(self, log: PartitionLog) -> None:
-        """Stop looking at a log that is closed or deleted."""
+        """Stop checking a log that is closed or deleted."""
         self.due.discard(log)
 
-    def arm(self) -> None:
+    def arm_timer(self) -> None:
+        """Set the timer to the first due log."""
         due_ms = self.due.first_ms()
         if due_ms is None or not self.started:
             return
@@ -111,35 +114,36 @@ class Retention:
                 return
             self.timer.cancel()
         self.timer_due_ms = due_ms
-        wait_ms = min(max(due_ms - self.clock.wall_ms(), 0), LONGEST_SLEEP_MS)
+        wait_ms = min(max(due_ms - self.clock.wall_ms(), 0), MAX_SLEEP_MS)
         self.timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self.on_timer)
 
     def on_timer(self) -> None:
+        """Check all due logs."""
         self.timer = None
-        self.guard.trusted()
+        self.guard.is_trusted()
         now_ms = self.clock.wall_ms()
         while (log := self.due.pop_due(now_ms)) is not None:
             if not log.closed and log.failed is None:
                 self.apply(log)
-        self.arm()
+        self.arm_timer()
 
     def apply(self, log: PartitionLog) -> int:
-        """Moves the log's start past what is to go, and has it dropped; returns how many segments that is."""
+        """Move the log's start past its droppable segments and drop them; return their number."""
         now_ms, limit_offset = self.clock.wall_ms(), log.retention_limit()
-        trusted = self.guard.trusted()
+        trusted = self.guard.is_trusted()
         config = log.config
         if trusted and config.cleanup_delete and config.retention_ms >= 0 and log.active is not None:
             active = log.active
-            if active.size and aged(active, now_ms, config.retention_ms) and active.end_offset <= limit_offset:
-                with contextlib.suppress(LogError):  # a full disk, say: it is tried again
+            if active.size and is_expired(active, now_ms, config.retention_ms) and active.end_offset <= limit_offset:
+                with contextlib.suppress(LogError):  # for example a full disk: retried later
                     log.roll(log.end_offset)
-        count = droppable(log, now_ms, limit_offset, by_age=trusted)
+        count = count_droppable(log, now_ms, limit_offset, by_age=trusted)
         due_ms = next_due_ms(log, now_ms, count)
         if due_ms is not None and due_ms <= now_ms:
             due_ms = now_ms + RETRY_MS
         self.due.discard(log)
         if due_ms is not None:
-            self.note(log, due_ms)
+            self.schedule(log, due_ms)
         if count:
             log.move_start(log.segments[count].base_offset)
         if count or log.dropped or (len(log.segments) > 1 and log.segments[1].base_offset <= log.start_offset):
@@ -147,13 +151,14 @@ class Retention:
         return count
 
 
-def aged(segment: Segment, now_ms: int, retention_ms: int) -> bool:
+def is_expired(segment: Segment, now_ms: int, retention_ms: int) -> bool:
+    """Return whether all records of a segment are older than `retention_ms`."""
     newest_ms = segment.max_timestamp_ms if segment.max_timestamp_ms >= 0 else segment.aged_ms
     return newest_ms >= 0 and now_ms - newest_ms > retention_ms
 
 
-def droppable(log: PartitionLog, now_ms: int, limit_offset: int, by_age: bool = True) -> int:
-    """How many of the oldest segments are to go: never the active one, never what is not below `limit_offset`."""
+def count_droppable(log: PartitionLog, now_ms: int, limit_offset: int, by_age: bool = True) -> int:
+    """Return how many of the oldest segments to drop: never the active one, none above `limit_offset`."""
     config = log.config
     if not config.cleanup_delete:
         return 0
@@ -161,7 +166,7 @@ def droppable(log: PartitionLog, now_ms: int, limit_offset: int, by_age: bool = 
     for segment in log.segments[:-1]:
         if segment.end_offset > limit_offset:
             break
-        old = by_age and config.retention_ms >= 0 and aged(segment, now_ms, config.retention_ms)
+        old = by_age and config.retention_ms >= 0 and is_expired(segment, now_ms, config.retention_ms)
         if not old and not 0 <= config.retention_bytes <= size_bytes - segment.size:
             break
         size_bytes -= segment.size
@@ -170,7 +175,8 @@ def droppable(log: PartitionLog, now_ms: int, limit_offset: int, by_age: bool = 
 
 
 def next_due_ms(log: PartitionLog, now_ms: int, skip: int = 0) -> int | None:
-    """The wall time at which the log's oldest segment but `skip` may be due; None where only a roll can make it so."""
+    """Return the wall time at which the log's oldest segment after `skip` may be due; None if only a roll can make it
+    so."""
     config = log.config
     if not config.cleanup_delete or skip >= len(log.segments):
         return None

@@ -1,7 +1,7 @@
-"""Walks the batches of a segment file, header by header or with all their bytes checked.
+"""Scans the batches of a segment file: headers only, or all bytes with their CRCs.
 
-Called by recovery, index rebuilding, searches, compaction and the offline dump. Whatever it meets is taken for damaged
-until it proves sound; sizes are bounded by the file before anything is read.
+Called by recovery, index rebuilding, searches, compaction and the offline dump. Batches are untrusted until they have
+been checked; sizes are bounded by the file before anything is read.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from penstock.runtime.files import File
 from penstock.wire.batch import CRC_START, HEADER, HEADER_SIZE, LENGTH_OVERHEAD, BatchHeader
 
 CHUNK_BYTES = 1 << 20
-HOP_BYTES = 16 << 10
+HEADER_READ_BYTES = 16 << 10
 MAGIC = 2
 MAX_OFFSET = (1 << 63) - 1
-SMALLEST_LENGTH = HEADER_SIZE - LENGTH_OVERHEAD
+MIN_BATCH_LENGTH = HEADER_SIZE - LENGTH_OVERHEAD
 CRC = BatchHeader._fields.index("crc")
 LAST_OFFSET_DELTA = BatchHeader._fields.index("last_offset_delta")
 
 
 class ScannedBatch(NamedTuple):
-    """A batch in a file. `batch` is its bytes where they were asked for, else empty; valid until the next step."""
+    """A batch in a file. `batch` holds its bytes if requested, else it is empty; valid until the next step."""
 
     position: int
     header: BatchHeader
@@ -32,93 +32,94 @@ class ScannedBatch(NamedTuple):
 
 
 class BadBatch(Exception):
-    """What stands at `position` is no sound batch; the message says why."""
+    """The bytes at `position` are not a valid batch; the message gives the reason."""
 
     def __init__(self, position: int, reason: str) -> None:
         super().__init__(f"at byte {position}: {reason}")
         self.position, self.reason = position, reason
 
 
-NOTHING = memoryview(b"")
+NO_BYTES = memoryview(b"")
 
 
-def walk(file: File, position: int, end: int, expected_offset: int = 0) -> Iterator[ScannedBatch]:
-    """The headers of the batches from `position` up to `end`. Raises BadBatch where one cannot be right."""
+def scan_headers(file: File, position: int, end: int, expected_offset: int = 0) -> Iterator[ScannedBatch]:
+    """Yield the headers of the batches from `position` up to `end`. Raises BadBatch for an impossible header."""
     chunk, chunk_start = b"", 0
     while position < end:
         at = position - chunk_start
         if at < 0 or at + HEADER_SIZE > len(chunk):
-            chunk, chunk_start, at = file.read_at(position, min(HOP_BYTES, end - position)), position, 0
+            chunk, chunk_start, at = file.read_at(position, min(HEADER_READ_BYTES, end - position)), position, 0
         header = header_at(chunk, at, position, end, expected_offset)
-        yield ScannedBatch(position, header, NOTHING)
+        yield ScannedBatch(position, header, NO_BYTES)
         expected_offset = header.last_offset + 1
         position += header.size_bytes
 
 
-def verify(
+def scan_verified(
     file: File, position: int, end: int, expected_offset: int = 0, contiguous: bool = False
 ) -> Iterator[ScannedBatch]:
-    """As `walk`, reading each batch whole and comparing its CRC.
+    """Yield whole batches like `scan_headers`, after verifying their CRCs.
 
-    With `contiguous` no offset may be missing: base offsets are not under the CRC, so this is what vouches for them.
+    With `contiguous` no offset may be missing: base offsets are not covered by the CRC, and this check validates them.
     """
     chunk, chunk_start = memoryview(b""), 0
-    unpack, make = HEADER.unpack_from, BatchHeader._make
+    unpack, make_header = HEADER.unpack_from, BatchHeader._make
     while position < end:
         at = position - chunk_start
         if at + HEADER_SIZE > len(chunk):
-            chunk, chunk_start, at = read(file, position, min(CHUNK_BYTES, end - position)), position, 0
+            chunk, chunk_start, at = read_chunk(file, position, min(CHUNK_BYTES, end - position)), position, 0
             if len(chunk) < HEADER_SIZE:
-                raise BadBatch(position, "the file ends within a batch's header")
-        header = make(unpack(chunk, at))
-        reason = flaw(header, end - position, expected_offset)
+                raise BadBatch(position, "file ends inside a batch header")
+        header = make_header(unpack(chunk, at))
+        reason = find_header_flaw(header, end - position, expected_offset)
         if reason is not None:
             raise BadBatch(position, reason)
         base_offset, size = header[0], header[1] + LENGTH_OVERHEAD
         if contiguous and base_offset != expected_offset:
-            raise BadBatch(position, f"offset {base_offset} where {expected_offset} was expected")
+            raise BadBatch(position, f"expected offset {expected_offset}, got {base_offset}")
         if at + size > len(chunk):
-            wanted = min(max(CHUNK_BYTES, size), end - position)
-            chunk, chunk_start, at = read(file, position, wanted), position, 0
+            chunk_bytes = min(max(CHUNK_BYTES, size), end - position)
+            chunk, chunk_start, at = read_chunk(file, position, chunk_bytes), position, 0
             if len(chunk) < size:
-                raise BadBatch(position, "the file ends within a batch")
+                raise BadBatch(position, "file ends inside a batch")
         if crc32c(chunk[at + CRC_START : at + size]) != header[CRC]:
-            raise BadBatch(position, "the CRC of a batch does not match its bytes")
+            raise BadBatch(position, "batch CRC mismatch")
         yield ScannedBatch(position, header, chunk[at : at + size])
         expected_offset = base_offset + header[LAST_OFFSET_DELTA] + 1
         position += size
 
 
-def read(file: File, position: int, size: int) -> memoryview:
+def read_chunk(file: File, position: int, size: int) -> memoryview:
+    """Read a chunk of a file."""
     return memoryview(file.read_at(position, size))
 
 
 def header_at(chunk: bytes | memoryview, at: int, position: int, end: int, expected_offset: int) -> BatchHeader:
-    """The header at `at` of a chunk, which is at `position` of a file that counts up to `end`."""
+    """Return the header at `at` of a chunk read from `position` of a file that ends at `end`. Raises BadBatch."""
     if len(chunk) - at < HEADER_SIZE:
-        raise BadBatch(position, "the file ends within a batch's header")
+        raise BadBatch(position, "file ends inside a batch header")
     header = BatchHeader._make(HEADER.unpack_from(chunk, at))
-    reason = flaw(header, end - position, expected_offset)
+    reason = find_header_flaw(header, end - position, expected_offset)
     if reason is not None:
         raise BadBatch(position, reason)
     return header
 
 
-def flaw(header: BatchHeader, room_bytes: int, expected_offset: int) -> str | None:
-    """What is impossible about a header, if something is."""
+def find_header_flaw(header: BatchHeader, room_bytes: int, expected_offset: int) -> str | None:
+    """Return why a header is invalid, None if it is valid."""
     base_offset, length, _, magic, _, _, last_offset_delta, *_ = header
     if (
         magic == MAGIC
-        and SMALLEST_LENGTH <= length <= room_bytes - LENGTH_OVERHEAD
+        and MIN_BATCH_LENGTH <= length <= room_bytes - LENGTH_OVERHEAD
         and expected_offset <= base_offset <= base_offset + last_offset_delta < MAX_OFFSET
     ):
         return None
     if magic != MAGIC:
-        return f"a batch in format {magic} where only format {MAGIC} is written"
-    if length < SMALLEST_LENGTH:
-        return f"a batch that claims {length} bytes"
+        return f"batch has magic {magic}, expected {MAGIC}"
+    if length < MIN_BATCH_LENGTH:
+        return f"batch length {length} is below the minimum {MIN_BATCH_LENGTH}"
     if length > room_bytes - LENGTH_OVERHEAD:
-        return f"a batch of {length + LENGTH_OVERHEAD} bytes where {room_bytes} are left"
+        return f"batch has {length + LENGTH_OVERHEAD} bytes, but only {room_bytes} are left"
     if base_offset < expected_offset:
-        return f"offset {base_offset} where at least {expected_offset} was expected"
-    return f"a batch whose last offset is {header.last_offset}"
+        return f"expected offset {expected_offset} or higher, got {base_offset}"
+    return f"invalid last offset {header.last_offset}"

@@ -1,7 +1,7 @@
-"""One segment of a log: a file of batches, its two indexes, and what the rest of the log needs to know of it.
+"""One segment of a log: a file of batches, its two indexes and its metadata.
 
-The last segment of a log is active: it is appended to, and its indexes are in memory. The others are sealed: they are
-described by a `SegmentRow` in the checkpoint, and their indexes are read when somebody searches them.
+The last segment of a log is active: it is appended to, and its indexes are in memory. The others are sealed: a
+`SegmentRow` in the checkpoint describes them, and their indexes are loaded on demand.
 """
 
 from __future__ import annotations
@@ -10,38 +10,39 @@ import os
 from typing import NamedTuple
 
 from penstock.config.values import TopicConfig
-from penstock.log.file_pool import Pooled
+from penstock.log.file_pool import PooledFile
 from penstock.log.index import MAX_ENTRIES, Indexes
 
 MAX_RELATIVE_OFFSET = (1 << 31) - 1
-WIDE_GAP = 1 << 30
-"""Offsets that may be missing (to compaction) before a segment that is not named for the end of the one before it."""
+MAX_NAME_GAP = 1 << 30
+"""Missing offsets (after compaction) beyond which a new segment is named for the next batch, not for the previous end.
+"""
 MAX_POSITION = (1 << 31) - 1
 LOG, INDEX, TIME_INDEX = ".log", ".index", ".timeindex"
 DELETED = ".deleted"
 
 
 class SegmentRow(NamedTuple):
-    """What a checkpoint says of a segment. Sizes in bytes, times in ms, -1 for none."""
+    """A segment's entry in a checkpoint. Sizes in bytes, timestamps in ms, -1 for none."""
 
     base_offset: int
     size_bytes: int
     end_offset: int
-    """The offset after its last record."""
+    """Offset after the last record."""
     first_timestamp_ms: int
     max_timestamp_ms: int
     max_timestamp_offset: int
-    """The base offset of the batch that has the largest timestamp."""
+    """Base offset of the batch with the largest timestamp."""
     aged_ms: int
-    """The time by which its age counts: the largest timestamp, or when it was sealed if no record has one."""
+    """Time from which its age counts: the largest timestamp, or when it was sealed if no record has one."""
     offset_entries: int
     offset_crc: int
     time_entries: int
     time_crc: int
 
 
-class Segment(Pooled):
-    """A segment's file and state."""
+class Segment(PooledFile):
+    """A segment's file and metadata."""
 
     __slots__ = (
         "aged_ms",
@@ -68,7 +69,7 @@ class Segment(Pooled):
         self.sealed = False
         self.indexes: Indexes | None = None
         self.indexed_until = 0
-        """The position up to which batches need no index entry of their own."""
+        """Position up to which batches need no index entry."""
         self.offset_entries = self.offset_crc = self.time_entries = self.time_crc = 0
 
     def __repr__(self) -> str:
@@ -76,6 +77,7 @@ class Segment(Pooled):
 
     @classmethod
     def from_row(cls, directory: str, row: SegmentRow, sealed: bool) -> Segment:
+        """Restore a segment from its checkpoint entry."""
         segment = cls(directory, row.base_offset)
         segment.size, segment.end_offset = row.size_bytes, row.end_offset
         segment.first_timestamp_ms, segment.max_timestamp_ms = row.first_timestamp_ms, row.max_timestamp_ms
@@ -86,7 +88,8 @@ class Segment(Pooled):
         segment.indexed_until = row.size_bytes
         return segment
 
-    def row(self) -> SegmentRow:
+    def to_row(self) -> SegmentRow:
+        """Return the segment's checkpoint entry."""
         return SegmentRow(
             self.base_offset,
             self.size,
@@ -103,14 +106,16 @@ class Segment(Pooled):
 
     @property
     def index_path(self) -> str:
+        """Path of the offset index."""
         return self.path.removesuffix(LOG) + INDEX
 
     @property
     def time_index_path(self) -> str:
+        """Path of the time index."""
         return self.path.removesuffix(LOG) + TIME_INDEX
 
-    def note(self, position: int, base_offset: int, max_timestamp_ms: int, index_interval_bytes: int) -> None:
-        """Takes in the next batch, at `position`; `size` and `end_offset` are the caller's to move."""
+    def add_batch(self, position: int, base_offset: int, max_timestamp_ms: int, index_interval_bytes: int) -> None:
+        """Record the next batch in timestamps and indexes; the caller updates `size` and `end_offset`."""
         if max_timestamp_ms > self.max_timestamp_ms:
             self.max_timestamp_ms = max_timestamp_ms
             self.max_timestamp_offset = base_offset
@@ -124,8 +129,8 @@ class Segment(Pooled):
             indexes.add(base_offset - base, position, self.max_timestamp_ms, self.max_timestamp_offset - base)
             self.indexed_until = position + max(index_interval_bytes, 1)
 
-    def must_end(self, size: int, end_offset: int, timestamp_ms: int, config: TopicConfig, max_age_ms: int) -> bool:
-        """Whether a batch of `size` bytes, up to `end_offset`, belongs into another segment."""
+    def must_roll(self, size: int, end_offset: int, timestamp_ms: int, config: TopicConfig, max_age_ms: int) -> bool:
+        """Return whether a batch of `size` bytes, up to `end_offset`, must go to a new segment."""
         position = self.size
         if position == 0:
             return end_offset - 1 - self.base_offset > MAX_RELATIVE_OFFSET
@@ -140,16 +145,16 @@ class Segment(Pooled):
         )
 
     def seal(self, now_ms: int) -> None:
-        """No batch will follow; the time index gets its last entry."""
+        """Mark the segment read-only and add the last time index entry."""
         if self.indexes is None:
             self.indexes = Indexes()
         if self.max_timestamp_ms >= 0:
-            self.indexes.note_time(self.max_timestamp_ms, self.max_timestamp_offset - self.base_offset)
+            self.indexes.add_time(self.max_timestamp_ms, self.max_timestamp_offset - self.base_offset)
         self.aged_ms = self.max_timestamp_ms if self.max_timestamp_ms >= 0 else now_ms
         self.sealed = True
 
-    def note_written_indexes(self) -> None:
-        """Copies what the index files now hold to where the checkpoint takes it from."""
+    def record_written_indexes(self) -> None:
+        """Copy the size and CRC of the index files to the fields that the checkpoint stores."""
         indexes = self.indexes
         assert indexes is not None
         self.offset_entries, self.offset_crc = indexes.offset_written, indexes.offset_crc
@@ -157,7 +162,7 @@ class Segment(Pooled):
 
 
 def parse_base_offset(name: str) -> int | None:
-    """The base offset that a file of a segment has for its name; None for other files."""
+    """Return the base offset in the name of a segment or index file, None for other files."""
     stem, suffix = os.path.splitext(name)
     if suffix in (LOG, INDEX, TIME_INDEX) and len(stem) == 20 and stem.isascii() and stem.isdigit():
         offset = int(stem)

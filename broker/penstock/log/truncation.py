@@ -1,7 +1,7 @@
-"""Cuts a log back to an offset, as a follower does whose log has parted from its leader's. Called by `LogDir`.
+"""Truncates a log to an offset, as a follower does after its log diverged from the leader's. Called by `LogDirectory`.
 
-A checkpoint that vouches for no more than what stays comes first, so that a crash in the middle finds either the old
-end or the new one.
+The checkpoint of the shortened log is written first, so that after a crash the log ends at either the old or the new
+end offset.
 """
 
 from __future__ import annotations
@@ -13,103 +13,111 @@ from collections.abc import Iterator, Sequence
 from penstock.log import checkpoint as checkpoints
 from penstock.log.epochs import EpochHistory
 from penstock.log.index import Indexes
-from penstock.log.maintenance import LogMaintenance, MaintenanceOwner, creation_over, lock_of, take_dropped
+from penstock.log.maintenance import LogMaintenance, MaintenanceOwner, maintenance_lock, pop_dropped, wait_for_creation
 from penstock.log.partition_log import PartitionLog
-from penstock.log.scan import BadBatch, walk
+from penstock.log.scan import BadBatch, scan_headers
 from penstock.log.segment import Segment, SegmentRow
-from penstock.log.space import PASSING, patiently, sync_directory
+from penstock.log.transient_errors import TRANSIENT_ERRORS, sync_directory, wait_for_descriptor
 from penstock.log.types import BatchState, CorruptLog, LogFull
 from penstock.runtime.files import Files
 
 PINNED_POLL_S = 0.01
 PINNED_WAIT_S = 10.0
-"""After that what stays is copied: who sends from the old file may take as long as it will."""
+"""Maximum wait for readers that send from the segment; after that the kept part is copied to a new file."""
 COPY_BYTES = 1 << 20
 
 
 async def truncate(maintenance: LogMaintenance, log: PartitionLog, offset: int) -> None:
-    """Removes all batches that hold `offset` or later ones. Nobody may append meanwhile.
+    """Remove all batches with offsets at or after `offset`. The caller prevents appends.
 
-    Raises LogFull, and then the log is as it was; CorruptLog, LogDirFailed, OSError.
+    Raises LogFull, which leaves the log unchanged; CorruptLog, LogDirFailed, OSError.
     """
-    async with lock_of(log):
+    async with maintenance_lock(log):
         await log.flush()
         if not log.segments or offset < log.segments[0].base_offset:
-            await start_over(maintenance, log, offset)
+            await empty_log(maintenance, log, offset)
             return
-        with nothing_done(log):
-            place = log.reader.locate(offset)
-        if log.closed or place is None:
+        with keep_log_on_failure(log):
+            location = log.reader.locate(offset)
+        if log.closed or location is None:
             return
-        segment, position = place
-        work = Truncation(maintenance.owner, log, segment, position, offset)
+        segment, position = location
+        truncation = Truncation(maintenance.owner, log, segment, position, offset)
         try:
-            with nothing_done(log):
-                await maintenance.run(work.prepare)
-                await unpinned(log.segments[log.segments.index(segment) :])  # readers that came meanwhile, too
+            with keep_log_on_failure(log):
+                await maintenance.run(truncation.prepare)
+                await wait_until_unpinned(
+                    log.segments[log.segments.index(segment) :]
+                )  # readers that came meanwhile, too
                 if segment.pins:
-                    await maintenance.run(work.copy)
+                    await maintenance.run(truncation.copy_kept)
         except LogFull:
-            # The checkpoint may be there: it vouches for less than there is, which is no harm.
-            log.durable_start_offset = min(log.durable_start_offset, work.end_offset)
-            maintenance.note_dirty(log)
+            # The checkpoint may have been written: it covers less than the log has, which is safe.
+            log.durable_start_offset = min(log.durable_start_offset, truncation.end_offset)
+            maintenance.mark_dirty(log)
             raise
         later = log.segments[log.segments.index(segment) + 1 :]  # retention may have rolled the log
-        forget(maintenance, log, segment, later)
-        work.take_over()
-        await maintenance.run(work.cut, later)
+        detach_segments(maintenance, log, segment, later)
+        truncation.install()
+        await maintenance.run(truncation.truncate_files, later)
         log.checkpointed_offset = log.end_offset
 
 
-async def restart(maintenance: LogMaintenance, log: PartitionLog, offset: int) -> None:
-    """Empties a log, whose next batch is to have `offset`. Nobody may append meanwhile. Raises as above."""
-    async with lock_of(log):
-        await creation_over(log)
+async def truncate_fully(maintenance: LogMaintenance, log: PartitionLog, offset: int) -> None:
+    """Remove all batches; the next batch gets `offset`. The caller prevents appends.
+
+    Raises LogFull, which leaves the log unchanged; LogDirFailed, OSError.
+    """
+    async with maintenance_lock(log):
+        await wait_for_creation(log)
         await log.flush()
         if not log.closed:
-            await start_over(maintenance, log, offset)
+            await empty_log(maintenance, log, offset)
 
 
-async def start_over(maintenance: LogMaintenance, log: PartitionLog, offset: int) -> None:
-    """Empties a log that is to end before its first segment: what comes next has `offset`. Raises as above."""
+async def empty_log(maintenance: LogMaintenance, log: PartitionLog, offset: int) -> None:
+    """Empty a log whose next batch gets `offset`. The caller holds the log's lock.
+
+    Raises LogFull, which leaves the log unchanged; LogDirFailed, OSError.
+    """
     owner = maintenance.owner
     log.sequence += 1
     compacted_until = min(log.compacted_until, offset)
     emptied = checkpoints.Checkpoint(log.sequence, offset, offset, [], [], b"", compacted_until, log.gaps)
-    with nothing_done(log):
-        await maintenance.run(maintenance.store, log.directory, [], emptied)
-    await unpinned(log.segments)
-    gone = [*take_dropped(log), *log.segments]
-    log.reader.forget_places()
-    for one in gone:
+    with keep_log_on_failure(log):
+        await maintenance.run(maintenance.store_checkpoint, log.directory, [], emptied)
+    await wait_until_unpinned(log.segments)
+    removed = [*pop_dropped(log), *log.segments]
+    log.reader.clear_locations()
+    for one in removed:
         owner.indexes.forget(one)
-        maintenance.close_unpinned(one)
+        maintenance.close_when_unpinned(one)
     log.segments.clear()
     log.unindexed.clear()
     log.active, log.size_bytes = None, 0
     log.start_offset = log.end_offset = log.flushed_offset = offset
     log.checkpointed_offset = log.durable_start_offset = offset
-    log.cuts += 1
+    log.truncations += 1
     log.uncheckpointed_bytes, log.dirty_since_ms = 0, None
     log.epochs.truncate(0)
     log.latest_epoch, log.compacted_until = -1, compacted_until
     log.state.restore(None)
-    await maintenance.run(remove_segments, owner.files, log.directory, gone)
+    await maintenance.run(remove_segments, owner.files, log.directory, removed)
 
 
 @contextlib.contextmanager
-def nothing_done(log: PartitionLog) -> Iterator[None]:
-    """Around what leaves the log as it is where it fails: errors that pass are LogFull then."""
+def keep_log_on_failure(log: PartitionLog) -> Iterator[None]:
+    """Convert transient OSErrors to LogFull, around steps that leave the log unchanged if they fail."""
     try:
         yield
     except OSError as e:
-        if e.errno not in PASSING:
+        if e.errno not in TRANSIENT_ERRORS:
             raise
-        raise LogFull(f"{log.directory} cannot be cut for now: {e}") from e
+        raise LogFull(f'cannot truncate "{log.directory}" now: {e}') from e
 
 
-async def unpinned(segments: Sequence[Segment]) -> None:
-    """Waits for those who send from segments; not for long, as one of them may have stopped reading."""
+async def wait_until_unpinned(segments: Sequence[Segment]) -> None:
+    """Wait until no reader sends from the segments, at most `PINNED_WAIT_S`: a reader may have stalled."""
     loop = asyncio.get_running_loop()
     until_s = loop.time() + PINNED_WAIT_S
     while any(s.pins for s in segments) and loop.time() < until_s:  # noqa: ASYNC110 - readers are many, cuts rare
@@ -117,7 +125,7 @@ async def unpinned(segments: Sequence[Segment]) -> None:
 
 
 def remove_segments(files: Files, directory: str, segments: list[Segment]) -> None:
-    """Newest first, so that no crash leaves a hole. In a thread."""
+    """Delete segment files, newest first, so that a crash leaves no hole. Runs in a thread."""
     for segment in reversed(segments):
         for path in (segment.path, segment.index_path, segment.time_index_path):
             if files.exists(path):
@@ -125,19 +133,18 @@ def remove_segments(files: Files, directory: str, segments: list[Segment]) -> No
     sync_directory(files, directory)
 
 
-def forget(maintenance: LogMaintenance, log: PartitionLog, segment: Segment, later: list[Segment]) -> None:
-    """Lets go of what was known of the part that goes."""
-    log.reader.forget_places()
+def detach_segments(maintenance: LogMaintenance, log: PartitionLog, segment: Segment, later: list[Segment]) -> None:
+    """Drop locations, indexes and open files of the segments that are truncated or removed."""
+    log.reader.clear_locations()
     for one in [segment, *later]:
         maintenance.owner.indexes.forget(one)
-        maintenance.close_unpinned(one)
+        maintenance.close_when_unpinned(one)
     log.unindexed[:] = [s for s in log.unindexed if s is not segment and s not in later]
     del log.segments[len(log.segments) - len(later) :]
 
 
 class Truncation:
-    """One cut: what the segment will be like, and the state as of its new end. The log knows nothing of it before
-    `take_over`."""
+    """One truncation: the shortened segment, and the state as of the new end. `install` applies it to the log."""
 
     def __init__(
         self, owner: MaintenanceOwner, log: PartitionLog, segment: Segment, position: int, offset: int
@@ -149,23 +156,23 @@ class Truncation:
         self.epochs = EpochHistory(log.epochs.entries())
         self.state: BatchState = owner.new_state()
         self.snapshot = b""
-        self.copied: str | None = None
-        log.sequence += 1  # also of an attempt that fails: no two checkpoints are to have the same
+        self.copied_path: str | None = None
+        log.sequence += 1  # also for an attempt that fails: sequences are unique
         self.sequence = log.sequence
 
     def prepare(self) -> None:
-        """Reads what stays of the segment and replays the state up to there. In a thread."""
+        """Read the kept part of the segment, replay the state and write the checkpoint. Runs in a thread."""
         kept = self.kept
         interval = self.log.config.index_interval_bytes
         file = self.files.open(self.segment.path, read_only=True)
         try:
-            for position, header, _ in walk(file, 0, self.position, kept.base_offset):
-                kept.note(position, header.base_offset, header.max_timestamp_ms, interval)
+            for position, header, _ in scan_headers(file, 0, self.position, kept.base_offset):
+                kept.add_batch(position, header.base_offset, header.max_timestamp_ms, interval)
                 kept.size = position + header.size_bytes
                 kept.end_offset = header.last_offset + 1
             if self.position < self.segment.size:
-                first_cut = next(iter(walk(file, self.position, self.segment.size)))
-                self.end_offset = min(self.offset, first_cut.header.base_offset)
+                first_removed = next(iter(scan_headers(file, self.position, self.segment.size)))
+                self.end_offset = min(self.offset, first_removed.header.base_offset)
         except BadBatch as e:
             raise CorruptLog(f"{self.segment.path}: {e}") from e
         finally:
@@ -174,12 +181,12 @@ class Truncation:
         self.epochs.truncate(self.end_offset)
         self.replay()
         self.snapshot = self.state.snapshot() if self.end_offset else b""
-        self.vouch()
+        self.write_checkpoint()
 
     def replay(self) -> None:
-        """Brings the state to the new end, from the last checkpoint where that is early enough.
+        """Restore the state as of the new end, from the last checkpoint if it is early enough.
 
-        Where it is not, the log is replayed from its first segment: what only dropped segments told is forgotten then.
+        Otherwise the log is replayed from its first segment; state that only dropped segments contained is lost then.
         """
         start_offset, start_position, first = 0, 0, None
         snapshot: bytes | None = None
@@ -197,13 +204,14 @@ class Truncation:
             if base_offset >= self.end_offset or (first is not None and base_offset < first.base_offset):
                 continue
             size = self.position if segment is self.segment else segment.size
-            begin = start_position if first is not None and base_offset == first.base_offset else 0
-            self.replay_segment(segment, begin, size, start_offset)
+            start = start_position if first is not None and base_offset == first.base_offset else 0
+            self.replay_segment(segment, start, size, start_offset)
 
     def replay_segment(self, segment: Segment, position: int, size: int, start_offset: int) -> None:
+        """Replay a segment's batches from `position` up to `size`. Raises CorruptLog."""
         file = self.files.open(segment.path, read_only=True)
         try:
-            for at, header, _ in walk(file, position, size, start_offset if position else 0):
+            for at, header, _ in scan_headers(file, position, size, start_offset if position else 0):
                 if header.is_control:
                     self.state.replay_control(header, file.read_at(at, header.size_bytes))
                 else:
@@ -213,11 +221,11 @@ class Truncation:
         finally:
             file.close()
 
-    def vouch(self) -> None:
-        """Writes the checkpoint of the log as it will be; index files come later and may then be found wanting."""
+    def write_checkpoint(self) -> None:
+        """Write the checkpoint of the shortened log; its index files are written later and rebuilt if missing."""
         log = self.log
-        rows: list[SegmentRow] = [s.row() for s in log.segments if s.base_offset < self.segment.base_offset]
-        rows.append(self.kept.row())
+        rows: list[SegmentRow] = [s.to_row() for s in log.segments if s.base_offset < self.segment.base_offset]
+        rows.append(self.kept.to_row())
         captured = checkpoints.Checkpoint(
             self.sequence,
             min(log.start_offset, self.end_offset),
@@ -230,8 +238,8 @@ class Truncation:
         )
         checkpoints.write(self.files, log.directory, captured)
 
-    def copy(self) -> None:
-        """Writes what stays to a new file, for the old one is still being sent. In a thread."""
+    def copy_kept(self) -> None:
+        """Copy the kept part to a new file, because readers still send from the old one. Runs in a thread."""
         target = f"{self.kept.path}.tmp"
         try:
             copy_head(self.files, self.segment.path, target, self.kept.size)
@@ -239,15 +247,15 @@ class Truncation:
             with contextlib.suppress(OSError):
                 self.files.remove(target)
             raise
-        self.copied = target
+        self.copied_path = target
 
-    def take_over(self) -> None:
-        """Makes the shortened segment the active one. On the event loop."""
+    def install(self) -> None:
+        """Make the shortened segment the log's active one. Runs on the event loop."""
         log, kept = self.log, self.kept
         log.segments[-1] = kept
         log.active = kept
         log.end_offset = log.flushed_offset = self.end_offset
-        log.cuts += 1
+        log.truncations += 1
         log.start_offset = min(log.start_offset, self.end_offset)
         log.durable_start_offset = min(log.durable_start_offset, self.end_offset)
         log.size_bytes = sum(s.size for s in log.segments)
@@ -255,14 +263,14 @@ class Truncation:
         log.state.restore(self.snapshot or None)
         log.compacted_until = min(log.compacted_until, self.end_offset)
 
-    def cut(self, later: list[Segment]) -> None:
-        """Removes the bytes, now that there is no way back. In a thread."""
+    def truncate_files(self, later: list[Segment]) -> None:
+        """Remove the truncated bytes and later segments. Runs in a thread."""
         remove_segments(self.files, self.log.directory, later)
-        if self.copied is not None:
-            self.files.rename(self.copied, self.kept.path)
+        if self.copied_path is not None:
+            self.files.rename(self.copied_path, self.kept.path)
             sync_directory(self.files, self.log.directory)
             return
-        file = patiently(self.files.open, self.kept.path)
+        file = wait_for_descriptor(self.files.open, self.kept.path)
         try:
             file.truncate(self.kept.size)
             file.sync()
@@ -271,7 +279,7 @@ class Truncation:
 
 
 def copy_head(files: Files, path: str, target: str, size_bytes: int) -> None:
-    """Copies the beginning of a file, durably but for its name."""
+    """Copy the first `size_bytes` of a file and sync the copy, but not its directory."""
     source = files.open(path, read_only=True)
     try:
         copy = files.open(target, create=True)

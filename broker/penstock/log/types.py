@@ -1,4 +1,4 @@
-"""The values that pass between the log and the rooms above it."""
+"""Values and errors that the log exchanges with its callers."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from penstock.wire.primitives import Buffer
 class LogSlice:
     """A run of whole batches in one segment file, for sendfile; the file stays readable until `release`.
 
-    Whoever takes one must release it once, also when nothing was sent (a segment is not closed, truncated or unlinked
-    under a slice in use).
+    The owner must call `release` exactly once, even if nothing was sent: a segment is not closed, truncated or unlinked
+    while a slice is in use.
     """
 
     __slots__ = ("_release", "file", "next_offset", "position", "size")
@@ -22,40 +22,42 @@ class LogSlice:
     def __init__(self, file: File, position: int, size: int, release: SliceRelease, next_offset: int = -1) -> None:
         self.file, self.position, self.size, self._release = file, position, size, release
         self.next_offset = next_offset
-        """The offset behind the last batch, or beyond."""
+        """Offset after the last batch, or higher."""
 
     def release(self) -> None:
+        """Release the segment file."""
         self._release()
 
 
 class SliceRelease(Protocol):
-    def __call__(self) -> None: ...
+    """The callback that releases a slice."""
+
+    def __call__(self) -> None:
+        """Release the segment file."""
 
 
 class BatchState(Protocol):
-    """State derived from the batches of a log (producers, their transactions), which the log stores and rebuilds on
-    opening."""
+    """State derived from the batches of a log (producers, transactions); the log stores it and rebuilds it on open."""
 
     def restore(self, snapshot: bytes | None) -> None:
-        """Starts from a snapshot, or from nothing. Raises ValueError where the bytes are no snapshot."""
+        """Replace the state by a snapshot, or clear it. Raises ValueError if the bytes are not a snapshot."""
 
     def replay(self, header: BatchHeader) -> None:
-        """Takes in the next batch behind the snapshot, where it holds data."""
+        """Apply the next data batch after the snapshot."""
 
     def replay_control(self, header: BatchHeader, batch: Buffer) -> None:
-        """Takes in the next batch where it is a control batch, which says something in its record. Raises ValueError
-        where that cannot be read."""
+        """Apply the next control batch. Raises ValueError if its record cannot be parsed."""
 
     def forget_before(self, start_offset: int) -> None:
-        """The log begins at `start_offset` now: what concerns only offsets below it may go."""
+        """Drop state that only concerns offsets below the log's new `start_offset`."""
 
     def snapshot(self) -> bytes:
-        """The state as of the log's end."""
+        """Return the state as of the log's end."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogTimestamp:
-    """An answer of a search by time: the offset, its record's timestamp in ms, the leader epoch of its batch."""
+    """A search result: the offset, its record's timestamp in ms, and the leader epoch of its batch."""
 
     offset: int
     timestamp_ms: int
@@ -63,19 +65,19 @@ class LogTimestamp:
 
 
 class LogError(Exception):
-    """Something is wrong with a partition's files; the message names the file."""
+    """A partition's files are unusable; the message names the file."""
 
 
 class LogFull(LogError):
-    """No space is left; nothing of the batch was kept, and later appends may succeed."""
+    """A transient disk error; nothing of the batch was kept, and later appends may succeed."""
 
 
 class LogDirFailed(LogError):
-    """The log directory has stopped for good after an I/O error."""
+    """The log directory stopped permanently after an I/O error."""
 
 
 class LogBusy(LogError):
-    """The log is being closed; a little later it can be opened again."""
+    """The log is being closed; opening it may succeed shortly after."""
 
 
 class OffsetOutOfRange(LogError):
@@ -83,4 +85,4 @@ class OffsetOutOfRange(LogError):
 
 
 class CorruptLog(LogError):
-    """Bytes in the middle of the log are not what was written."""
+    """The log's bytes are not those that were written."""

@@ -183,8 +183,8 @@ class BrokerNode:
 
     async def recover(self, log_dir: LogDirectory, watcher: Watcher) -> None:
         """Brings the logs into order before anybody can ask for them; in a thread, for the sake of the health pages."""
-        assert log_dir.found is not None, "the log directory was claimed"
-        if count := len(log_dir.found.unrecovered):
+        assert log_dir.opened is not None, "the log directory was claimed"
+        if count := len(log_dir.opened.unrecovered):
             self.reason = f"starting: {count:,} partitions are looked at, as the broker did not end cleanly"
 
         hosted = Hosted(self.view, watcher)

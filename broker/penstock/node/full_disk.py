@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from penstock.log.log_dir import LogDirectory
-from penstock.log.space import RESERVE_NAME
+from penstock.log.transient_errors import RESERVE_NAME
 from penstock.runtime.logging import get_logger
 from penstock.state.store import StoreUnavailable
 

@@ -23,7 +23,7 @@ async def in_thread(log_dir: LogDirectory, work: Callable[[], None]) -> None:
     try:
         await asyncio.shield(working)
     except asyncio.CancelledError:
-        log_dir.give_up_recovery()
+        log_dir.cancel_recovery()
         log.info("stopping: the partition at hand is looked at to its end")
         while not working.done():
             with suppress(asyncio.CancelledError):

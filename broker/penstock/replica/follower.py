@@ -192,10 +192,10 @@ class Follower(Partition):
 
     async def start_with(self, batch: bytes, header: BatchHeader) -> None:
         """Begins an empty log with a batch that holds its first offset; the leader does not have it by its own."""
-        await self.log.start_over(header.base_offset)
+        await self.log.truncate_fully_and_start_at(header.base_offset)
         self.high_watermark = header.base_offset
         self.wake_readers()
-        await self.log.prepared()
+        await self.log.ensure_prepared()
         self.log.append(memoryview(batch), header, header.leader_epoch)
         self.replay(memoryview(batch), header)
 
@@ -261,7 +261,7 @@ class Follower(Partition):
 
     async def start_over(self, offset: int) -> None:
         logger.info("a follower starts anew", partition=repr(self), at=offset, end=self.log.end_offset)
-        await self.log.start_over(offset)
+        await self.log.truncate_fully_and_start_at(offset)
         self.high_watermark = offset
         self.unseen_bytes = 0
         self.wake_readers()

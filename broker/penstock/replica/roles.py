@@ -246,7 +246,7 @@ class Roles:
         if not self.is_mine(placed):
             self.leave(topic, placed, None)
         elif placed.leader >= 0 and placed.leader != manager.broker_id:
-            self.put_damaged_aside(key)
+            self.quarantine_damaged(key)
             releasing = manager.log_dir.releasing.get(key)
             opened = manager.open(topic, key[1])
             if opened is not None:
@@ -254,13 +254,13 @@ class Roles:
             elif releasing is not None:
                 asyncio.get_running_loop().call_later(RETRY_S, self.look_again, key)
 
-    def put_damaged_aside(self, key: Key) -> None:
+    def quarantine_damaged(self, key: Key) -> None:
         """A replica whose files are damaged comes back by fetching all of it from its leader."""
         manager = self.manager
         if manager.membership is None or key not in manager.log_dir.corrupt or not manager.may_discard():
             return
         try:
-            manager.log_dir.put_damaged_aside(*key)
+            manager.log_dir.quarantine_damaged(*key)
         except LogError as e:
             logger.warning("a damaged replica stays as it is", reason=str(e))
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from itertools import pairwise
 
-from penstock.log.aborted_index import Aborted, AbortedIndex
+from penstock.log.aborted_index import AbortedIndex, AbortedTransaction
 from penstock.log.aborted_index import Snapshot as AbortedSnapshot
 
 MAX_UNREPLICATED = 256
@@ -73,7 +73,7 @@ class OpenTransactions:
 
     def note_aborted(self, producer_id: int, first_offset: int, marker_offset: int) -> None:
         stable = next(iter(self.open.values())) if self.open else marker_offset + 1
-        self.aborted.note(Aborted(producer_id, first_offset, marker_offset, stable))
+        self.aborted.add(AbortedTransaction(producer_id, first_offset, marker_offset, stable))
 
     def aborted_between(self, from_offset: int, to_offset: int, log_start_offset: int) -> list[tuple[int, int]]:
         """(producer id, first offset) of aborted transactions with data from one offset up to before another, which is

@@ -290,7 +290,7 @@ async def test_both_isolation_levels_see_what_counts(wire: Wire, version: int, l
 
 async def test_damaged_records_are_a_storage_error_for_their_partition_alone(wire: Wire) -> None:
     good, bad = await filled(wire, 3, name="good"), await filled(wire, 3, 3, name="bad")
-    bad.log.reader.forget_places()
+    bad.log.reader.clear_locations()
     (segment,) = bad.log.segments
     content = bytearray(Path(segment.path).read_bytes())
     content[8:12] = b"\xff\xff\xff\xff"

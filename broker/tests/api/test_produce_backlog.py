@@ -115,7 +115,7 @@ async def test_requests_of_one_connection_are_written_in_their_order_whatever_wa
 async def test_a_request_whose_files_are_there_before_those_of_the_one_ahead_keeps_its_place(
     wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(creation, "JOB_LOGS", 1)
+    monkeypatch.setattr(creation, "MAX_JOB_LOGS", 1)
     await wire.path.create("old")
     await wire.path.create("new", partitions=2)
     await wire.produced(9, {("old", 0): batch_of(1)})
@@ -138,7 +138,7 @@ async def test_what_waits_of_many_requests_is_made_together(wire: Wire, monkeypa
     run_job = creations.run_job
 
     async def noted() -> None:
-        jobs.append(len(creations.waiting))
+        jobs.append(len(creations.requests))
         await run_job()
 
     monkeypatch.setattr(creations, "run_job", noted)

@@ -167,11 +167,11 @@ async def opened(
 
 
 async def abandon(directory: LogDirectory) -> None:
-    """Ends the threads and gives the lock back; writes nothing."""
+    """Stop the threads and release the lock; write nothing."""
     directory.retention.stop()
     directory.closing = True
-    if directory.sweep_timer is not None:
-        directory.sweep_timer.cancel()
+    if directory.checkpoint_timer is not None:
+        directory.checkpoint_timer.cancel()
     await directory.compactor.stop()
     await directory.maintenance.stop()
     await directory.creations.stop()
@@ -192,9 +192,9 @@ def open_log(
 
 
 async def settle(directory: LogDirectory) -> None:
-    """Returns when no flush and no background work is under way."""
+    """Return when no flush and no background work is running."""
     for _ in range(1000):
-        await directory.flusher.idle()
+        await directory.flusher.wait_idle()
         tasks = [t for t in [*directory.maintenance.tasks, directory.compactor.task] if t is not None]
         if tasks:
             await asyncio.wait(tasks)
@@ -202,11 +202,11 @@ async def settle(directory: LogDirectory) -> None:
         busy = directory.maintenance.tasks or directory.compactor.task or directory.compactor.queue
         if not (busy or directory.flusher.requested or directory.flusher.running):
             return
-    raise AssertionError("background work does not end")
+    raise AssertionError("background work does not finish")
 
 
 def note_seed(seed: int) -> None:
-    """Shows how to run a random test again; pytest prints it where the test fails."""
+    """Print the seed with which a random test can be repeated; pytest shows it if the test fails."""
     sys.stdout.write(f"PENSTOCK_TEST_SEED={seed}\n")
 
 

@@ -12,28 +12,28 @@ from hypothesis import strategies as st
 from log_kit import any_seed, note_seed
 
 from penstock.log import aborted_index
-from penstock.log.aborted_index import Aborted, AbortedIndex
+from penstock.log.aborted_index import AbortedIndex, AbortedTransaction
 from penstock.log.types import CorruptLog
 from penstock.runtime.disk import OsFiles
 
 
-def history(rng: random.Random, count: int, producers: int = 5) -> list[Aborted]:
+def history(rng: random.Random, count: int, producers: int = 5) -> list[AbortedTransaction]:
     """Aborted transactions as producers that overlap leave them."""
     opened: dict[int, int] = {}
-    found: list[Aborted] = []
+    found: list[AbortedTransaction] = []
     offset = 0
     while len(found) < count:
         producer_id = rng.randrange(producers)
         offset += rng.randrange(1, 4)
         if producer_id in opened:
             first = opened.pop(producer_id)
-            found.append(Aborted(producer_id, first, offset, min(opened.values(), default=offset + 1)))
+            found.append(AbortedTransaction(producer_id, first, offset, min(opened.values(), default=offset + 1)))
         else:
             opened[producer_id] = offset
     return found
 
 
-def expected(entries: list[Aborted], start: int, end: int) -> list[tuple[int, int]]:
+def expected(entries: list[AbortedTransaction], start: int, end: int) -> list[tuple[int, int]]:
     overlapping = [one for one in entries if one.last_offset >= start and one.first_offset < end]
     found = sorted((one.first_offset, one.producer_id) for one in overlapping)
     return [(producer_id, first) for first, producer_id in found]
@@ -45,7 +45,7 @@ def test_a_search_finds_what_overlaps_the_range(seed: int, data: st.DataObject) 
     entries = history(random.Random(seed), 40)
     index = AbortedIndex()
     for one in entries:
-        index.note(one)
+        index.add(one)
     # A reader never reads past what is decided: the last stable offset.
     stable = entries[-1].stable_offset
     start = data.draw(st.integers(0, stable))
@@ -55,22 +55,22 @@ def test_a_search_finds_what_overlaps_the_range(seed: int, data: st.DataObject) 
 
 async def spilled(index: AbortedIndex) -> None:
     while index.spilling is not None:
-        # Not `await index.spilling`: where it is done already (from Python 3.14 on, a thread may have been that quick)
-        # this would come back at once, for ever, and the index would never be told.
+        # `await index.spilling` returns at once if the future is already done (possible from Python 3.14 on), and the
+        # index's callback would never run.
         await asyncio.wait([index.spilling])
 
 
-async def noted(index: AbortedIndex, entries: list[Aborted]) -> None:
+async def add_all(index: AbortedIndex, entries: list[AbortedTransaction]) -> None:
     for one in entries:
-        index.note(one)
+        index.add(one)
         await spilled(index)
 
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aborted_index, "RECENT", 20)
-    monkeypatch.setattr(aborted_index, "FILE_ENTRIES", 70)
-    monkeypatch.setattr(aborted_index, "READ_ENTRIES", 7)
+    monkeypatch.setattr(aborted_index, "MAX_RECENT_ENTRIES", 20)
+    monkeypatch.setattr(aborted_index, "MAX_FILE_ENTRIES", 70)
+    monkeypatch.setattr(aborted_index, "BLOCK_ENTRIES", 7)
 
 
 async def test_memory_is_bounded_and_what_was_moved_to_files_is_found(small: None, tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ async def test_memory_is_bounded_and_what_was_moved_to_files_is_found(small: Non
     entries = history(rng, 500)
     index = AbortedIndex()
     index.attach(OsFiles(), str(tmp_path))
-    await noted(index, entries)
+    await add_all(index, entries)
     assert len(index.recent) < 20
     assert len(index.chunks) > 3
     assert len(index) == 500
@@ -99,13 +99,13 @@ async def test_an_older_snapshot_and_what_came_after_it_make_the_same_index(smal
     index = AbortedIndex()
     index.attach(OsFiles(), str(tmp_path))
     stopped = rng.randrange(300)
-    await noted(index, entries[:stopped])
+    await add_all(index, entries[:stopped])
     snapshot = index.snapshot()
-    await noted(index, entries[stopped : stopped + rng.randrange(100)])  # then the crash
+    await add_all(index, entries[stopped : stopped + rng.randrange(100)])  # then the crash
     again = AbortedIndex()
     again.restore(snapshot)
     again.attach(OsFiles(), str(tmp_path))
-    await noted(again, entries[stopped:])
+    await add_all(again, entries[stopped:])
     stable = entries[-1].stable_offset
     for start in range(0, stable, 11):
         assert again.search(start, stable) == expected(entries, start, stable)
@@ -115,14 +115,14 @@ async def test_what_lies_before_the_start_of_the_log_is_forgotten_and_its_files_
     entries = history(random.Random(1), 400)
     index = AbortedIndex()
     index.attach(OsFiles(), str(tmp_path))
-    await noted(index, entries[:300])
+    await add_all(index, entries[:300])
     start = entries[250].last_offset
     before = {p.name for p in tmp_path.iterdir()}
     index.forget_before(start)
     assert index.search(start, entries[299].stable_offset) == expected(entries[:300], start, entries[299].stable_offset)
     index.snapshot()
     index.snapshot()
-    await noted(index, entries[300:])
+    await add_all(index, entries[300:])
     assert before - {p.name for p in tmp_path.iterdir()}, "no file went"
     stable = entries[-1].stable_offset
     assert index.search(start, stable) == expected(entries, start, stable)
@@ -132,12 +132,12 @@ async def test_a_damaged_file_is_an_error_and_not_an_answer(small: None, tmp_pat
     entries = history(random.Random(1), 100)
     index = AbortedIndex()
     index.attach(OsFiles(), str(tmp_path))
-    await noted(index, entries)
+    await add_all(index, entries)
     first = tmp_path / f"{index.chunks[0].base_offset:020d}.aborted"
     content = bytearray(first.read_bytes())
     content[9] ^= 1
     first.write_bytes(content)
-    index.cached = None
+    index.cached_block = None
     with pytest.raises(CorruptLog, match="CRC"):
         index.search(0, entries[-1].stable_offset)
     first.unlink()
@@ -150,7 +150,7 @@ async def test_on_a_full_disk_all_stays_in_memory(small: None, tmp_path: Path) -
     index = AbortedIndex()
     index.attach(OsFiles(), str(tmp_path / "missing"))
     for one in entries:
-        index.note(one)
+        index.add(one)
         if index.spilling is not None:
             with pytest.raises(FileNotFoundError):
                 await index.spilling

@@ -9,7 +9,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from log_kit import SMALL, START_MS, HandClock, append, headers_in, note_seed, open_log, opened, read_all, settle
+from log_kit import (
+    SMALL,
+    START_MS,
+    HandClock,
+    append,
+    headers_in,
+    note_seed,
+    open_log,
+    opened,
+    read_all,
+    settle,
+)
 from memory_files import CrashImages, MemoryFiles
 
 from penstock.config.values import DAY_MS, FOREVER
@@ -186,7 +197,7 @@ async def test_a_clean_log_is_left_alone_until_it_is_dirty_enough() -> None:
 
 
 async def test_more_keys_than_fit_into_memory_are_compacted_in_several_goes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.log.compaction.compactor.MAX_KEYS", 10)
+    monkeypatch.setattr("penstock.log.compaction.compactor.MAX_KEYS_IN_MEMORY", 10)
     async with opened(MemoryFiles(), "/data") as directory:
         log = open_log(directory, NEVER)
         appended = fill(log, random.Random(3), 300, keys=50)

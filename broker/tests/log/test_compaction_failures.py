@@ -61,7 +61,7 @@ async def test_a_worker_that_cannot_be_started_puts_compaction_off(
         assert directory.failed is None
         assert log in directory.compactor.timers, "it is looked at again"
         before = log.size_bytes
-        directory.compactor.note(log)
+        directory.compactor.enqueue(log)
         await settle(directory)
         assert log.size_bytes < before
 

@@ -122,7 +122,7 @@ async def test_a_transaction_whose_end_is_not_known_yet_is_left_for_another_time
 
 
 async def test_a_transaction_with_more_keys_than_fit_into_memory_is_compacted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.log.compaction.compactor.MAX_KEYS", 10)
+    monkeypatch.setattr("penstock.log.compaction.compactor.MAX_KEYS_IN_MEMORY", 10)
     async with opened(MemoryFiles(), "/data") as directory:
         log = open_log(directory, NEVER)
         for number in range(120):
@@ -182,7 +182,7 @@ async def test_a_deletion_for_which_nothing_was_dropped_stays() -> None:
 async def test_readers_of_committed_records_see_the_same_before_and_after(
     monkeypatch: pytest.MonkeyPatch, max_keys: int
 ) -> None:
-    monkeypatch.setattr("penstock.log.compaction.compactor.MAX_KEYS", max_keys)
+    monkeypatch.setattr("penstock.log.compaction.compactor.MAX_KEYS_IN_MEMORY", max_keys)
     seed = any_seed()
     note_seed(seed)
     rng = random.Random(seed)

@@ -107,7 +107,7 @@ async def begin(log: PartitionLog, rng: random.Random) -> None:
     """Has a log's first files made ahead, or while it is appended to, or leaves them to the first append."""
     choice = rng.random()
     if choice < 0.5:
-        await log.prepared()
+        await log.ensure_prepared()
     elif choice < 0.75:
         log.prepare()
 
@@ -123,7 +123,7 @@ async def act(
             history.batches.append(append(log, batch, epoch=1 + step // 40))
             history.ends.append(log.end_offset)
     elif choice < 0.92:
-        directory.checkpoint_soon(log)
+        directory.start_checkpoint(log)
     elif choice < 0.96 and log.flushed_offset:
         await delete_some(files, log, rng)
     else:
@@ -142,7 +142,7 @@ async def delete_some(files: MemoryFiles, log: PartitionLog, rng: random.Random)
 
 
 async def check(promises: Promises, steps: int, image: MemoryFiles) -> None:
-    """Opens an image as a broker would and holds what is there against what was promised."""
+    """Open an image as a broker would and compare its content with the promises."""
     ends, starts, asked = promises.at(steps)
     async with opened(image, PATH, HandClock()) as directory:
         assert not directory.corrupt, f"{directory.corrupt}"
@@ -152,7 +152,7 @@ async def check(promises: Promises, steps: int, image: MemoryFiles) -> None:
             assert log.end_offset >= ends.get(partition, 0), "an acknowledged batch is gone"
             assert log.end_offset in (0, *history.ends), "the log ends between batches"
             assert log.start_offset >= starts.get(partition, 0), "deleted records are back"
-            assert log.start_offset <= max(asked.get(partition, 0), 0), "records are gone that nobody deleted"
+            assert log.start_offset <= max(asked.get(partition, 0), 0), "records are gone that were not deleted"
             assert read_all(log) == history.between(log.start_offset, log.end_offset), "bytes differ"
             assert (state.value, state.count) == history.digest_at(log.end_offset), "the producers' state differs"
             before = log.end_offset

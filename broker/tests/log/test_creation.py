@@ -50,9 +50,9 @@ async def made(*logs: PartitionLog) -> None:
 
 
 async def described(*logs: PartitionLog) -> None:
-    """Returns when nothing more is to be written about them."""
+    """Return when all descriptions are written."""
     async with asyncio.timeout(DEADLINE_S):
-        while any(log.host.creations.undescribed or log.host.creations.running for log in logs):  # type: ignore[attr-defined]
+        while any(log.host.creations.pending_descriptions or log.host.creations.running for log in logs):  # type: ignore[attr-defined]
             await asyncio.sleep(0.001)
 
 
@@ -91,13 +91,13 @@ async def test_what_waits_is_made_together_and_what_comes_meanwhile_by_the_next_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jobs: list[list[int]] = []
-    make_all = creation.make_all
+    create_all = creation.create_all
 
     def noted(files: Any, wanted: Any) -> Any:
         jobs.append([log.partition for log, _ in wanted])
-        return make_all(files, wanted)
+        return create_all(files, wanted)
 
-    monkeypatch.setattr(creation, "make_all", noted)
+    monkeypatch.setattr(creation, "create_all", noted)
     files = HeldFiles()
     async with opened(files, str(tmp_path)) as directory:
         logs = [open_log(directory, partition=n) for n in range(9)]
@@ -116,7 +116,7 @@ async def test_what_waits_is_made_together_and_what_comes_meanwhile_by_the_next_
 
 
 async def test_a_job_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(creation, "JOB_LOGS", 4)
+    monkeypatch.setattr(creation, "MAX_JOB_LOGS", 4)
     async with opened(FaultyFiles(), str(tmp_path)) as directory:
         logs = [open_log(directory, partition=n) for n in range(9)]
         futures = [prepared(log) for log in logs]
@@ -125,7 +125,7 @@ async def test_a_job_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         await made(*logs)
 
 
-# What cannot be made
+# Failed creations
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ async def test_what_cannot_be_made_for_now_refuses_one_append_and_is_tried_again
         log, other = open_log(directory), open_log(directory, partition=1)
         files.fail(operation, number, lambda path: log.directory in path)
         await asyncio.wait([prepared(log), prepared(other)])
-        with pytest.raises(LogFull, match="cannot be made"):
+        with pytest.raises(LogFull, match="cannot create"):
             append(log)
         assert (log.end_offset, log.size_bytes, log.active) == (0, 0, None)
         append(other)
@@ -159,9 +159,9 @@ async def test_an_error_that_does_not_pass_stops_the_log_directory(tmp_path: Pat
         assert directory.failed is not None
         with pytest.raises(LogDirFailed):
             append(log)
-        assert log.prepare() is None, "there is nothing to wait for any more"
+        assert log.prepare() is None, "nothing is pending"
         with pytest.raises(LogDirFailed):
-            await log.prepared()
+            await log.ensure_prepared()
 
 
 async def test_who_waits_is_told_when_no_thread_does_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,10 +171,10 @@ async def test_who_waits_is_told_when_no_thread_does_the_work(tmp_path: Path, mo
     async with opened(FaultyFiles(), str(tmp_path)) as directory:
         log = open_log(directory)
         with monkeypatch.context() as patch:
-            patch.setattr(creation, "make_all", no_thread)
+            patch.setattr(creation, "create_all", no_thread)
             with pytest.raises(LogFull, match="new thread"):
-                await log.prepared()
-        await log.prepared()
+                await log.ensure_prepared()
+        await log.ensure_prepared()
         append(log)
 
 
@@ -183,7 +183,7 @@ async def test_a_description_that_finds_no_space_is_done_without(tmp_path: Path)
     async with opened(files, str(tmp_path)) as directory:
         files.fail("create", errno.ENOSPC, lambda path: path.endswith(".json"))
         log = open_log(directory)
-        await log.prepared()
+        await log.ensure_prepared()
         append(log)
         await described(log)
         assert directory.failed is None
@@ -198,7 +198,7 @@ async def test_what_was_made_and_never_written_to_is_a_log_without_data(tmp_path
     files = FaultyFiles()
     async with opened(files, str(tmp_path), clean=clean) as directory:
         log = open_log(directory)
-        await log.prepared()
+        await log.ensure_prepared()
         assert (log.start_offset, log.end_offset, log.flushed_offset) == (0, 0, 0)
         assert directory.partition_bytes(log.topic_id, 0) == 0
         assert read_all(log) == b""
@@ -232,7 +232,7 @@ async def test_a_crash_while_it_was_made_leaves_a_log_without_data(tmp_path: Pat
         log = open_log(directory)
         assert (log.start_offset, log.end_offset) == (0, 0)
         made_on_loop = len(files.made_by)
-        await log.prepared()
+        await log.ensure_prepared()
         batch = append(log)
         await log.flush()
         assert read_all(log) == batch
@@ -245,7 +245,7 @@ async def test_a_crash_while_it_was_made_leaves_a_log_without_data(tmp_path: Pat
 async def test_what_was_made_and_never_written_to_is_deleted(tmp_path: Path) -> None:
     async with opened(FaultyFiles(), str(tmp_path)) as directory:
         log = open_log(directory)
-        await log.prepared()
+        await log.ensure_prepared()
         await directory.delete_partition(log.topic_id, 0)
         await gone(directory, log)
 
@@ -305,7 +305,7 @@ async def test_closing_a_log_waits_for_what_is_being_made_and_it_opens_again(tmp
         await settle(directory)
         assert log.closed
         again = open_log(directory)
-        await again.prepared()
+        await again.ensure_prepared()
         batch = append(again)
         await again.flush()
         assert read_all(again) == batch
@@ -339,7 +339,7 @@ async def test_what_no_job_has_begun_with_is_not_made_when_the_log_directory_clo
         closing = asyncio.ensure_future(directory.close())
         await asyncio.wait([second])
         assert not first.done()
-        with pytest.raises(LogFull, match="stops"):
+        with pytest.raises(LogFull, match="shutting down"):
             append(late)
         files.released.set()
         await closing
@@ -353,9 +353,9 @@ async def test_starting_over_where_nothing_was_written_makes_nothing_on_the_even
     files = FaultyFiles()
     async with opened(files, str(tmp_path), clean=False) as directory:
         log, compacted = open_log(directory), open_log(directory, partition=1)
-        await log.start_over(500)
+        await log.truncate_fully_and_start_at(500)
         await compacted.permit_gaps()
-        await log.prepared()
+        await log.ensure_prepared()
         batch = append(log)
         await log.flush()
         assert (log.start_offset, log.end_offset) == (500, 503)
@@ -374,7 +374,7 @@ async def test_a_cancelled_waiter_leaves_the_others_waiting(tmp_path: Path) -> N
     async with opened(files, str(tmp_path)) as directory:
         log = open_log(directory)
         files.released.clear()
-        one, other = (asyncio.ensure_future(log.prepared()) for _ in range(2))
+        one, other = (asyncio.ensure_future(log.ensure_prepared()) for _ in range(2))
         await asyncio.sleep(0)
         one.cancel()
         await asyncio.wait([one])
@@ -398,10 +398,10 @@ async def test_the_description_names_the_topic_and_is_written_for_each_partition
 async def test_descriptions_wait_until_nothing_else_is_asked_for_and_are_written_at_the_latest_at_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(creation, "DESCRIBE_AFTER_S", 3600)
+    monkeypatch.setattr(creation, "DESCRIPTION_DELAY_S", 3600)
     async with opened(FaultyFiles(), str(tmp_path)) as directory:
         log = open_log(directory)
-        await log.prepared()
+        await log.ensure_prepared()
         await settle(directory)
         assert not Path(log.directory, creation.DESCRIPTION_NAME).exists()
     assert Path(log.directory, creation.DESCRIPTION_NAME).exists()

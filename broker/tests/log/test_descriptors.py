@@ -1,4 +1,4 @@
-"""Too few descriptors pass, and whatever else keeps a flush from its end is final: nobody waits for ever."""
+"""A lack of descriptors is transient; any other failure of a flush is final: no caller waits forever."""
 
 from __future__ import annotations
 

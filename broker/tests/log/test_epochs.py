@@ -37,7 +37,7 @@ def test_moving_the_start_keeps_the_epoch_that_holds_it() -> None:
     history = EpochHistory([(2, 0), (5, 10), (6, 30)])
     history.advance(20)
     assert history.entries() == [(5, 20), (6, 30)]
-    assert history.at(25) == 5
+    assert history.epoch_at(25) == 5
 
 
 def test_an_epoch_that_begins_where_others_did_replaces_them() -> None:

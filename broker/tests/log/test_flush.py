@@ -60,7 +60,7 @@ async def test_a_roll_between_flushes_syncs_the_old_segment_too() -> None:
         for _ in range(40):
             append(log)
         assert len(log.segments) > 2
-        await directory.flusher.idle()
+        await directory.flusher.wait_idle()
         synced = {op.path for op in files.trace if op.kind == "sync"}
         assert {s.path for s in log.segments} <= synced
         assert log.flushed_offset == log.end_offset
@@ -71,10 +71,10 @@ async def test_flush_messages_counts_records() -> None:
         log = open_log(directory, replace(SMALL, flush_messages=10))
         for _ in range(3):
             append(log, batch_of(3))
-        await directory.flusher.idle()
+        await directory.flusher.wait_idle()
         assert directory.flusher.rounds == 0
         append(log, batch_of(3))
-        await directory.flusher.idle()
+        await directory.flusher.wait_idle()
         assert log.flushed_offset == 12
 
 
@@ -91,7 +91,7 @@ async def test_without_flush_settings_nothing_is_flushed_until_somebody_asks() -
     async with opened(MemoryFiles(), "/data") as directory:
         log = open_log(directory, UNFLUSHED)
         append(log)
-        await directory.flusher.idle()
+        await directory.flusher.wait_idle()
         assert log.flushed_offset == 0
         await log.flush()
         assert log.flushed_offset == 3
@@ -312,7 +312,7 @@ async def test_a_flush_that_began_before_a_log_starts_over_says_nothing_of_it_ei
         await asyncio.sleep(0)
         append(other)
         second = files.hold(f"{TOPIC}-1/")
-        anew = asyncio.ensure_future(log.start_over(2))
+        anew = asyncio.ensure_future(log.truncate_fully_and_start_at(2))
         await asyncio.sleep(0)
         first.set()
         await anew

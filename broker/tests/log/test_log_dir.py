@@ -48,9 +48,9 @@ async def test_a_directory_keeps_its_identity() -> None:
 async def test_a_directory_of_another_cluster_or_broker_is_refused() -> None:
     files = MemoryFiles()
     claim(files)
-    with pytest.raises(WrongDirectory, match=r"/data belongs to cluster kit-cluster, not other: give each"):
+    with pytest.raises(WrongDirectory, match=r'"/data" belongs to cluster "kit-cluster", not "other"; use a separate'):
         claim(files, cluster="other")
-    with pytest.raises(WrongDirectory, match=r"/data belongs to broker 0, not 7: give each"):
+    with pytest.raises(WrongDirectory, match=r'"/data" belongs to broker 0, not 7; use a separate'):
         claim(files, broker=7)
 
 
@@ -59,7 +59,7 @@ async def test_a_directory_in_a_newer_format_is_refused(monkeypatch: pytest.Monk
     monkeypatch.setattr("penstock.log.meta.FORMAT_VERSION", 2)
     claim(files)
     monkeypatch.undo()
-    with pytest.raises(WrongDirectory, match=r"/data is in format 2 .* start the newer release again"):
+    with pytest.raises(WrongDirectory, match=r'"/data" has format 2, .* start the newer release again'):
         claim(files)
 
 
@@ -80,13 +80,13 @@ async def test_every_flipped_bit_and_every_tear_of_the_meta_file_is_noticed() ->
 async def test_a_second_process_is_refused_and_the_directory_is_free_after_the_first(tmp_path: Path) -> None:
     code = (
         "import sys; from penstock.runtime.disk import OsFiles; from penstock.runtime.clock import SystemClock;"
-        "from penstock.log.log_dir import LogDir; LogDir(OsFiles(), sys.argv[1], SystemClock(), 0)"
+        "from penstock.log.log_dir import LogDirectory; LogDirectory(OsFiles(), sys.argv[1], SystemClock(), 0)"
     )
     command = [sys.executable, "-c", code, str(tmp_path)]
     async with opened(OsFiles(), str(tmp_path)):
         second = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ)
         assert second.returncode
-        assert f"DirectoryInUse: {tmp_path} is in use by another process" in second.stderr
+        assert f'DirectoryInUse: "{tmp_path}" is in use by another process' in second.stderr
         with pytest.raises(DirectoryInUse):
             LogDirectory(OsFiles(), str(tmp_path), HandClock(), 0)
     assert subprocess.run(command, check=False, env=os.environ).returncode == 0
@@ -98,13 +98,13 @@ async def test_after_a_clean_end_no_segment_is_touched_before_somebody_asks() ->
     async with opened(files, "/data") as directory:
         for number in range(100):
             batches[number] = append(open_log(directory, partition=number))
-    touched: list[str] = []
-    files.open, inner = lambda path, **how: (touched.append(path), inner(path, **how))[1], files.open  # type: ignore[method-assign]
+    recently_used: list[str] = []
+    files.open, inner = lambda path, **how: (recently_used.append(path), inner(path, **how))[1], files.open  # type: ignore[method-assign]
     async with opened(files, "/data") as directory:
         assert not directory.was_unclean
         assert len(directory.unopened()) == 100
         logs = [open_log(directory, partition=number) for number in range(100)]
-        assert not [path for path in touched if TOPIC.hex[:8] in path]
+        assert not [path for path in recently_used if TOPIC.hex[:8] in path]
         assert {log.end_offset for log in logs} == {3}
         assert all(read_all(log) == batches[log.partition] for log in logs)
 
@@ -164,7 +164,7 @@ async def test_a_log_that_changed_after_a_clean_end_is_found_out() -> None:
         log = open_log(directory)
         with pytest.raises(CorruptLog):
             read_all(log)
-        with pytest.raises(LogDirFailed, match=r"has .* bytes where"):
+        with pytest.raises(LogDirFailed, match=r"has .* bytes, expected"):
             append(log)
         assert directory.failed is None
         assert append(open_log(directory, partition=1)), "other logs go on"

@@ -124,7 +124,7 @@ class Play:
             await log.delete_records_before(offset)
             model.start_offset = max(model.start_offset, offset)
         elif action[0] == "checkpoint":
-            directory.checkpoint_soon(log)
+            directory.start_checkpoint(log)
             await settle(directory)
         elif action[0] == "flush":
             await log.flush()

@@ -12,7 +12,7 @@ from penstock.client.positions import PartitionState
 from penstock.client.types import TopicPartition
 from penstock.log.dump import dump
 from penstock.log.opening import DirectoryInUse
-from penstock.log.repair import CannotCut, blank_batch, cut
+from penstock.log.repair import CutError, blank_batch, cut_batch
 from penstock.runtime.disk import OsFiles
 from penstock.wire.batch import HEADER, HEADER_SIZE, LENGTH_OVERHEAD, checksum, read_header
 from penstock.wire.compression import Codec
@@ -56,7 +56,7 @@ async def test_consumers_get_past_a_batch_that_was_cut_out_and_the_log_opens(tmp
     _, (header, batch), _ = iterate_batches(before)
     with pytest.raises(MalformedMessage, match="damaged gzip data"):
         list(iterate_records(batch, header, 1 << 20))
-    cut(str(path), 4, str(tmp_path / "saved"))
+    cut_batch(str(path), 4, str(tmp_path / "saved"))
     after = path.read_bytes()
     assert len(after) == len(before)
     state = PartitionState(TopicPartition(TOPIC, 0))
@@ -85,7 +85,7 @@ def test_a_blank_batch_has_the_size_of_the_old_one_and_is_sound(last_offset_delt
         assert record.offset == made.last_offset
         assert made.is_control == (size >= smallest + 2)
         assert not made.is_control or parse_marker(made, blank) is None
-    with pytest.raises(CannotCut, match="no room"):
+    with pytest.raises(CutError, match="too small"):
         blank_batch(read_header(garbage(smallest - 1, 3))._replace(last_offset_delta=last_offset_delta))
 
 
@@ -93,11 +93,11 @@ async def test_what_is_sound_small_or_not_there_is_not_cut(tmp_path: Path) -> No
     path = await write(tmp_path / "data", 6)
     before = path.read_bytes()
     saved = str(tmp_path / "saved")
-    for offset, why in ((0, "is sound"), (99, "no batch holds it"), (3, "no room")):
-        with pytest.raises(CannotCut, match=why):
-            cut(str(path), offset, saved)
-    with pytest.raises(CannotCut, match=r"ends in \".log\""):
-        cut(str(path.with_suffix(".index")), 3, saved)
+    for offset, why in ((0, "is valid"), (99, "no batch contains it"), (3, "too small")):
+        with pytest.raises(CutError, match=why):
+            cut_batch(str(path), offset, saved)
+    with pytest.raises(CutError, match="not a segment file"):
+        cut_batch(str(path.with_suffix(".index")), 3, saved)
     assert path.read_bytes() == before
     assert not Path(saved).exists()
 
@@ -107,7 +107,7 @@ async def test_the_saved_bytes_of_another_batch_are_not_overwritten(tmp_path: Pa
     before = path.read_bytes()
     (tmp_path / "saved").write_bytes(b"older")
     with pytest.raises(FileExistsError):
-        cut(str(path), 3, str(tmp_path / "saved"))
+        cut_batch(str(path), 3, str(tmp_path / "saved"))
     assert path.read_bytes() == before
 
 
@@ -115,7 +115,7 @@ async def test_a_directory_that_a_broker_uses_is_left_alone(tmp_path: Path) -> N
     path = await write(tmp_path / "data", 50)
     async with opened(OsFiles(), str(tmp_path / "data")):
         with pytest.raises(DirectoryInUse):
-            cut(str(path), 3, str(tmp_path / "saved"))
+            cut_batch(str(path), 3, str(tmp_path / "saved"))
 
 
 async def test_the_dump_names_damaged_batches_and_the_command(tmp_path: Path) -> None:
@@ -124,5 +124,5 @@ async def test_the_dump_names_damaged_batches_and_the_command(tmp_path: Path) ->
         with (tmp_path / "out").open("w") as out:
             assert dump([str(path)], verify=True, records=records, json=False, out=out) == 1
         text = (tmp_path / "out").read_text()
-        assert "the records of offsets 3 to 5 are damaged" in text
+        assert "records of offsets 3 to 5 are damaged" in text
         assert f"penstock log cut {path} --offset 3" in text

@@ -9,13 +9,25 @@ from dataclasses import replace
 from pathlib import Path
 
 from faulty import FaultyFiles
-from log_kit import SMALL, START_MS, TOPIC, Digest, HandClock, append, batch_of, open_log, opened, read_all, settle
+from log_kit import (
+    SMALL,
+    START_MS,
+    TOPIC,
+    Digest,
+    HandClock,
+    append,
+    batch_of,
+    open_log,
+    opened,
+    read_all,
+    settle,
+)
 from memory_files import CrashImages, MemoryFiles
 
 from penstock.config.values import DAY_MS
 from penstock.log.log_dir import LogDirectory
 from penstock.log.partition_log import PartitionLog
-from penstock.log.retention import LEAP_MS, PAUSE_MS, ClockGuard
+from penstock.log.retention import CLOCK_JUMP_MS, PAUSE_MS, ClockGuard
 
 WEEK = replace(SMALL, retention_ms=7 * DAY_MS)
 
@@ -163,26 +175,26 @@ def test_a_clock_that_leaps_is_not_trusted_until_it_leaps_back() -> None:
     clock = HandClock()
     guard = ClockGuard(clock)
     clock.advance(DAY_MS)
-    assert guard.trusted()
+    assert guard.is_trusted()
     clock.now_ms += 400 * DAY_MS
-    assert not guard.trusted()
+    assert not guard.is_trusted()
     clock.advance(DAY_MS // 2)
-    assert not guard.trusted()
+    assert not guard.is_trusted()
     clock.now_ms -= 400 * DAY_MS
-    assert guard.trusted()
+    assert guard.is_trusted()
 
 
 def test_a_leapt_clock_is_believed_after_it_was_steady_for_long() -> None:
     clock = HandClock()
     guard = ClockGuard(clock)
     clock.now_ms -= DAY_MS
-    assert not guard.trusted()
+    assert not guard.is_trusted()
     clock.advance(PAUSE_MS - 1)
-    assert not guard.trusted()
+    assert not guard.is_trusted()
     clock.advance(1)
-    assert guard.trusted()
-    clock.now_ms += LEAP_MS
-    assert guard.trusted(), "slewing is no leap"
+    assert guard.is_trusted()
+    clock.now_ms += CLOCK_JUMP_MS
+    assert guard.is_trusted(), "slewing is no leap"
 
 
 async def test_a_leap_of_the_clock_deletes_nothing() -> None:
@@ -264,7 +276,7 @@ async def test_a_clean_end_removes_what_was_to_go_later() -> None:
         part = log.read(log.start_offset, 1 << 20, log.end_offset, at_least_one=True)
         assert part is not None
         await log.delete_records_before(log.segments[-1].base_offset)
-    assert not [name for name in files.list(log.directory) if name.endswith(".deleted")], "nor what somebody sends"
+    assert not [name for name in files.list(log.directory) if name.endswith(".deleted")], "not even pinned files"
     part.release()
 
 
@@ -274,7 +286,7 @@ async def test_a_checkpoint_counts_on_a_rolled_segment_only_when_its_name_is_dur
         log = open_log(directory, WEEK)
         append(log)
         await log.flush()
-        directory.checkpoint_soon(log)
+        directory.start_checkpoint(log)
         await settle(directory)
         begin = len(files.trace)
         clock.advance(8 * DAY_MS)

@@ -100,11 +100,11 @@ async def test_bytes_that_are_no_records_under_a_right_crc_are_found_as_a_whole_
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
-@pytest.mark.parametrize("bound", ["MAX_DECOMPRESSED_BYTES", "MAX_LOOKED_AT"])
+@pytest.mark.parametrize("bound", ["MAX_DECOMPRESSED_BYTES", "MAX_SCANNED_RECORDS"])
 async def test_a_batch_too_large_to_be_opened_in_the_broker_is_found_as_a_whole(
     monkeypatch: pytest.MonkeyPatch, codec: Codec, bound: str
 ) -> None:
-    monkeypatch.setattr(f"penstock.log.search.{bound}", 40 if bound == "MAX_LOOKED_AT" else 1000)
+    monkeypatch.setattr(f"penstock.log.search.{bound}", 40 if bound == "MAX_SCANNED_RECORDS" else 1000)
     async with opened(MemoryFiles(), "/data") as directory:
         log = open_log(directory, replace(SMALL, segment_bytes=1 << 20))
         put(log, [START_MS + i for i in range(10)], codec)

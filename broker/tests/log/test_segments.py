@@ -78,7 +78,7 @@ async def test_index_files_have_the_known_formats() -> None:
         log = open_log(directory, replace(SMALL, index_interval_bytes=300))
         while len(log.segments) < 2:
             append(log, batch_of(3, timestamp_ms=START_MS + log.end_offset))
-        directory.checkpoint_soon(log)
+        directory.start_checkpoint(log)
         await settle(directory)
         segment, size = log.segments[0], len(batch_of())
         every = -(-300 // size)
@@ -108,6 +108,6 @@ async def test_indexes_go_on_growing_after_a_restart() -> None:
         log = open_log(directory, replace(SMALL, segment_bytes=1 << 20))
         for _ in range(30):
             append(log)
-        directory.checkpoint_soon(log)
+        directory.start_checkpoint(log)
         await settle(directory)
         check(log)

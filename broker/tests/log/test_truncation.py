@@ -12,7 +12,19 @@ from typing import Any
 
 import pytest
 from faulty import FaultyFiles
-from log_kit import SMALL, Digest, any_seed, append, batch_of, headers_in, note_seed, open_log, opened, read_all, settle
+from log_kit import (
+    SMALL,
+    Digest,
+    any_seed,
+    append,
+    batch_of,
+    headers_in,
+    note_seed,
+    open_log,
+    opened,
+    read_all,
+    settle,
+)
 from memory_files import CrashImages, MemoryFiles
 
 from penstock.log import truncation
@@ -55,7 +67,7 @@ async def test_a_crash_while_a_log_is_cut_finds_either_end() -> None:
     async with opened(files, "/data", clean=False) as directory:
         log = open_log(directory)
         batches = [append(log, batch_of(rng.randrange(1, 6))) for _ in range(60)]
-        directory.checkpoint_soon(log)
+        directory.start_checkpoint(log)
         await settle(directory)
         first = len(files.trace)
         end = headers_in(batches[25])[0].base_offset
@@ -125,7 +137,7 @@ async def test_a_log_that_cannot_be_cut_for_now_stays_whole_and_is_cut_later(
         before = as_it_is(log)
 
         async def cut() -> None:
-            await (log.start_over(500) if whole else log.truncate_to(31))
+            await (log.truncate_fully_and_start_at(500) if whole else log.truncate_to(31))
 
         files.fail(operation, number, lambda path: not path.endswith(".log") or operation != "open" or not whole)
         if operation == "open" and whole:
@@ -153,7 +165,7 @@ async def test_a_cut_that_counts_but_for_a_descriptor_counts(tmp_path: Path, who
         await log.flush()
         await settle(directory)
         files.fail("sync_dir", errno.EMFILE, times=3)
-        await (log.start_over(500) if whole else log.truncate_to(31))
+        await (log.truncate_fully_and_start_at(500) if whole else log.truncate_to(31))
         assert files.failures == 3
         kept = b"" if whole else b"".join(batches[:10])
         more = append(log)
@@ -176,7 +188,7 @@ async def test_a_log_that_could_not_be_cut_is_found_whole_after_a_crash(whole: b
 
         files.write_atomic = full  # type: ignore[method-assign]
         with pytest.raises(LogFull):
-            await (log.start_over(500) if whole else log.truncate_to(31))
+            await (log.truncate_fully_and_start_at(500) if whole else log.truncate_to(31))
         files.write_atomic = write_atomic  # type: ignore[method-assign]
         batches.append(append(log, epoch=20))
         await log.flush()
@@ -294,7 +306,7 @@ async def test_a_reader_that_has_stopped_reading_does_not_hold_up_a_cut(monkeypa
             assert part is not None
             assert part.file.read_at(part.position, part.size) == content, "it sends what it began with"
             part.release()
-        await log.start_over(7)
+        await log.truncate_fully_and_start_at(7)
         assert (log.start_offset, log.end_offset) == (7, 7)
     short, whole = b"".join(batches[:10]), b"".join(batches)
     for steps in range(first, cut + 1):
@@ -320,7 +332,7 @@ async def test_a_log_that_starts_over_where_a_dropped_segment_began_keeps_its_ne
         files.heal()
         await log.truncate_to(base)
         batch = append(log)
-        directory.checkpoint_soon(log)
+        directory.start_checkpoint(log)
         await settle(directory)
         assert (log.start_offset, read_all(log)) == (base, batch)
         assert [n for n in files.list(log.directory) if n.endswith(".log")] == [f"{base:020d}.log"]

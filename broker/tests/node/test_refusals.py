@@ -13,7 +13,7 @@ import pytest
 from node_kit import Client, Process, refusal
 
 from penstock.config.options import UpOptions
-from penstock.log.meta import FORMAT_VERSION, PartitionMeta
+from penstock.log.meta import FORMAT_VERSION, DirectoryMeta
 from penstock.node.broker import BrokerNode
 from penstock.node.environment import SystemEnvironment
 from penstock.node.settings import StartError
@@ -44,7 +44,7 @@ def test_a_second_process_on_the_same_directory_is_refused_and_the_first_goes_on
     first = up()
     code, said = refusal(tmp_path)
     assert code == FAILED
-    assert f"{first.data} is in use by another process" in said
+    assert f'"{first.data}" is in use by another process' in said
     with Client(first.port) as client:
         client.metadata("t")
         assert client.produce("t", b"one") == 0
@@ -107,7 +107,7 @@ async def test_the_directory_of_another_broker_id_is_refused(tmp_path: Path) -> 
 async def test_a_directory_in_a_newer_format_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
     await run_once(tmp_path)
     path = tmp_path / "meta.json"
-    meta = msgspec.json.decode(path.read_bytes(), type=PartitionMeta)
+    meta = msgspec.json.decode(path.read_bytes(), type=DirectoryMeta)
     newer = msgspec.structs.replace(meta, format_version=FORMAT_VERSION + 1)
     path.write_bytes(msgspec.json.encode(msgspec.structs.replace(newer, crc=newer.checksum())))
     before = {p.name: p.read_bytes() for p in tmp_path.iterdir() if p.is_file() and not p.name.startswith("state.db")}

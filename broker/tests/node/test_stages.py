@@ -26,7 +26,7 @@ from penstock.api.log_dirs import LogDirState
 from penstock.config.options import UpOptions
 from penstock.log.log_dir import LogDirectory
 from penstock.log.opening import LOCK_NAME, DirectoryInUse, lock_directory
-from penstock.log.space import RESERVE_BYTES, RESERVE_NAME
+from penstock.log.transient_errors import RESERVE_BYTES, RESERVE_NAME
 from penstock.node import process as processes
 from penstock.node.broker import BrokerNode
 from penstock.node.environment import SystemEnvironment

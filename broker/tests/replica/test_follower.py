@@ -296,7 +296,7 @@ async def test_a_request_that_hangs_does_not_keep_news_back_and_its_answer_is_no
     await channel.request(0)
     channel.reply(0)
     await channel.request(1)
-    await follower.log.start_over(5)
+    await follower.log.truncate_fully_and_start_at(5)
     fetcher.on_change(follower)
     assert named(await channel.request(2)) == [(0, 5, 5, -1)]
     channel.reply(1, answer(records((40, 1))))  # an answer to offset 0, which would leave a hole here

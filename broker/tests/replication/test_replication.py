@@ -209,7 +209,7 @@ async def test_a_new_leader_that_has_written_nothing_yet_knows_where_its_epoch_b
     async def never(log: PartitionLog, offset: int) -> None:
         raise AssertionError("all of the log would be fetched again")
 
-    monkeypatch.setattr(PartitionLog, "start_over", never)
+    monkeypatch.setattr(PartitionLog, "truncate_fully_and_start_at", never)
     await cluster.create(replicas=(1, 2))
     await cluster.acknowledged(1, 2)
     await cluster.caught_up(1, 2)

@@ -69,7 +69,7 @@ async def work(files: MemoryFiles, rng: random.Random, steps: int) -> tuple[dict
                 write(log, state, build_marker(marker, 0))
         ends[log.end_offset] = known(state, log.end_offset)
         if rng.random() < 0.2:
-            directory.checkpoint_soon(log)
+            directory.start_checkpoint(log)
         if rng.random() < 0.3:
             await log.flush()
             promised.append((len(files.trace), log.end_offset))

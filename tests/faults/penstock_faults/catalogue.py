@@ -23,7 +23,7 @@ CORE = (
         name="fsync-skipped",
         says="batches are acknowledged without fdatasync",
         file="log/flusher.py",
-        old="        self.each(sync_file, files)\n",
+        old="        self.sync_each(sync_file, files)\n",
         new="",
         caught_by=(
             GUARDS + "test_a_batch_counts_once_fdatasync_has_returned_and_not_before",
@@ -218,8 +218,8 @@ MORE = (
     Fault(
         name="directories-unsynced",
         says="batches are acknowledged while the name of their file may be lost",
-        file="log/space.py",
-        old="    patiently(files.sync_dir, path)\n",
+        file="log/transient_errors.py",
+        old="    wait_for_descriptor(files.sync_dir, path)\n",
         new="    pass\n",
         caught_by=(
             IMAGES + "test_all_that_was_acknowledged_survives_a_crash_at_any_step",

@@ -96,7 +96,7 @@ class Place:
 
     async def until_idle(self) -> None:
         """Until no flush is under way."""
-        await asyncio.wait_for(self.directory.flusher.idle(), ANSWER_S)
+        await asyncio.wait_for(self.directory.flusher.wait_idle(), ANSWER_S)
 
     def offsets_from(self, offset: int) -> list[int]:
         """The base offsets of the batches that a consumer gets from `offset` on, read bit by bit."""

@@ -65,12 +65,12 @@ REPORTED = (
         file="log/retention.py",
         old="\n".join(
             (
-                '        """Stop looking at a log that is closed or deleted."""',
+                '        """Stop checking a log that is closed or deleted."""',
                 "        self.due.discard(log)",
                 "",
             )
         ),
-        new='        """Stop looking at a log that is closed or deleted."""\n',
+        new='        """Stop checking a log that is closed or deleted."""\n',
         caught_by=("tests/soak/test_soak.py::test_after_churn_of_everything_as_many_objects_are_alive_as_before",),
     ),
     Fault(

@@ -51,7 +51,7 @@ class SimFlusher(Flusher):
         self.loop = asyncio.get_running_loop()
         self.work = FlushQueue(self)  # type: ignore[assignment]
         if self.requested and not self.scheduled:
-            self.schedule()
+            self.schedule_round()
 
     def begin_round(self, work: list[FlushWork]) -> None:
         assert self.loop is not None
@@ -69,9 +69,9 @@ class SimFlusher(Flusher):
             self.sync(work)
         except Exception as e:
             error = e
-        self.done(work, error)
+        self.finish_round(work, error)
 
-    def each(self, sync: Callable[[T], None], items: Sequence[T]) -> None:
+    def sync_each(self, sync: Callable[[T], None], items: Sequence[T]) -> None:
         for item in items:
             sync(item)
 

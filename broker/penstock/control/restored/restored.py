@@ -244,8 +244,8 @@ class Restored:
 
     def _foreign(self, entry: StoreEntry | None) -> str | None:
         """Why this is not the store of this broker's cluster at all; `entry` is what it says of its cluster."""
-        assert self.log_dir.found is not None, "the log directory was claimed"
-        own_id = self.log_dir.found.meta.cluster_id
+        assert self.log_dir.opened is not None, "the log directory was claimed"
+        own_id = self.log_dir.opened.meta.cluster_id
         if entry is not None and decode(ClusterRecord, entry.key, entry.value).cluster_id == own_id:
             return None
         return (

@@ -1,1 +1,1 @@
-"""Keeps of a log the last record of each key (KIP-58): what to clean, the worker that does it, and the swap."""
+"""Log compaction (KIP-58): keeps the last record of each key. Planning, worker process, and segment swap."""

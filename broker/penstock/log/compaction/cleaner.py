@@ -1,9 +1,9 @@
-"""Cleans segments: keeps of each key the last record, and writes what stays to new files (KIP-58, KIP-534).
+"""Cleans segments: keeps the last record of each key and writes the result to new files (KIP-58, KIP-534).
 
-Runs in the worker process. Offsets never change, a batch keeps its span of offsets, its producer's fields and its
-codec. Of transactions, aborted records go, and committed ones count like others. A record without a value says that its
-key is gone; it stays for delete.retention.ms after the first cleaning that saw it, which is noted in its batch (the
-delete horizon of KIP-534). The last batch of each producer stays even if empty, and so do control batches.
+Runs in the worker process. Offsets never change; a batch keeps its offset range, producer fields and codec. Records of
+aborted transactions are removed; those of committed ones count like others. A record without a value is a tombstone; it
+stays for `delete.retention.ms` after the first cleaning that reads it, which is recorded in its batch (the delete
+horizon of KIP-534). The last batch of each producer stays even if empty, and so do control batches.
 """
 
 from __future__ import annotations
@@ -12,41 +12,42 @@ import contextlib
 from typing import NamedTuple
 
 from penstock.log.compaction.job import CompactionJob, CompactionResult, CompactionSource
-from penstock.log.compaction.last_offsets import LastOffsets, batches_of, read_last_offsets, records_of
+from penstock.log.compaction.last_offsets import LastOffsets, decode_records, read_batches, read_last_offsets
 from penstock.log.compaction.swap import CLEANED
 from penstock.log.index_files import write_indexes
 from penstock.log.scan import BadBatch, ScannedBatch
 from penstock.log.segment import MAX_RELATIVE_OFFSET, Segment, SegmentRow
-from penstock.log.space import patiently
+from penstock.log.transient_errors import wait_for_descriptor
 from penstock.runtime.files import File, Files
 from penstock.wire.batch import CODEC_MASK, BatchHeader
 from penstock.wire.records import Record, build_batch
 from penstock.wire.schema import MalformedMessage
 
 DELETE_HORIZON = 0x40
-"""The attribute that makes a batch's base timestamp the time from which its tombstones may go (KIP-534)."""
+"""Batch attribute: the base timestamp is the time from which the batch's tombstones may be removed (KIP-534)."""
 WRITE_BYTES = 1 << 20
 
 
 def cleaned_name(path: str, job: str) -> str:
+    """Return the path of a cleaned file of a job."""
     return f"{path}.{job}{CLEANED}"
 
 
-def clean(files: Files, job: CompactionJob) -> CompactionResult:
-    """Does a job. Raises OSError, BadBatch, MalformedMessage; then no file of it is to be used."""
+def clean_segments(files: Files, job: CompactionJob) -> CompactionResult:
+    """Run a job. Raises OSError, BadBatch, MalformedMessage; the caller then discards its files."""
     last = read_last_offsets(files, job)
-    sources = [source for source in job.sources if source.base_offset < last.until]
+    sources = [source for source in job.sources if source.base_offset < last.covered_until]
     cleaner = Cleaner(files, job, last)
     rows = cleaner.run(sources)
     if not cleaner.changed and len(rows) == len(sources):
         remove_files(files, job.directory, f".{job.name}{CLEANED}")
-        return CompactionResult(job.name, [], [], last.until, cleaner.kept, cleaner.dropped)
+        return CompactionResult(job.name, [], [], last.covered_until, cleaner.kept, cleaner.dropped)
     replaced = [source.base_offset for source in sources]
-    return CompactionResult(job.name, replaced, rows, last.until, cleaner.kept, cleaner.dropped)
+    return CompactionResult(job.name, replaced, rows, last.covered_until, cleaner.kept, cleaner.dropped)
 
 
 class Cleaner:
-    """Writes what stays of the sources to new segments."""
+    """Writes the kept records of the source segments to new segments."""
 
     def __init__(self, files: Files, job: CompactionJob, last: LastOffsets) -> None:
         self.files, self.job, self.last = files, job, last
@@ -55,55 +56,58 @@ class Cleaner:
         self.rows: list[SegmentRow] = []
         self.segment = Segment(job.directory, 0)
         self.file: File | None = None
-        self.out = bytearray()
+        self.buffer = bytearray()
 
     def run(self, sources: list[CompactionSource]) -> list[SegmentRow]:
-        """The rows of the new segments; their files are on disk."""
+        """Clean the sources and return the rows of the new segments, whose files are synced."""
         if not sources:
             return []
         try:
-            self.begin(sources[0].base_offset)
+            self.start_segment(sources[0].base_offset)
             for source in sources:
-                for found in batches_of(self.files, self.job, source):
-                    batch = self.cleaned(found)
+                for found in read_batches(self.files, self.job, source):
+                    batch = self.clean_batch(found)
                     if batch is None:
                         self.changed = True
                     else:
-                        self.add(found.header, batch)
-            self.end(sources[-1].end_offset)
+                        self.append_batch(found.header, batch)
+            self.finish_segment(sources[-1].end_offset)
         finally:
             if self.file is not None:
                 self.file.close()
         return self.rows
 
-    def begin(self, base_offset: int) -> None:
+    def start_segment(self, base_offset: int) -> None:
+        """Start a new segment."""
         self.segment = Segment(self.job.directory, base_offset)
         self.file = self.files.open(cleaned_name(self.segment.path, self.job.name), create=True)
         self.file.truncate(0)
 
-    def add(self, header: BatchHeader, batch: bytes | memoryview) -> None:
+    def append_batch(self, header: BatchHeader, batch: bytes | memoryview) -> None:
+        """Append a batch, to a new segment if the current one is full."""
         segment, job = self.segment, self.job
         wide = header.last_offset - segment.base_offset > MAX_RELATIVE_OFFSET
         if segment.size and (wide or segment.size + len(batch) > job.segment_bytes):
-            self.end(header.base_offset)
-            self.begin(header.base_offset)
+            self.finish_segment(header.base_offset)
+            self.start_segment(header.base_offset)
             segment = self.segment
-        segment.note(segment.size, header.base_offset, header.max_timestamp_ms, job.index_interval_bytes)
+        segment.add_batch(segment.size, header.base_offset, header.max_timestamp_ms, job.index_interval_bytes)
         segment.size += len(batch)
-        self.out += batch
-        if len(self.out) >= WRITE_BYTES:
-            self.write()
+        self.buffer += batch
+        if len(self.buffer) >= WRITE_BYTES:
+            self.flush_buffer()
 
-    def write(self) -> None:
-        assert self.file is not None, "a segment was begun"
-        self.file.append(self.out)
-        self.out.clear()
+    def flush_buffer(self) -> None:
+        """Write the buffered batches."""
+        assert self.file is not None, "a segment is open"
+        self.file.append(self.buffer)
+        self.buffer.clear()
 
-    def end(self, end_offset: int) -> None:
-        """Makes the present segment durable, with its indexes, and notes its row."""
-        self.write()
+    def finish_segment(self, end_offset: int) -> None:
+        """Sync the current segment with its indexes, and add its row."""
+        self.flush_buffer()
         file, self.file = self.file, None
-        assert file is not None, "a segment was begun"
+        assert file is not None, "a segment is open"
         try:
             file.sync()
         finally:
@@ -112,59 +116,66 @@ class Cleaner:
         segment.end_offset = end_offset
         segment.seal(job.now_ms)
         indexes = segment.indexes
-        assert indexes is not None, "sealing makes indexes"
-        pending = indexes.take_unwritten()
-        segment.note_written_indexes()
+        assert indexes is not None, "sealing creates indexes"
+        pending = indexes.pop_unwritten()
+        segment.record_written_indexes()
         index_path = cleaned_name(segment.index_path, job.name)
         target = CleanedPaths(index_path, cleaned_name(segment.time_index_path, job.name))
         write_indexes(self.files, target, pending, sync=True)
-        self.rows.append(segment.row())
+        self.rows.append(segment.to_row())
 
-    def cleaned(self, found: ScannedBatch) -> bytes | memoryview | None:
-        """What stays of a batch: all of it, a new batch, or nothing."""
+    def clean_batch(self, found: ScannedBatch) -> bytes | memoryview | None:
+        """Return what remains of a batch: all of it, a rebuilt batch, or None."""
         header = found.header
-        if header.is_control or header.base_offset >= self.last.until:
+        if header.is_control or header.base_offset >= self.last.covered_until:
             self.kept += header.record_count
             return found.batch
-        records = records_of(found)
+        records = decode_records(found)
         if records is None:
             self.kept += header.record_count
             return found.batch
         horizon_ms = header.base_timestamp_ms if header.attributes & DELETE_HORIZON else None
-        kept = [] if self.last.is_aborted(header) else [r for r in records if self.stays(r, horizon_ms)]
+        kept = [] if self.last.is_aborted(header) else [r for r in records if self.is_kept(r, horizon_ms)]
         self.kept += len(kept)
         self.dropped += len(records) - len(kept)
-        tombstones = self.took_effect(header) and any(r.value is None for r in kept)
+        tombstones = self.tombstones_applied(header) and any(r.value is None for r in kept)
         if len(kept) == len(records) and (not tombstones or horizon_ms is not None):
             return found.batch if records or self.last.is_last_of_producer(header) else None
         self.changed = True
         if not kept and not self.last.is_last_of_producer(header):
             return None
-        return rebuilt(header, kept, horizon_ms, self.job.now_ms + self.job.delete_retention_ms if tombstones else None)
+        return rebuild_batch(
+            header, kept, horizon_ms, self.job.now_ms + self.job.delete_retention_ms if tombstones else None
+        )
 
-    def stays(self, record: Record, horizon_ms: int | None) -> bool:
+    def is_kept(self, record: Record, horizon_ms: int | None) -> bool:
+        """Return whether compaction keeps a record."""
         if record.key is None:
             return False
-        if self.last.replaces(record):
+        if self.last.is_superseded(record):
             return False
         return record.value is not None or horizon_ms is None or horizon_ms > self.job.now_ms
 
-    def took_effect(self, header: BatchHeader) -> bool:
-        """Whether what came before a batch's tombstones was dropped for them. That of transactions was not when they
-        were compacted without looking at outcomes, as was once done: those tombstones stay."""
+    def tombstones_applied(self, header: BatchHeader) -> bool:
+        """Return whether the records before a batch's tombstones were removed on their account.
+
+        Earlier releases compacted transactions without reading their outcome: tombstones from then stay.
+        """
         is_old = header.last_offset < self.job.dirty_offset and not header.attributes & DELETE_HORIZON
         return not (header.is_transactional and is_old)
 
 
 class CleanedPaths(NamedTuple):
-    """Where the index files of a cleaned segment are, for `write_indexes`."""
+    """The index file paths of a cleaned segment, for `write_indexes`."""
 
     index_path: str
     time_index_path: str
 
 
-def rebuilt(header: BatchHeader, kept: list[Record], old_horizon_ms: int | None, new_horizon_ms: int | None) -> bytes:
-    """A batch with fewer records in the place of an old one."""
+def rebuild_batch(
+    header: BatchHeader, kept: list[Record], old_horizon_ms: int | None, new_horizon_ms: int | None
+) -> bytes:
+    """Return a batch that replaces `header`'s with fewer records."""
     attributes = header.attributes & ~(CODEC_MASK | DELETE_HORIZON)
     base_timestamp_ms = header.base_timestamp_ms
     horizon_ms = new_horizon_ms if old_horizon_ms is None else old_horizon_ms
@@ -186,10 +197,10 @@ def rebuilt(header: BatchHeader, kept: list[Record], old_horizon_ms: int | None,
     )
 
 
-def clean_safely(files: Files, job: CompactionJob) -> CompactionResult:
-    """Does a job; where it cannot, removes its files and says why."""
+def run_job(files: Files, job: CompactionJob) -> CompactionResult:
+    """Run a job; on an error, remove its files and return the reason."""
     try:
-        return clean(files, job)
+        return clean_segments(files, job)
     except (OSError, BadBatch, MalformedMessage, ValueError) as e:
         with contextlib.suppress(OSError):
             remove_files(files, job.directory, f".{job.name}{CLEANED}")
@@ -197,7 +208,7 @@ def clean_safely(files: Files, job: CompactionJob) -> CompactionResult:
 
 
 def remove_files(files: Files, directory: str, suffix: str) -> None:
-    """In a thread, as it needs a descriptor."""
-    for name in patiently(files.list, directory):
+    """Remove the files of a directory that end in `suffix`. Runs in a thread, as it needs a descriptor."""
+    for name in wait_for_descriptor(files.list, directory):
         if name.endswith(suffix):
             files.remove(f"{directory}/{name}")

@@ -1,4 +1,4 @@
-"""What the broker asks of the worker that compacts, and what it answers: one JSON line each."""
+"""The messages between the broker and the compaction worker: one JSON line each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from penstock.log.segment import SegmentRow
 
 
 class CompactionSource(msgspec.Struct, frozen=True, array_like=True):
-    """A segment to clean, as the broker knows it."""
+    """A segment to clean."""
 
     base_offset: int
     size_bytes: int
@@ -16,14 +16,14 @@ class CompactionSource(msgspec.Struct, frozen=True, array_like=True):
 
 
 class CompactionJob(msgspec.Struct, frozen=True):
-    """What the worker is to do; everything that it needs to know."""
+    """A compaction pass for the worker to run."""
 
     name: str
-    """Tells this job's files from those of others."""
+    """Distinguishes the files of this job from those of others."""
     directory: str
     sources: list[CompactionSource]
     dirty_offset: int
-    """Below it every record is the last of its key, as far as that was known."""
+    """Offset below which the log was compacted before: every record there is the last of its key."""
     now_ms: int
     delete_retention_ms: int
     segment_bytes: int
@@ -32,15 +32,15 @@ class CompactionJob(msgspec.Struct, frozen=True):
 
 
 class CompactionResult(msgspec.Struct, frozen=True):
-    """What the worker did; `error` where it could not."""
+    """The result of a job; `error` if it failed."""
 
     name: str
     sources: list[int] = []
-    """The base offsets of the segments that `rows` replace; none where they may stay as they are."""
+    """Base offsets of the segments that `rows` replace; empty if they stay unchanged."""
     rows: list[SegmentRow] = []
-    """The new segments, whose files have the job's name."""
+    """The new segments, whose files carry the job's name."""
     compacted_until: int = 0
-    """Offsets below it have been taken into account."""
+    """Offset below which all records were processed."""
     kept_records: int = 0
     dropped_records: int = 0
     error: str | None = None

@@ -1,4 +1,4 @@
-"""Which part of which log is worth compacting, and when. Pure: it looks at a log and the time."""
+"""Decides when a log is compacted and which segments. Does no I/O."""
 
 from __future__ import annotations
 
@@ -8,48 +8,49 @@ from penstock.log.compaction.job import CompactionSource
 from penstock.log.partition_log import PartitionLog
 from penstock.log.segment import Segment
 
-LIMIT_RETRY_MS = 10_000
-"""When to look again at segments that not all replicas have yet."""
+HIGH_WATERMARK_RETRY_MS = 10_000
+"""Delay before segments are checked again that not all replicas have yet."""
 
 
 class CompactionPlan(NamedTuple):
-    """The segments to go through, and the offset behind which they have not been looked at yet."""
+    """The segments to process, and the offset up to which they were compacted before."""
 
     segments: list[Segment]
     dirty_offset: int
 
     @property
     def sources(self) -> list[CompactionSource]:
+        """The segments, for the worker's job."""
         return [CompactionSource(s.base_offset, s.size, s.end_offset) for s in self.segments]
 
 
 class CompactionDecision(NamedTuple):
-    """What to do with a log: a plan for now, or a time of the wall clock to look again, or neither."""
+    """A plan to run now, or the wall time (ms) of the next check, or neither."""
 
     plan: CompactionPlan | None = None
-    again_ms: int | None = None
+    retry_ms: int | None = None
 
 
-def judge(log: PartitionLog, now_ms: int) -> CompactionDecision:
-    """Whether a log is to be compacted: sealed segments below the limit, old enough, and dirty enough."""
+def plan_compaction(log: PartitionLog, now_ms: int) -> CompactionDecision:
+    """Decide whether to compact a log: its sealed segments below the limit, old enough and dirty enough."""
     config = log.config
     if not config.cleanup_compact or log.closed or log.failed is not None:
         return CompactionDecision()
     limit_offset = min(log.retention_limit(), log.flushed_offset)
-    again_ms: int | None = None
+    retry_ms: int | None = None
     ready: list[Segment] = []
     for segment in log.segments[:-1]:
         if segment.end_offset > limit_offset:
-            again_ms = now_ms + LIMIT_RETRY_MS
+            retry_ms = now_ms + HIGH_WATERMARK_RETRY_MS
             break
         newest_ms = segment.max_timestamp_ms if segment.max_timestamp_ms >= 0 else segment.aged_ms
         if config.min_compaction_lag_ms and newest_ms + config.min_compaction_lag_ms > now_ms:
-            again_ms = newest_ms + config.min_compaction_lag_ms
+            retry_ms = newest_ms + config.min_compaction_lag_ms
             break
         ready.append(segment)
     dirty = [s for s in ready if s.end_offset > log.compacted_until and s.size]
     if not dirty:
-        return CompactionDecision(None, again_ms)
+        return CompactionDecision(None, retry_ms)
     total = sum(s.size for s in ready)
     plan = CompactionPlan(ready, max(log.compacted_until, log.start_offset))
     if sum(s.size for s in dirty) > config.min_cleanable_dirty_ratio * total:
@@ -58,4 +59,4 @@ def judge(log: PartitionLog, now_ms: int) -> CompactionDecision:
     if now_ms - first_ms >= config.max_compaction_lag_ms:
         return CompactionDecision(plan)
     overdue_ms = first_ms + config.max_compaction_lag_ms
-    return CompactionDecision(None, overdue_ms if again_ms is None else min(again_ms, overdue_ms))
+    return CompactionDecision(None, overdue_ms if retry_ms is None else min(retry_ms, overdue_ms))

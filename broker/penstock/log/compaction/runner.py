@@ -1,4 +1,4 @@
-"""Where compaction jobs are done: in a worker process of their own, or in a thread where the files are no real ones."""
+"""Runs compaction jobs in a worker process, or in a thread for simulated files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Protocol
 
 import msgspec
 
-from penstock.log.compaction.cleaner import clean_safely
+from penstock.log.compaction.cleaner import run_job
 from penstock.log.compaction.job import CompactionJob, CompactionResult
 from penstock.runtime.files import Files
 
@@ -19,28 +19,31 @@ MAX_LINE_BYTES = 64 << 20
 
 
 class CompactionRunner(Protocol):
-    """Does one job at a time."""
+    """Runs one job at a time."""
 
-    async def run(self, job: CompactionJob) -> CompactionResult: ...
+    async def run(self, job: CompactionJob) -> CompactionResult:
+        """Run a job and return its result."""
 
-    async def stop(self) -> None: ...
+    async def stop(self) -> None:
+        """Stop the current job."""
 
 
 class ThreadRunner:
-    """Does jobs on the given files in a thread. For simulations and tests: it shares the interpreter with the loop."""
+    """Runs jobs on the given files in a thread, for simulations and tests: it holds the GIL of the event loop."""
 
     def __init__(self, files: Files) -> None:
         self.files = files
 
     async def run(self, job: CompactionJob) -> CompactionResult:
-        return await asyncio.get_running_loop().run_in_executor(None, clean_safely, self.files, job)
+        """Run a job in a thread."""
+        return await asyncio.get_running_loop().run_in_executor(None, run_job, self.files, job)
 
     async def stop(self) -> None:
-        pass
+        """Do nothing: a thread cannot be stopped."""
 
 
 class ProcessRunner:
-    """Starts the worker for the first job and ends it when there has been none for a while."""
+    """Starts the worker for the first job and stops it when idle."""
 
     def __init__(self) -> None:
         self.process: asyncio.subprocess.Process | None = None
@@ -48,7 +51,7 @@ class ProcessRunner:
         self.busy = False
 
     async def run(self, job: CompactionJob) -> CompactionResult:
-        """A worker that dies, or cannot be started, makes the job fail; the next one gets a new worker."""
+        """Run a job; if the worker dies or cannot be started, the job fails and the next one gets a new worker."""
         if self.idle is not None:
             self.idle.cancel()
         self.busy = True
@@ -68,9 +71,10 @@ class ProcessRunner:
         finally:
             self.busy = False
             if self.process is not None:
-                self.idle = asyncio.get_running_loop().call_later(IDLE_S, self.dismiss)
+                self.idle = asyncio.get_running_loop().call_later(IDLE_S, self.stop_idle)
 
     async def start(self) -> asyncio.subprocess.Process:
+        """Start the worker process."""
         self.process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
@@ -82,8 +86,8 @@ class ProcessRunner:
         )
         return self.process
 
-    def dismiss(self) -> None:
-        """Lets an idle worker end by itself."""
+    def stop_idle(self) -> None:
+        """Stop an idle worker by closing its standard input."""
         self.idle = None
         process = self.process
         if process is not None and not self.busy:
@@ -92,7 +96,7 @@ class ProcessRunner:
             process.stdin.close()
 
     async def stop(self) -> None:
-        """Ends the worker at once, in the middle of a job if need be."""
+        """Kill the worker, even in the middle of a job."""
         if self.idle is not None:
             self.idle.cancel()
             self.idle = None

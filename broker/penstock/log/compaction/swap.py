@@ -1,9 +1,8 @@
-"""The step in which cleaned segments replace their sources, and how a crash in the middle of it is made good.
+"""Replaces source segments by cleaned ones, and completes the replacement after a crash.
 
 The worker leaves synced files `<name>.cleaned`. The broker renames them to `<name>.<sequence>.swap`, then writes the
-checkpoint of that sequence, which names the new segments: from there on they count. Then it renames them over their
-sources and drops the sources that are left. Recovery finishes swaps that the checkpoint has reached, and forgets
-others.
+checkpoint of that sequence, which names the new segments and makes them valid. Then it renames them over their sources
+and drops the remaining sources. Recovery completes swaps up to the checkpoint's sequence and discards others.
 """
 
 from __future__ import annotations
@@ -18,20 +17,21 @@ SWAP_NAME = re.compile(r"(\d{20}\.(?:log|index|timeindex))\.(\d{1,19})\.swap")
 
 
 def swap_name(path: str, sequence: int) -> str:
-    """What a cleaned file is called between being named and being in place."""
+    """Return the path of a cleaned file between the checkpoint and the final rename."""
     return f"{path}.{sequence}{SWAP}"
 
 
-def order(name: str) -> tuple[int, bool]:
+def swap_order(name: str) -> tuple[int, bool]:
+    """Return the sort key by which swaps are completed."""
     match = SWAP_NAME.fullmatch(name)
     return (int(match[2]) if match is not None else 0), ".log." in name
 
 
 def finish_swaps(files: Files, directory: str, sequence: int) -> None:
-    """Makes good an interrupted swap; `sequence` is that of the checkpoint that counts. Raises OSError."""
+    """Complete or discard an interrupted swap; `sequence` is the current checkpoint's. Raises OSError."""
     changed = False
-    # A log's file goes last: as long as it waits, its sources are all there.
-    for name in sorted(files.list(directory), key=order):
+    # The .log file is renamed last: until then all its sources still exist.
+    for name in sorted(files.list(directory), key=swap_order):
         if name.endswith(CLEANED):
             files.remove(f"{directory}/{name}")
             continue

@@ -1,7 +1,7 @@
-"""The worker process: reads jobs, one JSON line each, from standard input, and answers each with a line.
+"""The worker process: reads jobs from standard input, one JSON line each, and writes one result line per job.
 
-Started by `compaction.runner` as `python -m penstock.log.compaction.worker PARENT_PID`, with low priority. Ends when
-its input does, and dies with its parent, so that it never writes beside the next broker.
+`compaction.runner` starts it as `python -m penstock.log.compaction.worker PARENT_PID`; it runs at low priority. It
+exits at the end of its input and dies with its parent, so that it never writes alongside the next broker.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 
 import msgspec
 
-from penstock.log.compaction.cleaner import clean_safely
+from penstock.log.compaction.cleaner import run_job
 from penstock.log.compaction.job import CompactionJob
 from penstock.runtime.disk import OsFiles
 
@@ -23,22 +23,23 @@ NICENESS = 10
 
 
 def die_with_parent(parent_pid: int) -> None:
-    """Has the kernel kill this process when its parent is gone, where it can."""
+    """Ask the kernel to kill this process when its parent exits, where supported."""
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent_pid:
-        raise SystemExit("the broker that started this worker is gone")
+        raise SystemExit("compaction worker exits: its broker process has ended")
 
 
 def main() -> None:
+    """Process jobs until the end of the input."""
     die_with_parent(int(sys.argv[1]))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the broker, which then ends this
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C the broker stops this process
     with contextlib.suppress(OSError):
         os.nice(NICENESS)
     files = OsFiles()
     decoder, encoder = msgspec.json.Decoder(CompactionJob), msgspec.json.Encoder()
     for line in sys.stdin.buffer:
-        sys.stdout.buffer.write(encoder.encode(clean_safely(files, decoder.decode(line))) + b"\n")
+        sys.stdout.buffer.write(encoder.encode(run_job(files, decoder.decode(line))) + b"\n")
         sys.stdout.buffer.flush()
 
 

@@ -233,7 +233,7 @@ class Broker:
         await asyncio.gather(*self.tasks, return_exceptions=True)
         await self.restored.close()
         await self.watcher.stop()
-        if self.log_dir.found is not None:
+        if self.log_dir.opened is not None:
             await self.log_dir.close()
 
     @property
