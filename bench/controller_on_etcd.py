@@ -51,7 +51,7 @@ class Link:
     def __init__(self, end: asyncio.Event) -> None:
         self._end = end
 
-    async def broken(self) -> None:
+    async def wait_closed(self) -> None:
         await self._end.wait()
 
     def close(self) -> None:

@@ -22,7 +22,7 @@ import uvloop
 from bench.commits_on_etcd import TOPIC, register
 from bench.suites.commits import GROUPS, PARTITIONS
 from penstock.config.broker import BrokerConfig
-from penstock.control.controller.compaction import CompactionPolicy, EtcdUpkeep, maintenance_of
+from penstock.control.controller.etcd_upkeep import CompactionPolicy, EtcdUpkeep, maintenance_client
 from penstock.control.controller.leadership import Leadership
 from penstock.control.shard_plan import assign
 from penstock.group.coordinator import GroupCoordinator
@@ -67,7 +67,7 @@ async def measure(
     await watcher.applied(result.revision)
     while groups.unavailable:
         await asyncio.sleep(0.01)
-    etcd = maintenance_of(store)
+    etcd = maintenance_client(store)
     assert etcd is not None, "etcd can be looked after"
     policy = CompactionPolicy(sample_s=keep_s / 10, keep_ms=int(keep_s * 1000), least_revisions=10)
     care = EtcdUpkeep(store, etcd, Leadership(1, 1), clock, is_managed, policy)

@@ -14,7 +14,7 @@ from uuid import UUID
 from penstock.adopt.files import STATE_FILE
 from penstock.adopt.records import AdoptedRecords, carry, past_of
 from penstock.adopt.source import AdoptedState, AdoptionSource, CannotAdopt
-from penstock.control.members import past_key
+from penstock.control.members import history_key
 from penstock.state import keys
 from penstock.state.records import ClusterRecord, StoredRecord, decode, encode
 from penstock.state.store import (
@@ -132,17 +132,17 @@ class Adoption:
             [Compare.absent(keys.CLUSTER), unchanged],
             [
                 PutOp(keys.ADOPTION, encode(record)),
-                PutOp(past_key(contents.broker_id), past_of(contents.directory_id)),
+                PutOp(history_key(contents.broker_id), past_of(contents.directory_id)),
             ],
         )
-        claim, past = await self.store.get(keys.ADOPTION), await self.store.get(past_key(contents.broker_id))
+        claim, past = await self.store.get(keys.ADOPTION), await self.store.get(history_key(contents.broker_id))
         if claim is None or past is None or claim.mod_revision != past.mod_revision:
             raise CannotAdopt("somebody else writes to this etcd: see who, and run this again")
         self._check_mine(claim, contents)
         return claim, past.mod_revision
 
     async def _write(self, claim: StoreEntry, wanted: dict[str, bytes], on_written: Callable[[int], None]) -> None:
-        kept = {claim.key, past_key(decode(AdoptionRecord, claim.key, claim.value).broker_id)}
+        kept = {claim.key, history_key(decode(AdoptionRecord, claim.key, claim.value).broker_id)}
         present = {e.key: e.value for e in (await self.store.range(keys.ROOT)).entries if e.key not in kept}
         operations: list[Operation] = [DeleteOp(key) for key in present if key not in wanted]
         operations += [PutOp(key, value) for key, value in wanted.items() if present.get(key) != value]

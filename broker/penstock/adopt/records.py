@@ -21,7 +21,7 @@ import msgspec
 
 from penstock.adopt.source import CannotAdopt
 from penstock.control.controller.leaders import NO_LEADER
-from penstock.control.members import GONE, LEAVING, PASTS, PastRecord
+from penstock.control.members import ABSENCES, BROKER_HISTORIES, LEAVING_BROKERS, BrokerHistoryRecord
 from penstock.state import keys
 from penstock.state.records import PartitionRecord, decode, encode
 from penstock.state.store import StoreEntry
@@ -48,9 +48,9 @@ LEFT = (
     keys.SHARDS,
     keys.SHARD_FENCES,
     keys.SHARDS_CLEANED,
-    PASTS,
-    LEAVING,
-    GONE,
+    BROKER_HISTORIES,
+    LEAVING_BROKERS,
+    ABSENCES,
 )
 """What a cluster has its own of."""
 KINDS = {
@@ -75,7 +75,7 @@ class AdoptedRecords:
 
 def past_of(directory_id: UUID) -> bytes:
     """The past of a broker whose time alone has ended: one incarnation, on that directory."""
-    return encode(PastRecord(directory_id=directory_id))
+    return encode(BrokerHistoryRecord(directory_id=directory_id))
 
 
 def carry(entries: Iterable[StoreEntry], broker_id: int, epoch: int) -> AdoptedRecords:

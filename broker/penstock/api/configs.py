@@ -14,6 +14,7 @@ from penstock import __version__
 from penstock.api.routes import RequestContext, Route
 from penstock.config.broker import BrokerConfig
 from penstock.config.definition import Setting, SettingSource, SettingType
+from penstock.control.broker_availability import is_removable
 from penstock.control.config_admin import ConfigService
 from penstock.control.config_describe import (
     ConfigDescription,
@@ -21,10 +22,9 @@ from penstock.control.config_describe import (
     describe_all_brokers,
     describe_broker,
     describe_client_metrics,
-    describe_own,
+    describe_explicit,
     describe_topic,
 )
-from penstock.control.drains import is_removable
 from penstock.control.loggers import describe_loggers
 from penstock.control.naming import check_name
 from penstock.control.results import (
@@ -134,20 +134,22 @@ class ConfigsApi:
                 check_name(name)
                 raise unknown_topic(name)
             return (
-                describe_own(topic.overrides, self.config) if request.only_own else describe_topic(topic, self.config)
+                describe_explicit(topic.overrides, self.config)
+                if request.only_own
+                else describe_topic(topic, self.config)
             )
         if kind == ConfigResource.CLIENT_METRICS:
             if not name:
                 raise AdminError(ErrorCode.INVALID_REQUEST, "Client metrics subscription name must not be empty")
             return describe_client_metrics()
         if kind == ConfigResource.BROKER_LOGGER:
-            self.admin.check_broker_is_this(name)
+            self.admin.check_is_local_broker(name)
             return describe_loggers()
         if kind != ConfigResource.BROKER:
             raise AdminError(ErrorCode.INVALID_REQUEST, f"Resources of type {kind} have no settings here.")
         if name == ALL_BROKERS:
             return describe_all_brokers(self.config)
-        self.admin.check_broker_is_this(name)
+        self.admin.check_is_local_broker(name)
         synonym = ConfigSynonym(RELEASE.name, __version__, SettingSource.DEFAULT)
         release = ConfigDescription(RELEASE, __version__, SettingSource.DEFAULT, [synonym], is_read_only=True)
         return [*describe_broker(self.config), release, *self._removable()]

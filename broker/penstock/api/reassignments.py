@@ -148,7 +148,7 @@ def under_way(topic: TopicView, wanted: set[int] | None) -> list[listing.Ongoing
             removing_replicas=partition.removing,
         )
         for partition in topic.partitions
-        if reassign.is_under_way(partition) and (wanted is None or partition.index in wanted)
+        if reassign.is_reassigning(partition) and (wanted is None or partition.index in wanted)
     ]
 
 

@@ -8,7 +8,7 @@ from penstock.api.routes import RequestContext, Route
 from penstock.config.broker import BrokerConfig
 from penstock.control.config_describe import describe_overrides
 from penstock.control.results import ConfigOutcome, TopicOutcome, TopicRequest, unknown_topic
-from penstock.control.topic_admin import AT_A_TIME, TopicService
+from penstock.control.topic_admin import MAX_CONCURRENT_TOPICS, TopicService
 from penstock.state.view import ClusterView
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.create_partitions import (
@@ -78,8 +78,8 @@ class TopicsApi:
     async def delete(self, request: DeleteTopicsRequest, context: RequestContext) -> DeleteTopicsResponse:
         asked = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
         results: list[DeletableTopicResult] = []
-        for start in range(0, len(asked), AT_A_TIME):
-            part = asked[start : start + AT_A_TIME]
+        for start in range(0, len(asked), MAX_CONCURRENT_TOPICS):
+            part = asked[start : start + MAX_CONCURRENT_TOPICS]
             results += await asyncio.gather(*[self._deleted(topic, context.version) for topic in part])
         return DeleteTopicsResponse(responses=results)
 

@@ -7,7 +7,7 @@ import asyncio
 from uuid import UUID
 
 from penstock.api.routes import RequestContext, Route
-from penstock.control.group_settings import MAX_GROUP_ID
+from penstock.control.group_settings import MAX_GROUP_ID_CHARS
 from penstock.group.coordinator import GroupCoordinator
 from penstock.group.offsets import OffsetCommit
 from penstock.state.view import ClusterView
@@ -178,7 +178,7 @@ class TransactionPartsApi:
     def group_id_error(self, group_id: str) -> ErrorCode:
         """Whether this broker coordinates the group, and a group can have the id."""
         error = self.groups.error(group_id)
-        if not error and not 0 < len(group_id) <= MAX_GROUP_ID:
+        if not error and not 0 < len(group_id) <= MAX_GROUP_ID_CHARS:
             return ErrorCode.INVALID_GROUP_ID
         return error
 

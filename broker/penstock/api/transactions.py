@@ -10,7 +10,7 @@ import re
 from uuid import UUID
 
 from penstock.api.routes import RequestContext, Route
-from penstock.control.group_settings import MAX_GROUP_ID
+from penstock.control.group_settings import MAX_GROUP_ID_CHARS
 from penstock.runtime.clock import Clock
 from penstock.state.records import TransactionRecord
 from penstock.state.view import ClusterView
@@ -172,7 +172,7 @@ class TransactionsApi:
         return self.coordinator.verify(transactional_id, producer, topic_id, index)
 
     async def add_offsets(self, request: AddOffsetsToTxnRequest, context: RequestContext) -> AddOffsetsToTxnResponse:
-        if len(request.group_id) > MAX_GROUP_ID:
+        if len(request.group_id) > MAX_GROUP_ID_CHARS:
             return offsets_failed(request, ErrorCode.INVALID_GROUP_ID)
         producer = ProducerIdentity(request.producer_id, request.producer_epoch)
         error = await self.coordinator.add(request.transactional_id, producer, {}, [request.group_id])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from penstock.api.routes import Route
-from penstock.control.features import FEATURE, LOWEST_LEVEL, Features
+from penstock.control.features import FEATURE, MIN_LEVEL, Features
 from penstock.wire import codec
 from penstock.wire.apis import ApiKey
 from penstock.wire.errors import ErrorCode
@@ -52,7 +52,7 @@ class ApiVersionsApi:
         if self.features is not None:
             level = self.features.level
             response.supported_features = [
-                SupportedFeatureKey(name=FEATURE, min_version=LOWEST_LEVEL, max_version=self.features.known)
+                SupportedFeatureKey(name=FEATURE, min_version=MIN_LEVEL, max_version=self.features.max_level)
             ]
             response.finalized_features = [
                 FinalizedFeatureKey(name=FEATURE, max_version_level=level, min_version_level=level)

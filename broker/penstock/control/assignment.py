@@ -1,4 +1,4 @@
-"""New partitions: the brokers that a client names for them, checked, and their records."""
+"""Validates manual replica assignments and builds the records of new partitions. Called by `topic_admin`."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ def check_manual(
     assignment: Sequence[Sequence[int]],
     brokers: Collection[int],
     replication_factor: int | None,
-    away: Collection[int] = (),
+    absent: Collection[int] = (),
 ) -> None:
-    """Raises `AdminError` unless each partition names distinct, known brokers, the same number of them for each.
+    """Raise `AdminError` unless each partition lists distinct, known brokers and all have the same number of replicas.
 
-    That number is `replication_factor` where it is not None. Of each partition one of `brokers`, which are registered,
-    has a replica; others may be on those that are `away`.
+    The number of replicas must be `replication_factor` unless that is None. At least one replica of each partition must
+    be on a registered broker (`brokers`); the others may be on `absent` ones.
     """
     for replicas in assignment:
         if not replicas:
             raise refused("The manual partition assignment includes an empty replica list.")
         if len(set(replicas)) < len(replicas):
-            raise refused(f"The manual partition assignment includes a broker twice: {list(replicas)[:20]}.")
+            raise refused(f"The manual partition assignment lists a broker more than once: {list(replicas)[:20]}.")
         if len(replicas) > MAX_REPLICAS:
             raise refused(f"The manual partition assignment includes {len(replicas)} replicas: at most {MAX_REPLICAS}.")
-        unknown = [broker for broker in replicas if broker not in brokers and broker not in away]
+        unknown = [broker for broker in replicas if broker not in brokers and broker not in absent]
         if unknown:
             raise refused(f"The manual partition assignment includes broker {unknown[0]}, which is not registered.")
         if not any(broker in brokers for broker in replicas):
-            raise refused(f"The manual partition assignment names only brokers that are away: {list(replicas)}.")
+            raise refused(f"The manual partition assignment lists only absent brokers: {list(replicas)}.")
         if replication_factor is None:
             replication_factor = len(replicas)
         elif len(replicas) != replication_factor:
@@ -45,15 +45,17 @@ def check_manual(
 
 
 def refused(message: str) -> AdminError:
+    """Return the error for a replica assignment that is not valid."""
     return AdminError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
 
 
 def partition_puts(
     topic_id: UUID, first: int, assignment: Sequence[Sequence[int]], epochs: Mapping[int, int] | None = None
 ) -> list[Operation]:
-    """New partitions, led by their first replica, with all replicas in sync that are there.
+    """Return the writes that create partitions numbered from `first`, led by the first replica that is registered.
 
-    `epochs` are those of the brokers that are registered, in a cluster; None where there is but one broker.
+    `epochs` are the broker epochs of the registered brokers; None without a cluster. The ISR has the registered
+    replicas.
     """
     values: dict[tuple[int, ...], bytes] = {}
     puts: list[Operation] = []

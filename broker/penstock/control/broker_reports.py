@@ -1,7 +1,7 @@
-"""What a broker's registration shows of its settings: its rack, its failure domain, whether it is to be emptied.
+"""Keeps a broker's registration up to date with its settings: rack, failure domain, and whether it drains.
 
-Others follow the registration: placement, metadata and the choice of a replica to read from have a change when they
-have that. Used by `node`, at the registration and from then on.
+Placement, metadata and the choice of a replica to read from follow the registration. Called by `node` at registration
+and whenever a setting changes.
 """
 
 from __future__ import annotations
@@ -23,77 +23,79 @@ RETRY_S = 1.0
 log = get_logger("penstock.control")
 
 
-class ReportedBroker(NamedTuple):
-    """The settings that others see; where no failure domain is set, the rack is one."""
+class ReportedSettings(NamedTuple):
+    """The settings in the registration. Without a failure domain, the rack is the failure domain."""
 
     rack: str | None
     failure_domain: str
     draining: bool
 
     @classmethod
-    def of(cls, config: BrokerConfig) -> ReportedBroker:
+    def from_config(cls, config: BrokerConfig) -> ReportedSettings:
+        """Return the settings that `config` has now."""
         rack = config.broker_rack or None
         return cls(rack, config.broker_failure_domain or rack or "", config.broker_draining)
 
-    def put_into(self, record: BrokerRecord) -> BrokerRecord:
+    def apply_to(self, record: BrokerRecord) -> BrokerRecord:
+        """Return the registration with these settings."""
         return msgspec.structs.replace(
             record, rack=self.rack, failure_domain=self.failure_domain, draining=self.draining
         )
 
 
 class BrokerReports:
-    """Keeps a registration up with the settings: one write at a time, the newest last, again while the store is away.
+    """Writes changed settings to the registration, one write at a time, and retries while the store is unavailable.
 
-    `show` writes, and raises StoreError. `is_over` tells that there is no registration any more.
+    `report` writes and raises `StoreError`. `is_over` returns whether the registration has ended.
     """
 
     def __init__(
         self,
         config: BrokerConfig,
-        show: Callable[[ReportedBroker], Awaitable[None]],
+        report: Callable[[ReportedSettings], Awaitable[None]],
         is_over: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._config, self._show, self._is_over = config, show, is_over
-        self._shown: ReportedBroker | None = None
+        self._config, self._report, self._is_over = config, report, is_over
+        self._last_reported: ReportedSettings | None = None
         self._task: asyncio.Task[None] | None = None
 
-    def start(self, shown: ReportedBroker) -> None:
-        """From now on; `shown` is what the broker was registered with."""
-        self._shown = shown
-        self._config.subscribe(self._look)
-        self._look()
+    def start(self, reported: ReportedSettings) -> None:
+        """Start following the settings; `reported` is what the broker was registered with."""
+        self._last_reported = reported
+        self._config.subscribe(self._check_settings)
+        self._check_settings()
 
     async def close(self) -> None:
+        """Stop following the settings."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    def _look(self) -> None:
-        if self._task is None and ReportedBroker.of(self._config) != self._shown:
-            self._task = asyncio.get_running_loop().create_task(self._work(), name="what the registration shows")
+    def _check_settings(self) -> None:
+        if self._task is None and ReportedSettings.from_config(self._config) != self._last_reported:
+            self._task = asyncio.get_running_loop().create_task(self._work(), name="broker-reports")
 
     async def _work(self) -> None:
         try:
-            while not self._is_over() and (wanted := ReportedBroker.of(self._config)) != self._shown:
+            while (
+                not self._is_over() and (current := ReportedSettings.from_config(self._config)) != self._last_reported
+            ):
                 try:
-                    await self._show(wanted)
+                    await self._report(current)
                 except StoreError as e:
-                    log.warning("what is set for this broker could not be shown to others yet", reason=str(e))
+                    log.warning("broker settings not written to the registration yet; retrying", reason=str(e))
                     await asyncio.sleep(RETRY_S)
                 else:
-                    self._shown = wanted
+                    self._last_reported = current
         finally:
             self._task = None
 
 
-async def show_embedded(store: Store, broker_id: int, shown: ReportedBroker) -> None:
-    """Shows what is set for the one broker of an embedded store, which is not to be emptied, as there is no other.
-
-    Raises `StoreError`.
-    """
+async def report_embedded(store: Store, broker_id: int, reported: ReportedSettings) -> None:
+    """Write the settings of the only broker of an embedded store, which cannot drain. Raises `StoreError`."""
     entry = await store.get(keys.broker(broker_id))
     if entry is None:
         return
-    value = encode(shown._replace(draining=False).put_into(decode(BrokerRecord, entry.key, entry.value)))
+    value = encode(reported._replace(draining=False).apply_to(decode(BrokerRecord, entry.key, entry.value)))
     if value != entry.value:
         await store.txn([Compare.unchanged(entry)], [PutOp(entry.key, value)])

@@ -1,4 +1,5 @@
-"""Changes settings of topics, brokers and groups at run time, each checked before it is stored. Called by `api`."""
+"""Changes settings of topics, brokers and groups at run time and validates each before it is stored. Called by
+`api`."""
 
 from __future__ import annotations
 
@@ -10,13 +11,13 @@ from penstock.config.broker import TOPIC_SETTING_OF, BrokerConfig, broker_settin
 from penstock.config.definition import InvalidSetting, UnknownSetting, text_of
 from penstock.config.kafka_settings import METRICS
 from penstock.config.topic import OWN_PREFIX, TOPIC_SETTINGS, normalise_topic_setting, resolve, topic_setting
-from penstock.control.config_changes import apply, check_changes, rewrite_value
+from penstock.control.config_changes import apply_changes, check_changes, rewrite_value
 from penstock.control.group_settings import GroupSettings
 from penstock.control.loggers import alter_loggers
 from penstock.control.naming import check_name
 from penstock.control.results import (
     ALL_BROKERS,
-    SEEN_S,
+    VIEW_TIMEOUT_S,
     AdminError,
     ConfigChange,
     ConfigOperation,
@@ -34,11 +35,11 @@ from penstock.state.watcher import Watcher
 from penstock.wire.errors import ErrorCode
 
 Change = Callable[[dict[str, str]], dict[str, str]]
-"""From what is set to what is to be set."""
+"""From the present overrides to the new ones."""
 
 
 class ConfigService:
-    """Settings of topics, of brokers, one or all, and of groups."""
+    """Alters the settings of topics, of one or all brokers, of groups and of loggers."""
 
     def __init__(self, store: Store, view: ClusterView, watcher: Watcher, config: BrokerConfig, clock: Clock) -> None:
         self.store, self.view, self.watcher, self.config = store, view, watcher, config
@@ -47,43 +48,45 @@ class ConfigService:
     async def replace(
         self, kind: int, name: str, settings: Sequence[tuple[str, str | None]], validate_only: bool = False
     ) -> ConfigOutcome:
-        """Makes `settings` all that is set for a resource (AlterConfigs).
+        """Replace all settings of a resource by `settings` (AlterConfigs).
 
-        Of a topic, settings that Kafka does not have stay as they are unless `settings` names them: tools that write
-        back what they have read leave out what is described as read-only.
+        A topic keeps overrides of settings that Kafka does not have, unless `settings` names them: they are described
+        as read-only, so tools that write back what they have read leave them out.
         """
         changes = [ConfigChange(key, ConfigOperation.SET, value) for key, value in settings]
-        return await self._alter(kind, name, changes, validate_only, from_nothing=True)
+        return await self._alter(kind, name, changes, validate_only, replaces_all=True)
 
     async def change(
         self, kind: int, name: str, changes: Sequence[ConfigChange], validate_only: bool = False
     ) -> ConfigOutcome:
-        """Changes single settings of a resource and leaves the others (IncrementalAlterConfigs)."""
-        return await self._alter(kind, name, changes, validate_only, from_nothing=False)
+        """Change some settings of a resource and keep the others (IncrementalAlterConfigs)."""
+        return await self._alter(kind, name, changes, validate_only, replaces_all=False)
 
     async def _alter(
-        self, kind: int, name: str, changes: Sequence[ConfigChange], validate_only: bool, from_nothing: bool
+        self, kind: int, name: str, changes: Sequence[ConfigChange], validate_only: bool, replaces_all: bool
     ) -> ConfigOutcome:
         try:
             check_changes(changes)
             if kind == ConfigResource.TOPIC:
-                await self._alter_topic(name, changes, validate_only, from_nothing)
+                await self._alter_topic(name, changes, validate_only, replaces_all)
             elif kind == ConfigResource.BROKER:
-                await self._alter_broker(name, changes, validate_only, from_nothing)
+                await self._alter_broker(name, changes, validate_only, replaces_all)
             elif kind == ConfigResource.GROUP:
-                await self.groups.alter(name, changes, validate_only, from_nothing)
+                await self.groups.alter(name, changes, validate_only, replaces_all)
             elif kind == ConfigResource.CLIENT_METRICS:
                 check_client_metrics(name, changes)
-            elif kind == ConfigResource.BROKER_LOGGER and not from_nothing:
-                self.check_broker_is_this(name)
+            elif kind == ConfigResource.BROKER_LOGGER and not replaces_all:
+                self.check_is_local_broker(name)
                 alter_loggers(changes, validate_only)
             else:
-                raise AdminError(ErrorCode.INVALID_REQUEST, f"Resources of type {kind} have no settings here.")
+                raise AdminError(
+                    ErrorCode.INVALID_REQUEST, f"Resources of type {kind} have no settings that can be altered."
+                )
         except AdminError as e:
             return ConfigOutcome(e.error, e.message)
         except UnknownSetting as e:
             return ConfigOutcome(ErrorCode.INVALID_CONFIG, str(e))
-        except InvalidSetting as e:  # Kafka answers so for brokers
+        except InvalidSetting as e:  # Kafka's error code for brokers
             return ConfigOutcome(
                 ErrorCode.INVALID_REQUEST if kind == ConfigResource.BROKER else ErrorCode.INVALID_CONFIG, str(e)
             )
@@ -94,12 +97,12 @@ class ConfigService:
         return ConfigOutcome()
 
     async def _alter_topic(
-        self, name: str, changes: Sequence[ConfigChange], validate_only: bool, from_nothing: bool
+        self, name: str, changes: Sequence[ConfigChange], validate_only: bool, replaces_all: bool
     ) -> None:
-        def altered(present: dict[str, str]) -> dict[str, str]:
-            if from_nothing:
+        def apply_overrides(present: dict[str, str]) -> dict[str, str]:
+            if replaces_all:
                 present = {key: text for key, text in present.items() if key.startswith(OWN_PREFIX)}
-            new = apply(changes, present, topic_setting, self._topic_default)
+            new = apply_changes(changes, present, topic_setting, self._topic_default)
             for key in {change.name for change in changes} & new.keys():
                 new[key] = normalise_topic_setting(key, new[key])
             resolve({key: text for key, text in new.items() if key in TOPIC_SETTINGS}, self.config.topic_defaults)
@@ -109,15 +112,15 @@ class ConfigService:
             record = decode(TopicRecord, entry.key, entry.value) if entry is not None else None
             if record is None or record.deleting:
                 raise unknown_topic(name)
-            return encode(msgspec.structs.replace(record, overrides=altered(record.overrides)))
+            return encode(msgspec.structs.replace(record, overrides=apply_overrides(record.overrides)))
 
         topic = self.view.topics.get(name)
         if topic is None:
-            # As in Kafka: operations that do not fit their setting, the name, the settings, the missing topic.
-            of_lists = [c for c in changes if c.operation in (ConfigOperation.APPEND, ConfigOperation.SUBTRACT)]
-            apply(of_lists, {}, topic_setting, self._topic_default)
+            # Kafka's order of checks: operations, name, settings, missing topic.
+            list_changes = [c for c in changes if c.operation in (ConfigOperation.APPEND, ConfigOperation.SUBTRACT)]
+            apply_changes(list_changes, {}, topic_setting, self._topic_default)
             check_topic_resource(name)
-            altered({})
+            apply_overrides({})
             raise unknown_topic(name)
         await self._rewrite(keys.topic(topic.topic_id), rewrite, validate_only)
 
@@ -125,11 +128,11 @@ class ConfigService:
         return text_of(self.config.topic_default(name))
 
     async def _alter_broker(
-        self, name: str, changes: Sequence[ConfigChange], validate_only: bool, from_nothing: bool
+        self, name: str, changes: Sequence[ConfigChange], validate_only: bool, replaces_all: bool
     ) -> None:
         key = keys.broker_config(self._broker_id(name))
-        given = [c.name for c in changes if c.operation != ConfigOperation.DELETE]
-        fixed = sorted(name for name in given if not broker_setting(name).dynamic)
+        changed_names = [c.name for c in changes if c.operation != ConfigOperation.DELETE]
+        fixed = sorted(name for name in changed_names if not broker_setting(name).dynamic)
         if fixed:
             raise AdminError(
                 ErrorCode.INVALID_REQUEST,
@@ -138,7 +141,7 @@ class ConfigService:
 
         def rewrite(entry: StoreEntry | None) -> bytes:
             present = decode(BrokerConfigRecord, entry.key, entry.value).settings if entry is not None else {}
-            new = apply(changes, {} if from_nothing else present, broker_setting, self._broker_default)
+            new = apply_changes(changes, {} if replaces_all else present, broker_setting, self._broker_default)
             for setting in {change.name for change in changes} & new.keys():
                 new[setting] = normalise_broker_setting(setting, new[setting])
             self._check_broker(name, new)
@@ -147,7 +150,7 @@ class ConfigService:
         await self._rewrite(key, rewrite, validate_only)
 
     def _check_broker(self, name: str, new: Mapping[str, str]) -> None:
-        """What is set must also make sense together. Raises `InvalidSetting`."""
+        """Raise `InvalidSetting` if the topic defaults would contradict each other."""
         overrides: dict[str, str] = {}
         for setting, text in new.items():
             topic_name, factor = TOPIC_SETTING_OF.get(setting, ("", 0))
@@ -165,22 +168,23 @@ class ConfigService:
         if not name.isdecimal() or int(name) not in self.view.brokers:
             raise AdminError(
                 ErrorCode.INVALID_REQUEST,
-                f"There is no broker {name!r}: name one of {sorted(self.view.brokers)[:20]}, or none for all brokers.",
+                f'Broker "{name[:100]}" does not exist; use one of {sorted(self.view.brokers)[:20]},'
+                ' or "" for all brokers.',
             )
         return int(name)
 
-    def check_broker_is_this(self, name: str) -> None:
-        """Raises `AdminError` where another broker is meant, which has to be asked itself."""
+    def check_is_local_broker(self, name: str) -> None:
+        """Raise `AdminError` if `name` is another broker: only that broker can answer."""
         if name != str(self.config.node_id):
             raise AdminError(
                 ErrorCode.INVALID_REQUEST,
-                f"This is broker {self.config.node_id}, and broker {name[:100]!r} was asked for; ask that broker.",
+                f'This is broker {self.config.node_id}, not "{name[:100]}"; send the request to that broker.',
             )
 
     async def _rewrite(self, key: str, rewrite: Callable[[StoreEntry | None], bytes], validate_only: bool) -> None:
         revision = await rewrite_value(self.store, key, rewrite, validate_only)
         if revision:
-            await self.watcher.applied(revision, SEEN_S)
+            await self.watcher.applied(revision, VIEW_TIMEOUT_S)
 
 
 def check_topic_resource(name: str) -> None:
@@ -191,7 +195,7 @@ def check_topic_resource(name: str) -> None:
 
 
 def check_client_metrics(name: str, changes: Sequence[ConfigChange]) -> None:
-    """Raises where a subscription to clients' metrics is to be made; there is none to be changed or removed."""
+    """Raise `AdminError` for a subscription to client metrics, which Penstock does not support (KIP-714)."""
     if not name:
         raise AdminError(ErrorCode.INVALID_REQUEST, "Subscription name can't be empty")
     for change in changes:

@@ -1,4 +1,4 @@
-"""What changing settings has in common, whosever they are. Used by `config_admin` and `group_settings`."""
+"""Validates and applies changes of settings of any resource. Called by `config_admin` and `group_settings`."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from penstock.state.store import Compare, DeleteOp, PutOp, Store, StoreEntry
 from penstock.wire.errors import ErrorCode
 
 ATTEMPTS = 10
-"""How often a change is tried again when somebody else's came between its reading and its writing."""
+"""Attempts to write a change while other writers change the same value."""
 MAX_CHANGES = 1000
-"""Settings that one resource of a request may change."""
+"""Maximum number of settings that a request may change of one resource."""
 
 
 async def rewrite_value(
     store: Store, key: str, rewrite: Callable[[StoreEntry | None], bytes | None], validate_only: bool
 ) -> int:
-    """Replaces a value by what `rewrite` makes of it, None where it is to be nothing, again where somebody else was
-    faster. Returns the revision of the change, 0 where there was nothing to change. Raises `AdminError`, `StoreError`.
+    """Replace a value by what `rewrite` returns for it (None deletes it); retry if another writer was faster.
+
+    Returns the revision of the change, 0 if there was none. Raises `AdminError`, `StoreError`.
     """
     for _ in range(ATTEMPTS):
         entry = await store.get(key)
@@ -34,11 +35,11 @@ async def rewrite_value(
 
 
 def check_changes(changes: Sequence[ConfigChange]) -> None:
-    """Raises `AdminError` where a request is wrong whatever is set."""
+    """Raise `AdminError` for changes that are wrong whatever the present settings are."""
     if len(changes) > MAX_CHANGES:
         raise AdminError(ErrorCode.INVALID_REQUEST, f"{len(changes)} changes of one resource: at most {MAX_CHANGES}.")
     if len({change.name for change in changes}) < len(changes):
-        raise AdminError(ErrorCode.INVALID_REQUEST, "A setting is named twice.")
+        raise AdminError(ErrorCode.INVALID_REQUEST, "A setting is listed more than once.")
     for change in changes:
         if change.operation not in set(ConfigOperation):
             raise AdminError(ErrorCode.INVALID_REQUEST, f"Unknown operation type {change.operation}.")
@@ -46,16 +47,17 @@ def check_changes(changes: Sequence[ConfigChange]) -> None:
             raise AdminError(ErrorCode.INVALID_REQUEST, f"The setting {change.name} has no value.")
 
 
-def apply(
+def apply_changes(
     changes: Sequence[ConfigChange],
     present: Mapping[str, str],
     definition: Callable[[str], Setting],
     default: Callable[[str], str],
 ) -> dict[str, str]:
-    """Return what is set after the changes; lists are appended to and subtracted from as they stand, defaults included.
+    """Return the settings after the changes. Lists are changed from their effective value, defaults included.
 
-    A name may be unset whether or not it is known or set: tools that copy settings unset those that they know.
-    Raises `InvalidSetting` for other operations on unknown names, `AdminError` where an operation does not fit.
+    DELETE accepts unknown and unset names, because tools that copy settings delete those that they know. Raises
+    `InvalidSetting` for other operations on unknown names, `AdminError` for APPEND or SUBTRACT on a setting that is not
+    a list.
     """
     new = dict(present)
     for change in changes:

@@ -1,8 +1,8 @@
-"""What is set for a topic, a broker or a group, and by whom: the content of DescribeConfigs. Called by `api`.
+"""Describes settings of topics, brokers and groups for DescribeConfigs: value, source, synonyms. Called by `api`.
 
-Values, sources and synonyms follow Kafka's rules: the synonyms of a setting are what is given at run time for this
-broker, then for all, then at the start, then the defaults, each in the order in which the names count; they begin with
-the setting that was asked for. What only a longer unit gives (`log.retention.hours`) is a topic's default.
+The rules are Kafka's. Synonyms come in the order broker, all brokers, static, default, and within a source in the order
+of precedence; they start with the requested setting. A value that only a coarser unit gives (`log.retention.hours`) is
+a topic's default.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from penstock.state.view import TopicView
 
 BROKER_SOURCES = (SettingSource.BROKER, SettingSource.ALL_BROKERS, SettingSource.STATIC)
 CLUSTER_WIDE = "min.insync.replicas"
-"""Kafka keeps this setting for the cluster as a whole (KIP-966), so that it is described as set for all brokers."""
+"""Setting that Kafka keeps for the whole cluster (KIP-966), so it is described as set for all brokers."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigSynonym:
-    """A value that counts where nothing before it in the list is set; None for one that is not shown."""
+    """A value that applies if no synonym before it in the list is set; None if it is sensitive."""
 
     name: str
     value: str | None
@@ -34,7 +34,7 @@ class ConfigSynonym:
 
 @dataclass(frozen=True, slots=True)
 class ConfigDescription:
-    """A setting as it holds; `synonyms` begins with what it comes from."""
+    """The effective value of a setting; `synonyms` starts with its origin."""
 
     setting: Setting
     value: str | None
@@ -44,17 +44,17 @@ class ConfigDescription:
 
 
 def describe_topic(topic: TopicView, config: BrokerConfig) -> list[ConfigDescription]:
-    """All settings of a topic."""
+    """Describe all settings of a topic."""
     return describe_overrides(topic.overrides, config)
 
 
 def describe_overrides(overrides: Mapping[str, str], config: BrokerConfig) -> list[ConfigDescription]:
-    """All settings that a topic with these of its own has."""
+    """Describe all settings of a topic that has these overrides."""
     return [describe_topic_setting(name, known, overrides, config) for name, known in TOPIC_SETTINGS.items()]
 
 
 def describe_group(settings: Mapping[str, str]) -> list[ConfigDescription]:
-    """All settings that a group with these of its own has."""
+    """Describe all settings of a group that has these overrides."""
     found = [describe_group_setting(known, known.name, settings) for known in GROUP_SETTINGS.values()]
     return found + [
         describe_group_setting(known.setting, known.synonym, settings) for known in KAFKA_GROUP_SETTINGS.values()
@@ -62,6 +62,7 @@ def describe_group(settings: Mapping[str, str]) -> list[ConfigDescription]:
 
 
 def describe_group_setting(setting: Setting, synonym: str, settings: Mapping[str, str]) -> ConfigDescription:
+    """Describe one setting of a group; `synonym` is the broker setting with the default."""
     synonyms = [ConfigSynonym(synonym, setting.default, SettingSource.DEFAULT)]
     if setting.name in settings:
         synonyms.insert(0, ConfigSynonym(setting.name, settings[setting.name], SettingSource.GROUP))
@@ -69,15 +70,15 @@ def describe_group_setting(setting: Setting, synonym: str, settings: Mapping[str
 
 
 def describe_client_metrics() -> list[ConfigDescription]:
-    """The settings of any subscription to clients' metrics, of which there is none."""
+    """Describe the settings of a client metrics subscription; there is never one."""
     return [
         ConfigDescription(s.setting, s.setting.default, SettingSource.DEFAULT, [], True)
         for s in CLIENT_METRICS_SETTINGS.values()
     ]
 
 
-def describe_own(overrides: Mapping[str, str], config: BrokerConfig) -> list[ConfigDescription]:
-    """Of a topic's settings those that are its own."""
+def describe_explicit(overrides: Mapping[str, str], config: BrokerConfig) -> list[ConfigDescription]:
+    """Describe only the settings that the topic overrides."""
     return [
         describe_topic_setting(name, TOPIC_SETTINGS[name], overrides, config)
         for name in overrides
@@ -88,9 +89,9 @@ def describe_own(overrides: Mapping[str, str], config: BrokerConfig) -> list[Con
 def describe_topic_setting(
     name: str, known: TopicSetting, overrides: Mapping[str, str], config: BrokerConfig
 ) -> ConfigDescription:
-    """The setting as it holds for a topic with these overrides.
+    """Describe one setting of a topic with these overrides.
 
-    A setting that Kafka does not have is described as read-only, although it can be altered: MirrorMaker 2 copies all
+    Settings that Kafka does not have are described as read-only although they can be altered: MirrorMaker 2 copies all
     others, and Kafka refuses a topic with a setting that it does not know.
     """
     synonyms = broker_synonyms(known.synonyms[0].name, config) if known.synonyms else []
@@ -107,18 +108,19 @@ def describe_topic_setting(
     source = synonyms[0].source if synonyms else SettingSource.DEFAULT
     try:
         value: str | None = text_of(config.topic_default(name))
-    except InvalidSetting:  # stored for brokers before a rule came
+    except InvalidSetting:  # stored before the setting was validated
         value, source = known.setting.default, SettingSource.DEFAULT
     return ConfigDescription(known.setting, value, source, synonyms, is_read_only)
 
 
 def describe_broker(config: BrokerConfig) -> list[ConfigDescription]:
-    """All settings of this broker, and those of Kafka that it knows by name."""
+    """Describe all settings of this broker and the Kafka settings that it knows by name."""
     found = [describe_broker_setting(known, config, not known.dynamic) for known in BROKER_SETTINGS.values()]
     return found + [describe_broker_setting(known.setting, config, True) for known in KAFKA_BROKER_SETTINGS.values()]
 
 
 def describe_broker_setting(setting: Setting, config: BrokerConfig, is_read_only: bool) -> ConfigDescription:
+    """Describe one setting of this broker; the value of a sensitive setting is None."""
     synonyms = broker_synonyms(setting.name, config)
     text = config.text(setting.name)
     value = setting.default if text is None else normalised(setting, text)
@@ -127,21 +129,22 @@ def describe_broker_setting(setting: Setting, config: BrokerConfig, is_read_only
 
 
 def normalised(setting: Setting, text: str) -> str:
-    """The value as it is shown; what was stored before a rule came stays as it is."""
+    """Return the normalised value; a value that was stored before the setting was validated stays as it is."""
     try:
         return setting.normalise(text)
     except InvalidSetting:
         return text
 
 
-def note_identity(
+def record_identity(
     config: BrokerConfig,
     listening: Iterable[ListenerAddress],
     advertised: Iterable[ListenerAddress],
     data_dir: str,
 ) -> None:
-    """Add to what was given at the start that which always is, be it by options: who this broker is, where it listens,
-    what clients are told, and where data lies. Called by `node` once the ports are known.
+    """Add the broker's identity, listeners and data directory to its static settings, however they were set.
+
+    Called by `node` once the ports are known.
     """
     addresses = list(listening)
     config.listeners = ",".join(str(address) for address in addresses)
@@ -159,7 +162,7 @@ def note_identity(
 
 
 def describe_all_brokers(config: BrokerConfig) -> list[ConfigDescription]:
-    """What was set at run time for all brokers."""
+    """Describe what was set at run time for all brokers."""
     found = []
     for name, value in {**cluster_wide(config), **config.given.get(SettingSource.ALL_BROKERS, {})}.items():
         if name in BROKER_SETTINGS or name in KAFKA_BROKER_SETTINGS:
@@ -169,7 +172,7 @@ def describe_all_brokers(config: BrokerConfig) -> list[ConfigDescription]:
 
 
 def broker_synonyms(name: str, config: BrokerConfig) -> list[ConfigSynonym]:
-    """What is given for a broker setting and for those that count in its place, the nearest source first."""
+    """Return the values of a broker setting and of its synonyms, in the order of precedence."""
     names = SYNONYMS_OF.get(name, (name,))
     found = []
     for source in BROKER_SOURCES:
@@ -191,7 +194,7 @@ def broker_synonyms(name: str, config: BrokerConfig) -> list[ConfigSynonym]:
 
 
 def cluster_wide(config: BrokerConfig) -> dict[str, str]:
-    """What is described as set for all brokers although nobody set it at run time."""
+    """Return the setting that is described as set for all brokers even if no client set it at run time."""
     text = config.given.get(SettingSource.STATIC, {}).get(CLUSTER_WIDE)
     default = BROKER_SETTINGS[CLUSTER_WIDE].default
     assert default is not None, f"{CLUSTER_WIDE} has a default"

@@ -1,7 +1,7 @@
-"""The history of elections: one key for each, which outlives the controller that it made.
+"""The history of controller elections: one key per election, which outlives the controller's own key.
 
-`controller.election` appends to it. Brokers write down the newest that they saw (`restored`): a store that does not
-have it was restored from a backup, and has forgotten what has happened since.
+`controller.election` appends to it. Each broker persists the newest election that it has seen (`restored`). If the
+store lacks that election, the store was restored from an older backup.
 """
 
 from __future__ import annotations
@@ -14,13 +14,16 @@ from penstock.state.records import StoredRecord, decode
 from penstock.state.store import Store, StoreEntry
 
 KEPT_ELECTIONS = 1000
-"""A broker that was away for longer than that many elections freezes as if the store had been restored."""
+"""Number of elections in the history. A broker that missed more freezes as if the store had been restored."""
 RANDOM_DIGITS = 16
 
 
 class ElectionRecord(StoredRecord, frozen=True, kw_only=True):
-    """One election, for ever: its epoch is in the key. With `is_recovery` nobody was elected: a store that had been
-    restored was declared to be the truth, and all that was seen in earlier epochs, here or not, counts as known."""
+    """One election; its epoch is in the key.
+
+    With `is_recovery` no broker was elected: an operator recovered a restored store, and all earlier epochs count as
+    known, whether or not the store has them.
+    """
 
     broker_id: int
     random_id: str
@@ -29,26 +32,26 @@ class ElectionRecord(StoredRecord, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class ElectionPair:
-    """What a broker persists of the newest election that it knows."""
+    """The newest election that a broker knows, as it persists it."""
 
     epoch: int
     random_id: str
 
 
 def read_election(entry: StoreEntry) -> tuple[ElectionPair, ElectionRecord]:
-    """Raises `BadRecord`, ValueError."""
+    """Decode an election. Raises `BadRecord`, ValueError."""
     record = decode(ElectionRecord, entry.key, entry.value)
     return ElectionPair(keys.election_epoch(entry.key), record.random_id), record
 
 
 async def newest_election(store: Store) -> ElectionPair | None:
-    """What a broker is to persist, after `check_election` of what it had persisted. Raises `StoreError`."""
+    """Return the election that a broker persists after `check_election`. Raises `StoreError`."""
     entries = (await store.range(keys.ELECTIONS)).entries
     return read_election(entries[-1])[0] if entries else None
 
 
 def newest_recovery(entries: Sequence[StoreEntry]) -> tuple[ElectionPair, StoreEntry] | None:
-    """The last election of a history that is a recovery. Raises `BadRecord`, ValueError."""
+    """Return the last recovery in a history. Raises `BadRecord`, ValueError."""
     for entry in reversed(entries):
         pair, record = read_election(entry)
         if record.is_recovery:
@@ -57,23 +60,23 @@ def newest_recovery(entries: Sequence[StoreEntry]) -> tuple[ElectionPair, StoreE
 
 
 async def check_election(store: Store, persisted: ElectionPair | None) -> str | None:
-    """Why a broker must freeze: the store's history does not have what it has seen; None where all is well.
+    """Return why a broker must freeze: the store lacks the election that the broker has seen. None if it has it.
 
     Raises `StoreError`.
     """
     if persisted is None:
         return None
-    return missing(persisted, await store.get(keys.election(persisted.epoch)))
+    return missing_reason(persisted, await store.get(keys.election(persisted.epoch)))
 
 
-def missing(persisted: ElectionPair, entry: StoreEntry | None) -> str | None:
-    """As `check_election`, with the entry of that epoch."""
+def missing_reason(persisted: ElectionPair, entry: StoreEntry | None) -> str | None:
+    """Implement `check_election` with the entry of that epoch."""
     cure = (
-        "the store was restored from a backup, or this broker was away for very long. Nothing is truncated or deleted"
+        "the store was restored from a backup, or this broker was absent for very long. Nothing is truncated or deleted"
         " until `penstock cluster recover` has been run"
     )
     if entry is None:
-        return f"this broker has seen controller epoch {persisted.epoch}, of which the store knows nothing: {cure}"
+        return f"this broker has seen controller epoch {persisted.epoch}, which the store does not have: {cure}"
     if read_election(entry)[0].random_id != persisted.random_id:
         return f"this broker has seen another controller epoch {persisted.epoch} than the store has: {cure}"
     return None

@@ -1,8 +1,8 @@
-"""The feature level of a cluster: what formats its brokers may use in the store and among themselves.
+"""The feature level of a cluster: which formats its brokers use in the store and with each other (KIP-584).
 
-Each broker tells in its registration the highest level that it knows. A cluster keeps the level that it had while its
-brokers are replaced by newer ones, one by one and back again if need be; then somebody raises it (`Features.raise_to`,
-by the UpdateFeatures request, KIP-584), and from there on only brokers that know it can join. It is never lowered.
+Each broker registers the highest level that it supports. A rolling upgrade or downgrade keeps the cluster's level. An
+administrator then raises it (UpdateFeatures), and brokers that do not support it can no longer join. It is never
+lowered.
 """
 
 from __future__ import annotations
@@ -18,35 +18,37 @@ from penstock.state.watcher import Watcher
 from penstock.wire.errors import ErrorCode
 
 FEATURE = "penstock.version"
-"""The level's name in requests."""
-LOWEST_LEVEL = 1
+"""Feature name in requests."""
+MIN_LEVEL = 1
 ATTEMPTS = 10
 
 
 class Features:
-    """`level` is what holds now, as far as the view knows; `known` the highest that this broker can have."""
+    """Reads and raises the feature level. `max_level` is the highest level that this broker supports."""
 
-    def __init__(self, store: Store, view: ClusterView, watcher: Watcher, known: int) -> None:
-        self.store, self.view, self.watcher, self.known = store, view, watcher, known
+    def __init__(self, store: Store, view: ClusterView, watcher: Watcher, max_level: int) -> None:
+        self.store, self.view, self.watcher, self.max_level = store, view, watcher, max_level
 
     @property
     def level(self) -> int:
+        """The current level, as of the view."""
         return self.view.feature_level
 
     async def raise_to(self, level: int, validate_only: bool = False) -> None:
-        """Returns when the view has it. Raises AdminError where a broker does not know the level, or it is lower."""
+        """Raise the level and return when the view has it. Raises `AdminError` if a broker does not support it, or for
+        a lower level."""
         for _ in range(ATTEMPTS):
             try:
-                if await self._try(level, validate_only):
+                if await self._try_raise(level, validate_only):
                     return
             except StoreError as e:
-                raise AdminError(ErrorCode.FEATURE_UPDATE_FAILED, f"The store does not answer: {e}.") from e
+                raise AdminError(ErrorCode.FEATURE_UPDATE_FAILED, f"The metadata store is unavailable: {e}.") from e
         raise AdminError(
-            ErrorCode.FEATURE_UPDATE_FAILED, "Brokers came and went meanwhile: try again when they are settled."
+            ErrorCode.FEATURE_UPDATE_FAILED, "Brokers joined or left meanwhile; try again when the cluster is stable."
         )
 
-    async def _try(self, level: int, validate_only: bool) -> bool:
-        """False where something changed meanwhile."""
+    async def _try_raise(self, level: int, validate_only: bool) -> bool:
+        """Return False if the cluster changed meanwhile."""
         enrolled = await self.store.get(keys.ENROLLED)
         entry = await self.store.get(keys.CLUSTER)
         assert entry is not None, "a broker runs in a cluster that has a record"
@@ -67,16 +69,16 @@ class Features:
 
 
 def check_level(level: int, present: int, brokers: list[StoreEntry]) -> None:
-    """Raises AdminError where the level cannot be raised to `level`."""
+    """Raise `AdminError` if the level cannot be raised to `level`."""
     if level < present:
         raise AdminError(
             ErrorCode.INVALID_UPDATE_VERSION,
-            f"The level is {present} and is never lowered: state may be in a format that {level} does not know.",
+            f"The level is {present} and cannot be lowered to {level}: stored state may use a newer format.",
         )
     records = [decode(BrokerRecord, entry.key, entry.value) for entry in brokers]
     behind = [str(r.broker_id) for r in sorted(records, key=lambda r: r.broker_id) if r.feature_level < level]
     if behind:
         raise AdminError(
             ErrorCode.INVALID_UPDATE_VERSION,
-            f"Brokers {', '.join(behind)} do not know level {level}: upgrade them first, then raise the level.",
+            f"Brokers {', '.join(behind)} do not support level {level}; upgrade them first, then raise the level.",
         )

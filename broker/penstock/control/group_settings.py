@@ -1,8 +1,7 @@
-"""Reads and changes the settings of groups, in the store itself: any broker does it, whoever coordinates the group.
+"""Reads and changes settings of groups. Any broker serves them from the store, not only the group's coordinator.
 
-Called by `api.configs`. They are read where they are, not followed by every broker: what was set is seen by whoever
-asks next, at whichever broker; a reset that was noted is so never done twice. What becomes of them when their group
-goes is `group`'s.
+Called by `api.configs`. Brokers do not cache these settings, so each request sees the latest change and a recorded
+reset is never repeated. `group` deletes them with their group.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 
 from penstock.config.group import group_setting, normalise_group_setting
-from penstock.control.config_changes import apply, rewrite_value
+from penstock.control.config_changes import apply_changes, rewrite_value
 from penstock.control.config_describe import ConfigDescription, describe_group
 from penstock.control.results import AdminError, ConfigChange, store_error
 from penstock.runtime.clock import Clock
@@ -23,50 +22,50 @@ from penstock.wire.errors import ErrorCode
 
 log = get_logger("penstock.control")
 
-MAX_GROUP_ID = 1024
-"""Characters of a group id."""
-WHOLE_SHARD_FROM = 8
-"""Groups of a shard from which on the shard is read as a whole."""
-READS = 32
-"""Reads of the store under way for one request."""
+MAX_GROUP_ID_CHARS = 1024
+"""Maximum length of a group id in characters."""
+SHARD_SCAN_THRESHOLD = 8
+"""Number of requested groups of a shard from which the whole shard is read."""
+MAX_CONCURRENT_READS = 32
+"""Maximum number of concurrent store reads for one request."""
 
 
 class GroupSettings:
-    """Settings of groups by id, of those that are not there too: they are noted before anybody joins."""
+    """Settings of groups by id. They can be set before the group has members."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store, self._clock = store, clock
 
     async def describe(self, group_ids: Iterable[str]) -> dict[str, list[ConfigDescription] | AdminError]:
-        """All settings of each group, defaults included; or why they cannot be told."""
-        wanted = list(dict.fromkeys(group_ids))
-        answers: dict[str, list[ConfigDescription] | AdminError] = {}
-        of_shard: dict[int, list[str]] = {}
-        for group_id in wanted:
-            refusal = check_group_id(group_id)
-            if refusal is not None:
-                answers[group_id] = refusal
+        """Return all settings of each group, defaults included, or the error for it."""
+        ids = list(dict.fromkeys(group_ids))
+        results: dict[str, list[ConfigDescription] | AdminError] = {}
+        ids_by_shard: dict[int, list[str]] = {}
+        for group_id in ids:
+            id_error = check_group_id(group_id)
+            if id_error is not None:
+                results[group_id] = id_error
             else:
-                of_shard.setdefault(keys.shard_of(group_id), []).append(group_id)
-        slots = asyncio.Semaphore(READS)
+                ids_by_shard.setdefault(keys.shard_of(group_id), []).append(group_id)
+        slots = asyncio.Semaphore(MAX_CONCURRENT_READS)
 
-        async def read(prefix: str, group_id: str | None, those: list[str]) -> None:
+        async def read(prefix: str, group_id: str | None, shard_ids: list[str]) -> None:
             async with slots:
                 try:
                     found = await self._read(prefix, group_id)
                 except StoreError as e:
-                    answers.update(dict.fromkeys(those, AdminError(store_error(e), str(e))))
+                    results.update(dict.fromkeys(shard_ids, AdminError(store_error(e), str(e))))
                 else:
-                    answers.update({each: describe_group(found.get(each, {})) for each in those})
+                    results.update({each: describe_group(found.get(each, {})) for each in shard_ids})
 
         reads = []
-        for number, those in of_shard.items():
-            if len(those) >= WHOLE_SHARD_FROM:
-                reads.append(read(keys.settings_of_groups(number), None, those))
+        for number, shard_ids in ids_by_shard.items():
+            if len(shard_ids) >= SHARD_SCAN_THRESHOLD:
+                reads.append(read(keys.settings_of_groups(number), None, shard_ids))
             else:
-                reads += [read(keys.group_settings(each), each, [each]) for each in those]
+                reads += [read(keys.group_settings(each), each, [each]) for each in shard_ids]
         await asyncio.gather(*reads)
-        return {group_id: answers[group_id] for group_id in wanted}
+        return {group_id: results[group_id] for group_id in ids}
 
     async def _read(self, key: str, group_id: str | None) -> dict[str, dict[str, str]]:
         if group_id is None:
@@ -75,22 +74,22 @@ class GroupSettings:
         return settings_by_group([] if entry is None else [entry])
 
     async def group_ids(self) -> list[str]:
-        """All groups for which something is set. Raises `StoreError`."""
+        """Return all groups that have settings. Raises `StoreError`."""
         return sorted(keys.group_of_settings(e.key) for e in (await self._store.range(keys.GROUP_SETTINGS)).entries)
 
     async def alter(
-        self, group_id: str, changes: Sequence[ConfigChange], validate_only: bool = False, from_nothing: bool = False
+        self, group_id: str, changes: Sequence[ConfigChange], validate_only: bool = False, replaces_all: bool = False
     ) -> None:
-        """Changes what is set for a group; `from_nothing` leaves nothing else set. The changes were checked.
+        """Apply validated changes to a group's settings; `replaces_all` removes all others.
 
         Raises `AdminError`, `InvalidSetting`, `BadRecord`, `StoreError`.
         """
 
         def rewrite(entry: StoreEntry | None) -> bytes | None:
             present: dict[str, str] = {}
-            if entry is not None and not from_nothing:  # what cannot be read can be replaced
+            if entry is not None and not replaces_all:  # an unreadable record can be replaced
                 present = decode(GroupSettingsRecord, entry.key, entry.value).settings
-            new = apply(changes, present, group_setting, default_of)
+            new = apply_changes(changes, present, group_setting, default_text)
             for name in {change.name for change in changes} & new.keys():
                 new[name] = normalise_group_setting(name, new[name])
             if not new:
@@ -99,25 +98,28 @@ class GroupSettings:
                 return entry.value
             return encode(GroupSettingsRecord(settings=new, changed_ms=self._clock.wall_ms()))
 
-        refusal = check_group_id(group_id)
-        if refusal is not None:
-            raise refusal
+        id_error = check_group_id(group_id)
+        if id_error is not None:
+            raise id_error
         await rewrite_value(self._store, keys.group_settings(group_id), rewrite, validate_only)
 
 
 def check_group_id(group_id: str) -> AdminError | None:
+    """Return the error for an id that no group can have, else None."""
     if not group_id:
         return AdminError(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed: name a group.")
-    if len(group_id) > MAX_GROUP_ID:
-        return AdminError(ErrorCode.INVALID_GROUP_ID, f"A group id has at most {MAX_GROUP_ID} characters.")
+    if len(group_id) > MAX_GROUP_ID_CHARS:
+        return AdminError(ErrorCode.INVALID_GROUP_ID, f"A group id has at most {MAX_GROUP_ID_CHARS} characters.")
     return None
 
 
-def default_of(name: str) -> str:
+def default_text(name: str) -> str:
+    """Return a setting's default, "" if it has none."""
     return group_setting(name).default or ""
 
 
 def settings_by_group(entries: Iterable[StoreEntry]) -> dict[str, dict[str, str]]:
+    """Decode entries of group settings; skip and log unreadable ones."""
     found = {}
     for entry in entries:
         try:

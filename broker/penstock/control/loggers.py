@@ -1,6 +1,6 @@
-"""The log level of this broker as an admin client reads and changes it (KIP-412). Called by `api.configs`.
+"""Describes and changes this broker's log level for admin clients (KIP-412). Called by `api.configs`.
 
-There is one logger, `root`. A level that was changed holds until the process ends.
+There is one logger, `root`. A changed level applies until the process exits.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from penstock.control.results import AdminError, ConfigChange, ConfigOperation
 from penstock.runtime import logging
 from penstock.wire.errors import ErrorCode
 
-ROOT = "root"
+ROOT_LOGGER = "root"
 LEVELS = {
     "TRACE": "debug",
     "DEBUG": "debug",
@@ -22,18 +22,20 @@ LEVELS = {
     "ERROR": "error",
     "FATAL": "critical",
 }
-"""Kafka's names of the levels, and the broker's own."""
-NAMES = {own: name for name, own in LEVELS.items()}
-LOGGER = Setting(ROOT, SettingType.STRING, "INFO", "The level from which on the broker logs.", dynamic=True)
+"""Kafka's level names and the broker's own."""
+KAFKA_LEVELS = {own: name for name, own in LEVELS.items()}
+LOGGER = Setting(
+    ROOT_LOGGER, SettingType.STRING, "INFO", "Minimum level of the messages that the broker logs.", dynamic=True
+)
 
 
 def describe_loggers() -> list[ConfigDescription]:
-    """The level of the one logger there is."""
-    return [ConfigDescription(LOGGER, NAMES[logging.current_level()], SettingSource.BROKER_LOGGER, [])]
+    """Describe the level of the root logger."""
+    return [ConfigDescription(LOGGER, KAFKA_LEVELS[logging.current_level()], SettingSource.BROKER_LOGGER, [])]
 
 
 def alter_loggers(changes: Sequence[ConfigChange], validate_only: bool) -> None:
-    """Change the level. Raises `AdminError`, and changes nothing then."""
+    """Change the level. Raises `AdminError` and then changes nothing."""
     level = None
     for change in changes:
         if change.operation in (ConfigOperation.APPEND, ConfigOperation.SUBTRACT):
@@ -41,16 +43,19 @@ def alter_loggers(changes: Sequence[ConfigChange], validate_only: bool) -> None:
             raise AdminError(
                 ErrorCode.INVALID_REQUEST, f"{operation} operation is not allowed for the BROKER_LOGGER resource"
             )
-        if change.name != ROOT:
+        if change.name != ROOT_LOGGER:
             raise AdminError(
-                ErrorCode.INVALID_CONFIG, f'logger "{change.name[:100]}" does not exist; the broker has "{ROOT}" alone'
+                ErrorCode.INVALID_CONFIG,
+                f'logger "{change.name[:100]}" does not exist; the only logger is "{ROOT_LOGGER}"',
             )
         if change.operation == ConfigOperation.DELETE:
-            raise AdminError(ErrorCode.INVALID_REQUEST, f'the level of logger "{ROOT}" cannot be removed; set one')
+            raise AdminError(
+                ErrorCode.INVALID_REQUEST, f'the level of logger "{ROOT_LOGGER}" cannot be removed; set one'
+            )
         if change.value not in LEVELS:
             raise AdminError(
                 ErrorCode.INVALID_CONFIG,
-                f'cannot set the level of "{ROOT}": "{(change.value or "")[:100]}" is no level; use one of'
+                f'cannot set the level of "{ROOT_LOGGER}": "{(change.value or "")[:100]}" is not a level; use one of'
                 f" {', '.join(LEVELS)}",
             )
         level = LEVELS[change.value]

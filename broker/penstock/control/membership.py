@@ -1,7 +1,8 @@
-"""What a broker writes of itself when it starts: the cluster's identity, its registration, who is controller.
+"""Writes a broker's own records at its start: the cluster's identity, its registration, the controller. Called by
+`node`.
 
-Called by `node`. With the embedded store there is one broker, which is its own controller; its registration needs no
-lease, since nobody else looks at it while it is gone. In a cluster `Registration` is a broker's membership.
+With the embedded store the only broker is its own controller, and its registration needs no lease. In a cluster,
+`Registration` is a broker's membership under a lease.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from uuid import UUID, uuid4
 import msgspec
 
 from penstock.config.addresses import join_host_port
-from penstock.control.broker_reports import ReportedBroker
+from penstock.control.broker_reports import ReportedSettings
 from penstock.control.keep_alive import LeaseKeepAlive
-from penstock.control.members import LeavingRecord, leaving_key, next_past, past_key, read_past
+from penstock.control.members import LeavingRecord, history_key, leaving_key, next_history, read_history
 from penstock.runtime.clock import Clock
 from penstock.runtime.logging import get_logger
 from penstock.state import keys
@@ -49,21 +50,22 @@ from penstock.state.view import BrokerEndpoint, BrokerView
 SCHEMA_VERSION = 1
 FEATURE_LEVEL = 1
 POLL_S = 0.2
-"""Between two looks at a key that somebody else is to change."""
+"""Interval between reads of a key that another broker or the controller is expected to change."""
 
 log = get_logger("penstock.control")
 
 
 class DuplicateBroker(StoreError):
-    """Another broker of the same id is running; the message names both and the cure."""
+    """Another broker with the same id is running; the message has both and the fix."""
 
 
 async def ensure_cluster(store: Store, new_id: Callable[[], UUID] = uuid4) -> ClusterRecord:
-    """The cluster's identity, made where there is none yet. Raises `StoreError` where its format is a newer one."""
+    """Return the cluster's identity; create it if missing. Raises `StoreError` if its format is newer than this
+    version."""
     entry = await store.get(keys.CLUSTER)
     if entry is None:
         cluster_id = "-"
-        while cluster_id.startswith("-"):  # would be an option on a command line
+        while cluster_id.startswith("-"):  # looks like an option on a command line
             cluster_id = urlsafe_b64encode(new_id().bytes).decode().rstrip("=")
         record = ClusterRecord(cluster_id=cluster_id, schema_version=SCHEMA_VERSION, feature_level=FEATURE_LEVEL)
         no_cluster = [Compare.absent(keys.CLUSTER), Compare.absent(keys.ADOPTION)]
@@ -71,14 +73,14 @@ async def ensure_cluster(store: Store, new_id: Callable[[], UUID] = uuid4) -> Cl
         entry = await store.get(keys.CLUSTER)
         if entry is None:
             raise StoreError(
-                "a broker that was alone is being moved into this store (penstock cluster adopt): wait for the end of"
-                " it, or run it again if it was interrupted"
+                "the store has no cluster: a single broker is being adopted into it; wait for `penstock cluster adopt`"
+                " to finish, or run it again if it was interrupted"
             )
     cluster = decode(ClusterRecord, entry.key, entry.value)
     if cluster.schema_version > SCHEMA_VERSION or cluster.feature_level > FEATURE_LEVEL:
         raise StoreError(
-            f"the cluster {cluster.cluster_id} has state of format {cluster.schema_version} and features of level"
-            f" {cluster.feature_level}; this version knows {SCHEMA_VERSION} and {FEATURE_LEVEL}: run a newer one"
+            f'cluster "{cluster.cluster_id}" has schema version {cluster.schema_version} and feature level'
+            f" {cluster.feature_level}, but this version supports {SCHEMA_VERSION} and {FEATURE_LEVEL}; upgrade"
         )
     return cluster
 
@@ -92,7 +94,7 @@ async def register_embedded(
     now_ms: int,
     failure_domain: str = "",
 ) -> int:
-    """Registers the one broker, as a new incarnation and as controller; returns the revision."""
+    """Register the only broker as a new incarnation and as controller; return the revision."""
     record = BrokerRecord(
         broker_id=broker_id,
         incarnation=incarnation,
@@ -119,11 +121,11 @@ async def register_embedded(
     return result.revision
 
 
-async def begin_leader_epochs(store: Store) -> int:
-    """Gives every partition a new leader epoch, as after an end that was not clean; returns the revision, or 0.
+async def increment_leader_epochs(store: Store) -> int:
+    """Give every partition a new leader epoch after an unclean shutdown; return the revision, or 0.
 
-    A record that is not understood is left as it is: the watcher reports it.
-    Whoever remembers offsets of the epoch before can then find out where it ended.
+    Clients that know an offset of the epoch before can then find out where it ended (KIP-320). Unreadable records stay
+    as they are: the watcher reports them.
     """
     listing = await store.range(keys.PARTITIONS)
     revision = 0
@@ -133,12 +135,13 @@ async def begin_leader_epochs(store: Store) -> int:
         puts: list[Operation] = [PutOp(e.key, value) for e in entries if (value := with_next_epoch(e)) is not None]
         result = await store.txn([Compare.unchanged(entry) for entry in entries], puts)
         if not result.succeeded:
-            raise StoreError("partitions were changed by somebody else while their leader epochs were")
+            raise StoreError("partitions were changed by another writer while their leader epochs were incremented")
         revision = result.revision
     return revision
 
 
 def with_next_epoch(entry: StoreEntry) -> bytes | None:
+    """Return the partition's record with the next leader epoch; None if it is unreadable."""
     try:
         record = decode(PartitionRecord, entry.key, entry.value)
     except BadRecord:
@@ -147,20 +150,20 @@ def with_next_epoch(entry: StoreEntry) -> bytes | None:
 
 
 class Registration:
-    """A broker's membership of a cluster: its registration under a lease, from `register` to `leave` or until `lost`.
+    """A broker's registration under a lease, from `register` to `leave` or until `lost`.
 
-    The directory id in `record` is what tells two brokers of one id apart: whoever has the same directory (which is
-    locked while it is used) is a later start of the same broker, and replaces the registration of the earlier at once.
+    The directory id in `record` distinguishes two brokers with the same id. A start with the same directory, which is
+    locked while in use, is a later start of the same broker and replaces the earlier registration at once.
     """
 
     def __init__(
         self, store: Store, clock: Clock, record: BrokerRecord, ttl_ms: int, damaged: Sequence[str] = ()
     ) -> None:
-        """`damaged` names partitions of which recovery cut more than one torn batch (`members.partition_name`)."""
+        """`damaged` are the partitions of which recovery cut more than one torn batch (`members.partition_name`)."""
         self.store, self.clock, self.record, self.ttl_ms, self.damaged = store, clock, record, ttl_ms, damaged
         self.key = keys.broker(record.broker_id)
         self.epoch = -1
-        """The revision at which it registered: the broker's epoch."""
+        """The revision of the registration: the broker epoch."""
         self.lease = 0
         self.lost = asyncio.Event()
         self.lost_reason = ""
@@ -168,9 +171,9 @@ class Registration:
         self._keep_alive: LeaseKeepAlive | None = None
 
     async def register(self, patience_s: float | None = None) -> int:
-        """Returns the epoch. Raises `DuplicateBroker` where another broker has the id for longer than `patience_s`.
+        """Register and return the broker epoch. Raises `DuplicateBroker`, `StoreError`.
 
-        That is by default a little longer than a lease, so that one that is dead is outlasted. Raises `StoreError`.
+        `patience_s` is how long to wait for another broker with this id; the default outlasts the lease of a dead one.
         """
         assert self.epoch == -1, "a broker registers once; a new start makes a new registration"
         loop = asyncio.get_running_loop()
@@ -184,7 +187,7 @@ class Registration:
                     if entry is None:
                         if await self._create():
                             return self.epoch
-                    elif self._is_mine(entry):
+                    elif self._is_own(entry):
                         self.epoch = entry.create_revision
                         return self.epoch
                     elif not await self._replace(entry):
@@ -193,22 +196,22 @@ class Registration:
                         await asyncio.sleep(POLL_S)
                         await self.store.keep_alive(self.lease)
             except LeaseExpired:
-                log.warning("the lease ended before the broker was registered: once more")
+                log.warning("lease expired before the broker was registered; retrying")
 
-    def _is_mine(self, entry: StoreEntry) -> bool:
-        """Whether an earlier attempt, whose answer was lost, has succeeded; it must have the lease that is renewed."""
+    def _is_own(self, entry: StoreEntry) -> bool:
+        """Return whether an earlier attempt with the same lease succeeded although its response was lost."""
         if entry.lease != self.lease:
             return False
         return decode(BrokerRecord, entry.key, entry.value).incarnation == self.record.incarnation
 
     async def _create(self) -> bool:
-        """Registers where nobody is; False where it has to be looked at again."""
-        key = past_key(self.record.broker_id)
+        """Register if the id is free; False if the caller must read the key again."""
+        key = history_key(self.record.broker_id)
         entry = await self.store.get(key)
-        past = read_past(entry) if entry is not None else None
+        history = read_history(entry) if entry is not None else None
         cluster = await self._check_level()
         record = self.record
-        following = next_past(past, record.directory_id, record.boot_id, record.was_unclean, self.damaged)
+        following = next_history(history, record.directory_id, record.boot_id, record.was_unclean, self.damaged)
         unchanged = Compare.absent(key) if entry is None else Compare.unchanged(entry)
         try:
             result = await self.store.txn(
@@ -220,7 +223,7 @@ class Registration:
                 ],
             )
         except StoreUnavailable as e:
-            log.warning("the registration got no answer", reason=str(e))
+            log.warning("registration not confirmed by the store; retrying", reason=str(e))
             await asyncio.sleep(POLL_S)
             return False
         if result.succeeded:
@@ -228,49 +231,50 @@ class Registration:
         return result.succeeded
 
     async def _check_level(self) -> StoreEntry:
-        """The cluster's record, whose features this broker must know. Raises `StoreError`."""
+        """Return the cluster's record. Raises `StoreError` if this version does not support its feature level."""
         entry = await self.store.get(keys.CLUSTER)
         if entry is None:
-            raise StoreError("the cluster's record is not in the store: was the store replaced by another?")
+            raise StoreError(
+                "the store has no cluster record; check that the endpoints are those of this cluster's store"
+            )
         level = decode(ClusterRecord, entry.key, entry.value).feature_level
         if level > self.record.feature_level:
             raise StoreError(
-                f"the cluster has features of level {level}, and this version knows {self.record.feature_level}:"
-                " run a newer one"
+                f"the cluster has feature level {level}, but this version supports {self.record.feature_level}; upgrade"
             )
         return entry
 
     async def _replace(self, entry: StoreEntry) -> bool:
-        """Ends the registration of an earlier start with the same directory; False where it is another's."""
+        """Remove the registration of an earlier start with the same directory; False if it is another broker's."""
         try:
-            theirs = decode(BrokerRecord, entry.key, entry.value).directory_id
+            other_directory = decode(BrokerRecord, entry.key, entry.value).directory_id
         except BadRecord:
-            theirs = None
-        if theirs is None or theirs != self.record.directory_id:
+            other_directory = None
+        if other_directory is None or other_directory != self.record.directory_id:
             return False
-        log.info("an earlier registration of this broker is replaced", epoch=entry.create_revision)
-        await self.store.txn([created(self.key, entry.create_revision)], [DeleteOp(self.key)])
+        log.info("replacing an earlier registration of this broker", epoch=entry.create_revision)
+        await self.store.txn([compare_created(self.key, entry.create_revision)], [DeleteOp(self.key)])
         return True
 
     def _duplicate(self, entry: StoreEntry) -> DuplicateBroker:
         broker_id = self.record.broker_id
         where = ""
         with suppress(BadRecord):
-            theirs = decode(BrokerRecord, entry.key, entry.value)
-            where = "".join(f" at {join_host_port(e.host, e.port)}" for e in theirs.endpoints[:1])
+            other = decode(BrokerRecord, entry.key, entry.value)
+            where = "".join(f" at {join_host_port(e.host, e.port)}" for e in other.endpoints[:1])
         return DuplicateBroker(
             f"broker {broker_id} is running already{where}, with another data directory: give this broker another id"
             " (node.id), or stop the other one first"
         )
 
     def keep_alive(self, store: Store | None = None, pulse: Callable[[], int] | None = None) -> LeaseKeepAlive:
-        """What renews the lease. Its `run` may be run in another thread's loop, then with a `store` made there."""
-        assert self.epoch >= 0, "it is kept alive after it was registered"
-        assert self._keep_alive is None, "it is kept alive once"
+        """Create the lease renewal. Its `run` can run on another thread's loop, with a `store` made there."""
+        assert self.epoch >= 0, "a lease is renewed after the registration"
+        assert self._keep_alive is None, "a lease has one renewal task"
         loop = asyncio.get_running_loop()
 
-        def tell(reason: str) -> None:
-            with suppress(RuntimeError):  # the broker's loop has ended before
+        def notify_lost(reason: str) -> None:
+            with suppress(RuntimeError):  # the broker's loop is closed
                 loop.call_soon_threadsafe(self._lose, reason)
 
         self._keep_alive = LeaseKeepAlive(
@@ -281,48 +285,51 @@ class Registration:
             self.epoch,
             self.ttl_ms,
             self._granted_ms,
-            tell,
+            notify_lost,
             pulse,
         )
         return self._keep_alive
 
     def may_serve(self) -> bool:
-        """Whether the lease surely holds, by a clock that counts suspended time; ask before acknowledging."""
+        """Return whether the lease is surely valid, by a clock that counts suspended time; check before
+        acknowledging."""
         return self._keep_alive is not None and self._keep_alive.may_serve()
 
-    def seen(self, broker: BrokerView | None) -> None:
-        """What the view now has for this broker's id: where it is another incarnation, or none, this one is over.
+    def check_view(self, broker: BrokerView | None) -> None:
+        """End the membership if the view has another incarnation, or none, for this broker's id.
 
-        To be called from when the view has the registration on.
+        Call it once the view has had the registration.
         """
         if broker is None or broker.epoch != self.epoch:
-            self._lose("the registration of this broker was ended by the controller, or replaced by a newer start")
+            self._lose("the registration of this broker was removed by the controller, or replaced by a newer start")
 
     def _lose(self, reason: str) -> None:
         if self._keep_alive is not None:
-            self._keep_alive.end()
+            self._keep_alive.stop()
         if not self.lost.is_set():
             self.lost_reason = reason
             self.lost.set()
             log.error("this broker is no longer a member of the cluster", reason=reason)
 
-    async def show(self, shown: ReportedBroker) -> None:
-        """Shows in the registration what is set for this broker; the epoch stays. Raises `StoreError`."""
-        record = shown.put_into(self.record)
+    async def report_settings(self, reported: ReportedSettings) -> None:
+        """Write the broker's settings to its registration and keep the epoch. Raises `StoreError`."""
+        record = reported.apply_to(self.record)
         if record == self.record:
             return
-        result = await self.store.txn([created(self.key, self.epoch)], [PutOp(self.key, encode(record), self.lease)])
+        result = await self.store.txn(
+            [compare_created(self.key, self.epoch)], [PutOp(self.key, encode(record), self.lease)]
+        )
         if result.succeeded:
             self.record = record
 
-    async def hand_over(self, timeout_s: float) -> bool:
-        """Asks the controller to give this broker's leaderships to others; True when it has. Call before `leave`.
+    async def request_handover(self, timeout_s: float) -> bool:
+        """Ask the controller to move this broker's leaderships; True once it has. Call before `leave`.
 
         Raises `StoreError`.
         """
         key = leaving_key(self.record.broker_id)
         put = PutOp(key, encode(LeavingRecord(epoch=self.epoch)), self.lease)
-        if not (await self.store.txn([created(self.key, self.epoch)], [put])).succeeded:
+        if not (await self.store.txn([compare_created(self.key, self.epoch)], [put])).succeeded:
             return False
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + timeout_s
@@ -334,14 +341,14 @@ class Registration:
         return False
 
     async def leave(self) -> None:
-        """Ends the membership: all others know at once. Raises `StoreUnavailable`; the lease then ends by itself."""
+        """End the membership at once. Raises `StoreUnavailable`; the lease then expires by itself."""
         if self._keep_alive is not None:
-            self._keep_alive.end()
+            self._keep_alive.stop()
         if self.lease:
             with suppress(LeaseExpired):
                 await self.store.revoke_lease(self.lease)
 
 
-def created(key: str, revision: int) -> Compare:
-    """Whether a key is still the one that was created at a revision."""
+def compare_created(key: str, revision: int) -> Compare:
+    """Return the condition that a key is still the one created at a revision."""
     return Compare(key, CompareTarget.CREATE_REVISION, revision)

@@ -1,4 +1,4 @@
-"""What administrative calls take and answer, free of any wire format. Used in this room and by `api`."""
+"""Arguments and results of administrative calls, independent of the wire format. Used by this package and `api`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from penstock.state.store import StoreError, StoreUnavailable
 from penstock.wire.errors import ErrorCode
 
 ALL_BROKERS = ""
-"""The name of the broker resource that stands for all brokers, in requests."""
+"""Name of the broker resource that means all brokers, in requests."""
 
 
 class AdminError(Exception):
-    """A refusal: the code for the client, and a message that names the thing and the cure."""
+    """A refused request: the error code for the client, and a message with the cause and the fix."""
 
     def __init__(self, error: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -23,7 +23,7 @@ class AdminError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TopicRequest:
-    """A topic to be created; -1 partitions or replicas leave the number to the broker, `assignment` is by partition."""
+    """A topic to create. -1 partitions or replicas mean the default; `assignment` has the replicas by partition."""
 
     name: str
     partition_count: int = -1
@@ -34,7 +34,7 @@ class TopicRequest:
 
 @dataclass(frozen=True, slots=True)
 class TopicOutcome:
-    """What became of one topic; the fields behind the message are filled in where it succeeded."""
+    """The result for one topic. The fields after `message` are set on success."""
 
     name: str
     error: ErrorCode = ErrorCode.NONE
@@ -47,14 +47,14 @@ class TopicOutcome:
 
 @dataclass(frozen=True, slots=True)
 class ConfigOutcome:
-    """Whether something succeeded."""
+    """The result for one resource."""
 
     error: ErrorCode = ErrorCode.NONE
     message: str | None = None
 
 
 class ConfigResource(IntEnum):
-    """What settings can belong to, in the protocol's numbers."""
+    """Resource types that have settings, with the protocol's numbers."""
 
     TOPIC = 2
     BROKER = 4
@@ -64,7 +64,7 @@ class ConfigResource(IntEnum):
 
 
 class ConfigOperation(IntEnum):
-    """How IncrementalAlterConfigs changes a setting (KIP-339)."""
+    """Operations of IncrementalAlterConfigs (KIP-339)."""
 
     SET = 0
     DELETE = 1
@@ -74,25 +74,27 @@ class ConfigOperation(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ConfigChange:
-    """One change of one setting; `operation` is what the client sent, and may be none of `ConfigOperation`."""
+    """One change of one setting; `operation` is what the client sent and can be no `ConfigOperation`."""
 
     name: str
     operation: int
     value: str | None
 
 
-SEEN_S = 10.0
-"""How long who changed something waits for this broker to see it: less than any client waits for an answer."""
+VIEW_TIMEOUT_S = 10.0
+"""How long a request waits until this broker's view has its change; shorter than clients' request timeouts."""
 
 
 def store_error(error: StoreError) -> ErrorCode:
-    """What to answer where the store could not do something: while it is away, that it may be tried again."""
+    """Return the error code for a store failure: retriable while the store is unavailable."""
     return ErrorCode.REQUEST_TIMED_OUT if isinstance(error, StoreUnavailable) else ErrorCode.KAFKA_STORAGE_ERROR
 
 
 def already_exists(name: str) -> AdminError:
+    """Return the error for a topic name that is in use."""
     return AdminError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
 
 
 def unknown_topic(name: str) -> AdminError:
-    return AdminError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic '{name}'.")
+    """Return the error for a topic that does not exist."""
+    return AdminError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f'Topic "{name}" does not exist.')

@@ -1,8 +1,8 @@
-"""Creates, grows and deletes topics, by transactions on the store. Called by `api` and, for auto-creation, `Metadata`.
+"""Creates, grows and deletes topics by transactions on the store. Called by `api`, also for auto-creation.
 
-A topic of any size exists from one transaction on: the one that writes its name, after everything else of it. It ends
-by the one that removes the name and leaves a tombstone; what is then left of it goes in the background, and the
-tombstone last. Who answers waits until the view has it, so that the client's next request finds it.
+A topic exists from the transaction that writes its name, after all its partitions. Deletion removes the name and leaves
+a tombstone; the data is removed in the background, and the tombstone last. Requests return when the view has the
+change, so that the client's next request sees it.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from penstock.config.broker import BrokerConfig
 from penstock.config.definition import InvalidSetting
 from penstock.config.topic import normalise_topic_setting, resolve
 from penstock.control.assignment import check_manual, partition_puts
-from penstock.control.controller.reassign import target
-from penstock.control.drains import Drains, read_drains
-from penstock.control.naming import Collisions, check_new_name
-from penstock.control.placing import Placing, usable_brokers
+from penstock.control.broker_availability import BrokerAvailability, read_availability
+from penstock.control.controller.reassign import target_replicas
+from penstock.control.naming import TopicNameCollisions, check_new_name
+from penstock.control.replica_placer import ReplicaPlacer, usable_brokers
 from penstock.control.results import (
-    SEEN_S,
+    VIEW_TIMEOUT_S,
     AdminError,
     ConfigOutcome,
     TopicOutcome,
@@ -61,20 +61,20 @@ from penstock.wire.errors import ErrorCode
 
 log = get_logger("penstock.control")
 
-Cleaner = Callable[[UUID], Awaitable[None]]
-"""Removes what a room keeps of a deleted topic; called again after a restart if it failed or was cut short."""
+TopicCleaner = Callable[[UUID], Awaitable[None]]
+"""Removes a deleted topic's data from another package; called again after a restart if it failed."""
 
 MAX_REQUEST_PARTITIONS = 10_000
-"""New partitions that one request may ask for."""
-AT_A_TIME = 256
-"""Topics of one request that are created together: they share commits, and others get their turn in between."""
+"""Maximum number of new partitions in one request."""
+MAX_CONCURRENT_TOPICS = 256
+"""Topics of one request that are created concurrently: they share commits, and other requests run in between."""
 
 
 class TopicService:
-    """The life of topics. `cleaners` are asked to forget a topic that was deleted.
+    """The lifecycle of topics. `cleaners` remove a deleted topic's data.
 
-    Where it `is_clustered` there are other brokers: what is left of topics is then removed by the controller
-    (`controller.housekeeping`), each broker's own data by that broker when it sees the tombstone.
+    In a cluster (`is_clustered`) the controller removes what a deleted topic leaves (`controller.housekeeping`), and
+    each broker removes its own data when it sees the tombstone.
     """
 
     def __init__(
@@ -89,13 +89,13 @@ class TopicService:
     ) -> None:
         self.is_clustered = is_clustered
         self.store, self.view, self.watcher, self.clock, self.config = store, view, watcher, clock, config
-        self.cleaners: list[Cleaner] = []
+        self.cleaners: list[TopicCleaner] = []
         self._new_id = new_id
-        self._collisions = Collisions()
-        self._placing = Placing(view)
+        self._collisions = TopicNameCollisions()
+        self._placer = ReplicaPlacer(view)
         self._partition_count = 0
         self._reserved = 0
-        self._growing = asyncio.Lock()
+        self._growth_lock = asyncio.Lock()
         self._creating: dict[str, asyncio.Task[TopicOutcome]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         for topic in view.topics.values():
@@ -104,7 +104,7 @@ class TopicService:
         view.subscribe(self._on_changes)
 
     def _on_changes(self, changes: list[TopicChange]) -> None:
-        self._placing.take(changes)
+        self._placer.apply_changes(changes)
         for change in changes:
             if change.old is not None:
                 self._partition_count -= len(change.old.partitions)
@@ -117,50 +117,54 @@ class TopicService:
     # Creating
 
     async def create(self, topics: Sequence[TopicRequest], validate_only: bool = False) -> list[TopicOutcome]:
-        """Creates topics, each for itself; the answers are in the order of the topics."""
-        twice = {name for name, count in Counter(topic.name for topic in topics).items() if count > 1}
-        asked = sum(max(topic.partition_count, len(topic.assignment), 1) for topic in topics)
+        """Create topics independently; the results are in the order of the topics."""
+        duplicates = {name for name, count in Counter(topic.name for topic in topics).items() if count > 1}
+        requested = sum(max(topic.partition_count, len(topic.assignment), 1) for topic in topics)
 
-        def refusal(topic: TopicRequest) -> AdminError | None:
-            if topic.name in twice:
-                return AdminError(ErrorCode.INVALID_REQUEST, f"Duplicate topic name {topic.name!r} in the request.")
-            if asked > MAX_REQUEST_PARTITIONS:
+        def request_error(topic: TopicRequest) -> AdminError | None:
+            if topic.name in duplicates:
+                return AdminError(ErrorCode.INVALID_REQUEST, f'Duplicate topic name "{topic.name}" in the request.')
+            if requested > MAX_REQUEST_PARTITIONS:
                 return AdminError(
                     ErrorCode.INVALID_PARTITIONS,
-                    f"The request asks for {asked} partitions: at most {MAX_REQUEST_PARTITIONS}; split it.",
+                    f"The request has {requested} partitions; the maximum is {MAX_REQUEST_PARTITIONS}.",
                 )
             return None
 
         try:
-            drains = await self._drains()
+            availability = await self._read_availability()
         except StoreError as e:
             return [TopicOutcome(topic.name, store_error(e), str(e)) for topic in topics]
         outcomes: list[TopicOutcome] = []
-        for start in range(0, len(topics), AT_A_TIME):
-            part = topics[start : start + AT_A_TIME]
+        for start in range(0, len(topics), MAX_CONCURRENT_TOPICS):
+            part = topics[start : start + MAX_CONCURRENT_TOPICS]
             outcomes += await asyncio.gather(
-                *[self._create(topic, validate_only, refusal(topic), drains) for topic in part]
+                *[self._create(topic, validate_only, request_error(topic), availability) for topic in part]
             )
         return outcomes
 
-    async def _drains(self) -> Drains:
-        """Who is to be emptied, as it is in the store now: the view tells it later. Raises `StoreError`."""
+    async def _read_availability(self) -> BrokerAvailability:
+        """Read it from the store, because the view lags. Raises `StoreError`."""
         if not self.is_clustered:
-            return Drains()
-        return await read_drains(self.store, self.view, self.clock, self.config)
+            return BrokerAvailability()
+        return await read_availability(self.store, self.view, self.clock, self.config)
 
     async def _create(
-        self, topic: TopicRequest, validate_only: bool, refusal: AdminError | None, drains: Drains
+        self,
+        topic: TopicRequest,
+        validate_only: bool,
+        request_error: AdminError | None,
+        availability: BrokerAvailability,
     ) -> TopicOutcome:
         try:
-            if refusal is not None:
-                raise refusal
+            if request_error is not None:
+                raise request_error
             self._check_name(topic)
             overrides = self._check_settings(topic)
-            assignment = self._plan(topic, drains)
+            assignment = self._plan(topic, availability)
             topic_id = self._topic_id()
             if not validate_only:
-                await self._write(topic_id, topic.name, assignment, overrides, drains)
+                await self._write(topic_id, topic.name, assignment, overrides, availability)
         except AdminError as e:
             return TopicOutcome(topic.name, e.error, e.message)
         except StoreError as e:
@@ -181,13 +185,17 @@ class TopicService:
             raise already_exists(topic.name)
         self._collisions.check(topic.name)
 
-    def _plan(self, topic: TopicRequest, drains: Drains) -> list[list[int]]:
-        """Return the replicas of each partition. Raises `AdminError` if the request's numbers do not allow it."""
-        assignment = self._manual(topic, drains) if topic.assignment else self._automatic(topic, drains)
+    def _plan(self, topic: TopicRequest, availability: BrokerAvailability) -> list[list[int]]:
+        """Return the replicas of each partition. Raises `AdminError` if the request's numbers are not valid."""
+        assignment = (
+            self._place_manually(topic, availability)
+            if topic.assignment
+            else self._place_automatically(topic, availability)
+        )
         self._check_count(len(assignment))
         return assignment
 
-    def _manual(self, topic: TopicRequest, drains: Drains) -> list[list[int]]:
+    def _place_manually(self, topic: TopicRequest, availability: BrokerAvailability) -> list[list[int]]:
         for what, number in (("numPartitions", topic.partition_count), ("replicationFactor", topic.replication_factor)):
             if number != -1:
                 raise AdminError(
@@ -199,13 +207,13 @@ class TopicService:
                 "The partitions of a manual assignment must be numbered from 0 without gaps.",
             )
         assignment = [topic.assignment[i] for i in range(len(topic.assignment))]
-        check_manual(assignment, self.view.brokers, None, drains.away)
+        check_manual(assignment, self.view.brokers, None, availability.absent)
         return assignment
 
-    def _automatic(self, topic: TopicRequest, drains: Drains) -> list[list[int]]:
+    def _place_automatically(self, topic: TopicRequest, availability: BrokerAvailability) -> list[list[int]]:
         factor = topic.replication_factor
         if factor == -1:
-            factor = min(self.config.default_replication_factor, self._room(drains))
+            factor = min(self.config.default_replication_factor, self._max_replicas(availability))
         if factor < 1:
             raise invalid_factor(factor)
         count = self.config.num_partitions if topic.partition_count == -1 else topic.partition_count
@@ -214,26 +222,26 @@ class TopicService:
         if factor > MAX_REPLICAS:
             raise invalid_factor(factor)
         self._check_count(count)
-        return self._placing.place(count, factor, drains.brokers, away=drains.away)
+        return self._placer.place(count, factor, availability.draining, absent=availability.absent)
 
-    def _room(self, drains: Drains) -> int:
-        """How many replicas a new partition can have."""
-        return max(len(usable_brokers(self.view, drains.brokers)) + len(drains.away), 1)
+    def _max_replicas(self, availability: BrokerAvailability) -> int:
+        """Return the maximum number of replicas of a new partition."""
+        return max(len(usable_brokers(self.view, availability.draining)) + len(availability.absent), 1)
 
     def _check_count(self, count: int) -> None:
         present = self._partition_count + self._reserved
         if count > MAX_PARTITIONS or present + count > self.config.max_partitions:
             raise AdminError(
                 ErrorCode.INVALID_PARTITIONS,
-                f"{count} partitions beside the {present} there are would be more than max.partitions allows:"
-                f" {self.config.max_partitions}.",
+                f"{count} partitions in addition to the existing {present} would exceed max.partitions"
+                f" ({self.config.max_partitions}); raise it or delete topics.",
             )
 
     def _check_settings(self, topic: TopicRequest) -> dict[str, str]:
         overrides: dict[str, str] = {}
         for name, value in topic.settings.items():
             if value is None:
-                raise AdminError(ErrorCode.INVALID_CONFIG, f"The setting {name} has no value; leave it out instead.")
+                raise AdminError(ErrorCode.INVALID_CONFIG, f'The setting "{name}" has no value; leave it out instead.')
             overrides[name] = value
         try:
             overrides = {name: normalise_topic_setting(name, text) for name, text in overrides.items()}
@@ -243,16 +251,21 @@ class TopicService:
         return overrides
 
     def _topic_id(self) -> UUID:
-        """A random id that no client takes for a missing one or, in base64, for a command line option."""
+        """Return a random id that is not reserved and does not start with "-" in base64."""
         topic_id = self._new_id()
         while topic_id.int < 2 or topic_id.bytes[0] >> 2 == 62:
             topic_id = self._new_id()
         return topic_id
 
     async def _write(
-        self, topic_id: UUID, name: str, assignment: list[list[int]], overrides: dict[str, str], drains: Drains
+        self,
+        topic_id: UUID,
+        name: str,
+        assignment: list[list[int]],
+        overrides: dict[str, str],
+        availability: BrokerAvailability,
     ) -> None:
-        """Children first, the name last. Raises `AdminError` where another had the name first."""
+        """Write the partitions first and the name last. Raises `AdminError` if the name was taken meanwhile."""
         record = TopicRecord(
             name=name,
             topic_id=topic_id,
@@ -265,45 +278,45 @@ class TopicService:
             PutOp(keys.topic_name(name), encode(TopicNameRecord(topic_id=topic_id))),
         ]
         children = partition_puts(topic_id, 0, assignment, self._epochs())
-        conditions = [Compare.absent(keys.topic_name(name)), *drains.unchanged_for(assignment)]
+        conditions = [Compare.absent(keys.topic_name(name)), *availability.unchanged_for(assignment)]
         self._reserved += len(assignment)
-        self._placing.count(assignment, 1)
+        self._placer.count(assignment, 1)
         try:
             if len(children) + len(last) <= MAX_TXN_OPERATIONS:
                 children, last = [], [*children, *last]
             if children:
-                # Whoever takes this for the leftovers of a creation that was cut short removes them all: it fails then.
+                # The controller can take this for an aborted creation and delete the partitions: then this fails.
                 conditions.append(Compare(keys.partition(topic_id, 0), CompareTarget.VERSION, 0, ">"))
                 await self._put_all(children)
             result = await self.store.txn(conditions, last)
             if not result.succeeded:
                 if children:
                     await self.store.txn([], [DeleteOp(keys.partitions(topic_id), prefix=True)])
-                await self._refuse(name)
-            await self.watcher.applied(result.revision, SEEN_S)
+                await self._raise_conflict(name)
+            await self.watcher.applied(result.revision, VIEW_TIMEOUT_S)
         finally:
             self._reserved -= len(assignment)
-            self._placing.count(assignment, -1)
+            self._placer.count(assignment, -1)
 
-    async def _refuse(self, name: str) -> None:
-        """Why the name could not be written: raises `AdminError`."""
+    async def _raise_conflict(self, name: str) -> None:
+        """Raise `AdminError` with the reason why the name was not written."""
         if await self.store.get(keys.topic_name(name)) is not None:
             raise already_exists(name)
-        raise AdminError(ErrorCode.REQUEST_TIMED_OUT, "Brokers began or ended to drain meanwhile: try again.")
+        raise AdminError(ErrorCode.REQUEST_TIMED_OUT, "Brokers started or stopped to drain meanwhile; try again.")
 
     def _epochs(self) -> dict[int, int] | None:
-        """The epochs of the brokers that are registered; None where there is but one broker."""
+        """Return the broker epochs of the registered brokers; None without a cluster."""
         return {b.broker_id: b.epoch for b in self.view.brokers.values()} if self.is_clustered else None
 
     async def _put_all(self, puts: Sequence[Operation], conditions: Sequence[Compare] = ()) -> None:
-        """Writes in transactions as large as they may be. Raises `AdminError` where a condition did not hold."""
+        """Write in the largest transactions possible. Raises `AdminError` if a condition did not hold."""
         chunks = [puts[i : i + MAX_TXN_OPERATIONS] for i in range(0, len(puts), MAX_TXN_OPERATIONS)]
         results = await asyncio.gather(*[self.store.txn(conditions, chunk) for chunk in chunks])
         if not all(result.succeeded for result in results):
-            raise AdminError(ErrorCode.REQUEST_TIMED_OUT, "The topic was changed by somebody else: try again.")
+            raise AdminError(ErrorCode.REQUEST_TIMED_OUT, "The topic was changed concurrently; try again.")
 
     async def auto_create(self, name: str) -> TopicOutcome:
-        """Creates a topic that a client asked for, with the defaults; many who ask at a time share one creation."""
+        """Create a topic with the defaults; concurrent requests for it share one creation."""
         task = self._creating.get(name)
         if task is None:
             task = asyncio.ensure_future(self._create_one(TopicRequest(name)))
@@ -313,7 +326,7 @@ class TopicService:
 
     async def _create_one(self, topic: TopicRequest) -> TopicOutcome:
         (outcome,) = await self.create([topic])
-        if outcome.error is ErrorCode.REQUEST_TIMED_OUT:  # in metadata, clients wait for what has no leader yet
+        if outcome.error is ErrorCode.REQUEST_TIMED_OUT:  # clients of Metadata retry this code
             return replace(outcome, error=ErrorCode.LEADER_NOT_AVAILABLE)
         return outcome
 
@@ -322,9 +335,9 @@ class TopicService:
     async def create_partitions(
         self, name: str, count: int, assignments: Sequence[Sequence[int]] | None = None, validate_only: bool = False
     ) -> ConfigOutcome:
-        """Makes a topic's partitions `count`, which must be more than it has."""
+        """Increase a topic's partitions to `count`."""
         try:
-            async with self._growing:
+            async with self._growth_lock:
                 await self._grow(name, count, assignments, validate_only)
         except AdminError as e:
             return ConfigOutcome(e.error, e.message)
@@ -338,15 +351,15 @@ class TopicService:
         topic = self.view.topics.get(name)
         if topic is None:
             raise unknown_topic(name)
-        drains = await self._drains()
-        added = self._plan_growth(topic, count, assignments, drains)
+        availability = await self._read_availability()
+        added = self._plan_growth(topic, count, assignments, availability)
         if validate_only:
             return
-        entry, record = await self.current(topic)
+        entry, record = await self.read_record(topic)
         if record.partition_count != len(topic.partitions):
-            raise AdminError(ErrorCode.REQUEST_TIMED_OUT, f"Topic {name} is changing: try again.")
+            raise AdminError(ErrorCode.REQUEST_TIMED_OUT, f'Topic "{name}" is being changed; try again.')
         self._reserved += len(added)
-        self._placing.count(added, 1)
+        self._placer.count(added, 1)
         try:
             unchanged = [Compare.unchanged(entry)]
             puts = partition_puts(topic.topic_id, len(topic.partitions), added, self._epochs())
@@ -358,17 +371,21 @@ class TopicService:
                 overrides=record.overrides,
                 created_ms=record.created_ms,
             )
-            conditions = [*unchanged, *drains.unchanged_for(added)]
+            conditions = [*unchanged, *availability.unchanged_for(added)]
             result = await self.store.txn(conditions, [PutOp(entry.key, encode(grown))])
             if not result.succeeded:
-                raise AdminError(ErrorCode.REQUEST_TIMED_OUT, f"Topic {name} was changed by somebody else: try again.")
-            await self.watcher.applied(result.revision, SEEN_S)
+                raise AdminError(ErrorCode.REQUEST_TIMED_OUT, f'Topic "{name}" was changed concurrently; try again.')
+            await self.watcher.applied(result.revision, VIEW_TIMEOUT_S)
         finally:
             self._reserved -= len(added)
-            self._placing.count(added, -1)
+            self._placer.count(added, -1)
 
     def _plan_growth(
-        self, topic: TopicView, count: int, assignments: Sequence[Sequence[int]] | None, drains: Drains
+        self,
+        topic: TopicView,
+        count: int,
+        assignments: Sequence[Sequence[int]] | None,
+        availability: BrokerAvailability,
     ) -> list[list[int]]:
         present = len(topic.partitions)
         if count == present:
@@ -376,29 +393,29 @@ class TopicService:
         if count < present:
             raise AdminError(
                 ErrorCode.INVALID_PARTITIONS,
-                f"The topic {topic.name} has {present} partition(s), so {count} would not be an increase; fewer"
-                " partitions are not offered yet, because what is in the others would be lost.",
+                f"The topic {topic.name} has {present} partition(s), so {count} would not be an increase; a topic"
+                " cannot have fewer partitions, because their records would be lost.",
             )
         if count - present > MAX_REQUEST_PARTITIONS:
             raise AdminError(
                 ErrorCode.INVALID_PARTITIONS,
-                f"{count - present} partitions are more than the {MAX_REQUEST_PARTITIONS} that can be added at a time.",
+                f"{count - present} new partitions exceed the limit of {MAX_REQUEST_PARTITIONS} per request.",
             )
         self._check_count(count - present)
-        factor = len(target(topic.partitions[0]))  # as it will be, where replicas are being moved
+        factor = len(target_replicas(topic.partitions[0]))  # the target, during a reassignment
         if assignments is None:
-            factor = min(factor, self._room(drains))
-            return self._placing.place(count - present, factor, drains.brokers, topic, drains.away)
+            factor = min(factor, self._max_replicas(availability))
+            return self._placer.place(count - present, factor, availability.draining, topic, availability.absent)
         if len(assignments) != count - present:
             raise AdminError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"{count - present} partition(s) are to be added, and {len(assignments)} assignment(s) are given.",
+                f"{count - present} partition(s) are added, but {len(assignments)} assignment(s) are given.",
             )
-        check_manual(assignments, self.view.brokers, factor, drains.away)
+        check_manual(assignments, self.view.brokers, factor, availability.absent)
         return [list(replicas) for replicas in assignments]
 
-    async def current(self, topic: TopicView) -> tuple[StoreEntry, TopicRecord]:
-        """A topic's record as it is in the store. Raises `AdminError` where it has gone."""
+    async def read_record(self, topic: TopicView) -> tuple[StoreEntry, TopicRecord]:
+        """Read a topic's record from the store. Raises `AdminError` if it is deleted."""
         entry = await self.store.get(keys.topic(topic.topic_id))
         if entry is None:
             raise unknown_topic(topic.name)
@@ -413,7 +430,7 @@ class TopicService:
     # Deleting
 
     async def delete(self, topic: TopicView) -> ConfigOutcome:
-        """Deletes a topic; returns when nobody sees it any more. Its data is removed afterwards."""
+        """Delete a topic and return when the view no longer has it. Its data is removed afterwards."""
         if not self.config.delete_topic_enable:
             return ConfigOutcome(ErrorCode.TOPIC_DELETION_DISABLED, "Topic deletion is disabled (delete.topic.enable).")
         tombstone = TopicRecord(
@@ -435,7 +452,7 @@ class TopicService:
             )
             if not result.succeeded:
                 raise unknown_topic(topic.name)
-            await self.watcher.applied(result.revision, SEEN_S)
+            await self.watcher.applied(result.revision, VIEW_TIMEOUT_S)
         except AdminError as e:
             return ConfigOutcome(e.error, e.message)
         except StoreError as e:
@@ -444,23 +461,20 @@ class TopicService:
         return ConfigOutcome()
 
     async def _finish_deletion(self, topic_id: UUID) -> None:
-        """Has the data removed, and then the tombstone; where that fails, the next start does it."""
+        """Remove the data, then the tombstone; after a failure the next start retries."""
         try:
             for cleaner in self.cleaners:
                 await cleaner(topic_id)
             if self.is_clustered:
-                return  # other brokers have data too, and may be away: the controller knows when nobody needs it
+                return  # other brokers may still need the tombstone; the controller removes it
             await self.store.txn([], [DeleteOp(keys.topic(topic_id)), DeleteOp(keys.partitions(topic_id), prefix=True)])
         except Exception as e:
             log.warning(
-                "what is left of a deleted topic stays until the next start", topic=str(topic_id), reason=str(e)
+                "deleted topic not fully removed; retrying at the next start", topic=str(topic_id), reason=str(e)
             )
 
     async def resume(self) -> None:
-        """Finishes, after a start, what was under way at the last end: deletions, and creations that got no name.
-
-        In a cluster an unnamed topic may be one that another broker is creating: the controller looks after them.
-        """
+        """Finish what the last run left: deletions, and without a cluster also unnamed topics."""
         for topic_id in list(self.view.deleting):
             self._in_background(self._finish_deletion(topic_id))
         for topic_id in self.watcher.unnamed() if not self.is_clustered else ():
@@ -471,13 +485,14 @@ class TopicService:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def settle(self) -> None:
-        """Returns when nothing goes on in the background."""
+    async def wait_background(self) -> None:
+        """Wait until no background deletion is running."""
         while self._tasks:
             await asyncio.wait(self._tasks)
 
 
 def invalid_factor(factor: int) -> AdminError:
+    """Return the error for a replication factor out of range."""
     return AdminError(
         ErrorCode.INVALID_REPLICATION_FACTOR,
         f"The replication factor must be from 1 to {MAX_REPLICAS}, or -1, not {factor}.",

@@ -12,7 +12,7 @@ from functools import partial
 from uuid import UUID, uuid4
 
 from penstock.config.broker import BrokerConfig
-from penstock.control.group_settings import MAX_GROUP_ID
+from penstock.control.group_settings import MAX_GROUP_ID_CHARS
 from penstock.group.calls import JoinRequest, JoinResult, Persist, Reply, SyncRequest, SyncResult
 from penstock.group.coordinator_shard import CoordinatorShard, IdleGroup, RunningGroup
 from penstock.group.directory import GroupDirectory
@@ -270,7 +270,7 @@ class GroupCoordinator:
         error = self.error(group_id)
         if error:
             return error
-        if len(group_id) > MAX_GROUP_ID:
+        if len(group_id) > MAX_GROUP_ID_CHARS:
             return ErrorCode.INVALID_GROUP_ID
         known = self._groups.get(group_id)
         if isinstance(known, RunningGroup):
@@ -493,4 +493,4 @@ class GroupCoordinator:
 
 def is_group_id(group_id: str) -> bool:
     """Return whether the group id has a valid length."""
-    return 0 < len(group_id) <= MAX_GROUP_ID
+    return 0 < len(group_id) <= MAX_GROUP_ID_CHARS

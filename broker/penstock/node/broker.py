@@ -18,9 +18,9 @@ from penstock import __version__
 from penstock.config.definition import InvalidSetting
 from penstock.config.listeners import ListenerAddress, advertised
 from penstock.config.options import UpOptions
-from penstock.control.broker_reports import BrokerReports, ReportedBroker, show_embedded
-from penstock.control.config_describe import note_identity
-from penstock.control.membership import begin_leader_epochs, ensure_cluster, register_embedded
+from penstock.control.broker_reports import BrokerReports, ReportedSettings, report_embedded
+from penstock.control.config_describe import record_identity
+from penstock.control.membership import ensure_cluster, increment_leader_epochs, register_embedded
 from penstock.control.topic_admin import TopicService
 from penstock.group.coordinator import GroupCoordinator
 from penstock.http.late import LateHttp
@@ -122,7 +122,7 @@ class BrokerNode:
         await watcher.start()
         self.cleanup.push_async_callback(watcher.stop)
         if log_dir.was_unclean and not self.outside.is_clustered:
-            await watcher.applied(await despite_full_disk(log_dir, lambda: begin_leader_epochs(store)))
+            await watcher.applied(await despite_full_disk(log_dir, lambda: increment_leader_epochs(store)))
         await self.recover(log_dir, watcher)
         self.parts = parts = await self.make_parts(store, watcher, log_dir)
         dispatcher = make_dispatcher(parts, asyncio.get_running_loop().time)
@@ -197,7 +197,7 @@ class BrokerNode:
 
         await recovering.in_thread(log_dir, work)
         if self.cluster is not None:
-            await self.cluster.restored.set_aside()
+            await self.cluster.restored.on_data_set_aside()
         self.reason = "starting"
         log_dir.start()
 
@@ -212,7 +212,7 @@ class BrokerNode:
         replicas.schedule_expiry()
         self.cleanup.callback(replicas.close)
         topics = TopicService(store, view, watcher, clock, config, self.outside.new_id, member is not None)
-        self.undo_in_time("topics", topics.settle)
+        self.undo_in_time("topics", topics.wait_background)
         if member is not None:
             self.undo_in_time("membership", member.close)
         groups = GroupCoordinator(store, view, clock, config, lambda: str(self.outside.new_id()), membership=member)
@@ -238,7 +238,7 @@ class BrokerNode:
 
         def endpoints_of(bound: list[ListenerAddress]) -> list[BrokerEndpoint]:
             published = advertised(bound, given_advertised(self.options, self.config), socket.gethostname())
-            note_identity(self.config, bound, published, self.data_dir)
+            record_identity(self.config, bound, published, self.data_dir)
             return [BrokerEndpoint(a.name, a.host, a.port) for a in published]
 
         async def register_alone(bound: list[ListenerAddress]) -> None:
@@ -255,7 +255,7 @@ class BrokerNode:
 
     async def register_alone(self, parts: BrokerServices, endpoints: list[BrokerEndpoint]) -> None:
         config, new_id = self.config, self.outside.new_id()
-        shown, store = ReportedBroker.of(config), parts.store
+        shown, store = ReportedSettings.from_config(config), parts.store
         now_ms = self.clock.wall_ms()
 
         async def register() -> int:
@@ -263,7 +263,7 @@ class BrokerNode:
             return await register_embedded(store, config.node_id, endpoints, shown.rack, new_id, now_ms, domain)
 
         await parts.watcher.applied(await despite_full_disk(parts.log_dir, register))
-        showing = BrokerReports(config, lambda shown: show_embedded(store, config.node_id, shown))
+        showing = BrokerReports(config, lambda shown: report_embedded(store, config.node_id, shown))
         showing.start(shown)
         self.cleanup.push_async_callback(showing.close)
 

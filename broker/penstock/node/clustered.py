@@ -15,7 +15,7 @@ from uuid import UUID
 
 from penstock.config.broker import BrokerConfig
 from penstock.control.restored.guarded import GuardedStore
-from penstock.control.restored.restored import Restored
+from penstock.control.restored.restored import RestoreGuard
 from penstock.group.coordinator import GroupCoordinator
 from penstock.http.sources import Elsewhere
 from penstock.log.log_dir import LogDirectory
@@ -61,7 +61,7 @@ class Clustered:
         self.cleanup = cleanup
         self.store = GuardedStore(store)
         """Through which everything is written."""
-        self.restored = Restored(self.store, open_store, log_dir, view, outside.clock)
+        self.restored = RestoreGuard(self.store, open_store, log_dir, view, outside.clock)
         self.peers = Peers(view, config, listener)
         self.member: ClusterMember
 
@@ -76,7 +76,7 @@ class Clustered:
 
     def known(self, hosted: Container[tuple[UUID, int]]) -> Container[tuple[UUID, int]]:
         """Whose data is not to be put aside."""
-        return self.restored.known(hosted)
+        return self.restored.retained(hosted)
 
     def join(self, watcher: Watcher) -> ReplicaManager:
         """The partitions of this broker, which lead and follow once it is a member (`enter`)."""
@@ -108,7 +108,7 @@ class Clustered:
     async def depart(self) -> None:
         """Leaves the cluster before the listeners are closed, in Kafka's order: leaderships and coordinator shards move
         to other brokers, the registration ends, and no other broker names this one to clients any longer."""
-        await self.member.hand_over()
+        await self.member.request_handover()
         await self.member.leave()
         await wait_until_unnamed(self.peers, self.config.node_id, list(self.view.brokers))
 

@@ -148,7 +148,7 @@ class LeaseThread:
     def stop(self) -> None:
         """Returns at once; the thread ends soon."""
         self.stopped = True
-        self.keep_alive.end()
+        self.keep_alive.stop()
         if self.loop is not None and self.task is not None:
             with suppress(RuntimeError):  # the loop has ended before
                 self.loop.call_soon_threadsafe(self.task.cancel)

@@ -12,14 +12,14 @@ from contextlib import suppress
 from typing import Any
 
 from penstock.config.broker import BrokerConfig
-from penstock.control.broker_reports import BrokerReports, ReportedBroker
+from penstock.control.broker_reports import BrokerReports, ReportedSettings
 from penstock.control.controller.controller import ControllerContext, ControllerTask
-from penstock.control.controller.housekeeping import Forget
+from penstock.control.controller.housekeeping import TopicCleaner
 from penstock.control.controller.keeper import LogEnds
 from penstock.control.controller.probes import Prober
 from penstock.control.members import partition_name
 from penstock.control.membership import FEATURE_LEVEL, Registration
-from penstock.control.restored.restored import Restored
+from penstock.control.restored.restored import RestoreGuard
 from penstock.log.log_dir import LogDirectory
 from penstock.node.environment import NodeEnvironment, Renewal
 from penstock.runtime.logging import get_logger
@@ -48,7 +48,7 @@ class ClusterMember:
         config: BrokerConfig,
         log_dir: LogDirectory,
         outside: NodeEnvironment,
-        restored: Restored,
+        restored: RestoreGuard,
     ) -> None:
         self.store, self.view, self.watcher, self.config = store, view, watcher, config
         self.log_dir, self.outside = log_dir, outside
@@ -62,7 +62,7 @@ class ClusterMember:
         self.ticked_ms = outside.clock.boot_ms()
         self.ticking: asyncio.TimerHandle | None = None
         self.tasks: set[asyncio.Task[None]] = set()
-        self.showing: BrokerReports | None = None
+        self.broker_reports: BrokerReports | None = None
         self.governing: asyncio.Task[None] | None = None
         self.is_leaving = False
 
@@ -80,14 +80,14 @@ class ClusterMember:
     async def register(self, endpoints: Sequence[BrokerEndpoint]) -> None:
         """Returns when this broker is a member and its view has it. Raises StoreError, DuplicateBroker among them."""
         config, log_dir, clock = self.config, self.log_dir, self.outside.clock
-        shown = ReportedBroker.of(config)
+        settings = ReportedSettings.from_config(config)
         record = BrokerRecord(
             broker_id=config.node_id,
             incarnation=self.outside.new_id(),
             endpoints=[EndpointRecord(listener=e.listener, host=e.host, port=e.port) for e in endpoints],
-            rack=shown.rack,
-            failure_domain=shown.failure_domain,
-            draining=shown.draining,
+            rack=settings.rack,
+            failure_domain=settings.failure_domain,
+            draining=settings.draining,
             registered_ms=clock.wall_ms(),
             directory_id=log_dir.directory_id,
             boot_id=self.outside.boot_id,
@@ -105,10 +105,10 @@ class ClusterMember:
         await self.watcher.applied(registration.epoch)
         self.view.subscribe_brokers(self._on_brokers)
         self._on_brokers()
-        self.showing = BrokerReports(config, registration.show, registration.lost.is_set)
-        self.showing.start(shown)
+        self.broker_reports = BrokerReports(config, registration.report_settings, registration.lost.is_set)
+        self.broker_reports.start(settings)
 
-    def govern(self, prober: Prober, log_ends: LogEnds, forget: Sequence[Forget]) -> None:
+    def govern(self, prober: Prober, log_ends: LogEnds, forget: Sequence[TopicCleaner]) -> None:
         """Stands for controller from now on."""
         assert self.registration is not None, "a member stands for controller"
         surroundings = ControllerContext(
@@ -136,14 +136,14 @@ class ClusterMember:
         await self._end_governing()
         await self._leave()
 
-    async def hand_over(self) -> None:
+    async def request_handover(self) -> None:
         """Has others lead and coordinate what this broker does, as far as there are others; comes before it stops."""
         registration = self.registration
         if registration is None or self.is_leaving or registration.lost.is_set():
             return
         self.is_leaving = True
         try:
-            if not await registration.hand_over(HAND_OVER_S):
+            if not await registration.request_handover(HAND_OVER_S):
                 log.warning("leaderships were not handed over in time", seconds=HAND_OVER_S)
         except StoreError as e:
             log.warning("leaderships could not be handed over", reason=str(e))
@@ -162,8 +162,8 @@ class ClusterMember:
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
-        if self.showing is not None:
-            await self.showing.close()
+        if self.broker_reports is not None:
+            await self.broker_reports.close()
 
     async def _end_governing(self) -> None:
         governing, self.governing = self.governing, None
@@ -211,7 +211,7 @@ class ClusterMember:
     def _on_brokers(self) -> None:
         registration = self.registration
         if registration is not None and not self.is_leaving and self.view.revision >= registration.epoch:
-            registration.seen(self.view.brokers.get(self.config.node_id))
+            registration.check_view(self.view.brokers.get(self.config.node_id))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -25,7 +25,7 @@ class ProbeConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.lost.set()
 
-    async def broken(self) -> None:
+    async def wait_closed(self) -> None:
         await self.lost.wait()
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from penstock.config.options import UpOptions
 from penstock.control.restored.plan import CannotRecover, PartitionStep
-from penstock.control.restored.recovery import Prepared, prepare, recover
+from penstock.control.restored.recovery import PreparedRecovery, prepare, recover
 from penstock.node.settings import StartError, etcd_of
 from penstock.state.store import Store, StoreError
 
@@ -59,7 +59,7 @@ async def recover_store(
     return await recover(store, prepared, progress) if decide(document(prepared)) else None
 
 
-def document(prepared: Prepared) -> dict[str, Any]:
+def document(prepared: PreparedRecovery) -> dict[str, Any]:
     """What was found and what is to be done, as JSON has it."""
     mark, found, plan = prepared.mark, prepared.found, prepared.plan
     return {

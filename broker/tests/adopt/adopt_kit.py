@@ -34,7 +34,7 @@ from penstock.state.store import Compare, Operation, PutOp, StoreUnavailable, Tx
 
 CLUSTER_ID = "g8OcYHCRTaWYM_Q-xMFn6A"
 FLIGHTS = UUID("c94c07d9-84b3-4cce-ad48-3ef13cb4fe22")
-GONE = UUID("0d6a3b1e-8c43-4ad4-9a1b-5ffb7b6c6f10")
+ABSENCES = UUID("0d6a3b1e-8c43-4ad4-9a1b-5ffb7b6c6f10")
 BROKER = 0
 OFFSETS = 300
 """More than one transaction takes."""
@@ -50,11 +50,11 @@ def records() -> dict[str, bytes]:
         keys.broker(BROKER): BrokerRecord(broker_id=BROKER, incarnation=FLIGHTS, endpoints=[]),
         keys.broker_config(None): BrokerConfigRecord(settings={"log.retention.ms": "3600000"}),
         keys.topic(FLIGHTS): TopicRecord(name="flights", topic_id=FLIGHTS, partition_count=2),
-        keys.topic(GONE): TopicRecord(name="gone", topic_id=GONE, partition_count=1, deleting=True),
+        keys.topic(ABSENCES): TopicRecord(name="gone", topic_id=ABSENCES, partition_count=1, deleting=True),
         keys.topic_name("flights"): TopicNameRecord(topic_id=FLIGHTS),
         keys.partition(FLIGHTS, 0): PartitionRecord(replicas=[BROKER], leader=BROKER, leader_epoch=4, isr=[BROKER]),
         keys.partition(FLIGHTS, 1): PartitionRecord(replicas=[BROKER], leader=BROKER, leader_epoch=4, isr=[BROKER]),
-        keys.partition(GONE, 0): PartitionRecord(replicas=[BROKER], leader=BROKER, isr=[BROKER]),
+        keys.partition(ABSENCES, 0): PartitionRecord(replicas=[BROKER], leader=BROKER, isr=[BROKER]),
         keys.PRODUCER_IDS: ProducerIdsRecord(next_id=2000),
         keys.group("app"): GroupRecord(protocol_type="consumer", generation=3),
         keys.transaction("pay"): TransactionRecord(

@@ -7,12 +7,12 @@ from uuid import UUID, uuid4
 
 import adopt_kit
 import pytest
-from adopt_kit import BROKER, FLIGHTS, GONE, Failing, adopt, make_directory
+from adopt_kit import ABSENCES, BROKER, FLIGHTS, Failing, adopt, make_directory
 
 from penstock.adopt.move import batches
 from penstock.adopt.records import LEFT, SAME, carry
 from penstock.adopt.source import CannotAdopt
-from penstock.control.controller.leaders import ReplicaFacts, settle
+from penstock.control.controller.leaders import ReplicaFacts, reconcile
 from penstock.control.controller.registry import Registry
 from penstock.control.members import partition_name
 from penstock.control.membership import Registration, ensure_cluster
@@ -43,7 +43,7 @@ async def test_most_records_are_the_same_and_processes_and_revisions_stay_behind
     await adopt(tmp_path, store)
     before, after = adopt_kit.records(), await adopt_kit.contents(store)
     changed = {key for key in before if key in after and after[key] != before[key]}
-    assert changed == {keys.partition(FLIGHTS, 0), keys.partition(FLIGHTS, 1), keys.partition(GONE, 0)}
+    assert changed == {keys.partition(FLIGHTS, 0), keys.partition(FLIGHTS, 1), keys.partition(ABSENCES, 0)}
     assert before.keys() - after.keys() == {keys.CONTROLLER, keys.broker(BROKER), keys.shard_cleaned(3)}
     assert after.keys() - before.keys() == {keys.METADATA + "broker-pasts/0"}
 
@@ -62,9 +62,11 @@ async def led_after(store: Failing, directory_id: UUID, was_unclean: bool = Fals
     assert entry is not None
     name = partition_name(FLIGHTS, 0)
     facts = ReplicaFacts(
-        {BROKER: epoch}, registry.revision, standing=lambda broker, at: registry.standing(broker, at, True, name)
+        {BROKER: epoch},
+        registry.revision,
+        replica_condition=lambda broker, at: registry.replica_condition(broker, at, True, name),
     )
-    return settle(decode(PartitionRecord, key, entry.value), facts)
+    return reconcile(decode(PartitionRecord, key, entry.value), facts)
 
 
 @pytest.mark.parametrize("was_unclean", [False, True])

@@ -128,6 +128,6 @@ async def broker(settings: dict[str, str]) -> AsyncIterator[Broker]:
     ]
     routes = [route for api in apis for route in api.routes()]
     yield Broker(Asker(routes), store, view, config, admin, disk)
-    await admin.settle()
+    await admin.wait_background()
     await watcher.stop()
     await store.close()

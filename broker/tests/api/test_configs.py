@@ -9,7 +9,7 @@ from penstock.config.definition import SettingSource, SettingType
 from penstock.config.kafka_settings import KAFKA_BROKER_SETTINGS
 from penstock.config.listeners import ListenerAddress
 from penstock.config.topic import TOPIC_SETTINGS
-from penstock.control.config_describe import note_identity
+from penstock.control.config_describe import record_identity
 from penstock.control.results import TopicRequest
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import alter_configs as alter
@@ -63,7 +63,7 @@ ADVERTISED = [ListenerAddress("INSIDE", "10.0.0.1", 9092), ListenerAddress("OUTS
 @pytest.mark.parametrize("version", DESCRIBE)
 @pytest.mark.parametrize("settings", [{"listeners": "INSIDE://:0,OUTSIDE://[::1]:0", "num.partitions": "3"}])
 async def test_who_the_broker_is_and_where_it_listens_is_described_as_given_at_its_start(broker, version: int) -> None:
-    note_identity(broker.config, ADDRESSES, ADVERTISED, "/data")
+    record_identity(broker.config, ADDRESSES, ADVERTISED, "/data")
     expected = {
         "node.id": "0",
         "broker.id": "0",
@@ -83,7 +83,7 @@ async def test_who_the_broker_is_and_where_it_listens_is_described_as_given_at_i
 
 
 async def test_what_was_given_at_the_start_stays_when_settings_change_at_run_time(broker) -> None:
-    note_identity(broker.config, ADDRESSES, ADVERTISED, "/data")
+    record_identity(broker.config, ADDRESSES, ADVERTISED, "/data")
     before = broker.config.advertised_listeners
     request = incremental.IncrementalAlterConfigsRequest(resources=[change("log.retention.ms", 0, "5", BROKER, "")])
     assert (await broker.ask(request, 1)).responses[0].error_code == 0

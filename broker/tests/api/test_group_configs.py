@@ -6,7 +6,7 @@ import pytest
 
 from penstock.config.group import GROUP_SETTINGS
 from penstock.config.kafka_settings import KAFKA_GROUP_SETTINGS
-from penstock.control.group_settings import WHOLE_SHARD_FROM
+from penstock.control.group_settings import SHARD_SCAN_THRESHOLD
 from penstock.state import keys
 from penstock.state.records import GroupSettingsRecord, decode, encode
 from penstock.state.store import DeleteOp, PutOp, StoreUnavailable
@@ -132,8 +132,8 @@ async def test_a_bad_name_is_answered_for_itself_alone(broker) -> None:
 
 async def test_many_groups_of_a_shard_are_read_together_and_each_gets_its_own(broker, monkeypatch) -> None:
     shard = keys.shard_of("g")
-    groups = [f"g{i}/ü" for i in range(5000) if keys.shard_of(f"g{i}/ü") == shard][: WHOLE_SHARD_FROM + 3]
-    assert len(groups) > WHOLE_SHARD_FROM
+    groups = [f"g{i}/ü" for i in range(5000) if keys.shard_of(f"g{i}/ü") == shard][: SHARD_SCAN_THRESHOLD + 3]
+    assert len(groups) > SHARD_SCAN_THRESHOLD
     for group in groups[1:]:
         await change(broker, group, (OWNER, SET, f"uid of {group}"))
     reads = []

@@ -31,7 +31,7 @@ class Cluster:
     configs: ConfigService
 
     async def close(self) -> None:
-        await self.topics.settle()
+        await self.topics.wait_background()
         await self.watcher.stop()
         await self.store.close()
 

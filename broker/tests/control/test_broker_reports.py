@@ -8,7 +8,7 @@ import pytest
 
 from penstock.config.broker import BrokerConfig
 from penstock.config.definition import InvalidSetting
-from penstock.control.broker_reports import BrokerReports, ReportedBroker, show_embedded
+from penstock.control.broker_reports import BrokerReports, ReportedSettings, report_embedded
 from penstock.control.config_describe import describe_broker
 from penstock.control.results import ConfigChange, ConfigOperation, ConfigResource
 from penstock.state import keys
@@ -23,15 +23,15 @@ RACK, DOMAIN, DRAINING = "broker.rack", "broker.failure.domain", "broker.drainin
 @pytest.mark.parametrize(
     ("settings", "shown"),
     [
-        ({}, ReportedBroker(None, "", False)),
-        ({RACK: "a"}, ReportedBroker("a", "a", False)),
-        ({RACK: "a", DOMAIN: "a/n1"}, ReportedBroker("a", "a/n1", False)),
-        ({RACK: ""}, ReportedBroker(None, "", False)),
-        ({DRAINING: "true"}, ReportedBroker(None, "", True)),
+        ({}, ReportedSettings(None, "", False)),
+        ({RACK: "a"}, ReportedSettings("a", "a", False)),
+        ({RACK: "a", DOMAIN: "a/n1"}, ReportedSettings("a", "a/n1", False)),
+        ({RACK: ""}, ReportedSettings(None, "", False)),
+        ({DRAINING: "true"}, ReportedSettings(None, "", True)),
     ],
 )
-def test_where_no_failure_domain_is_set_the_rack_is_one(settings: dict[str, str], shown: ReportedBroker) -> None:
-    assert ReportedBroker.of(BrokerConfig.from_texts(settings)) == shown
+def test_where_no_failure_domain_is_set_the_rack_is_one(settings: dict[str, str], shown: ReportedSettings) -> None:
+    assert ReportedSettings.from_config(BrokerConfig.from_texts(settings)) == shown
 
 
 @pytest.mark.parametrize("name", [RACK, DOMAIN])
@@ -44,16 +44,16 @@ def test_a_place_is_printable_text_of_bounded_length(name: str, bad: str) -> Non
 def test_what_is_set_at_run_time_counts_before_what_was_given_at_the_start() -> None:
     config = BrokerConfig.from_texts({RACK: "file"})
     config.change({}, {RACK: "store", DOMAIN: "store/n1"})
-    assert ReportedBroker.of(config) == ReportedBroker("store", "store/n1", False)
+    assert ReportedSettings.from_config(config) == ReportedSettings("store", "store/n1", False)
     config.change({}, {})
-    assert ReportedBroker.of(config) == ReportedBroker("file", "file", False)
+    assert ReportedSettings.from_config(config) == ReportedSettings("file", "file", False)
 
 
 @pytest.fixture
 async def showing(cluster):
     """A lone broker's registration, kept up with its settings."""
-    showing = BrokerReports(cluster.config, lambda shown: show_embedded(cluster.store, 0, shown))
-    showing.start(ReportedBroker.of(cluster.config))
+    showing = BrokerReports(cluster.config, lambda shown: report_embedded(cluster.store, 0, shown))
+    showing.start(ReportedSettings.from_config(cluster.config))
     yield showing
     await showing.close()
 
@@ -95,14 +95,14 @@ async def test_the_newest_settings_are_shown_last_and_again_while_the_store_is_a
     monkeypatch.setattr("penstock.control.broker_reports.RETRY_S", 0)
     config, written, held = BrokerConfig(), [], asyncio.Event()
 
-    async def show(shown: ReportedBroker) -> None:
+    async def show(shown: ReportedSettings) -> None:
         await held.wait()
         written.append(shown.rack)
         if len(written) == 1:
             raise StoreUnavailable("away")
 
     showing = BrokerReports(config, show)
-    showing.start(ReportedBroker.of(config))
+    showing.start(ReportedSettings.from_config(config))
     for rack in ("a", "b", "c"):
         config.change({}, {RACK: rack})
         await asyncio.sleep(0)

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.config.definition import SettingSource
 from penstock.config.topic import config_fields
-from penstock.control.config_describe import describe_all_brokers, describe_broker, describe_own, describe_topic
+from penstock.control.config_describe import describe_all_brokers, describe_broker, describe_explicit, describe_topic
 from penstock.control.results import ConfigChange, ConfigOperation, ConfigResource, TopicRequest
 from penstock.wire.errors import ErrorCode
 
@@ -143,7 +143,7 @@ async def test_values_are_stored_and_shown_as_kafka_does(cluster, topic, name, g
 
 
 async def test_a_list_that_was_stored_as_typed_is_shown_as_a_list(cluster, topic) -> None:
-    (described,) = describe_own({"cleanup.policy": "compact , compact"}, cluster.config)
+    (described,) = describe_explicit({"cleanup.policy": "compact , compact"}, cluster.config)
     assert described.value == "compact"
 
 

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from penstock.control.membership import begin_leader_epochs, ensure_cluster, register_embedded
+from penstock.control.membership import ensure_cluster, increment_leader_epochs, register_embedded
 from penstock.control.results import TopicRequest
 from penstock.state import keys
 from penstock.state.embedded import EmbeddedStore
@@ -26,7 +26,7 @@ async def test_the_cluster_id_is_made_once() -> None:
 async def test_state_of_a_newer_format_is_refused() -> None:
     store = EmbeddedStore(":memory:")
     await store.txn([], [PutOp(keys.CLUSTER, encode(ClusterRecord(cluster_id="c", schema_version=2)))])
-    with pytest.raises(StoreError, match="run a newer one"):
+    with pytest.raises(StoreError, match="supports 1 and 1; upgrade"):
         await ensure_cluster(store)
     await store.close()
 
@@ -54,6 +54,6 @@ async def test_a_broker_of_another_id_is_refused(cluster) -> None:
 
 async def test_leader_epochs_begin_anew_for_all_partitions(cluster) -> None:
     await cluster.topics.create([TopicRequest("a", 300, 1), TopicRequest("b", 1, 1)])
-    await cluster.watcher.applied(await begin_leader_epochs(cluster.store))
+    await cluster.watcher.applied(await increment_leader_epochs(cluster.store))
     epochs = {p.leader_epoch for topic in cluster.view.topics.values() for p in topic.partitions}
     assert epochs == {1}

@@ -26,7 +26,7 @@ async def test_a_deleted_topic_is_gone_when_the_answer_comes(cluster) -> None:
     assert outcome.error is ErrorCode.NONE
     assert not cluster.view.topics
     assert not cluster.view.topics_by_id
-    await cluster.topics.settle()
+    await cluster.topics.wait_background()
     assert not (await cluster.store.range(keys.TOPICS)).entries
     assert not (await cluster.store.range(keys.TOPIC_NAMES)).entries
     assert not (await cluster.store.range(keys.partitions(topic_id))).entries
@@ -93,7 +93,7 @@ async def test_the_tombstone_stays_until_every_room_has_forgotten_the_topic(clus
     await cluster.topics.delete(cluster.view.topics["t"])
     assert cluster.view.deleting == {topic_id}
     may_go_on.set()
-    await cluster.topics.settle()
+    await cluster.topics.wait_background()
     assert forgotten == [topic_id]
     assert not (await cluster.store.range(keys.TOPICS)).entries
 
@@ -118,7 +118,7 @@ async def test_what_could_not_be_forgotten_is_tried_again_at_the_next_start(open
 
     cluster.topics.cleaners.append(cleaner)
     await cluster.topics.resume()
-    await cluster.topics.settle()
+    await cluster.topics.wait_background()
     assert forgotten == [topic_id]
     await cluster.close()
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from penstock.control.group_settings import MAX_GROUP_ID
+from penstock.control.group_settings import MAX_GROUP_ID_CHARS
 from penstock.group import admin
 from penstock.group.calls import SyncRequest
 from penstock.group.coordinator import MAX_METADATA_BYTES, MAX_PROTOCOLS
@@ -192,7 +192,7 @@ def test_a_lost_connection_takes_a_waiting_join_back(run_world):
     ("group_id", "more", "error"),
     [
         ("", {}, E.INVALID_GROUP_ID),
-        ("x" * (MAX_GROUP_ID + 1), {}, E.INVALID_GROUP_ID),
+        ("x" * (MAX_GROUP_ID_CHARS + 1), {}, E.INVALID_GROUP_ID),
         ("g", {"session_timeout_ms": 5_999}, E.INVALID_SESSION_TIMEOUT),
         ("g", {"session_timeout_ms": 1_800_001}, E.INVALID_SESSION_TIMEOUT),
         ("g", {"member_id": "stranger"}, E.UNKNOWN_MEMBER_ID),

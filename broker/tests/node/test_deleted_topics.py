@@ -75,27 +75,27 @@ async def test_data_of_a_deleted_topic_goes(broker: Broker) -> None:
 async def test_what_was_deleted_while_the_store_was_in_doubt_goes_when_that_is_over(broker: Broker) -> None:
     before, since = await filled(broker, "before", "since")
     await delete(broker, "before")
-    doubt = Doubt()
-    deleted = DeletedTopics(broker.view, broker.replicas, doubt.may_discard)
+    request_check = Doubt()
+    deleted = DeletedTopics(broker.view, broker.replicas, request_check.may_discard)
     deleted.start()
     await delete(broker, "since")
-    await until(lambda: doubt.asked > 5)
+    await until(lambda: request_check.asked > 5)
     assert held(broker, before)
     assert held(broker, since)
-    doubt.is_over = True
+    request_check.is_over = True
     await until(lambda: not held(broker, before) and not held(broker, since))
     await deleted.close()
 
 
 async def test_a_tombstone_that_goes_while_the_store_is_in_doubt_is_no_reason_to_delete(broker: Broker) -> None:
     [topic_id] = await filled(broker, "t")
-    doubt = Doubt()
-    deleted = DeletedTopics(broker.view, broker.replicas, doubt.may_discard)
+    request_check = Doubt()
+    deleted = DeletedTopics(broker.view, broker.replicas, request_check.may_discard)
     deleted.start()
     await delete(broker, "t")
     result = await broker.cluster.store.txn([], [DeleteOp(keys.topic(topic_id))])
     await broker.cluster.applied(result.revision)
-    doubt.is_over = True
+    request_check.is_over = True
     await until(lambda: not deleted.due)
     await deleted.close()
     assert held(broker, topic_id)

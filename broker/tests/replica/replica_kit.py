@@ -139,7 +139,7 @@ async def opened_data_path(
     finally:
         files.let_go()
         replicas.close()
-        await topics.settle()
+        await topics.wait_background()
         await watcher.stop()
         await store.close()
         await (log_dir.close() if clean else abandon(log_dir))

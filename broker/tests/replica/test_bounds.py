@@ -84,5 +84,5 @@ async def test_the_data_of_a_deleted_topic_is_out_of_the_way_before_its_tombston
 
     path.topics.cleaners.append(look)
     await path.delete("t")
-    await path.topics.settle()
+    await path.topics.wait_background()
     assert found == [[]], topic_id

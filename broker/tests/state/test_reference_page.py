@@ -12,7 +12,7 @@ import pytest
 from penstock.adopt.move import AdoptionRecord
 from penstock.control import members
 from penstock.control.elections import ElectionRecord
-from penstock.control.members import GoneRecord, LeavingRecord, PastRecord
+from penstock.control.members import AbsenceRecord, BrokerHistoryRecord, LeavingRecord
 from penstock.control.restored.reports import BrokerReport, ReportChunk, RestoredRecord
 from penstock.state import keys, records
 
@@ -27,9 +27,9 @@ KINDS = {
     keys.RESTORED: RestoredRecord,
     keys.broker(1): records.BrokerRecord,
     keys.broker_config(None): records.BrokerConfigRecord,
-    members.past_key(1): PastRecord,
+    members.history_key(1): BrokerHistoryRecord,
     members.leaving_key(1): LeavingRecord,
-    members.gone_key(1): GoneRecord,
+    members.absence_key(1): AbsenceRecord,
     keys.topic(TOPIC): records.TopicRecord,
     keys.topic_name("flights"): records.TopicNameRecord,
     keys.partition(TOPIC, 0): records.PartitionRecord,
@@ -64,7 +64,7 @@ def test_every_place_where_keys_are_made_is_on_the_page() -> None:
         for module in (keys, members)
         for name, value in vars(module).items()
         if name.isupper() and isinstance(value, str) and value.startswith(keys.ROOT)
-    } - {keys.ROOT, keys.METADATA, members.ABOUT_BROKERS}
+    } - {keys.ROOT, keys.METADATA, members.BROKER_PREFIX}
     missing = {prefix for prefix in prefixes if not any(key.startswith(prefix) for key in rows())}
     assert not missing
 

@@ -9,7 +9,7 @@ import pytest
 from brokers_kit import Client, E, TxnCluster
 from scenes import begun
 
-from penstock.control.group_settings import MAX_GROUP_ID
+from penstock.control.group_settings import MAX_GROUP_ID_CHARS
 from penstock.state import keys
 from penstock.txn.state_machine import ProducerIdentity
 from penstock.wire.messages.describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse
@@ -106,7 +106,7 @@ async def test_the_producer_is_examined_before_the_group_that_it_names(brokers: 
     await brokers.coordinate(1, "x")
     client = await begun(brokers)
     assert await client.add_group("") is E.NONE
-    assert await client.add_group("g" * (MAX_GROUP_ID + 1)) is E.INVALID_GROUP_ID
+    assert await client.add_group("g" * (MAX_GROUP_ID_CHARS + 1)) is E.INVALID_GROUP_ID
     client.producer = ProducerIdentity(4711, 0)
     assert await client.add_group("") is E.INVALID_PRODUCER_ID_MAPPING
 

@@ -76,8 +76,8 @@ REPORTED = (
     Fault(
         name="brokers-away-get-nothing",
         says="a topic cannot be created while one of its brokers restarts",
-        file="control/drains.py",
-        old="if entry.key.startswith(keys.BROKER_CONFIGS)], away)\n",
+        file="control/broker_availability.py",
+        old="if entry.key.startswith(keys.BROKER_CONFIGS)], absent)\n",
         new="if entry.key.startswith(keys.BROKER_CONFIGS)])\n",
         caught_by=(
             MOVING + "test_a_topic_gets_a_replica_on_a_broker_that_restarts_where_the_others_do_not_suffice",
@@ -102,7 +102,7 @@ REPORTED = (
         name="stops-without-moving",
         says="a broker that stops leaves its leaderships and coordinators to be taken over after it has gone",
         file="node/clustered.py",
-        old="        await self.member.hand_over()\n        await self.member.leave()\n",
+        old="        await self.member.request_handover()\n        await self.member.leave()\n",
         new="        await self.member.leave()\n",
         caught_by=("broker/tests/node/test_restarts.py::test_a_restarting_broker_is_named_only_while_it_answers",),
     ),

@@ -154,7 +154,7 @@ HUNTED: tuple[tuple[Bug, Hunt], ...] = (
             "unclean-elected",
             "a replica that was not in sync leads when nobody in sync is there",
             "control/controller/leaders.py",
-            "complete = [broker for broker, standing in back.items() if standing is Standing.KEEPS]",
+            "complete = [broker for broker, condition in back.items() if condition is ReplicaCondition.COMPLETE]",
             "complete = [broker for broker in record.replicas if broker in facts.epochs]",
         ),
         Hunt(("kill_in_sync", "isolate", "cut_peers")),

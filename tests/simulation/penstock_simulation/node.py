@@ -84,7 +84,7 @@ class SimRenewal:
         self.task = asyncio.get_running_loop().create_task(self.keep_alive.run(), name="lease")
 
     def stop(self) -> None:
-        self.keep_alive.end()
+        self.keep_alive.stop()
         self.task.cancel()
 
 

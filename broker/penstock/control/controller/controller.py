@@ -1,7 +1,8 @@
-"""The controller of a cluster: every broker has one, and the one that is elected works. Put together by `node`.
+"""The controller of a cluster. Every broker runs a `ControllerTask`; the elected one does the work. Assembled by
+`node`.
 
-`run` stands for election for as long as the broker is a member. Being elected makes a `Term`, which holds all that the
-work needs and ends with the leadership; nothing is carried over but what is in the store.
+`run` is a candidate for as long as the broker is a member. Winning an election creates a `ControllerTerm`, which holds
+all in-memory state of the work and ends with the leadership.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from penstock.config.broker import BrokerConfig
-from penstock.control.controller.compaction import EtcdUpkeep, maintenance_of
 from penstock.control.controller.election import Election
-from penstock.control.controller.housekeeping import Forget, Housekeeping
+from penstock.control.controller.etcd_upkeep import EtcdUpkeep, maintenance_client
+from penstock.control.controller.housekeeping import Housekeeping, TopicCleaner
 from penstock.control.controller.index import PartitionIndex
 from penstock.control.controller.keeper import LogEnds, PartitionKeeper
 from penstock.control.controller.leadership import Leadership
@@ -23,7 +24,7 @@ from penstock.control.controller.registry import Registry
 from penstock.control.controller.replacement import Replacement
 from penstock.control.controller.shards import ShardKeeper
 from penstock.control.controller.writer import ProposalWriter
-from penstock.control.members import GoneRecord, LeavingRecord, gone_key, leaving_key
+from penstock.control.members import AbsenceRecord, LeavingRecord, absence_key, leaving_key
 from penstock.control.membership import Registration
 from penstock.runtime.clock import Clock
 from penstock.runtime.logging import get_logger
@@ -34,16 +35,16 @@ from penstock.state.watcher import Watcher
 
 log = get_logger("penstock.control")
 
-LOOK_S = 0.05
-"""Between two looks at whether a broker that is leaving leads nothing more."""
-NOTE_S = 30.0
-"""Between two looks at which of the brokers that are away have replicas, where no broker comes or goes."""
+LEAVING_POLL_S = 0.05
+"""Interval between checks whether a leaving broker still leads partitions."""
+ABSENCE_INTERVAL_S = 30.0
+"""Interval between checks which absent brokers have replicas, if no broker joins or leaves."""
 RETRY_S = 0.5
 
 
 @dataclass
 class ControllerContext:
-    """What a controller is given."""
+    """The dependencies of a controller."""
 
     store: Store
     view: ClusterView
@@ -53,38 +54,38 @@ class ControllerContext:
     registration: Registration
     prober: Prober
     log_ends: LogEnds
-    forget: list[Forget] = field(default_factory=list)
-    """What removes from the store what rooms keep of a deleted topic."""
+    topic_cleaners: list[TopicCleaner] = field(default_factory=list)
+    """Remove what other packages keep in the store of a deleted topic."""
 
 
 class ControllerTask:
-    """`term` is there while this broker is the elected one."""
+    """A broker's candidacy; `term` is set while it is the controller."""
 
-    def __init__(self, given: ControllerContext) -> None:
-        self.given = given
-        self.term: Term | None = None
-        self.election = Election(given.store, given.registration, self._lead, given.prober, self._find)
-        given.view.subscribe(self._on_topics)
+    def __init__(self, context: ControllerContext) -> None:
+        self.context = context
+        self.term: ControllerTerm | None = None
+        self.election = Election(context.store, context.registration, self._lead, context.prober, self._find_broker)
+        context.view.subscribe(self._on_topics)
 
-    def _find(self, broker_id: int) -> BrokerView | None:
-        return self.given.view.brokers.get(broker_id)
+    def _find_broker(self, broker_id: int) -> BrokerView | None:
+        return self.context.view.brokers.get(broker_id)
 
     async def run(self) -> None:
-        """Until cancelled, or until the registration is lost."""
-        standing = asyncio.ensure_future(self.election.run())
-        lost = asyncio.ensure_future(self.given.registration.lost.wait())
+        """Run until cancelled or until the registration is lost."""
+        candidacy = asyncio.ensure_future(self.election.run())
+        lost = asyncio.ensure_future(self.context.registration.lost.wait())
         try:
-            await asyncio.wait([standing, lost], return_when=asyncio.FIRST_COMPLETED)
-            if standing.done():
-                standing.result()
+            await asyncio.wait([candidacy, lost], return_when=asyncio.FIRST_COMPLETED)
+            if candidacy.done():
+                candidacy.result()
         finally:
-            for task in (standing, lost):
+            for task in (candidacy, lost):
                 task.cancel()
-            await asyncio.gather(standing, lost, return_exceptions=True)
+            await asyncio.gather(candidacy, lost, return_exceptions=True)
 
     async def _lead(self, leadership: Leadership) -> None:
-        await self.given.watcher.applied(leadership.revision)
-        self.term = Term(self.given, leadership)
+        await self.context.watcher.applied(leadership.revision)
+        self.term = ControllerTerm(self.context, leadership)
         try:
             await self.term.run()
         finally:
@@ -92,35 +93,38 @@ class ControllerTask:
 
     def _on_topics(self, changes: Sequence[TopicChange]) -> None:
         if self.term is not None:
-            self.term.index.take(changes)
+            self.term.index.apply_changes(changes)
 
 
-class Term:
-    """All work of one leadership."""
+class ControllerTerm:
+    """All work of the controller between its election and its end."""
 
-    def __init__(self, given: ControllerContext, leadership: Leadership) -> None:
-        self.given, self.leadership = given, leadership
-        self.index = PartitionIndex(given.view)
-        self.registry = Registry(given.store, self._on_brokers)
-        self.writer = ProposalWriter(given.store, leadership)
-        self.keeper = PartitionKeeper(self.index, self.registry, self.writer, given.log_ends)
-        self.index.on_change, self.index.on_gone = self.keeper.on_partition, self.keeper.on_gone
-        lease_s = given.config.broker_session_timeout_ms / 1000
-        own_id = given.registration.record.broker_id
-        self.probes = BrokerProbes(given.store, leadership, self.registry, given.prober, own_id, lease_s)
+    def __init__(self, context: ControllerContext, leadership: Leadership) -> None:
+        self.context, self.leadership = context, leadership
+        self.index = PartitionIndex(context.view)
+        self.registry = Registry(context.store, self._on_brokers)
+        self.writer = ProposalWriter(context.store, leadership)
+        self.keeper = PartitionKeeper(self.index, self.registry, self.writer, context.log_ends)
+        self.index.on_change, self.index.on_removed = self.keeper.on_partition, self.keeper.on_removed
+        lease_s = context.config.broker_session_timeout_ms / 1000
+        own_id = context.registration.record.broker_id
+        self.probes = BrokerProbes(context.store, leadership, self.registry, context.prober, own_id, lease_s)
         self.replacement = Replacement(
-            given.view, self.index, self.registry, self.keeper, self.writer, given.clock, given.config
+            context.view, self.index, self.registry, self.keeper, self.writer, context.clock, context.config
         )
-        self.housekeeping = Housekeeping(given.store, leadership, given.view, given.watcher, given.forget, given.clock)
-        self.shards = ShardKeeper(given.store, given.view, given.watcher, leadership, self.registry)
-        etcd = maintenance_of(given.store)
-        self.care: EtcdUpkeep | None = None
+        self.housekeeping = Housekeeping(
+            context.store, leadership, context.view, context.watcher, context.topic_cleaners, context.clock
+        )
+        self.shards = ShardKeeper(context.store, context.view, context.watcher, leadership, self.registry)
+        etcd = maintenance_client(context.store)
+        self.etcd_upkeep: EtcdUpkeep | None = None
         if etcd is not None:
-            self.care = EtcdUpkeep(given.store, etcd, leadership, given.clock, given.config.etcd_managed)
+            self.etcd_upkeep = EtcdUpkeep(context.store, etcd, leadership, context.clock, context.config.etcd_managed)
         self._brokers_changed = asyncio.Event()
         self._leaving = asyncio.Event()
 
     async def run(self) -> None:
+        """Run all tasks until cancelled."""
         await self.registry.load()
         self.keeper.mark(self.index.all())
         self._brokers_changed.set()
@@ -133,13 +137,13 @@ class Term:
                 self.replacement.run(),
                 self.shards.run(),
                 self.housekeeping.run(),
-                self._note_gone(),
+                self._record_absences(),
                 self._release_leaving(),
                 self._rebalance_leaders(),
             ):
                 tasks.create_task(work)
-            if self.care is not None:
-                tasks.create_task(self.care.run())
+            if self.etcd_upkeep is not None:
+                tasks.create_task(self.etcd_upkeep.run())
 
     def _on_brokers(self, brokers: set[int]) -> None:
         self.keeper.on_brokers(brokers)
@@ -150,34 +154,34 @@ class Term:
         if any(member.is_leaving for member in self.registry.members.values()):
             self._leaving.set()
 
-    async def _note_gone(self) -> None:
-        """Notes in the store since when brokers are away, for whoever places replicas and for the next controller."""
+    async def _record_absences(self) -> None:
+        """Record in the store since when brokers are absent, for replica placement and the next controller."""
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(NOTE_S):
+                async with asyncio.timeout(ABSENCE_INTERVAL_S):
                     await self._brokers_changed.wait()
             self._brokers_changed.clear()
             try:
-                await self._write_gone()
+                await self._write_absences()
             except StoreUnavailable:
                 await asyncio.sleep(RETRY_S)
                 self._brokers_changed.set()
 
-    async def _write_gone(self) -> None:
+    async def _write_absences(self) -> None:
         registry = self.registry
-        now_ms = self.given.clock.wall_ms()
-        note = encode(GoneRecord(since_ms=now_ms))
-        noted = self.index.by_broker.keys() | registry.known
-        away = noted - registry.members.keys() - registry.gone.keys()
-        back = registry.gone.keys() & registry.members.keys()
-        emptied = registry.gone.keys() - noted
-        operations: list[Operation] = [PutOp(gone_key(broker), note) for broker in away]
-        operations += [DeleteOp(gone_key(broker)) for broker in back | emptied]
+        now_ms = self.context.clock.wall_ms()
+        absence = encode(AbsenceRecord(since_ms=now_ms))
+        relevant = self.index.by_broker.keys() | registry.known_ids
+        absent = relevant - registry.members.keys() - registry.absent.keys()
+        back = registry.absent.keys() & registry.members.keys()
+        emptied = registry.absent.keys() - relevant
+        operations: list[Operation] = [PutOp(absence_key(broker), absence) for broker in absent]
+        operations += [DeleteOp(absence_key(broker)) for broker in back | emptied]
         for start in range(0, len(operations), 100):
-            await self.given.store.txn([self.leadership.condition], operations[start : start + 100])
+            await self.context.store.txn([self.leadership.condition], operations[start : start + 100])
 
     async def _release_leaving(self) -> None:
-        """Tells brokers that are leaving when they lead and coordinate nothing that another broker could."""
+        """Set `is_done` for leaving brokers that lead and coordinate nothing that another broker could."""
         while True:
             await self._leaving.wait()
             waiting = [
@@ -194,16 +198,16 @@ class Term:
                         leaving_key(broker), encode(LeavingRecord(epoch=record.epoch, is_done=True)), entry.lease
                     )
                     try:
-                        await self.given.store.txn([self.leadership.condition, Compare.unchanged(entry)], [done])
+                        await self.context.store.txn([self.leadership.condition, Compare.unchanged(entry)], [done])
                     except StoreUnavailable as e:
-                        log.warning("a leaving broker could not be told", broker=broker, reason=str(e))
-            await asyncio.sleep(LOOK_S)
+                        log.warning("leaving broker not released; retrying", broker=broker, reason=str(e))
+            await asyncio.sleep(LEAVING_POLL_S)
 
     async def _rebalance_leaders(self) -> None:
-        """Gives leaderships back to preferred replicas, and evens coordinator shards out, now and then."""
-        config = self.given.config
+        """Periodically return leaderships to preferred replicas and rebalance coordinator shards."""
+        config = self.context.config
         while True:
             await asyncio.sleep(config.leader_imbalance_check_interval_seconds)
-            self.shards.even_out()
+            self.shards.rebalance()
             if config.auto_leader_rebalance_enable:
                 self.keeper.prefer(list(self.index.unpreferred))

@@ -1,9 +1,8 @@
-"""Who is controller: a key under a lease, an epoch that rises with each election, and a history that outlives both.
+"""Elects the controller: a key under a lease, and an epoch that increases with each election.
 
-Each broker has one `Election`, whose `run` waits for its turn. What the elected one writes is done on the condition
-that its `Leadership` still stands, so that one that was replaced without noticing changes nothing. The history
-(`control.elections`) tells a store that was restored from a backup; while that is not recovered (`keys.RESTORED`)
-nobody is elected.
+Each broker runs one `Election`. The controller's writes have its `Leadership` as a condition, so a deposed controller
+changes nothing. The history (`control.elections`) outlives the key and detects a store that was restored from a backup;
+until that is recovered (`keys.RESTORED`) no controller is elected.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from uuid import UUID, uuid4
 from penstock.control.controller.leadership import Leadership
 from penstock.control.controller.probes import Prober, watch_broker
 from penstock.control.elections import KEPT_ELECTIONS, RANDOM_DIGITS, ElectionRecord
-from penstock.control.membership import Registration, created
+from penstock.control.membership import Registration, compare_created
 from penstock.runtime.logging import get_logger
 from penstock.state import keys
 from penstock.state.records import ControllerRecord, decode, encode
@@ -35,21 +34,21 @@ from penstock.state.view import BrokerView
 log = get_logger("penstock.control")
 
 RETRY_S = 0.5
-RESTORED_S = 2.0
-"""Before another look whether a store that was restored has been recovered."""
-BEATEN_S = 0.1
-"""Before another look where an attempt failed: mostly the other's election is then known, and nobody is in a hurry."""
+RESTORED_POLL_S = 2.0
+"""Interval between checks whether a restored store has been recovered."""
+LOST_CAMPAIGN_S = 0.1
+"""Pause after a lost campaign; usually another broker has won."""
 
 
 Work = Callable[[Leadership], Awaitable[None]]
-"""What the elected broker does; cancelled when it is no longer controller."""
+"""The controller's work; cancelled when the leadership ends."""
 
 
 class Election:
-    """Stands for election until `run` is cancelled.
+    """Campaigns until `run` is cancelled.
 
-    While another is controller its process is watched: once that has died it is succeeded without waiting for its
-    lease. It is fenced by that if it should live, so being wrong costs an election and nothing else.
+    While another broker is controller, its process is probed: once it has died, this broker campaigns without waiting
+    for its lease. The new election fences it, so a wrong suspicion only costs an election.
     """
 
     def __init__(
@@ -58,12 +57,12 @@ class Election:
         registration: Registration,
         work: Work,
         prober: Prober,
-        find: Callable[[int], BrokerView | None],
+        find_broker: Callable[[int], BrokerView | None],
         new_id: Callable[[], UUID] = uuid4,
     ) -> None:
-        """`find` gives a broker as the view has it."""
+        """`find_broker` returns a broker from the view."""
         self.store, self.registration, self.work, self._new_id = store, registration, work, new_id
-        self.prober, self.find = prober, find
+        self.prober, self.find_broker = prober, find_broker
         self.leadership: Leadership | None = None
         self._suspected = 0
         self._suspicion = asyncio.Event()
@@ -73,20 +72,21 @@ class Election:
         self._suspicion.set()
 
     async def run(self) -> None:
+        """Campaign and lead until cancelled."""
         while True:
             try:
-                leadership = await self._turn()
+                leadership = await self._wait_and_campaign()
                 if leadership is not None:
                     await self._lead(leadership)
             except LeaseExpired:
-                # The registration is over, or about to be known to be.
+                # The registration is over; its keep-alive reports it.
                 await asyncio.sleep(RETRY_S)
             except StoreError as e:
-                log.warning("the election waits for the store", reason=str(e))
+                log.warning("election waiting for the metadata store", reason=str(e))
                 await asyncio.sleep(RETRY_S)
 
-    async def _turn(self) -> Leadership | None:
-        """Waits until nobody is controller, or somebody who seems dead; then tries once."""
+    async def _wait_and_campaign(self) -> Leadership | None:
+        """Wait until there is no controller or a suspected one, then campaign once."""
         entry = await self.store.get(keys.CONTROLLER)
         if entry is not None and not self._may_succeed(entry):
             await self._until_changed(entry)
@@ -95,21 +95,21 @@ class Election:
             await asyncio.sleep(RETRY_S)
             return None
         if await self.store.get(keys.RESTORED) is not None:
-            await asyncio.sleep(RESTORED_S)
+            await asyncio.sleep(RESTORED_POLL_S)
             return None
         leadership = await self.campaign(entry)
         if leadership is None:
-            await asyncio.sleep(BEATEN_S)
+            await asyncio.sleep(LOST_CAMPAIGN_S)
         return leadership
 
     def _may_succeed(self, entry: StoreEntry) -> bool:
         record = decode(ControllerRecord, entry.key, entry.value)
         if record.broker_id == self.registration.record.broker_id:
-            return True  # this broker's, from before it was started anew, or from a time that ended without a word
+            return True  # left by an earlier run or an earlier leadership of this broker
         return record.epoch <= self._suspected or entry.lease == 0
 
     async def _until_changed(self, entry: StoreEntry) -> None:
-        """Returns when the key has changed or its holder is suspected."""
+        """Wait until the key has changed or its holder is suspected."""
         self._suspicion.clear()
         if self._may_succeed(entry):
             return
@@ -126,14 +126,14 @@ class Election:
             await asyncio.gather(changed, suspected, probing, return_exceptions=True)
 
     async def _probe(self, controller: ControllerRecord) -> None:
-        while (broker := self.find(controller.broker_id)) is None:  # noqa: ASYNC110 - the view tells nobody of brokers
+        while (broker := self.find_broker(controller.broker_id)) is None:  # noqa: ASYNC110 - the view has no event for brokers
             await asyncio.sleep(RETRY_S)
         await watch_broker(self.prober, broker, lambda: self._suspect(controller.epoch))
 
     async def _next_change(self, revision: int) -> None:
-        """Returns once the key is no longer as it was written at `revision`.
+        """Return once the key has changed since `revision`.
 
-        What may be days ago: the store need not have kept what came after, so the key is read and watched from there.
+        The change may be old and compacted, so this reads the key and watches from there.
         """
         while True:
             listing = await self.store.range(keys.CONTROLLER)
@@ -145,9 +145,9 @@ class Election:
                         return
 
     async def campaign(self, present: StoreEntry | None) -> Leadership | None:
-        """Tries to succeed `present`; None where another was faster, or this broker's registration is over.
+        """Try to succeed `present`. None if another broker was faster or the registration is over.
 
-        Raises `StoreUnavailable` and `LeaseExpired`.
+        Raises `StoreUnavailable`, `LeaseExpired`.
         """
         history = (await self.store.range(keys.ELECTIONS)).entries
         last = keys.election_epoch(history[-1].key) if history else 0
@@ -161,7 +161,7 @@ class Election:
                 Compare.absent(keys.CONTROLLER) if present is None else Compare.unchanged(present),
                 Compare.absent(keys.election(epoch)),
                 Compare.absent(keys.RESTORED),
-                created(registration.key, registration.epoch),
+                compare_created(registration.key, registration.epoch),
             ],
             [
                 PutOp(keys.CONTROLLER, encode(ControllerRecord(broker_id=broker_id, epoch=epoch)), registration.lease),
@@ -171,17 +171,17 @@ class Election:
         if not result.succeeded:
             return None
         leadership = Leadership(epoch, result.revision)
-        await self._forget_old(history, leadership)
+        await self._trim_history(history, leadership)
         return leadership
 
-    async def _forget_old(self, history: Sequence[StoreEntry], leadership: Leadership) -> None:
+    async def _trim_history(self, history: Sequence[StoreEntry], leadership: Leadership) -> None:
         old = history[: -KEPT_ELECTIONS or None][:100]
         if old:
             await self.store.txn([leadership.condition], [DeleteOp(entry.key) for entry in old])
 
     async def _lead(self, leadership: Leadership) -> None:
-        """Works until the leadership is over, then stops the work at once."""
-        log.info("this broker is controller", epoch=leadership.epoch)
+        """Work until the leadership is over, then cancel the work."""
+        log.info("elected controller", epoch=leadership.epoch)
         self.leadership = leadership
         working = asyncio.ensure_future(self.work(leadership))
         over = [
@@ -192,18 +192,18 @@ class Election:
         try:
             await asyncio.wait([working, *over], return_when=asyncio.FIRST_COMPLETED)
             if working.done() and not working.cancelled() and (error := working.exception()) is not None:
-                log.error("the controller's work has failed", reason=repr(error))
+                log.error("controller task failed", reason=repr(error))
         finally:
             leadership.lost.set()
             self.leadership = None
             for task in (working, *over):
                 task.cancel()
             await asyncio.gather(working, *over, return_exceptions=True)
-            log.info("this broker is controller no longer", epoch=leadership.epoch)
+            log.info("controller leadership ended", epoch=leadership.epoch)
         await self._resign(leadership)
 
     async def _resign(self, leadership: Leadership) -> None:
-        """Lets others stand at once, where this broker ends its work without having been replaced."""
+        """Delete the controller key if this broker was not replaced, so that others can campaign at once."""
         if not self.registration.lost.is_set():
             await self.store.txn([leadership.condition], [DeleteOp(keys.CONTROLLER)])
             await asyncio.sleep(RETRY_S)

@@ -1,7 +1,7 @@
-"""Removes what others left: topics that never got a name, and the tombstones of those that are deleted.
+"""Removes unnamed topics that failed creations left, and old tombstones of deleted topics. Part of a `ControllerTerm`.
 
-In a cluster no broker may do so at its start, as an unnamed topic may be one that another is creating, and a tombstone
-tells brokers that are away that they may delete their data. The controller waits long enough for both.
+In a cluster a broker cannot do it at its start: an unnamed topic may be one that another broker is creating, and a
+tombstone tells absent brokers that they can delete their data. The controller waits long enough for both.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from penstock.state.watcher import Watcher
 
 log = get_logger("penstock.control")
 
-SWEEP_S = 60.0
-UNNAMED_MS = 15 * 60_000
-"""How long a topic's parts may be without a name: its creation has failed by then, and would be told so."""
-TOMBSTONE_MS = 24 * 3_600_000
-"""How long a deleted topic's tombstone stays; the data of a broker that was away for longer is put aside instead."""
-LAST_MS = 15 * 60_000
-"""How long the controller has seen a tombstone itself at least before it removes it."""
+CLEANUP_INTERVAL_S = 60.0
+UNNAMED_TOPIC_AGE_MS = 15 * 60_000
+"""Minimum age of a topic without a name; its creation has failed by then, or fails when it writes the name."""
+TOMBSTONE_AGE_MS = 24 * 3_600_000
+"""How long a tombstone stays. A broker that was absent for longer quarantines the topic's data."""
+MIN_OBSERVED_MS = 15 * 60_000
+"""Minimum time for which the controller has seen a tombstone itself before it removes it."""
 
-Forget = Callable[[UUID], Awaitable[None]]
-"""Removes from the store what a room keeps of a deleted topic (committed offsets), once for the whole cluster."""
+TopicCleaner = Callable[[UUID], Awaitable[None]]
+"""Removes what another package keeps in the store of a deleted topic (committed offsets), once per cluster."""
 
 
 class Housekeeping:
-    """Sweeps while this broker is controller."""
+    """Removes leftovers of topics every `CLEANUP_INTERVAL_S`."""
 
     def __init__(
         self,
@@ -41,92 +41,99 @@ class Housekeeping:
         leadership: Leadership,
         view: ClusterView,
         watcher: Watcher,
-        forget: list[Forget],
+        cleaners: list[TopicCleaner],
         clock: Clock,
     ) -> None:
-        self.store, self.leadership, self.view, self.watcher, self.forget = store, leadership, view, watcher, forget
+        self.store, self.leadership, self.view, self.watcher, self.cleaners = store, leadership, view, watcher, cleaners
         self.clock = clock
-        self._since: dict[UUID, int] = {}
-        """When an id was first seen without a name, or was deleted, by the boot clock."""
-        self._forgotten: set[UUID] = set()
+        self._observed_ms: dict[UUID, int] = {}
+        """When an id was first seen without a name, or was deleted, on the boot clock."""
+        self._cleaned: set[UUID] = set()
         self._failed: dict[UUID, str] = {}
-        """Deleted topics of which something was left at the last sweep, and why."""
+        """Deleted topics of which the last run left something, with the reason."""
 
     async def run(self) -> None:
+        """Run until cancelled."""
         while True:
             try:
-                await self.sweep()
+                await self.remove_leftovers()
             except StoreUnavailable as e:
-                log.warning("what is left of topics could not be looked at", reason=str(e))
-            await asyncio.sleep(SWEEP_S)
+                log.warning("topic cleanup failed; retrying", reason=str(e))
+            await asyncio.sleep(CLEANUP_INTERVAL_S)
 
-    async def sweep(self) -> None:
+    async def remove_leftovers(self) -> None:
+        """Clean deleted topics, and remove unnamed topics and tombstones that are old enough."""
         now_ms = self.clock.boot_ms()
         deleting, unnamed = set(self.view.deleting), set(self.watcher.unnamed())
-        ages_ms = {topic: self._age_ms(topic) for topic in deleting - self._since.keys()}
-        self._since = {topic: self._since.get(topic, now_ms - ages_ms.get(topic, 0)) for topic in deleting | unnamed}
-        self._forgotten &= deleting
-        await self._forget_all(deleting - self._forgotten)
-        for topic, since_ms in self._since.items():
-            if now_ms - since_ms < (UNNAMED_MS if topic in unnamed else TOMBSTONE_MS):
+        ages_ms = {topic: self._age_ms(topic) for topic in deleting - self._observed_ms.keys()}
+        self._observed_ms = {
+            topic: self._observed_ms.get(topic, now_ms - ages_ms.get(topic, 0)) for topic in deleting | unnamed
+        }
+        self._cleaned &= deleting
+        await self._run_cleaners(deleting - self._cleaned)
+        for topic, since_ms in self._observed_ms.items():
+            if now_ms - since_ms < (UNNAMED_TOPIC_AGE_MS if topic in unnamed else TOMBSTONE_AGE_MS):
                 continue
             if topic in unnamed:
                 await self._remove_unnamed(topic)
-            elif topic in self._forgotten:
+            elif topic in self._cleaned:
                 await self._remove(topic)
 
     def _age_ms(self, topic: UUID) -> int:
-        """How long ago a topic was deleted, when its tombstone is first seen: controllers may follow each other faster.
+        """Return how long ago a topic was deleted, when its tombstone is first seen.
 
-        Wall clocks may be wrong, so that the last of the time is always waited for: brokers that are there need less.
+        Wall clocks may be wrong, so this controller waits at least `MIN_OBSERVED_MS`.
         """
         deleted_ms = self.watcher.deleted_ms(topic)
         age_ms = self.clock.wall_ms() - deleted_ms if deleted_ms else 0
-        return min(max(age_ms, 0), TOMBSTONE_MS - LAST_MS)
+        return min(max(age_ms, 0), TOMBSTONE_AGE_MS - MIN_OBSERVED_MS)
 
-    async def _forget_all(self, topics: set[UUID]) -> None:
-        """Has the rooms forget deleted topics. The coordinators clean their shards in the seconds after a deletion, so
-        one sweep that comes too early is normal; a second one is worth a warning, and its success is logged."""
+    async def _run_cleaners(self, topics: set[UUID]) -> None:
+        """Run the cleaners for deleted topics.
+
+        Coordinators clean their shards within seconds of a deletion, so one early failure is normal. A second one is
+        logged as a warning, and its later success is logged.
+        """
         failed: dict[UUID, str] = {}
         for topic in topics:
-            reason = await self._forget(topic)
+            reason = await self._run_cleaner(topic)
             if reason is None:
-                self._forgotten.add(topic)
+                self._cleaned.add(topic)
             else:
                 failed[topic] = reason
-        finished = len(self._failed.keys() & self._forgotten)
+        finished = len(self._failed.keys() & self._cleaned)
         again = [topic for topic in failed if topic in self._failed]
         if finished:
-            log.info("committed offsets of deleted topics are removed", topics=finished)
+            log.info("removed committed offsets of deleted topics", topics=finished)
         if again:
             log.warning(
-                "committed offsets of deleted topics could not be removed yet; the next try follows",
+                "committed offsets of deleted topics not removed yet; retrying",
                 topics=len(again),
                 topic=str(again[0]),
                 reason=failed[again[0]],
-                retry_s=int(SWEEP_S),
+                retry_s=int(CLEANUP_INTERVAL_S),
             )
         elif failed:
-            log.info("committed offsets of deleted topics are still being removed", topics=len(failed))
+            log.info("removing committed offsets of deleted topics", topics=len(failed))
         self._failed = failed
 
-    async def _forget(self, topic: UUID) -> str | None:
-        """Why something is left of a topic, None if nothing is."""
+    async def _run_cleaner(self, topic: UUID) -> str | None:
+        """Return why a cleaner failed; None on success."""
         try:
-            for forget in self.forget:
-                await forget(topic)
+            for cleaner in self.cleaners:
+                await cleaner(topic)
         except Exception as e:
             return str(e)
         return None
 
     async def _remove_unnamed(self, topic: UUID) -> None:
-        """Its creation, should it still go on, fails then: it asks for the first partition when it writes the name."""
+        """Remove an unnamed topic. A creation still in progress then fails: it compares the first partition."""
         if not await self._remove(topic):
             return
-        log.warning("parts of a topic whose creation was never finished are removed", topic=str(topic))
+        log.warning("removed a topic whose creation did not finish", topic=str(topic))
 
     async def _remove(self, topic: UUID) -> bool:
-        """The topic's record must not have become another since it was looked at."""
+        """Remove a topic's keys on the condition that its record has not changed."""
         entry = await self.store.get(keys.topic(topic))
         unchanged = Compare(
             keys.topic(topic), CompareTarget.MOD_REVISION, entry.mod_revision if entry is not None else 0

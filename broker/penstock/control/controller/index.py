@@ -1,6 +1,7 @@
-"""The controller's index of partitions: by broker, and of those that are in some way unfinished.
+"""The controller's index of partitions: by broker, reassigning, and not led by the preferred replica.
 
-What a broker's coming or going concerns is found here, without looking at all partitions. It follows the view.
+It finds the partitions that a broker's registration or absence affects without a scan of all partitions. It follows the
+view.
 """
 
 from __future__ import annotations
@@ -13,45 +14,48 @@ from penstock.state.view import ClusterView, PartitionView, TopicChange, TopicVi
 
 
 class PartitionId(NamedTuple):
+    """Topic id and partition number."""
+
     topic_id: UUID
     partition: int
 
 
 class PartitionIndex:
-    """`on_change` is called for each partition that is new or has changed, after it is in the index, `on_gone` for
-    each that is no longer there; both are set by whoever made it.
-    """
+    """Follows the view. `on_change` is called for each new or changed partition, `on_removed` for each removed one,
+    after the index has the change; the owner sets both."""
 
     def __init__(self, view: ClusterView) -> None:
         self.view = view
         self.on_change: Callable[[PartitionId, PartitionView], None] = ignore
-        self.on_gone: Callable[[PartitionId], None] = ignore
+        self.on_removed: Callable[[PartitionId], None] = ignore
         self.by_broker: dict[int, dict[PartitionId, None]] = {}
-        """The partitions of which a broker is a replica, those of a topic mostly next to each other: what is written in
-        one transaction then concerns few topics, and each that it concerns has its view made anew."""
+        """Partitions by replica, mostly grouped by topic, so that one transaction concerns few topics and few topic
+        views are rebuilt."""
         self.reassigning: set[PartitionId] = set()
         self.unpreferred: set[PartitionId] = set()
-        """Led by another than their first replica, or by none."""
+        """Partitions not led by their first replica."""
         for topic in view.topics.values():
             self._add(topic)
 
     def get(self, key: PartitionId) -> tuple[TopicView, PartitionView] | None:
+        """Return a partition and its topic; None if it does not exist."""
         topic = self.view.topics_by_id.get(key.topic_id)
         if topic is None or key.partition >= len(topic.partitions):
             return None
         return topic, topic.partitions[key.partition]
 
     def all(self) -> Iterable[PartitionId]:
-        """Every partition: what a new controller has to look at once."""
+        """Return every partition, for a new controller."""
         for topic in self.view.topics.values():
             for partition in topic.partitions:
                 yield PartitionId(topic.topic_id, partition.index)
 
-    def of(self, broker_id: int) -> Iterable[PartitionId]:
+    def partitions_on(self, broker_id: int) -> Iterable[PartitionId]:
+        """Return the partitions that have a replica on a broker."""
         return self.by_broker.get(broker_id, ())
 
-    def take(self, changes: Iterable[TopicChange]) -> None:
-        """Takes in what the view tells its listeners."""
+    def apply_changes(self, changes: Iterable[TopicChange]) -> None:
+        """Apply changes of the view."""
         for change in changes:
             if change.new is None:
                 assert change.old is not None, "a change has a topic"
@@ -67,14 +71,14 @@ class PartitionIndex:
             self._put(PartitionId(topic.topic_id, partition.index), None, partition)
 
     def _update(self, topic: TopicView, change: TopicChange) -> None:
-        """A topic that was there has changed: with other settings all of its partitions are looked at."""
+        """Apply a changed topic; with other settings all of its partitions count as changed."""
         topic_id = topic.topic_id
         for before, partition in change.differences():
             if partition is not None:
                 self._put(PartitionId(topic_id, partition.index), before, partition)
             elif before is not None:
                 self._forget(PartitionId(topic_id, before.index), before)
-        assert change.old is not None, "it was there"
+        assert change.old is not None, "an update has the topic before"
         if change.old.config is not topic.config:
             for partition in topic.partitions:
                 self.on_change(PartitionId(topic_id, partition.index), partition)
@@ -95,7 +99,7 @@ class PartitionIndex:
             self._discard(broker, key)
         self.reassigning.discard(key)
         self.unpreferred.discard(key)
-        self.on_gone(key)
+        self.on_removed(key)
 
     def _discard(self, broker: int, key: PartitionId) -> None:
         held = self.by_broker.get(broker)
@@ -106,4 +110,4 @@ class PartitionIndex:
 
 
 def ignore(*what: object) -> None:
-    """Nobody listens."""
+    """Do nothing: the default callback."""

@@ -1,4 +1,4 @@
-"""The time of one controller, by which all that it writes is fenced. Made by `election`, held by all its work."""
+"""The leadership of one controller, which fences all of its writes. Created by `election`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.state.store import Compare, CompareTarget
 
 @dataclass
 class Leadership:
-    """The time of one controller. `lost` is set when it is known to be over; conditions hold until it is."""
+    """One term of a controller. `lost` is set when it is known to be over."""
 
     epoch: int
     revision: int
@@ -19,5 +19,5 @@ class Leadership:
 
     @property
     def condition(self) -> Compare:
-        """What each write of the controller has among its conditions."""
+        """Condition that each write of the controller has."""
         return Compare(keys.CONTROLLER, CompareTarget.MOD_REVISION, self.revision)

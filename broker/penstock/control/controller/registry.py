@@ -1,7 +1,7 @@
-"""What the controller knows of brokers beyond the view: settings, pasts, who is leaving, who is gone.
+"""The controller's state of brokers beyond the view: settings, histories, leaving and absent brokers.
 
-It follows `members.ABOUT_BROKERS` while a broker is controller, and tells which brokers changed. It may be ahead of the
-view or behind it: `revision` says how far it is, so that an epoch that it cannot know yet is told from one that ended.
+It follows `members.BROKER_PREFIX` and reports which brokers changed. It can be ahead of the view or behind it;
+`revision` tells an epoch that it does not know yet from one that has ended.
 """
 
 from __future__ import annotations
@@ -11,9 +11,18 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from penstock.control.drains import SETTING
-from penstock.control.members import ABOUT_BROKERS as PREFIX
-from penstock.control.members import GONE, LEAVING, PASTS, GoneRecord, LeavingRecord, Past, Standing, read_past
+from penstock.control.broker_availability import DRAINING_SETTING
+from penstock.control.members import (
+    ABSENCES,
+    BROKER_HISTORIES,
+    LEAVING_BROKERS,
+    AbsenceRecord,
+    BrokerHistory,
+    LeavingRecord,
+    ReplicaCondition,
+    read_history,
+)
+from penstock.control.members import BROKER_PREFIX as PREFIX
 from penstock.runtime.logging import get_logger
 from penstock.state import keys
 from penstock.state.records import BrokerConfigRecord, BrokerRecord, decode
@@ -29,7 +38,7 @@ TRUE = "true"
 
 @dataclass(frozen=True, slots=True)
 class RegisteredBroker:
-    """A broker that is registered. One that is draining or leaving is no choice for leader where there is another."""
+    """A registered broker. A draining or leaving one leads only if no other can."""
 
     record: BrokerRecord
     epoch: int
@@ -38,115 +47,119 @@ class RegisteredBroker:
 
     @property
     def broker_id(self) -> int:
+        """Broker id."""
         return self.record.broker_id
 
     @property
     def may_be_chosen(self) -> bool:
+        """Whether it is neither draining nor leaving."""
         return not self.is_draining and not self.is_leaving
 
 
 class Registry:
-    """The brokers by id. `on_change` is called with the ids of those of which anything changed."""
+    """The brokers by id. `on_change` is called with the ids of changed brokers."""
 
     def __init__(self, store: Store, on_change: Callable[[set[int]], None]) -> None:
         self.store, self.on_change = store, on_change
         self.revision = 0
         self.members: dict[int, RegisteredBroker] = {}
         self.leaving: dict[int, tuple[StoreEntry, LeavingRecord]] = {}
-        self.gone: dict[int, int] = {}
-        """Since when brokers have been away, in wall-clock ms, as it was noted in the store."""
+        self.absent: dict[int, int] = {}
+        """Since when brokers are absent, in wall-clock ms, as recorded in the store."""
         self._registered: dict[int, tuple[BrokerRecord, int]] = {}
-        self._pasts: dict[int, Past] = {}
+        self._histories: dict[int, BrokerHistory] = {}
         self._settings: dict[int, dict[str, str]] = {}
 
     async def load(self) -> None:
-        """Reads all; everybody is then told of as changed. Raises `StoreError`."""
+        """Read all keys and report every broker as changed. Raises `StoreError`."""
         listing = await self.store.range(PREFIX)
-        before = set(self.members) | set(self.leaving) | set(self.gone)
-        for table in (self.leaving, self.gone, self._registered, self._pasts, self._settings):
+        before = set(self.members) | set(self.leaving) | set(self.absent)
+        for table in (self.leaving, self.absent, self._registered, self._histories, self._settings):
             table.clear()
         for entry in listing.entries:
-            self._take(StoreEvent(entry.key, entry))
+            self._apply_event(StoreEvent(entry.key, entry))
         self.revision = listing.revision
-        self._settle(before | set(self._registered) | set(self.leaving) | set(self.gone))
+        self._rebuild_members(before | set(self._registered) | set(self.leaving) | set(self.absent))
 
     async def follow(self) -> None:
-        """Follows for ever what changes after `load`."""
+        """Watch changes after `load` until cancelled."""
         while True:
             try:
                 async for changes in self.store.watch(PREFIX, self.revision + 1):
                     touched: set[int] = set()
                     for event in changes.events:
-                        touched |= self._take(event)
+                        touched |= self._apply_event(event)
                     self.revision = changes.revision
-                    self._settle(touched)
+                    self._rebuild_members(touched)
             except (Compacted, StoreUnavailable) as e:
-                log.info("the brokers are read again", reason=str(e))
+                log.info("reloading brokers", reason=str(e))
                 if isinstance(e, StoreUnavailable):
                     await asyncio.sleep(RETRY_S)
                 with suppress(StoreUnavailable):
                     await self.load()
 
-    def standing(self, broker_id: int, epoch: int | None, was_flushed: bool, partition: str) -> Standing:
-        """Of a replica on a broker that is there; see `members.Past`."""
-        past = self._pasts.get(broker_id)
-        if past is None or past.incarnations[-1].epoch != self.members[broker_id].epoch:
-            return Standing.REPLACED  # registered by somebody who keeps no past
-        return past.standing(epoch, was_flushed, partition)
+    def replica_condition(
+        self, broker_id: int, epoch: int | None, was_flushed: bool, partition: str
+    ) -> ReplicaCondition:
+        """Return the condition of a replica on a registered broker; see `members.BrokerHistory`."""
+        history = self._histories.get(broker_id)
+        if history is None or history.incarnations[-1].epoch != self.members[broker_id].epoch:
+            return ReplicaCondition.REPLACED  # registered without a history
+        return history.replica_condition(epoch, was_flushed, partition)
 
     @property
-    def known(self) -> set[int]:
+    def known_ids(self) -> set[int]:
         """All brokers that have ever registered."""
-        return set(self._pasts)
+        return set(self._histories)
 
-    def was_here(self, broker_id: int) -> bool:
-        """Whether a broker that is registered has been before: it restarted."""
-        past = self._pasts.get(broker_id)
-        return past is not None and len(past.incarnations) > 1
+    def has_restarted(self, broker_id: int) -> bool:
+        """Return whether a registered broker has been registered before."""
+        history = self._histories.get(broker_id)
+        return history is not None and len(history.incarnations) > 1
 
     def view_of(self, broker_id: int) -> BrokerView:
-        """A broker that is there, as others see it."""
+        """Return the view of a registered broker."""
         member = self.members[broker_id]
         return broker_view(member.record, member.epoch)
 
-    def _take(self, event: StoreEvent) -> set[int]:
-        """Takes in one change; returns the brokers that it is about."""
+    def _apply_event(self, event: StoreEvent) -> set[int]:
+        """Apply one change; return the brokers that it concerns."""
         key, entry = event.key, event.entry
         name = key[len(keys.METADATA) :].partition("/")[2]
         if not name.isdecimal():
             return set()
         broker_id = int(name)
         try:
-            self._take_one(broker_id, key, entry)
+            self._apply_entry(broker_id, key, entry)
         except ValueError as e:
-            log.error("a value in the store is not understood", key=key, reason=str(e))
+            log.error("unreadable value in the metadata store", key=key, reason=str(e))
         return {broker_id}
 
-    def _take_one(self, broker_id: int, key: str, entry: StoreEntry | None) -> None:
+    def _apply_entry(self, broker_id: int, key: str, entry: StoreEntry | None) -> None:
         if key.startswith(keys.BROKERS):
             self._registered.pop(broker_id, None)
             if entry is not None:
                 self._registered[broker_id] = decode(BrokerRecord, key, entry.value), entry.create_revision
         elif key.startswith(keys.BROKER_CONFIGS):
             self._settings[broker_id] = self._read_settings(entry)
-        elif key.startswith(PASTS):
-            self._pasts.pop(broker_id, None)
+        elif key.startswith(BROKER_HISTORIES):
+            self._histories.pop(broker_id, None)
             if entry is not None:
-                self._pasts[broker_id] = read_past(entry)
-        elif key.startswith(LEAVING):
+                self._histories[broker_id] = read_history(entry)
+        elif key.startswith(LEAVING_BROKERS):
             self.leaving.pop(broker_id, None)
             if entry is not None:
                 self.leaving[broker_id] = entry, decode(LeavingRecord, key, entry.value)
-        elif key.startswith(GONE):
-            self.gone.pop(broker_id, None)
+        elif key.startswith(ABSENCES):
+            self.absent.pop(broker_id, None)
             if entry is not None:
-                self.gone[broker_id] = decode(GoneRecord, key, entry.value).since_ms
+                self.absent[broker_id] = decode(AbsenceRecord, key, entry.value).since_ms
 
     def _read_settings(self, entry: StoreEntry | None) -> dict[str, str]:
         return {} if entry is None else decode(BrokerConfigRecord, entry.key, entry.value).settings
 
-    def _settle(self, touched: set[int]) -> None:
-        """Makes members anew from what is known of them, then tells."""
+    def _rebuild_members(self, touched: set[int]) -> None:
+        """Rebuild these members, then call `on_change`."""
         for broker_id in touched:
             known = self._registered.get(broker_id)
             if known is None:
@@ -154,7 +167,7 @@ class Registry:
                 continue
             record, epoch = known
             leaving = self.leaving.get(broker_id)
-            draining = self._settings.get(broker_id, {}).get(SETTING)
+            draining = self._settings.get(broker_id, {}).get(DRAINING_SETTING)
             self.members[broker_id] = RegisteredBroker(
                 record,
                 epoch,

@@ -1,7 +1,7 @@
-"""Where replicas go when their broker is to be emptied, is gone for long, or others have joined.
+"""Moves replicas off draining and long-absent brokers, and plans rebalancing. Part of a `ControllerTerm`.
 
-`placement.plan` says which partitions should move; here it is asked in a thread, since it may take seconds, and what it
-says is begun a part at a time, as reassignments. A broker is removable when no partition has a replica on it.
+`placement.plan` computes the moves in a thread, because it can take seconds. They are started a batch at a time, as
+reassignments. A broker is removable when no partition has a replica on it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from penstock.control.controller import leaders, reassign
 from penstock.control.controller.index import PartitionId, PartitionIndex
 from penstock.control.controller.keeper import PartitionKeeper
 from penstock.control.controller.registry import Registry
-from penstock.control.controller.writer import BATCH, ProposalOutcome, ProposalWriter, StoreProposal
+from penstock.control.controller.writer import MAX_BATCH_PARTITIONS, ProposalOutcome, ProposalWriter, StoreProposal
 from penstock.placement.model import Move, PartitionKey, PlacementBroker, PlacementError
 from penstock.placement.plan import plan_what_can_be
 from penstock.runtime.clock import Clock
@@ -24,16 +24,16 @@ from penstock.state.view import BrokerView, ClusterView
 
 log = get_logger("penstock.control")
 
-MAX_MOVING = 500
-"""Partitions whose replicas are moved at a time."""
-LOOK_S = 5.0
-"""Between two looks at who is to be emptied."""
+MAX_REASSIGNING = 500
+"""Maximum number of partitions being reassigned at a time."""
+CHECK_INTERVAL_S = 5.0
+"""Interval between checks which brokers to empty."""
 REPLAN_S = 60.0
-"""Before a plan is made again where the last one could not empty everybody."""
+"""Pause before a new plan if the last one could not empty all brokers."""
 
 
 def placement_brokers(brokers: Iterable[BrokerView], excluded: Collection[int] = ()) -> list[PlacementBroker]:
-    """Brokers as placement sees them; those that are draining, or named, take nothing."""
+    """Return placement's view of brokers; draining and excluded ones get no replicas."""
     return [
         PlacementBroker(
             broker.broker_id,
@@ -45,30 +45,30 @@ def placement_brokers(brokers: Iterable[BrokerView], excluded: Collection[int] =
 
 
 def existing_replicas(view: ClusterView) -> dict[PartitionKey, tuple[int, ...]]:
-    """What is wanted of each partition now, by topic id: what is under way counts as done."""
+    """Return the target replicas of each partition by topic id, as if all reassignments had completed."""
     return {
-        PartitionKey(str(topic.topic_id), partition.index): tuple(reassign.target(partition))
+        PartitionKey(str(topic.topic_id), partition.index): tuple(reassign.target_replicas(partition))
         for topic in view.topics_by_id.values()
         for partition in topic.partitions
     }
 
 
 def rebalance(view: ClusterView) -> list[Move]:
-    """The fewest moves after which replicas and leaders are balanced; topics that cannot be placed are left out.
+    """Return the fewest moves that balance replicas and leaders; topics that cannot be placed are left out.
 
-    Moves name topics by their ids. May take seconds: call it in a thread, with a view that nobody changes meanwhile.
-    Raises `PlacementError`.
+    Moves name topics by their ids. It can take seconds: call it in a thread, with a view that does not change. Raises
+    `PlacementError`.
     """
     return plan_what_can_be(placement_brokers(view.brokers.values()), existing_replicas(view))[0]
 
 
-def emptying(moves: Iterable[Move], brokers: Collection[int]) -> list[Move]:
-    """Of a plan, the moves that take replicas off `brokers`, and of the plan for others nothing."""
+def moves_off(moves: Iterable[Move], brokers: Collection[int]) -> list[Move]:
+    """Return only the moves that remove replicas from `brokers`."""
     return [move for move in moves if not move.removes.isdisjoint(brokers)]
 
 
 class Replacement:
-    """Empties brokers that drain or are gone for long, while this broker is controller."""
+    """Empties draining and long-absent brokers while this broker is controller."""
 
     def __init__(
         self,
@@ -88,107 +88,111 @@ class Replacement:
         self._wake = asyncio.Event()
 
     def wake(self) -> None:
-        """Something has changed that may be a reason to look."""
+        """Check now."""
         self._wake.set()
 
     async def run(self) -> None:
+        """Run until cancelled."""
         while True:
             try:
-                await self.look()
+                await self.plan_moves()
             except PlacementError as e:
-                log.warning("replicas cannot be placed elsewhere", reason=str(e))
+                log.warning("no placement for the replicas of draining or absent brokers", reason=str(e))
                 self._next_plan_s = asyncio.get_running_loop().time() + REPLAN_S
             try:
-                async with asyncio.timeout(LOOK_S):
+                async with asyncio.timeout(CHECK_INTERVAL_S):
                     await self._wake.wait()
             except TimeoutError:
                 continue
             self._wake.clear()
 
-    def to_empty(self) -> frozenset[int]:
-        """The brokers that are to have nothing: draining ones, and those that are gone for long enough."""
+    def brokers_to_empty(self) -> frozenset[int]:
+        """Return the draining and long-absent brokers that still have replicas."""
         now_ms = self.clock.wall_ms()
         after_ms = self.config.broker_replace_after_ms
-        gone = {
+        absent = {
             broker
-            for broker, since_ms in self.registry.gone.items()
+            for broker, since_ms in self.registry.absent.items()
             if broker not in self.registry.members and 0 <= after_ms <= now_ms - since_ms
         }
-        return frozenset(broker for broker in self._draining() | gone if self._holds(broker))
+        return frozenset(broker for broker in self._draining() | absent if self._holds(broker))
 
     def _draining(self) -> set[int]:
         return {broker for broker, member in self.registry.members.items() if member.is_draining}
 
     def _holds(self, broker: int) -> bool:
-        """Whether a broker has replicas that nobody is moving off it."""
-        for key in self.index.of(broker):
+        """Return whether a broker has replicas that are not being moved off it."""
+        for key in self.index.partitions_on(broker):
             found = self.index.get(key)
             if found is not None and broker not in found[1].removing:
                 return True
         return False
 
-    async def look(self) -> None:
-        """Plans where somebody is to be emptied, and begins as many moves as may be under way."""
-        wanted = self.to_empty()
-        if not wanted:
+    async def plan_moves(self) -> None:
+        """Plan if brokers must be emptied, and start as many moves as allowed."""
+        brokers = self.brokers_to_empty()
+        if not brokers:
             self._queue, self._planned_for = [], frozenset()
             return
         now_s = asyncio.get_running_loop().time()
-        if wanted != self._planned_for or (not self._queue and now_s >= self._next_plan_s):
+        if brokers != self._planned_for or (not self._queue and now_s >= self._next_plan_s):
             self._next_plan_s = now_s + REPLAN_S
-            await self._plan(wanted)
-        await self._begin()
+            await self._plan(brokers)
+        await self._start_moves()
 
-    async def _plan(self, wanted: frozenset[int]) -> None:
-        """Brokers that are away but not for long keep what they have: they count, and take nothing new from others."""
+    async def _plan(self, emptied: frozenset[int]) -> None:
+        """Plan the moves. Briefly absent brokers keep their replicas and get no new ones."""
         present = [self.registry.view_of(broker) for broker in self.registry.members]
-        brokers = placement_brokers(present, wanted | self._draining())
+        brokers = placement_brokers(present, emptied | self._draining())
         existing = existing_replicas(self.view)
-        self._queue, self._planned_for = [], wanted  # also where that fails: it is tried again in its time
+        self._queue, self._planned_for = [], emptied  # also on failure: retried after REPLAN_S
         moves, refused = await asyncio.to_thread(plan_what_can_be, brokers, existing)
-        self._queue = [self._only_from(move, wanted) for move in emptying(moves, wanted)]
+        self._queue = [self._keep_absent(move, emptied) for move in moves_off(moves, emptied)]
         for topic in refused:
             known = self.view.topics_by_id.get(UUID(topic))
             log.warning(
-                "a topic stays where it is: too few brokers are left for its replicas",
+                "topic not moved: too few brokers for its replicas",
                 topic=known.name if known is not None else topic,
             )
-        log.info("replicas are moved", brokers=sorted(wanted), partitions=len(self._queue))
+        log.info("moving replicas", brokers=sorted(emptied), partitions=len(self._queue))
 
-    def _only_from(self, move: Move, wanted: frozenset[int]) -> Move:
-        """A broker that is away for a short time keeps its replica, though the plan would take it off it."""
-        away = [b for b in move.before if b not in self.registry.members and b not in wanted]
-        if not away:
+    def _keep_absent(self, move: Move, emptied: frozenset[int]) -> Move:
+        """Return the move without removals from briefly absent brokers."""
+        absent = [b for b in move.before if b not in self.registry.members and b not in emptied]
+        if not absent:
             return move
         kept = [broker for broker in move.after if broker in move.before]
-        come = [broker for broker in move.after if broker not in move.before]
-        after = (*kept, *away, *come)[: max(len(move.before), len(kept) + len(away))]
+        added = [broker for broker in move.after if broker not in move.before]
+        after = (*kept, *absent, *added)[: max(len(move.before), len(kept) + len(absent))]
         return Move(move.key, move.before, after)
 
-    async def _begin(self) -> None:
-        room = MAX_MOVING - len(self.index.reassigning)
+    async def _start_moves(self) -> None:
+        room = MAX_REASSIGNING - len(self.index.reassigning)
         while self._queue and room > 0:
-            part, self._queue = self._queue[: min(BATCH, room)], self._queue[min(BATCH, room) :]
+            part, self._queue = (
+                self._queue[: min(MAX_BATCH_PARTITIONS, room)],
+                self._queue[min(MAX_BATCH_PARTITIONS, room) :],
+            )
             room -= len(part)
-            await self.writer.write([p for move in part if (p := self._proposal(move)) is not None], self._told)
+            await self.writer.write([p for move in part if (p := self._proposal(move)) is not None], self._on_outcome)
 
     def _proposal(self, move: Move) -> StoreProposal | None:
-        """None where the partition is no longer what was planned for."""
+        """Return the write that starts a move; None if the partition has changed since the plan."""
         key = PartitionId(UUID(move.key.topic), move.key.partition)
         found = self.index.get(key)
-        if found is None or tuple(reassign.target(found[1])) != move.before or self.keeper.is_writing(key):
+        if found is None or tuple(reassign.target_replicas(found[1])) != move.before or self.keeper.is_writing(key):
             return None
         topic, partition = found
         try:
-            record = reassign.started(
+            record = reassign.start_reassignment(
                 leaders.record_of(partition), move.after, self.keeper.facts(key, topic, partition)
             )
         except reassign.RefusedReassignment as e:
-            log.warning("a replica is not moved", topic=topic.name, partition=key.partition, reason=str(e))
+            log.warning("replica not moved", topic=topic.name, partition=key.partition, reason=str(e))
             return None
         return StoreProposal(key, partition.revision, record) if record is not None else None
 
-    def _told(self, proposal: StoreProposal, fate: ProposalOutcome, revision: int) -> None:
-        """What was not written is planned again."""
-        if fate is not ProposalOutcome.WRITTEN:
+    def _on_outcome(self, proposal: StoreProposal, outcome: ProposalOutcome, revision: int) -> None:
+        """Plan again what was not written."""
+        if outcome is not ProposalOutcome.WRITTEN:
             self._next_plan_s = 0.0

@@ -1,8 +1,7 @@
-"""Gives the coordinator shards to brokers while this broker is controller: `shard_plan` says which to whom.
+"""Assigns coordinator shards to brokers by `shard_plan`. Part of a `ControllerTerm`.
 
-Level-triggered: whenever brokers change, the plan is made from all brokers and shards as they are. A broker that comes
-back gets shards of others when the controller next evens out leaderships and shards, as each move interrupts the
-groups of a shard. Part of `Term`.
+Level-triggered: each change of brokers makes a plan from all brokers and shards. A broker that comes back gets shards
+of others only at the next rebalance, because each move interrupts the groups of a shard.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ RETRY_S = 0.5
 
 
 class ShardKeeper:
-    """`run` works until it is cancelled; `wake` says that brokers have changed."""
+    """Assigns shards until `run` is cancelled."""
 
     def __init__(
         self, store: Store, view: ClusterView, watcher: Watcher, leadership: Leadership, registry: Registry
@@ -33,13 +32,13 @@ class ShardKeeper:
         self._changed = asyncio.Event()
         self._is_uneven = False
 
-    def even_out(self) -> None:
-        """Has the shards spread evenly over all brokers, those that came back among them."""
+    def rebalance(self) -> None:
+        """Spread the shards evenly over all brokers, including those that came back."""
         self._is_uneven = True
         self._changed.set()
 
     def is_busy_with(self, broker_id: int) -> bool:
-        """Whether a broker that leaves still has shards that another could have."""
+        """Return whether a leaving broker still has shards that another broker could have."""
         member = self.registry.members.get(broker_id)
         others = any(other.may_be_chosen for other in self.registry.members.values())
         if member is None or not others:
@@ -47,29 +46,31 @@ class ShardKeeper:
         return any(s.broker_id == broker_id and s.broker_epoch == member.epoch for s in self.view.shards.values())
 
     def wake(self) -> None:
+        """Assign again: brokers have changed."""
         self._changed.set()
 
     async def run(self) -> None:
+        """Run until cancelled."""
         while True:
             await self._changed.wait()
             self._changed.clear()
             try:
                 if not await self._assign():
-                    # Somebody's record was another: what is seen of it next tells more.
+                    # A record has changed: retry when the view has it.
                     self._changed.set()
                     await asyncio.sleep(RETRY_S)
             except StoreUnavailable as e:
-                log.warning("coordinator shards could not be given out", reason=str(e))
+                log.warning("coordinator shards not assigned; retrying", reason=str(e))
                 self._changed.set()
                 await asyncio.sleep(RETRY_S)
 
     async def _assign(self) -> bool:
-        """Whether all shards are where they should be, as far as is known."""
+        """Return whether all shards are assigned as planned, as far as the view knows."""
         members = self.registry.members
         epochs = {broker: member.epoch for broker, member in members.items()}
         avoided = [broker for broker, member in members.items() if not member.may_be_chosen]
-        back = () if self._is_uneven else [broker for broker in members if self.registry.was_here(broker)]
-        changes = shard_plan.assign(self.view.shards, epochs, avoided, back)
+        returned = () if self._is_uneven else [broker for broker in members if self.registry.has_restarted(broker)]
+        changes = shard_plan.assign(self.view.shards, epochs, avoided, returned)
         if not changes:
             self._is_uneven = False
             return True
@@ -78,7 +79,7 @@ class ShardKeeper:
             [change.put() for change in changes],
         )
         if result.succeeded:
-            log.info("coordinator shards were given out", shards=len(changes))
+            log.info("assigned coordinator shards", shards=len(changes))
             await self.watcher.applied(result.revision)
             self._is_uneven = False
         return result.succeeded

@@ -1,6 +1,6 @@
-"""Writes many partitions in few transactions, each on the condition that it is still what was looked at.
+"""Writes many partitions in few transactions, each on the condition that the partition has not changed.
 
-A transaction that fails is split, so that one partition that somebody else changed does not hold up the others.
+A failed transaction is split, so that one changed partition does not block the others.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from penstock.state.store import MAX_TXN_OPERATIONS, Compare, CompareTarget, Ope
 
 log = get_logger("penstock.control")
 
-BATCH = MAX_TXN_OPERATIONS - 1
-"""Partitions in one transaction: the controller's key takes one of its conditions."""
+MAX_BATCH_PARTITIONS = MAX_TXN_OPERATIONS - 1
+"""Partitions in one transaction; the controller's key takes one of its conditions."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreProposal:
-    """What a partition is to be, where its record is still the one of `revision`."""
+    """The new record of a partition, on the condition that its present one has `revision`."""
 
     key: PartitionId
     revision: int
@@ -32,30 +32,31 @@ class StoreProposal:
 
 
 class ProposalOutcome(Enum):
-    """What became of a proposal."""
+    """The result of a proposal."""
 
     WRITTEN = "written"
     STALE = "stale"
-    """The partition is not what was looked at."""
+    """The partition has changed."""
     UNKNOWN = "unknown"
-    """The store did not answer."""
+    """The store did not respond."""
 
 
-Told = Callable[[StoreProposal, ProposalOutcome, int], None]
-"""(proposal, fate, revision if written)."""
+OutcomeCallback = Callable[[StoreProposal, ProposalOutcome, int], None]
+"""(proposal, outcome, revision if written)."""
 
 
 class ProposalWriter:
-    """The controller's transactions on partitions, for as long as it is controller."""
+    """The controller's transactions on partitions."""
 
     def __init__(self, store: Store, leadership: Leadership) -> None:
         self.store, self.leadership = store, leadership
         self.transactions = 0
         self.written = 0
 
-    async def write(self, proposals: Sequence[StoreProposal], told: Told) -> None:
-        """Tells the fate of each proposal; when the leadership is found to be over, it says so there and stops."""
-        assert len(proposals) <= BATCH, f"{len(proposals)} partitions do not fit into one transaction"
+    async def write(self, proposals: Sequence[StoreProposal], on_outcome: OutcomeCallback) -> None:
+        """Write the proposals and call `on_outcome` for each. Sets `leadership.lost` and stops if the leadership is
+        over."""
+        assert len(proposals) <= MAX_BATCH_PARTITIONS, f"{len(proposals)} partitions do not fit into one transaction"
         if not proposals or self.leadership.lost.is_set():
             return
         compares = [self.leadership.condition, *map(unchanged, proposals)]
@@ -64,22 +65,22 @@ class ProposalWriter:
         try:
             result = await self.store.txn(compares, puts)
         except StoreUnavailable as e:
-            log.warning("partitions could not be written", partitions=len(proposals), reason=str(e))
+            log.warning("partition changes not written; retrying", partitions=len(proposals), reason=str(e))
             for proposal in proposals:
-                told(proposal, ProposalOutcome.UNKNOWN, 0)
+                on_outcome(proposal, ProposalOutcome.UNKNOWN, 0)
             return
         if result.succeeded:
             self.written += len(proposals)
             for proposal in proposals:
-                told(proposal, ProposalOutcome.WRITTEN, result.revision)
+                on_outcome(proposal, ProposalOutcome.WRITTEN, result.revision)
         elif len(proposals) > 1:
             middle = len(proposals) // 2
-            await self.write(proposals[:middle], told)
-            await self.write(proposals[middle:], told)
+            await self.write(proposals[:middle], on_outcome)
+            await self.write(proposals[middle:], on_outcome)
         elif await self._is_over():
             self.leadership.lost.set()
         else:
-            told(proposals[0], ProposalOutcome.STALE, 0)
+            on_outcome(proposals[0], ProposalOutcome.STALE, 0)
 
     async def _is_over(self) -> bool:
         try:
@@ -90,4 +91,5 @@ class ProposalWriter:
 
 
 def unchanged(proposal: StoreProposal) -> Compare:
+    """Return the condition that the partition still has the proposal's revision."""
     return Compare(keys.partition(*proposal.key), CompareTarget.MOD_REVISION, proposal.revision)

@@ -1,7 +1,7 @@
-"""What a broker has seen of its cluster's store, in its data directory: `store-seen.json`.
+"""What a broker has observed of its cluster's store, persisted in `store-seen.json` in its data directory.
 
-The store may go back in time, the disk does not. Written before a broker acts on anything that a newly elected
-controller wrote, compared whenever it may talk to another store than before. Used by `restored`.
+The store can go back in time, the disk cannot. The file is written before a broker acts on anything that a newly
+elected controller wrote, and compared whenever the broker may be connected to another store. Used by `restored`.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ MAX_BYTES = 64 << 10
 
 
 class DamagedSnapshot(LogError):
-    """The file is not what was written; the message names it and the cure."""
+    """The file is corrupt; the message has its name and the fix."""
 
 
 class ObservedRevision(msgspec.Struct, frozen=True):
-    """The newest election, the store's own identity (etcd's cluster id, "" where it has none) and a revision of it.
+    """The newest election, the store's identity (etcd's cluster id, "" if it has none) and a revision of it.
 
-    `sets_aside` remains true from when a recovered store was accepted until data that it does not assign to this broker
-    has been put aside: without that it would be taken for data of replicas that have moved, and deleted.
-    `crc` is the CRC-32C of the rest, as compact JSON with sorted keys.
+    `sets_aside` is true from the acceptance of a recovered store until this broker has quarantined the data that the
+    store does not assign to it; without that it would be deleted as data of moved replicas. `crc` is the CRC-32C of the
+    other fields, as compact JSON with sorted keys.
     """
 
     epoch: int = 0
@@ -40,16 +40,17 @@ class ObservedRevision(msgspec.Struct, frozen=True):
 
     @property
     def pair(self) -> ElectionPair | None:
-        """None where no election was seen yet."""
+        """The observed election; None if there is none."""
         return ElectionPair(self.epoch, self.random_id) if self.random_id else None
 
     def checksum(self) -> int:
+        """Return the CRC of the other fields."""
         fields = {name: getattr(self, name) for name in self.__struct_fields__ if name != "crc"}
         return crc32c(json.dumps(fields, sort_keys=True, separators=(",", ":")).encode())
 
 
-def read_seen(files: Files, path: str) -> ObservedRevision | None:
-    """None where nothing was written yet. Raises `DamagedSnapshot`, OSError."""
+def read_observed(files: Files, path: str) -> ObservedRevision | None:
+    """Read the file; None if it does not exist. Raises `DamagedSnapshot`, OSError."""
     name = f"{path}/{FILE_NAME}"
     try:
         data = files.read(name)
@@ -59,16 +60,16 @@ def read_seen(files: Files, path: str) -> ObservedRevision | None:
     try:
         if len(data) > MAX_BYTES:
             raise ValueError(f"it has {len(data)} bytes")
-        seen = msgspec.json.decode(data, type=ObservedRevision)
+        observed = msgspec.json.decode(data, type=ObservedRevision)
     except (ValueError, msgspec.DecodeError) as e:
         raise DamagedSnapshot(f"{name} is damaged ({e}): {cure}") from e
-    if seen.crc != seen.checksum():
+    if observed.crc != observed.checksum():
         raise DamagedSnapshot(f"{name} is damaged (its CRC is wrong): {cure}")
-    return seen
+    return observed
 
 
-def write_seen(files: Files, path: str, seen: ObservedRevision) -> ObservedRevision:
-    """Returns when it is on disk; blocks. Raises OSError."""
-    seen = msgspec.structs.replace(seen, crc=seen.checksum())
-    files.write_atomic(f"{path}/{FILE_NAME}", msgspec.json.encode(seen) + b"\n")
-    return seen
+def write_observed(files: Files, path: str, observed: ObservedRevision) -> ObservedRevision:
+    """Write the file durably. Blocks. Raises OSError."""
+    observed = msgspec.structs.replace(observed, crc=observed.checksum())
+    files.write_atomic(f"{path}/{FILE_NAME}", msgspec.json.encode(observed) + b"\n")
+    return observed

@@ -1,9 +1,8 @@
-"""What it takes to make a restored store the truth again: a pure function of what is stored and what brokers report.
+"""Plans the recovery of a restored store: a pure function of the store's content and the brokers' reports.
 
-Whatever happened after the backup is unknown to the store, and known to the brokers only in part. So nothing is
-guessed: every epoch goes far above any that was seen, and each partition waits until the brokers that may have its
-newest records are back, who then tell their log ends; the highest (last epoch, log end) leads, as after the loss of a
-last replica.
+The store has lost what happened after the backup, and brokers know only a part of it. So nothing is guessed: every
+epoch increases far above any observed one, and each partition waits until the brokers that may have its newest records
+are back and report their log ends. The highest (last epoch, log end) then leads, as after the loss of all replicas.
 """
 
 from __future__ import annotations
@@ -17,59 +16,58 @@ from msgspec.structs import replace
 from penstock.control.restored.reports import BrokerReport, ReplicaReport
 from penstock.state.records import PartitionRecord, ProducerIdsRecord, ShardRecord, TransactionRecord
 
-LEAP = 1000
-"""How far epochs go above those that are known: there may have been some more, of which nobody is left to tell."""
+EPOCH_LEAP = 1000
+"""Increase of epochs above the known ones; there may have been later ones that no broker reports."""
 PRODUCER_ID_LEAP = 1 << 32
-USED_UP_EPOCH = (1 << 15) - 2
-"""The last that a producer is given: whoever asks next gets a fresh producer id, and an abort has one above it."""
+EXHAUSTED_EPOCH = (1 << 15) - 2
+"""The last epoch of a producer id: the next InitProducerId allocates a new id, and an abort has one epoch above it."""
 PREPARED = ("PrepareCommit", "PrepareAbort")
-NEVER = 1
-"""The epoch of ISR members in recovered partitions: no broker ever registers at the first revision of a store, so that
-none of them counts as present."""
+UNREGISTERED_EPOCH = 1
+"""Epoch of ISR members in recovered partitions. No broker ever registers at revision 1, so none counts as present."""
 
 PartitionKey = tuple[UUID, int]
 
 
 class CannotRecover(Exception):
-    """The store is not to be recovered as asked; the message says why and what to do."""
+    """The recovery is not possible; the message says why and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
-class FoundReplica:
-    """What the store holds, as of one look."""
+class RecoveryInput:
+    """The content of the store at one point in time."""
 
     epoch: int
-    """The newest epoch of a controller."""
+    """Newest controller epoch."""
     partitions: Mapping[PartitionKey, PartitionRecord]
     names: Mapping[UUID, str]
     min_insync: Mapping[UUID, int]
-    """As topics have it set themselves, or all brokers; where it is missing the default holds."""
+    """As set for topics or all brokers; the default where it is missing."""
     shards: Mapping[int, ShardRecord]
     producer_ids: ProducerIdsRecord | None
     reports: Mapping[int, tuple[BrokerReport, list[ReplicaReport]]]
     transactions: Mapping[str, TransactionRecord] = field(default_factory=dict)
-    """By key."""
+    """Transactions by key."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionStep:
-    """One partition before and after. `ends` are the (last epoch, log end) that brokers report."""
+    """One partition before and after. `ends` has the reported (last epoch, log end) by broker."""
 
     key: PartitionKey
     before: PartitionRecord
     after: PartitionRecord
     ends: Mapping[int, tuple[int, int]]
     added: list[int]
-    """Brokers that the record does not know as replicas, but which have more than those."""
+    """Brokers that have more of the partition than its replicas but are not replicas."""
     missing: list[int]
-    """Replicas without which it is recovered, as was asked."""
+    """Replicas that the recovery gives up (`--without`)."""
     may_lose: bool
-    """Whether those may have had acknowledged records that nobody else has."""
+    """Whether missing replicas may have had acknowledged records that no other replica has."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnknownReplica:
-    """Data of a partition that the store does not know, or not as this broker's: it will be put aside there."""
+    """Replica data that the store does not assign to its broker, which will quarantine it."""
 
     key: PartitionKey
     topic: str
@@ -79,7 +77,7 @@ class UnknownReplica:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryPlan:
-    """All that is to be done."""
+    """All changes of a recovery."""
 
     epoch: int
     steps: list[PartitionStep]
@@ -87,19 +85,19 @@ class RecoveryPlan:
     shards: Mapping[int, ShardRecord]
     producer_ids: ProducerIdsRecord
     transactions: Mapping[str, TransactionRecord] = field(default_factory=dict)
-    """By key, those that are changed."""
+    """Changed transactions by key."""
     awaited: list[int] = field(default_factory=list)
-    """Brokers that hold replicas by the records and have not reported: partitions wait until they are back."""
+    """Brokers with replicas that have not reported: their partitions wait until they are back."""
 
 
-def plan(found: FoundReplica, without: Collection[int] = ()) -> RecoveryPlan:
-    """`without` names brokers that are gone for good: nobody is to wait for them. Raises `CannotRecover`."""
+def plan_recovery(found: RecoveryInput, without: Collection[int] = ()) -> RecoveryPlan:
+    """Plan the recovery; `without` are brokers that will not come back. Raises `CannotRecover`."""
     if not found.reports:
         raise CannotRecover(
-            "no broker has reported what it has: start the brokers (they freeze, and report), then try again"
+            "no broker has reported its replicas; start the brokers (they freeze and report), then try again"
         )
     if present := sorted(set(without) & found.reports.keys()):
-        raise CannotRecover(f"broker {present[0]} has reported, so it is not gone: leave it out of --without")
+        raise CannotRecover(f"broker {present[0]} has reported, so it is running; remove it from --without")
     known: dict[PartitionKey, dict[int, ReplicaReport]] = {}
     for broker_id, (_, replicas) in found.reports.items():
         for replica in replicas:
@@ -112,24 +110,27 @@ def plan(found: FoundReplica, without: Collection[int] = ()) -> RecoveryPlan:
     seen = [report.epoch for report, _ in found.reports.values()]
     next_id = found.producer_ids.next_id if found.producer_ids is not None else 0
     return RecoveryPlan(
-        epoch=max([found.epoch, *seen]) + LEAP,
+        epoch=max([found.epoch, *seen]) + EPOCH_LEAP,
         steps=steps,
         unknown=unknown_data(found, known, {step.key: step.after for step in steps}),
-        shards={n: replace(shard, epoch=shard.epoch + LEAP, broker_epoch=0) for n, shard in found.shards.items()},
+        shards={n: replace(shard, epoch=shard.epoch + EPOCH_LEAP, broker_epoch=0) for n, shard in found.shards.items()},
         producer_ids=ProducerIdsRecord(next_id=next_id + PRODUCER_ID_LEAP),
         transactions={
-            key: used_up(record) for key, record in found.transactions.items() if record.state not in PREPARED
+            key: with_exhausted_epoch(record)
+            for key, record in found.transactions.items()
+            if record.state not in PREPARED
         },
         awaited=sorted(held - found.reports.keys() - set(without)),
     )
 
 
-def used_up(record: TransactionRecord) -> TransactionRecord:
-    """With an epoch that no producer of that id can have gone beyond, so that what is told of it is not refused.
+def with_exhausted_epoch(record: TransactionRecord) -> TransactionRecord:
+    """Return the transaction with an epoch that no producer of its id can exceed, so that its markers are accepted.
 
-    One that is decided is left: its markers belong to the epoch in which it was, and are refused if that is over.
+    A prepared transaction stays as it is: its markers belong to the epoch of its decision and are refused if that has
+    passed.
     """
-    return replace(record, epoch=USED_UP_EPOCH, last_epoch=-1, last_producer_id=-1)
+    return replace(record, epoch=EXHAUSTED_EPOCH, last_epoch=-1, last_producer_id=-1)
 
 
 def partition_step(
@@ -139,7 +140,7 @@ def partition_step(
     without: Collection[int],
     min_insync: int,
 ) -> PartitionStep:
-    """All replicas become the last ISR: whichever of them was in sync when the store's memory ends."""
+    """Return the step for one partition. All replicas become the last ISR, since any may have been in sync."""
     ends = {broker: (replica.last_epoch, replica.end_offset) for broker, replica in replicas.items()}
     highest = max([ends[broker] for broker in record.replicas if broker in ends], default=(-1, 0))
     added = sorted(broker for broker in ends if broker not in record.replicas and ends[broker] > highest)
@@ -156,26 +157,26 @@ def partition_step(
             replicas=members,
             removing=[*record.removing, *added],
             leader=-1,
-            leader_epoch=max(seen) + LEAP,
+            leader_epoch=max(seen) + EPOCH_LEAP,
             isr=last_isr or members,
-            isr_epochs=[NEVER] * len(last_isr or members),
+            isr_epochs=[UNREGISTERED_EPOCH] * len(last_isr or members),
             eligible=[],
             last_isr=last_isr or members,
         ),
         ends=ends,
         added=added,
         missing=missing,
-        # What was acknowledged is on min.insync.replicas of them, so on one of those that are left if fewer are gone.
+        # Acknowledged records are on min.insync.replicas of them, so also on a remaining one if fewer are missing.
         may_lose=len(set(missing) & set(before)) >= max(min(min_insync, len(before)), 1),
     )
 
 
 def unknown_data(
-    found: FoundReplica,
+    found: RecoveryInput,
     known: Mapping[PartitionKey, Mapping[int, ReplicaReport]],
     after: Mapping[PartitionKey, PartitionRecord],
 ) -> list[UnknownReplica]:
-    """Replicas that no record has, by topic."""
+    """Return the replicas that no record has, sorted by topic."""
     unknown = []
     for key, replicas in known.items():
         record = after.get(key)

@@ -1,8 +1,8 @@
-"""Recovers a restored store: reads it, plans (`plan`), and writes. Works on the store alone, beside frozen brokers.
+"""Recovers a restored store: reads it, plans (`plan`), and writes. Needs only the store; the brokers are frozen.
 
-Called by `penstock cluster recover`. Everything is written on the condition that the store is still marked as restored,
-so that no controller can be at work; the last transaction removes the mark and adds the election that frozen brokers
-accept. Until then nothing has happened that a second try would not do again: epochs then go up once more.
+Called by `penstock cluster recover`. Each write has the condition that the store is still marked as restored, so that
+no controller is active. The last transaction removes the mark and adds the election that frozen brokers accept. Until
+then a second run only increases the epochs once more.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from uuid import UUID, uuid4
 
 from penstock.control.elections import RANDOM_DIGITS, ElectionRecord
-from penstock.control.members import GONE, LEAVING, PASTS
-from penstock.control.restored.plan import CannotRecover, FoundReplica, PartitionKey, RecoveryPlan, plan
+from penstock.control.members import ABSENCES, BROKER_HISTORIES, LEAVING_BROKERS
+from penstock.control.restored.plan import CannotRecover, PartitionKey, RecoveryInput, RecoveryPlan, plan_recovery
 from penstock.control.restored.reports import RestoredRecord, read_reports
 from penstock.state import keys
 from penstock.state.records import (
@@ -32,26 +32,28 @@ from penstock.state.store import MAX_TXN_OPERATIONS, Compare, DeleteOp, Operatio
 
 MIN_INSYNC = "min.insync.replicas"
 DEFAULT_MIN_INSYNC = 2
-"""Of a cluster; what single topics or all brokers have set comes before it."""
-IN_FLIGHT = 8
+"""Default in a cluster, unless a topic or all brokers have it set."""
+MAX_IN_FLIGHT = 8
+"""Maximum number of concurrent transactions."""
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
-    """A plan, and what the store was when it was made. `mark` says who found out, and why."""
+class PreparedRecovery:
+    """A plan and the state of the store that it is based on. `mark` has the broker that found the restore, and the
+    reason."""
 
     mark: RestoredRecord
-    found: FoundReplica
+    found: RecoveryInput
     plan: RecoveryPlan
     entries: dict[PartitionKey, StoreEntry]
     others: list[StoreEntry]
-    """The keys of shards, producer ids and transactions."""
+    """Entries of shards, producer ids and transactions."""
     mark_entry: StoreEntry
     cluster: StoreEntry
 
 
-async def prepare(store: Store, without: Collection[int] = ()) -> Prepared | None:
-    """What would be done; None where the store is not marked as restored. Raises `CannotRecover`, `StoreError`."""
+async def prepare(store: Store, without: Collection[int] = ()) -> PreparedRecovery | None:
+    """Plan the recovery; None if the store is not marked as restored. Raises `CannotRecover`, `StoreError`."""
     mark, cluster = await store.get(keys.RESTORED), await store.get(keys.CLUSTER)
     if mark is None or cluster is None:
         return None
@@ -80,43 +82,45 @@ async def prepare(store: Store, without: Collection[int] = ()) -> Prepared | Non
         elif key == keys.CONTROLLER:
             epoch = max(epoch, decode(ControllerRecord, key, value).epoch)
         elif key == keys.broker_config(None):
-            min_insync = number(decode(BrokerConfigRecord, key, value).settings.get(MIN_INSYNC), min_insync)
+            min_insync = parse_number(decode(BrokerConfigRecord, key, value).settings.get(MIN_INSYNC), min_insync)
     ids = await store.get(keys.PRODUCER_IDS)
     others += [ids] if ids is not None else []
     transactions = (await store.range(keys.TRANSACTIONS)).entries
     others += transactions
-    found = FoundReplica(
+    found = RecoveryInput(
         epoch=epoch,
         partitions={
             at: r for at, r in partitions.items() if (topic := topics.get(at[0])) is None or not topic.deleting
         },
         names={topic_id: topic.name for topic_id, topic in topics.items()},
-        min_insync={at[0]: min_insync_of(topics.get(at[0]), min_insync) for at in partitions},
+        min_insync={at[0]: topic_min_insync(topics.get(at[0]), min_insync) for at in partitions},
         shards=shards,
         producer_ids=decode(ProducerIdsRecord, ids.key, ids.value) if ids is not None else None,
         reports=reports,
         transactions={e.key: decode(TransactionRecord, e.key, e.value) for e in transactions},
     )
     restored = decode(RestoredRecord, mark.key, mark.value)
-    return Prepared(restored, found, plan(found, without), entries, others, mark, cluster)
+    return PreparedRecovery(restored, found, plan_recovery(found, without), entries, others, mark, cluster)
 
 
-def min_insync_of(topic: TopicRecord | None, default: int) -> int:
-    return default if topic is None else number(topic.overrides.get(MIN_INSYNC), default)
+def topic_min_insync(topic: TopicRecord | None, default: int) -> int:
+    """Return a topic's `min.insync.replicas`."""
+    return default if topic is None else parse_number(topic.overrides.get(MIN_INSYNC), default)
 
 
-def number(text: str | None, default: int) -> int:
+def parse_number(text: str | None, default: int) -> int:
+    """Parse a setting; return `default` if it is missing or not a number."""
     return int(text) if text is not None and text.strip().isdecimal() else default
 
 
 async def recover(
     store: Store,
-    prepared: Prepared,
+    prepared: PreparedRecovery,
     progress: Callable[[int, int], None] = lambda done, of: None,
     new_id: Callable[[], UUID] = uuid4,
 ) -> int:
-    """Does what was planned; returns the new controller epoch. Raises `CannotRecover` where the store has changed
-    since, and `StoreError`: it may then be done again."""
+    """Write the plan and return the new controller epoch. Raises `CannotRecover` if the store has changed,
+    `StoreError`; it can then be run again."""
     todo = prepared.plan
     puts: list[tuple[Compare, Operation]] = [
         (Compare.unchanged(prepared.entries[s.key]), PutOp(keys.partition(*s.key), encode(s.after))) for s in todo.steps
@@ -134,12 +138,15 @@ async def recover(
             Compare.absent(keys.election(todo.epoch)),
         ],
         [
-            PutOp(keys.CLUSTER, prepared.cluster.value),  # for who would still mark the store: see `Restored`
+            PutOp(keys.CLUSTER, prepared.cluster.value),  # fails a concurrent mark: see `RestoreGuard._mark`
             PutOp(keys.election(todo.epoch), encode(election)),
             DeleteOp(keys.RESTORED),
             DeleteOp(keys.CONTROLLER),
-            # Every broker registers anew, as another incarnation, with a past that begins here.
-            *(DeleteOp(prefix, prefix=True) for prefix in (keys.BROKERS, PASTS, LEAVING, GONE, keys.REPORTS)),
+            # Every broker registers as a new incarnation with an empty history.
+            *(
+                DeleteOp(prefix, prefix=True)
+                for prefix in (keys.BROKERS, BROKER_HISTORIES, LEAVING_BROKERS, ABSENCES, keys.REPORTS)
+            ),
         ],
     )
     if not result.succeeded:
@@ -148,7 +155,7 @@ async def recover(
 
 
 def rewritten(key: str, todo: RecoveryPlan) -> bytes | None:
-    """What a key beside the partitions' is to be; None where it stays."""
+    """Return the new value of a key other than a partition's; None if it stays."""
     if key == keys.PRODUCER_IDS:
         return encode(todo.producer_ids)
     if key.startswith(keys.SHARDS):
@@ -162,10 +169,10 @@ async def write_all(
     puts: Sequence[tuple[Compare, Operation]],
     progress: Callable[[int, int], None],
 ) -> None:
-    """In transactions as large as they may be, several under way. Raises `CannotRecover`, `StoreError`."""
+    """Write in the largest transactions possible, several concurrently. Raises `CannotRecover`, `StoreError`."""
     size = MAX_TXN_OPERATIONS - 1
     chunks = [puts[i : i + size] for i in range(0, len(puts), size)]
-    slots, done = asyncio.Semaphore(IN_FLIGHT), 0
+    slots, done = asyncio.Semaphore(MAX_IN_FLIGHT), 0
     failures: list[BaseException] = []
 
     async def write(chunk: Sequence[tuple[Compare, Operation]]) -> None:
@@ -184,8 +191,9 @@ async def write_all(
 
     await asyncio.gather(*map(write, chunks))
     if failures:
-        raise failures[0]  # nothing is under way any more
+        raise failures[0]  # all transactions have ended
 
 
 def changed() -> CannotRecover:
-    return CannotRecover("somebody else has changed the store meanwhile: look again at what is to be done")
+    """Return the error for a store that has changed since the plan."""
+    return CannotRecover("the store was changed concurrently; run the command again to see the new plan")

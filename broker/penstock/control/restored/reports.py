@@ -1,7 +1,6 @@
-"""What a frozen broker tells of itself and of its replicas, in the store, for `penstock cluster recover` to read.
+"""Reports of frozen brokers about their replicas, in the store, for `penstock cluster recover`.
 
-It is written once for each time that a broker freezes, in chunks, outside of what brokers watch, and removed when the
-store has been recovered.
+A broker writes its report once per freeze, in chunks, outside of the watched prefix. The recovery deletes it.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from penstock.state.records import BrokerId, Count, Int32, Int64, StoredRecord, 
 from penstock.state.store import Compare, CompareTarget, DeleteOp, PutOp, Store
 
 CHUNK = 2000
-"""Partitions in one chunk: some 100 KB."""
+"""Partitions in one chunk, about 100 KB."""
 MAX_CHUNKS = 500
 
 
 class RestoredRecord(StoredRecord, frozen=True, kw_only=True):
-    """That the store was restored from a backup, by whoever noticed it first."""
+    """Marks the store as restored from a backup; written by the first broker that detects it."""
 
     found_by: BrokerId
     reason: str
@@ -32,7 +31,7 @@ class RestoredRecord(StoredRecord, frozen=True, kw_only=True):
 
 
 class BrokerReport(StoredRecord, frozen=True, kw_only=True):
-    """A frozen broker: the newest election that it saw, at which revision of which etcd, and its data directory."""
+    """A frozen broker: the newest election it observed, the revision and identity of the store, its data directory."""
 
     broker_id: BrokerId
     epoch: Count
@@ -45,32 +44,34 @@ class BrokerReport(StoredRecord, frozen=True, kw_only=True):
 
 
 class ReplicaReport(NamedTuple):
-    """A replica's log, and the newest leader epoch in which this broker knew the partition, whoever led."""
+    """A replica's log, and the newest leader epoch in which this broker knew the partition."""
 
     topic_id: UUID
     topic: str
     partition: int
     last_epoch: Int32
-    """The epoch of the last batch; -1 where there is none."""
+    """Epoch of the last batch; -1 for an empty log."""
     end_offset: Int64
     seen_epoch: Int32
 
 
 class ReportChunk(StoredRecord, frozen=True, kw_only=True):
+    """A part of a broker's replicas."""
+
     replicas: Annotated[list[ReplicaReport], msgspec.Meta(max_length=CHUNK)]
 
 
 def collect(
     log_dir: LogDirectory, seen_epochs: Mapping[tuple[UUID, int], int], names: Mapping[UUID, str]
 ) -> Iterator[ReplicaReport]:
-    """All replicas with data, open or not. May take a moment: a checkpoint is decoded for each that is not open."""
+    """Return all replicas with data, open or not. It may block: a checkpoint is decoded for each that is not open."""
     for key, log in list(log_dir.logs.items()):
         yield ReplicaReport(*key_of(key, log.topic_name), log.latest_epoch, log.end_offset, seen_epochs.get(key, -1))
     for key, data in list(log_dir.stored.items()):
         try:
             checkpoint = checkpoints.decode(data)
         except checkpoints.DamagedCheckpoint:
-            continue  # reported when its log is opened; it has no end to tell
+            continue  # reported when its log is opened; its log end is unknown
         last_epoch = checkpoint.epochs[-1][0] if checkpoint.epochs else -1
         yield ReplicaReport(
             *key_of(key, names.get(key[0], "")), last_epoch, checkpoint.end_offset, seen_epochs.get(key, -1)
@@ -78,17 +79,18 @@ def collect(
 
 
 def key_of(key: tuple[UUID, int], name: str) -> tuple[UUID, str, int]:
+    """Return topic id, topic name and partition."""
     return key[0], name, key[1]
 
 
 async def write_report(store: Store, report: BrokerReport, replicas: Iterable[ReplicaReport]) -> bool:
-    """The chunks first, so that what is told is told whole; False where the store has been recovered meanwhile.
+    """Write the chunks, then the report that makes them visible; False if the store has been recovered meanwhile.
 
     Raises `StoreError`.
     """
     marked = [Compare(keys.RESTORED, CompareTarget.VERSION, 0, ">")]
-    told = sorted(replicas)[: CHUNK * MAX_CHUNKS]
-    chunks = [told[i : i + CHUNK] for i in range(0, len(told), CHUNK)]
+    reported = sorted(replicas)[: CHUNK * MAX_CHUNKS]
+    chunks = [reported[i : i + CHUNK] for i in range(0, len(reported), CHUNK)]
     own_id = report.broker_id
     await store.txn(marked, [DeleteOp(keys.report(own_id)), DeleteOp(keys.reports(own_id), prefix=True)])
     for number, chunk in enumerate(chunks):
@@ -98,7 +100,7 @@ async def write_report(store: Store, report: BrokerReport, replicas: Iterable[Re
 
 
 async def read_reports(store: Store) -> dict[int, tuple[BrokerReport, list[ReplicaReport]]]:
-    """By broker, those that are whole. Raises `StoreError`, `BadRecord` among them."""
+    """Return the complete reports by broker. Raises `StoreError`, also `BadRecord`."""
     listing = await store.range(keys.REPORTS)
     chunks = {e.key: e for e in listing.entries}
     found: dict[int, tuple[BrokerReport, list[ReplicaReport]]] = {}
@@ -113,6 +115,7 @@ async def read_reports(store: Store) -> dict[int, tuple[BrokerReport, list[Repli
 
 
 def read_chunks(chunks: Sequence[tuple[str, bytes]]) -> list[ReplicaReport]:
+    """Decode the chunks of a report."""
     replicas: list[ReplicaReport] = []
     for key, value in chunks:
         replicas += decode(ReportChunk, key, value).replicas

@@ -101,7 +101,7 @@ class FakeProbe:
     def __init__(self) -> None:
         self.is_broken = asyncio.Event()
 
-    async def broken(self) -> None:
+    async def wait_closed(self) -> None:
         await self.is_broken.wait()
 
     def close(self) -> None:
@@ -160,7 +160,7 @@ class Node:
     async def start(self) -> None:
         await self.registration.register()
         await self.watcher.start()
-        given = ControllerContext(
+        context = ControllerContext(
             self.world.store,
             self.view,
             self.watcher,
@@ -169,9 +169,9 @@ class Node:
             self.registration,
             self.world.network,
             self.world.ends,
-            self.world.forget,
+            self.world.topic_cleaners,
         )
-        self.controller = ControllerTask(given)
+        self.controller = ControllerTask(context)
         self.topics = TopicService(
             self.world.store, self.view, self.watcher, self.world.time, self.config, is_clustered=True
         )
@@ -205,7 +205,7 @@ class World:
         self.boots: dict[int, str] = {}
         self.damage: dict[int, list[str]] = {}
         self.domains: dict[int, str] = {}
-        self.forget: list[Any] = []
+        self.topic_cleaners: list[Any] = []
         self._next = 0
 
     async def start(self, *broker_ids: int, was_unclean: bool = False) -> None:
@@ -230,7 +230,7 @@ class World:
         )
 
     async def kill(self, broker_id: int, notice: bool = False) -> None:
-        """The process ends; with `notice` its connections break and nobody listens, else it just is silent."""
+        """End the process; with `notice` its connections break and new ones are refused, else they hang."""
         node = self.brokers.pop(broker_id)
         (self.network.dead if notice else self.network.silent).add(broker_id)
         await node.stop()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.control.broker_reports import ReportedBroker
+from penstock.control.broker_reports import ReportedSettings
 from penstock.control.config_admin import ConfigService
 from penstock.control.results import ConfigChange, ConfigOperation, ConfigResource
 from penstock.runtime.clock import SystemClock
@@ -21,7 +21,7 @@ async def ask(world, broker: int, operation: ConfigOperation, value: str | None)
     outcome = await world.finish(admin.change(ConfigResource.BROKER, str(broker), change))
     assert outcome.error is ErrorCode.NONE, outcome
     node = world.brokers[broker]
-    await world.finish(node.registration.show(ReportedBroker.of(node.config)))
+    await world.finish(node.registration.report_settings(ReportedSettings.from_config(node.config)))
     await world.time.settle()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
-from penstock.control.broker_reports import ReportedBroker
+from penstock.control.broker_reports import ReportedSettings
 from penstock.control.elections import ElectionPair, check_election, newest_election
 from penstock.state import keys
 from penstock.state.records import ControllerRecord, decode
@@ -69,8 +69,8 @@ async def test_a_broker_that_restarts_succeeds_itself(world) -> None:
 async def test_a_failing_controller_makes_room_for_another(world) -> None:
     await world.start(1, 2)
     await world.time.until(lambda: world.controllers() == [1])
-    world.the_controller().term.registry._take = None  # anything that is not expected
-    await world.brokers[2].registration.show(ReportedBroker(None, "", True))
+    world.the_controller().term.registry._apply_event = None  # anything that is not expected
+    await world.brokers[2].registration.report_settings(ReportedSettings(None, "", True))
     await world.time.until(lambda: world.view.controller_epoch == 2)
     await world.time.until(lambda: len(world.controllers()) == 1)
 
@@ -110,18 +110,18 @@ async def test_a_candidate_ends_when_it_is_cancelled_whatever_it_is_at(world) ->
     await world.time.until(lambda: world.controllers() == [1])
     election = world.brokers[2].controller.election
     for turns in range(12):
-        standing = asyncio.ensure_future(election.run())
+        campaign = asyncio.ensure_future(election.run())
         await world.time.advance(1)
         election._suspicion.set()  # of an epoch that is over: it looks again
         for _ in range(turns):
             await asyncio.sleep(0)
-        standing.cancel()
+        campaign.cancel()
         for _ in range(50):
             await asyncio.sleep(0)
-        ended = standing.done()
-        standing.cancel()
+        ended = campaign.done()
+        campaign.cancel()
         with suppress(asyncio.CancelledError):
-            await standing
+            await campaign
         assert ended, f"cancelled {turns} turns after it was woken"
 
 
@@ -143,6 +143,6 @@ async def test_a_store_that_was_restored_is_told_by_the_election_that_it_lacks(w
     await world.time.until(lambda: world.view.controller_epoch == 1)
     pair = await newest_election(world.store)
     assert "seen another controller epoch 1" in await check_election(world.store, ElectionPair(1, "other"))
-    assert "knows nothing" in await check_election(world.store, ElectionPair(9, pair.random_id))
+    assert "does not have" in await check_election(world.store, ElectionPair(9, pair.random_id))
     await world.store.txn([], [DeleteOp(keys.election(1))])
     assert "cluster recover" in await check_election(world.store, pair)

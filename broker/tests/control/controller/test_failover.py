@@ -91,13 +91,13 @@ async def test_a_broken_connection_alone_is_no_suspicion(three) -> None:
     assert three.the_controller().term.probes.fenced == 0
 
 
-async def test_a_broker_that_was_fenced_learns_that_it_is_no_member_any_more(three) -> None:
-    three.network.dead.add(2)  # it lives, but nobody can connect to it
+async def test_a_broker_that_was_fenced_learns_that_it_is_no_longer_a_member(three) -> None:
+    three.network.dead.add(2)  # it lives, but no broker can connect to it
     three.network.break_connections(2)
     registration = three.brokers[2].registration
     await three.time.until(registration.lost.is_set)
     assert not registration.may_serve()
-    assert "ended by the controller" in registration.lost_reason
+    assert "removed by the controller" in registration.lost_reason
 
 
 async def test_a_broker_that_restarts_quickly_is_readmitted_as_another_incarnation(three) -> None:
@@ -129,7 +129,7 @@ async def test_leadership_goes_back_to_the_preferred_replica_after_a_while(three
 async def test_a_broker_that_stops_in_good_order_hands_its_leaderships_over_first(three) -> None:
     await three.topic("t", *[[2, 3, 1], [2, 1, 3], [3, 2, 1], [2]])
     node = three.brokers[2]
-    assert await three.finish(node.registration.hand_over(10)) is True
+    assert await three.finish(node.registration.request_handover(10)) is True
     assert [p.leader for p in three.view.topics["t"].partitions] == [3, 1, 3, 2]
     assert [p.isr for p in three.view.topics["t"].partitions] == [[2, 3, 1], [2, 1, 3], [3, 2, 1], [2]]
     await node.registration.leave()
@@ -280,7 +280,7 @@ async def test_a_new_controller_finds_what_happened_while_there_was_none(three) 
     await three.store.txn([], [DeleteOp(keys.broker(3)), DeleteOp(keys.CONTROLLER)])
     await three.time.until(lambda: three.view.controller_epoch == 2)
     await three.time.until(lambda: three.partition("alone").leader == -1 and three.partition("t").leader == 2)
-    await three.time.until(lambda: 3 in three.the_controller().term.registry.gone)
+    await three.time.until(lambda: 3 in three.the_controller().term.registry.absent)
 
 
 async def test_epochs_that_do_not_fit_the_isr_do_not_confuse_the_index(three) -> None:

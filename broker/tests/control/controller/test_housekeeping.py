@@ -1,4 +1,4 @@
-"""What is left of topics in a cluster: removed late enough that nobody still needs it."""
+"""Leftovers of deleted topics in a cluster are removed once no broker needs them."""
 
 from __future__ import annotations
 
@@ -7,17 +7,22 @@ from uuid import UUID
 import pytest
 
 from penstock.control.controller import housekeeping
-from penstock.control.controller.housekeeping import LAST_MS, SWEEP_S, TOMBSTONE_MS, UNNAMED_MS
+from penstock.control.controller.housekeeping import (
+    CLEANUP_INTERVAL_S,
+    MIN_OBSERVED_MS,
+    TOMBSTONE_AGE_MS,
+    UNNAMED_TOPIC_AGE_MS,
+)
 from penstock.state import keys
 from penstock.state.records import PartitionRecord, TopicRecord, encode
 from penstock.state.store import PutOp
 
 
-async def sweep(world, after_ms: int = 0) -> None:
-    """One sweep, as if so much time had passed since the one before."""
-    sweeper = world.the_controller().term.housekeeping
-    sweeper._since = {topic: since - after_ms for topic, since in sweeper._since.items()}
-    await world.finish(sweeper.sweep())
+async def remove_leftovers(world, after_ms: int = 0) -> None:
+    """Run the cleanup as if `after_ms` had passed since the last one."""
+    housekeeping = world.the_controller().term.housekeeping
+    housekeeping._observed_ms = {topic: since - after_ms for topic, since in housekeeping._observed_ms.items()}
+    await world.finish(housekeeping.remove_leftovers())
 
 
 async def left(world, topic: UUID) -> int:
@@ -29,10 +34,10 @@ async def test_parts_without_a_name_are_removed_only_when_their_creation_must_ha
     topic = UUID(int=77)
     record = PartitionRecord(replicas=[1], leader=1, isr=[1])
     await three.store.txn([], [PutOp(keys.partition(topic, i), encode(record)) for i in range(3)])
-    await three.time.advance(SWEEP_S + 1)
-    await sweep(three, UNNAMED_MS - 120_000)
+    await three.time.advance(CLEANUP_INTERVAL_S + 1)
+    await remove_leftovers(three, UNNAMED_TOPIC_AGE_MS - 120_000)
     assert await left(three, topic) == 3
-    await sweep(three, 120_000)
+    await remove_leftovers(three, 120_000)
     assert await left(three, topic) == 0
 
 
@@ -44,9 +49,9 @@ async def test_a_creation_whose_parts_were_taken_for_leftovers_fails_and_leaves_
         await real(puts, conditions)
         topic = UUID(puts[0].key[len(keys.PARTITIONS) :].partition("/")[0])
         await three.time.until(lambda: topic in three.brokers[1].watcher.unnamed())
-        sweeper = three.the_controller().term.housekeeping
-        sweeper._since[topic] = -UNNAMED_MS
-        await sweeper.sweep()
+        housekeeping = three.the_controller().term.housekeeping
+        housekeeping._observed_ms[topic] = -UNNAMED_TOPIC_AGE_MS
+        await housekeeping.remove_leftovers()
         assert await left(three, topic) == 0
 
     admin._put_all = removed_after
@@ -62,7 +67,7 @@ async def test_a_tombstone_stays_for_brokers_that_are_away_and_then_goes(three) 
     async def forget(topic: UUID) -> None:
         forgotten.append(topic)
 
-    three.forget.append(forget)
+    three.topic_cleaners.append(forget)
     cleaned: list[UUID] = []
 
     async def clean(topic: UUID) -> None:
@@ -72,14 +77,14 @@ async def test_a_tombstone_stays_for_brokers_that_are_away_and_then_goes(three) 
     admin = three.brokers[1].topics
     admin.cleaners.append(clean)
     await three.finish(admin.delete(three.view.topics["t"]))
-    await three.finish(admin.settle())
+    await three.finish(admin.wait_background())
     assert cleaned == [topic]
-    await sweep(three)
-    await sweep(three, TOMBSTONE_MS - 1000)
+    await remove_leftovers(three)
+    await remove_leftovers(three, TOMBSTONE_AGE_MS - 1000)
     assert forgotten == [topic], "what is kept in the store is removed once"
     assert await left(three, topic) == 1
     assert topic in three.view.deleting
-    await sweep(three, 1000)
+    await remove_leftovers(three, 1000)
     assert await left(three, topic) == 0
 
 
@@ -93,34 +98,34 @@ async def test_a_second_failure_to_forget_a_topic_is_a_warning_and_its_success_i
         if is_busy:
             raise RuntimeError("offsets are left")
 
-    three.forget.append(forget)
+    three.topic_cleaners.append(forget)
     await three.topic("t", [1, 2, 3])
     await three.finish(three.brokers[1].topics.delete(three.view.topics["t"]))
     said.clear()
-    await sweep(three)
-    assert said == [("info", "committed offsets of deleted topics are still being removed")]
-    await sweep(three)
+    await remove_leftovers(three)
+    assert said == [("info", "removing committed offsets of deleted topics")]
+    await remove_leftovers(three)
     assert said[-1][0] == "warning"
     is_busy = False
-    await sweep(three)
-    assert said[-1] == ("info", "committed offsets of deleted topics are removed")
+    await remove_leftovers(three)
+    assert said[-1] == ("info", "removed committed offsets of deleted topics")
     count = len(said)
-    await sweep(three)
+    await remove_leftovers(three)
     assert len(said) == count
 
 
 async def test_a_tombstone_goes_a_day_after_the_deletion_however_often_the_controller_changes(three) -> None:
     topic = await three.topic("t", [1, 2, 3])
     await three.finish(three.brokers[1].topics.delete(three.view.topics["t"]))
-    three.time.wall_offset_ms += TOMBSTONE_MS - LAST_MS // 2
+    three.time.wall_offset_ms += TOMBSTONE_AGE_MS - MIN_OBSERVED_MS // 2
     await three.kill(1, notice=True)
     await three.time.until(lambda: three.controllers() in ([2], [3]))
-    await sweep(three)
-    await sweep(three, LAST_MS // 2 - 30_000)
+    await remove_leftovers(three)
+    await remove_leftovers(three, MIN_OBSERVED_MS // 2 - 30_000)
     assert await left(three, topic) == 1
-    await sweep(three, 60_000)
+    await remove_leftovers(three, 60_000)
     assert await left(three, topic) == 1, "a wall clock that is wrong must not take it from brokers that are there"
-    await sweep(three, LAST_MS // 2)
+    await remove_leftovers(three, MIN_OBSERVED_MS // 2)
     assert await left(three, topic) == 0
 
 
@@ -130,10 +135,10 @@ async def test_a_tombstone_whose_time_is_unknown_or_in_the_future_stays_for_a_da
     tombstone = TopicRecord(name="t", topic_id=topic, partition_count=1, deleting=True, deleted_ms=deleted_ms)
     await three.store.txn([], [PutOp(keys.topic(topic), encode(tombstone))])
     await three.time.until(lambda: topic in three.view.deleting)
-    await sweep(three)
-    await sweep(three, TOMBSTONE_MS - 1000)
+    await remove_leftovers(three)
+    await remove_leftovers(three, TOMBSTONE_AGE_MS - 1000)
     assert await left(three, topic) == 1
-    await sweep(three, 1000)
+    await remove_leftovers(three, 1000)
     assert await left(three, topic) == 0
 
 

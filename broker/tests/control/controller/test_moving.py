@@ -8,10 +8,10 @@ from collections import Counter
 import pytest
 
 from penstock.config.broker import BrokerConfig
+from penstock.control.broker_availability import is_removable
 from penstock.control.controller.reassignment_requests import ReassignmentRequest, ReassignmentRequests
 from penstock.control.controller.replacement import REPLAN_S, rebalance
-from penstock.control.drains import is_removable
-from penstock.control.members import ABOUT_BROKERS
+from penstock.control.members import BROKER_PREFIX
 from penstock.control.results import TopicRequest
 from penstock.state import keys
 from penstock.state.records import BrokerConfigRecord, PartitionRecord, encode
@@ -202,9 +202,9 @@ async def test_a_plan_that_cannot_be_made_is_not_tried_again_at_each_look(three,
     for broker in (1, 2, 3):
         await set_draining(three, broker)
     await three.time.advance(6)
-    assert "replicas cannot be placed elsewhere" in capsys.readouterr().out
+    assert "no placement for the replicas of draining or absent brokers" in capsys.readouterr().out
     await three.time.advance(REPLAN_S)
-    assert capsys.readouterr().out.count("replicas cannot be placed elsewhere") == 1
+    assert capsys.readouterr().out.count("no placement for the replicas of draining or absent brokers") == 1
 
 
 async def test_replicas_of_a_broker_that_is_gone_for_long_are_placed_elsewhere(four) -> None:
@@ -223,10 +223,10 @@ async def test_replicas_of_a_broker_that_is_gone_for_long_are_placed_elsewhere(f
 async def test_a_broker_that_comes_back_in_time_keeps_its_replicas(four) -> None:
     await four.topic("t", [4, 1, 2])
     await four.kill(4, notice=True)
-    await four.time.until(lambda: 4 in four.the_controller().term.registry.gone)
+    await four.time.until(lambda: 4 in four.the_controller().term.registry.absent)
     four.time.wall_offset_ms += 1_000_000
     await four.start(4)
-    await four.time.until(lambda: 4 not in four.the_controller().term.registry.gone)
+    await four.time.until(lambda: 4 not in four.the_controller().term.registry.absent)
     four.time.wall_offset_ms += 1_000_000
     await four.time.advance(12)
     assert not four.partition("t").adding
@@ -235,32 +235,32 @@ async def test_a_broker_that_comes_back_in_time_keeps_its_replicas(four) -> None
 async def test_since_when_a_broker_is_gone_outlives_the_controller(four) -> None:
     await four.topic("t", [4, 1, 2])
     await four.kill(4, notice=True)
-    await four.time.until(lambda: 4 in four.the_controller().term.registry.gone)
-    since_ms = four.the_controller().term.registry.gone[4]
+    await four.time.until(lambda: 4 in four.the_controller().term.registry.absent)
+    since_ms = four.the_controller().term.registry.absent[4]
     four.time.wall_offset_ms += 1_000_000
     await four.time.advance(10)
     await four.kill(1, notice=True)
     await four.time.until(lambda: four.controllers())
     await four.time.advance(1)
-    assert four.the_controller().term.registry.gone[4] == since_ms
+    assert four.the_controller().term.registry.absent[4] == since_ms
 
 
 async def test_a_broker_that_is_away_is_emptied_once_and_stays_noted(four) -> None:
     await four.topic("t", [4, 1, 2])
     await four.kill(4, notice=True)
-    await four.time.until(lambda: 4 in four.the_controller().term.registry.gone)
-    since_ms = four.the_controller().term.registry.gone[4]
+    await four.time.until(lambda: 4 in four.the_controller().term.registry.absent)
+    since_ms = four.the_controller().term.registry.absent[4]
     four.time.wall_offset_ms += 2_000_000
     await four.time.until(lambda: four.partition("t").adding == [3])
     await four.admit("t", 0, 3)
     await four.time.until(lambda: 4 not in four.partition("t").replicas)
     await four.time.advance(40)
-    assert four.the_controller().term.registry.gone[4] == since_ms
+    assert four.the_controller().term.registry.absent[4] == since_ms
 
 
 async def test_a_topic_gets_a_replica_on_a_broker_that_restarts_where_the_others_do_not_suffice(three) -> None:
     await three.kill(3, notice=True)
-    await three.time.until(lambda: 3 in three.the_controller().term.registry.gone)
+    await three.time.until(lambda: 3 in three.the_controller().term.registry.absent)
     three.time.wall_offset_ms += 15_000
     assert (await three.create("t", 4, 3))[0].error is ErrorCode.NONE
     placed = three.view.topics["t"].partitions
@@ -285,7 +285,7 @@ async def test_a_broker_that_is_gone_for_long_or_drains_gets_no_new_replica(thre
     await three.kill(2, notice=True)
     assert (await three.create("t", 1, 3))[0].error is ErrorCode.INVALID_REPLICATION_FACTOR
     await three.kill(3, notice=True)
-    await three.time.until(lambda: 3 in three.the_controller().term.registry.gone)
+    await three.time.until(lambda: 3 in three.the_controller().term.registry.absent)
     assert (await three.create("t", 1, 2))[0].error is ErrorCode.NONE
     three.time.wall_offset_ms += 1_800_000
     assert (await three.create("u", 1, 2))[0].error is ErrorCode.INVALID_REPLICATION_FACTOR
@@ -294,7 +294,7 @@ async def test_a_broker_that_is_gone_for_long_or_drains_gets_no_new_replica(thre
 async def test_a_wish_may_name_a_broker_that_restarts_beside_one_that_is_there(three) -> None:
     await three.topic("t", [1])
     await three.kill(3, notice=True)
-    await three.time.until(lambda: 3 in three.the_controller().term.registry.gone)
+    await three.time.until(lambda: 3 in three.the_controller().term.registry.absent)
     assert await asked(three, ReassignmentRequest("t", 0, [1, 3])) == [ErrorCode.NONE]
     assert three.partition("t").adding == [3]
     assert await asked(three, ReassignmentRequest("t", 0, [3])) == [ErrorCode.INVALID_REPLICA_ASSIGNMENT]
@@ -345,7 +345,7 @@ async def test_an_unclean_election_by_request_needs_no_permission_of_the_topic(t
     assert three.partition("t").isr_epochs == [three.epoch(3)]
 
 
-# Placing
+# ReplicaPlacer
 
 
 async def test_small_topics_created_one_after_the_other_or_together_are_spread(four) -> None:
@@ -384,7 +384,7 @@ async def test_a_topic_is_not_placed_on_a_broker_that_begins_to_drain_meanwhile(
 
     async def then_drain(prefix: str, revision: int = 0):
         listing = await real(prefix, revision)
-        if prefix == ABOUT_BROKERS:
+        if prefix == BROKER_PREFIX:
             for broker in (1, 2, 3, 4):
                 record = BrokerConfigRecord(settings={"broker.draining": "true"})
                 await four.store.txn([], [PutOp(keys.broker_config(broker), encode(record))])

@@ -10,9 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.control.broker_reports import ReportedBroker
+from penstock.control.broker_reports import ReportedSettings
 from penstock.control.keep_alive import LeaseKeepAlive
-from penstock.control.members import MAX_DAMAGED, Incarnation, Past, Standing, next_past, past_key, read_past
+from penstock.control.members import (
+    MAX_DAMAGED,
+    BrokerHistory,
+    Incarnation,
+    ReplicaCondition,
+    history_key,
+    next_history,
+    read_history,
+)
 from penstock.control.membership import DuplicateBroker, Registration
 from penstock.state import keys
 from penstock.state.records import BrokerRecord, decode, encode
@@ -173,17 +181,17 @@ async def test_the_loss_is_told_across_threads(world) -> None:
     assert not registration.lost.is_set()
     await world.time.until(registration.lost.is_set)
     assert registration.lost_reason == "lost elsewhere"
-    assert keep_alive.is_ended
+    assert keep_alive.is_stopped
 
 
 async def test_a_view_without_the_registration_tells_of_the_loss_at_once(world) -> None:
     await world.start(1)
     node = world.brokers[1]
-    node.registration.seen(node.view.brokers[1])
+    node.registration.check_view(node.view.brokers[1])
     assert not node.registration.lost.is_set()
     result = await world.store.txn([], [DeleteOp(keys.broker(1))])
     await node.watcher.applied(result.revision)
-    node.registration.seen(node.view.brokers.get(1))
+    node.registration.check_view(node.view.brokers.get(1))
     assert node.registration.lost.is_set()
     assert not node.registration.may_serve()
 
@@ -191,7 +199,7 @@ async def test_a_view_without_the_registration_tells_of_the_loss_at_once(world) 
 async def test_draining_is_shown_in_the_registration_and_the_epoch_stays(world) -> None:
     await world.start(1)
     node = world.brokers[1]
-    await node.registration.show(ReportedBroker(None, "", True))
+    await node.registration.report_settings(ReportedSettings(None, "", True))
     await world.time.until(lambda: world.view.brokers[1].draining)
     assert world.view.brokers[1].epoch == node.registration.epoch
     await world.time.advance(20)
@@ -211,61 +219,73 @@ async def test_leaving_ends_the_registration_at_once(world) -> None:
 async def test_a_broker_that_nobody_controls_is_not_told_to_go(world) -> None:
     registration = registration_of(world)
     task = await kept(world, registration)
-    assert await world.finish(registration.hand_over(2)) is False
+    assert await world.finish(registration.request_handover(2)) is False
     task.cancel()
 
 
 # What is left of a replica
 
 
-def past_of(*incarnations: tuple[int, int, str, bool], **more) -> Past:
+def past_of(*incarnations: tuple[int, int, str, bool], **more) -> BrokerHistory:
     """(epoch, directory, boot, whether the run before was unclean)."""
-    return Past([Incarnation(e, UUID(int=d), b, u) for e, d, b, u in incarnations], **more)
+    return BrokerHistory([Incarnation(e, UUID(int=d), b, u) for e, d, b, u in incarnations], **more)
 
 
 @pytest.mark.parametrize(
-    ("then", "now", "was_flushed", "standing"),
+    ("then", "now", "was_flushed", "replica_condition"),
     [
-        ((5, 1, "a", False), (9, 1, "a", True), False, Standing.KEEPS),  # the page cache survived
-        ((5, 1, "a", False), (9, 1, "b", False), False, Standing.KEEPS),  # it ended in good order
-        ((5, 1, "a", False), (9, 1, "b", True), True, Standing.KEEPS),  # what counted was flushed
-        ((5, 1, "a", False), (9, 1, "b", True), False, Standing.MAY_LACK),
-        ((5, 1, "", False), (9, 1, "", True), False, Standing.MAY_LACK),  # an unknown boot is none that is the same
-        ((5, 1, "a", False), (9, 2, "a", False), True, Standing.REPLACED),
+        ((5, 1, "a", False), (9, 1, "a", True), False, ReplicaCondition.COMPLETE),  # the page cache survived
+        ((5, 1, "a", False), (9, 1, "b", False), False, ReplicaCondition.COMPLETE),  # it ended in good order
+        ((5, 1, "a", False), (9, 1, "b", True), True, ReplicaCondition.COMPLETE),  # what counted was flushed
+        ((5, 1, "a", False), (9, 1, "b", True), False, ReplicaCondition.MAY_BE_INCOMPLETE),
+        (
+            (5, 1, "", False),
+            (9, 1, "", True),
+            False,
+            ReplicaCondition.MAY_BE_INCOMPLETE,
+        ),  # an unknown boot is none that is the same
+        ((5, 1, "a", False), (9, 2, "a", False), True, ReplicaCondition.REPLACED),
     ],
 )
-def test_what_is_left_of_a_replica_follows_from_its_directory_boot_and_end(then, now, was_flushed, standing) -> None:
+def test_what_is_left_of_a_replica_follows_from_its_directory_boot_and_end(
+    then, now, was_flushed, replica_condition
+) -> None:
     past = past_of(then, now)
-    assert past.standing(5, was_flushed, "t/0") is standing
-    assert past.standing(None, was_flushed, "t/0") is standing
+    assert past.replica_condition(5, was_flushed, "t/0") is replica_condition
+    assert past.replica_condition(None, was_flushed, "t/0") is replica_condition
 
 
 def test_what_recovery_cut_counts_for_incarnations_before_it_alone() -> None:
     past = past_of((5, 1, "a", False), (7, 1, "a", True), (9, 1, "a", False), damaged={"t/0": 7})
-    assert past.standing(5, True, "t/0") is Standing.MAY_LACK
-    assert past.standing(7, True, "t/0") is Standing.KEEPS
-    assert past.standing(5, True, "t/1") is Standing.KEEPS
+    assert past.replica_condition(5, True, "t/0") is ReplicaCondition.MAY_BE_INCOMPLETE
+    assert past.replica_condition(7, True, "t/0") is ReplicaCondition.COMPLETE
+    assert past.replica_condition(5, True, "t/1") is ReplicaCondition.COMPLETE
     everything = past_of((5, 1, "a", False), (7, 1, "a", True), damaged_before=7)
-    assert everything.standing(5, True, "t/1") is Standing.MAY_LACK
+    assert everything.replica_condition(5, True, "t/1") is ReplicaCondition.MAY_BE_INCOMPLETE
 
 
 def test_an_incarnation_that_is_not_remembered_may_have_been_any() -> None:
-    assert past_of((5, 1, "a", False), (9, 1, "a", False)).standing(3, True, "t/0") is Standing.MAY_LACK
-    assert past_of((5, 2, "a", False), (9, 1, "a", False)).standing(3, True, "t/0") is Standing.REPLACED
+    assert (
+        past_of((5, 1, "a", False), (9, 1, "a", False)).replica_condition(3, True, "t/0")
+        is ReplicaCondition.MAY_BE_INCOMPLETE
+    )
+    assert (
+        past_of((5, 2, "a", False), (9, 1, "a", False)).replica_condition(3, True, "t/0") is ReplicaCondition.REPLACED
+    )
 
 
 @given(runs=st.lists(st.tuples(st.integers(1, 2), st.sampled_from("ab"), st.booleans()), min_size=1, max_size=30))
 def test_a_past_is_bounded_and_what_it_tells_survives_the_store(runs) -> None:
     past = None
     for epoch, (directory, boot, was_unclean) in enumerate(runs, 10):
-        record = next_past(past, UUID(int=directory), boot, was_unclean, [])
-        past = read_past(StoreEntry(past_key(1), encode(record), 1, epoch, 1))
+        record = next_history(past, UUID(int=directory), boot, was_unclean, [])
+        past = read_history(StoreEntry(history_key(1), encode(record), 1, epoch, 1))
     assert past.incarnations[-1].epoch == 9 + len(runs)
     assert len(past.incarnations) <= 17
     assert [i.was_unclean for i in past.incarnations] == [u for _, _, u in runs][-17:]
 
 
 def test_more_damage_than_can_be_named_is_damage_of_everything() -> None:
-    record = next_past(None, UUID(int=1), "a", True, [f"t/{i}" for i in range(MAX_DAMAGED + 1)])
-    past = read_past(StoreEntry(past_key(1), encode(record), 1, 7, 1))
+    record = next_history(None, UUID(int=1), "a", True, [f"t/{i}" for i in range(MAX_DAMAGED + 1)])
+    past = read_history(StoreEntry(history_key(1), encode(record), 1, 7, 1))
     assert (past.damaged, past.damaged_before) == ({}, 7)

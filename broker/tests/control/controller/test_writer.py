@@ -1,4 +1,4 @@
-"""Many partitions in few transactions, none of them on top of what somebody else wrote."""
+"""Many partitions are written in few transactions, and none overwrites a concurrent change."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from penstock.control.controller.index import PartitionId
 from penstock.control.controller.leaders import record_of
-from penstock.control.controller.writer import BATCH, ProposalOutcome, ProposalWriter, StoreProposal
+from penstock.control.controller.writer import MAX_BATCH_PARTITIONS, ProposalOutcome, ProposalWriter, StoreProposal
 from penstock.state import keys
 from penstock.state.records import PartitionRecord, decode
 from penstock.state.store import DeleteOp, StoreUnavailable
@@ -24,13 +24,13 @@ async def proposals_of(world, count: int) -> list[StoreProposal]:
 async def written(world, proposals: list[StoreProposal]) -> tuple[ProposalWriter, list[ProposalOutcome]]:
     writer = ProposalWriter(world.store, world.the_controller().term.leadership)
     fates = {}
-    await world.finish(writer.write(proposals, lambda proposal, fate, _: fates.update({proposal.key: fate})))
+    await world.finish(writer.write(proposals, lambda proposal, outcome, _: fates.update({proposal.key: outcome})))
     return writer, [fates[p.key] for p in proposals if p.key in fates]
 
 
 async def test_a_whole_batch_is_one_transaction(three) -> None:
-    writer, fates = await written(three, await proposals_of(three, BATCH))
-    assert fates == [ProposalOutcome.WRITTEN] * BATCH
+    writer, fates = await written(three, await proposals_of(three, MAX_BATCH_PARTITIONS))
+    assert fates == [ProposalOutcome.WRITTEN] * MAX_BATCH_PARTITIONS
     assert writer.transactions == 1
 
 
@@ -38,7 +38,7 @@ async def test_what_a_leader_wrote_meanwhile_is_not_overwritten_and_the_rest_is_
     proposals = await proposals_of(three, 100)
     await three.change("t", 42, lambda record: replace(record, isr=[1, 2], isr_epochs=record.isr_epochs[:2]))
     writer, fates = await written(three, proposals)
-    assert [i for i, fate in enumerate(fates) if fate is ProposalOutcome.STALE] == [42]
+    assert [i for i, outcome in enumerate(fates) if outcome is ProposalOutcome.STALE] == [42]
     assert fates.count(ProposalOutcome.WRITTEN) == 99
     assert writer.transactions <= 16
     entry = await three.store.get(keys.partition(*proposals[42].key))

@@ -22,7 +22,7 @@ async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
     """No broker yet; looks follow each other quickly."""
     monkeypatch.setattr(restored, "CHECK_S", 0.05)
     monkeypatch.setattr(restored, "POLL_S", 0.02)
-    monkeypatch.setattr(election, "RESTORED_S", 0.02)
+    monkeypatch.setattr(election, "RESTORED_POLL_S", 0.02)
     made = Cluster(tmp_path)
     yield made
     await made.close()

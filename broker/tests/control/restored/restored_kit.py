@@ -20,7 +20,7 @@ from penstock.control.controller.controller import ControllerContext, Controller
 from penstock.control.controller.probes import Probe
 from penstock.control.membership import Registration, ensure_cluster
 from penstock.control.restored.guarded import GuardedStore
-from penstock.control.restored.restored import Restored
+from penstock.control.restored.restored import RestoreGuard
 from penstock.log.compaction.runner import ThreadRunner
 from penstock.log.log_dir import LogDirectory
 from penstock.log.partition_log import PartitionLog
@@ -64,7 +64,7 @@ class Backup:
 
 
 class Etcd:
-    """`store` is what it holds now; `cluster_id` changes with a restore, unless that is told to keep it."""
+    """`store` is its present content; `cluster_id` changes with a restore unless the test keeps it."""
 
     def __init__(self) -> None:
         self.store = EmbeddedStore(":memory:")
@@ -180,7 +180,7 @@ class Broker:
         self.store = GuardedStore(self.raw)
         self.view = ClusterView()
         self.config = BrokerConfig.from_texts({"node.id": str(broker_id)})
-        self.restored = Restored(self.store, cluster.etcd.connect, self.log_dir, self.view, self.clock)
+        self.restored = RestoreGuard(self.store, cluster.etcd.connect, self.log_dir, self.view, self.clock)
         self.watcher = Watcher(self.store, self.view, self.config, self.restored.gate)
         self.registration: Registration | None = None
         self.controller: ControllerTask | None = None
@@ -197,8 +197,8 @@ class Broker:
         await self.restored.start(recover)
         await self.watcher.start()
         await recover()
-        self.aside = self.log_dir.quarantine_unknown(self.restored.known(set(self.log_dir.stored)))
-        await self.restored.set_aside()
+        self.aside = self.log_dir.quarantine_unknown(self.restored.retained(set(self.log_dir.stored)))
+        await self.restored.on_data_set_aside()
         self.log_dir.start()
         await self.register()
 

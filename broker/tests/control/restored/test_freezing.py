@@ -8,7 +8,7 @@ import pytest
 from restored_kit import Cluster, until
 
 from penstock.control.elections import ElectionPair, newest_election
-from penstock.control.restored.observed_revision import FILE_NAME, DamagedSnapshot, read_seen
+from penstock.control.restored.observed_revision import FILE_NAME, DamagedSnapshot, read_observed
 from penstock.runtime.disk import OsFiles
 from penstock.state import keys
 from penstock.state.records import TopicRecord, encode
@@ -16,7 +16,7 @@ from penstock.state.store import DeleteOp, PutOp, StoreUnavailable
 
 
 def seen(cluster: Cluster, broker_id: int):
-    found = read_seen(OsFiles(), str(cluster.home / str(broker_id)))
+    found = read_observed(OsFiles(), str(cluster.home / str(broker_id)))
     assert found is not None
     return found
 
@@ -62,9 +62,9 @@ async def test_an_election_in_the_midst_of_a_look_at_the_store_is_no_reason_to_f
     async def slow(prefix: str, revision: int = 0):
         listing = await ask(prefix, revision)
         if prefix.startswith(keys.ELECTIONS):
-            before = broker.restored._seen.epoch
+            before = broker.restored._observed.epoch
             await two.etcd.store.txn([], [DeleteOp(keys.CONTROLLER)])
-            await until(lambda: broker.restored._seen.epoch > before)
+            await until(lambda: broker.restored._observed.epoch > before)
         return listing
 
     broker.raw.range = slow
@@ -77,7 +77,7 @@ async def test_a_store_that_lacks_the_newest_election_freezes_running_brokers(tw
     await elect_again(two)
     await two.etcd.restore(backup, bump=1000)  # so that no revision goes back
     await two.frozen(1, 2)
-    assert "of which the store knows nothing" in two[1].restored.reason + two[2].restored.reason
+    assert "which the store does not have" in two[1].restored.reason + two[2].restored.reason
     assert "cluster recover" in two[1].restored.reason
 
 
@@ -129,7 +129,7 @@ async def test_one_that_has_seen_nothing_newer_is_frozen_by_the_one_that_has(two
     starting = two.begin(1)
     await two.frozen(1, 2)
     await until(lambda: not two[2].is_controller)
-    assert "broker 1 has found" in two[2].restored.reason
+    assert "broker 1 has detected" in two[2].restored.reason
     starting.cancel()
     await asyncio.gather(starting, return_exceptions=True)
 
@@ -181,7 +181,7 @@ async def test_a_frozen_broker_writes_nothing_and_may_discard_nothing(two: Clust
 async def test_nothing_may_be_discarded_from_a_new_connection_on_until_the_store_was_looked_at(two: Cluster) -> None:
     await until(two[1].restored.may_discard)
     two[1].raw.is_away = True
-    two[1].restored.doubt()
+    two[1].restored.request_check()
     assert not two[1].restored.may_discard()
     assert not two[1].restored.is_frozen
     two[1].raw.is_away = False
@@ -190,7 +190,7 @@ async def test_nothing_may_be_discarded_from_a_new_connection_on_until_the_store
 
 async def test_changes_are_not_taken_in_while_the_store_is_in_doubt(two: Cluster) -> None:
     two[1].raw.is_away = True
-    two[1].restored.doubt()
+    two[1].restored.request_check()
     await two.etcd.store.txn([], [PutOp(keys.broker_config(None), b'{"settings":{"log.retention.ms":"5000"}}')])
     before = two[1].view.revision
     await until(lambda: two[2].view.revision > before)
@@ -204,7 +204,7 @@ async def test_an_empty_store_freezes_and_is_not_written_to(two: Cluster) -> Non
 
     await two.etcd.restore(Backup([], 5000))
     await until(lambda: two[1].restored.is_frozen and two[2].restored.is_frozen)
-    assert "knows nothing of this broker's cluster" in two[1].restored.reason
+    assert "does not have this broker's cluster" in two[1].restored.reason
     for _ in range(10):
         await asyncio.sleep(0.01)
     assert (await two.etcd.store.range(keys.METADATA)).entries == []
@@ -247,5 +247,5 @@ async def test_a_damaged_file_is_refused_with_its_name(two: Cluster) -> None:
     for wrong in (b"{}", path.read_bytes().replace(b'"epoch":1', b'"epoch":2'), b"x" * 100_000):
         path.write_bytes(wrong)
         with pytest.raises(DamagedSnapshot, match=FILE_NAME):
-            read_seen(OsFiles(), str(path.parent))
+            read_observed(OsFiles(), str(path.parent))
     assert ElectionPair(1, "x") != ElectionPair(2, "x")

@@ -11,7 +11,7 @@ from restored_kit import Backup, Cluster, until
 
 from penstock.control.elections import newest_election
 from penstock.control.restored import recovery
-from penstock.control.restored.plan import LEAP, PRODUCER_ID_LEAP, CannotRecover
+from penstock.control.restored.plan import EPOCH_LEAP, PRODUCER_ID_LEAP, CannotRecover
 from penstock.control.restored.recovery import prepare, recover
 from penstock.node.recover import recover_store
 from penstock.state import keys
@@ -103,11 +103,13 @@ async def test_the_replica_with_the_most_leads_above_every_epoch_that_was_seen(t
     shown = await run_recovery(two)
     (partition,) = shown["partitions"]
     assert partition["log_ends"] == {"1": {"epoch": 0, "offset": 3}, "2": {"epoch": 40, "offset": 5}}
-    assert partition["new_leader_epoch"] == 41 + LEAP, "the epoch that the view knew counts, though nobody wrote in it"
+    assert partition["new_leader_epoch"] == 41 + EPOCH_LEAP, (
+        "the epoch that the view knew counts, although it has no records"
+    )
     await begin_anew(two, 1, 2)
     record = await led(two, "t")
     assert (record.leader, record.isr) == (2, [2])
-    assert record.leader_epoch > 41 + LEAP
+    assert record.leader_epoch > 41 + EPOCH_LEAP
     assert record.isr_epochs == [two[2].registration.epoch]
 
 
@@ -188,7 +190,7 @@ async def test_data_that_the_store_does_not_know_is_told_and_put_aside(two: Clus
     assert [name.rpartition("/")[2] for name in two[2].aside] == [f"{two.topics['t']}-0"]
     await two.stop(2)
     await two.start(2)
-    assert two[2].restored.known({}) == {}, "only the first start after a recovery puts aside so much"
+    assert two[2].restored.retained({}) == {}, "only the first start after a recovery puts aside so much"
 
 
 async def test_what_was_not_put_aside_yet_at_a_crash_is_at_the_next_start(two: Cluster) -> None:
@@ -216,8 +218,8 @@ async def test_shards_and_producer_ids_go_far_ahead(two: Cluster) -> None:
     entry = await two.etcd.store.get(keys.PRODUCER_IDS)
     assert decode(ProducerIdsRecord, entry.key, entry.value).next_id == 5000 + PRODUCER_ID_LEAP
     entry = await two.etcd.store.get(keys.shard(3))
-    assert decode(ShardRecord, entry.key, entry.value) == replace(shard, broker_epoch=0, epoch=shard.epoch + LEAP)
-    assert (await newest_election(two.etcd.store)).epoch == before.epoch + LEAP
+    assert decode(ShardRecord, entry.key, entry.value) == replace(shard, broker_epoch=0, epoch=shard.epoch + EPOCH_LEAP)
+    assert (await newest_election(two.etcd.store)).epoch == before.epoch + EPOCH_LEAP
     for left in (keys.RESTORED, keys.REPORTS, keys.BROKERS, keys.METADATA + "broker-pasts/"):
         assert (await two.etcd.store.range(left)).entries == []
 
@@ -324,7 +326,7 @@ async def test_a_recovery_that_was_cut_short_is_done_again(two: Cluster, monkeyp
         await recover(two.etcd.connect(), prepared, progress)
     await asyncio.sleep(0)
     assert two[1].restored.is_frozen
-    with pytest.raises(CannotRecover, match="changed the store meanwhile"):
+    with pytest.raises(CannotRecover, match="changed concurrently"):
         await recover(two.etcd.connect(), prepared)
     await run_recovery(two)
     await begin_anew(two, 1, 2)

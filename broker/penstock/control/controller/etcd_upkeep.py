@@ -1,7 +1,8 @@
-"""Keeps an etcd that is ours small: forgets old revisions, gives free space back, reports alarms. Part of a `Term`.
+"""Maintains the etcd that Penstock manages: compacts old revisions, defragments, reports alarms. Part of a
+`ControllerTerm`.
 
-What changed and when is kept for a while, so that a watch whose connection broke can go on where it was; etcd keeps it
-for ever otherwise. An etcd that is not ours (`etcd.managed` false) is only looked at, so that its alarms are told.
+etcd otherwise keeps all revisions forever. Recent ones are kept so that a broken watch can resume. With `etcd.managed`
+false, only alarms are reported.
 """
 
 from __future__ import annotations
@@ -24,71 +25,96 @@ NO_SPACE = "NOSPACE"
 
 
 class EtcdMemberStatus(Protocol):
-    """`state.etcd.maintenance.EtcdMemberStatus`, as far as it is needed."""
+    """The used part of `state.etcd.maintenance.EtcdMemberStatus`."""
 
     @property
-    def member_id(self) -> int: ...
+    def member_id(self) -> int:
+        """Member id."""
+
     @property
-    def db_size_bytes(self) -> int: ...
+    def db_size_bytes(self) -> int:
+        """Size of the database file."""
+
     @property
-    def db_in_use_bytes(self) -> int: ...
+    def db_in_use_bytes(self) -> int:
+        """Size of the used pages."""
+
     @property
-    def revision(self) -> int: ...
+    def revision(self) -> int:
+        """Store revision of the member."""
+
     @property
-    def leader_id(self) -> int: ...
+    def leader_id(self) -> int:
+        """Member id of the Raft leader."""
 
 
 class EtcdAlarm(Protocol):
     """`state.etcd.maintenance.EtcdAlarm`."""
 
     @property
-    def member_id(self) -> int: ...
+    def member_id(self) -> int:
+        """Member that raised the alarm."""
+
     @property
-    def kind(self) -> str: ...
+    def kind(self) -> str:
+        """`NOSPACE` or `CORRUPT`."""
 
 
 class MaintenanceClient(Protocol):
-    """What can be asked of etcd's members: see `state.etcd.maintenance`. All may raise `StoreError`."""
+    """The maintenance API of etcd's members, by `state.etcd.maintenance`. Methods raise `StoreError`."""
 
     @property
-    def urls(self) -> Sequence[str]: ...
-    async def status(self, url: str) -> EtcdMemberStatus: ...
-    async def alarms(self) -> Sequence[EtcdAlarm]: ...
-    async def disarm(self, alarm: EtcdAlarm) -> None: ...
-    async def defragment(self, url: str) -> None: ...
+    def urls(self) -> Sequence[str]:
+        """Endpoints of the members."""
+
+    async def status(self, url: str) -> EtcdMemberStatus:
+        """Return the status of one member."""
+
+    async def alarms(self) -> Sequence[EtcdAlarm]:
+        """Return the raised alarms of all members."""
+
+    async def disarm(self, alarm: EtcdAlarm) -> None:
+        """Clear an alarm."""
+
+    async def defragment(self, url: str) -> None:
+        """Defragment one member, which does not serve requests meanwhile."""
 
 
 @runtime_checkable
 class MaintainedStore(Protocol):
-    """A store on a server that wants looking after."""
+    """A store on a server that has a maintenance API."""
 
-    def maintenance(self) -> MaintenanceClient: ...
+    def maintenance(self) -> MaintenanceClient:
+        """Return the server's maintenance client."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionPolicy:
-    """When what is done. A watch that nothing came by for long knows how far the store is every ten minutes, so that
-    is the least history with which none has to list anew."""
+    """Thresholds for compaction and defragmentation.
+
+    Idle watches get a progress notification every ten minutes, so `keep_ms` must be longer: otherwise they have to list
+    again.
+    """
 
     sample_s: float = 30.0
     keep_ms: int = 15 * 60_000
-    """Changes that are younger stay."""
+    """Minimum age of compacted revisions."""
     pressed_keep_ms: int = 60_000
-    """As `keep_ms`, where there is more than `pressed_bytes`: listing anew is dear, running full is worse."""
+    """As `keep_ms`, with more than `pressed_bytes` in use: a full store is worse than watches that list again."""
     pressed_bytes: int = 512 << 20
     least_revisions: int = 1000
-    """Fewer are not worth a compaction."""
+    """Minimum number of revisions per compaction."""
     defragment_bytes: int = 256 << 20
-    """Free space in a member's file that is worth giving back, if it is also more than what is in use."""
+    """Free bytes in a member's file from which it is defragmented, if they are also more than those in use."""
     defragment_pause_ms: int = 3_600_000
-    """Between two defragmentations of a member, which stands still meanwhile."""
+    """Minimum interval between two defragmentations of a member."""
 
 
 DEFAULT_POLICY = CompactionPolicy()
 
 
 class EtcdUpkeep:
-    """See the module. `sample` is one look and what follows from it."""
+    """Runs maintenance every `sample_s` while this broker is controller."""
 
     def __init__(
         self,
@@ -104,31 +130,32 @@ class EtcdUpkeep:
         self.compactions = 0
         self.defragmentations = 0
         self._samples: deque[tuple[int, int]] = deque()
-        """(boot clock, revision then), the oldest first; one of them is at least as old as what is kept."""
+        """(boot clock in ms, revision then), oldest first; the first is at least as old as what is kept."""
         self._compacted = 0
         self._defragmented_ms: dict[int, int] = {}
         self._alarms: set[tuple[int, str]] = set()
         self._silent: frozenset[str] = frozenset()
 
     async def run(self) -> None:
+        """Run until cancelled."""
         while True:
             try:
                 await self.sample()
             except StoreError as e:
-                log.warning("etcd could not be looked after", reason=str(e))
+                log.warning("etcd maintenance failed; retrying", reason=str(e))
             except ValueError as e:
-                log.warning("etcd answers what was not expected", reason=str(e))
+                log.warning("etcd maintenance got an unexpected response", reason=str(e))
             await asyncio.sleep(self.policy.sample_s)
 
     async def sample(self) -> None:
-        """Goes by the members that answer. Raises `StoreError` where none does.
+        """Run one round with the members that respond. Raises `StoreError` if none does.
 
-        While one does not, the others are not defragmented, as they may be needed for a majority; unless etcd is full,
-        and so takes no writes either way. A member that comes back full raises the alarm again.
+        While a member does not respond, the others are not defragmented, because the majority may need them; unless
+        etcd is full and accepts no writes anyway. A member that comes back full raises its alarm again.
         """
         members = await self._statuses()
         alarms = await self.etcd.alarms()
-        self._tell(alarms)
+        self._report_alarms(alarms)
         if not self.is_managed or self.leadership.lost.is_set():
             return
         now_ms = self.clock.boot_ms()
@@ -139,7 +166,7 @@ class EtcdUpkeep:
         keep_ms = self.policy.pressed_keep_ms if is_pressed else self.policy.keep_ms
         await self._compact(now_ms if is_full else now_ms - keep_ms)
         may_stand_still = is_full or len(members) == len(self.etcd.urls)
-        for url in self._worth(members, now_ms, is_full) if may_stand_still else ():
+        for url in self._members_to_defragment(members, now_ms, is_full) if may_stand_still else ():
             if self.leadership.lost.is_set():
                 return
             await self._defragment(url, members[url])
@@ -147,7 +174,7 @@ class EtcdUpkeep:
             await self._disarm(alarms)
 
     async def _statuses(self) -> dict[str, EtcdMemberStatus]:
-        """By endpoint, of the members that answer. Raises `StoreError` where none does."""
+        """Return the status by endpoint of the members that respond. Raises `StoreError` if none does."""
         members: dict[str, EtcdMemberStatus] = {}
         silent: dict[str, StoreError] = {}
         for url in self.etcd.urls:
@@ -158,12 +185,12 @@ class EtcdUpkeep:
         if not members:
             raise next(iter(silent.values()))
         for url in silent.keys() - self._silent:
-            log.warning("a member of etcd does not answer", endpoint=url, reason=str(silent[url]))
+            log.warning("etcd member not responding", endpoint=url, reason=str(silent[url]))
         self._silent = frozenset(silent)
         return members
 
     async def _compact(self, until_ms: int) -> None:
-        """Forgets what is older than the newest sample of that time or before."""
+        """Compact up to the newest sample that is not younger than `until_ms`."""
         while len(self._samples) > 1 and self._samples[1][0] <= until_ms:
             self._samples.popleft()
         sampled_ms, revision = self._samples[0]
@@ -172,10 +199,10 @@ class EtcdUpkeep:
         await self.store.compact(revision)
         self.compactions += 1
         self._compacted = revision
-        log.info("old revisions of etcd were compacted", revision=revision)
+        log.info("compacted etcd", revision=revision)
 
-    def _worth(self, members: dict[str, EtcdMemberStatus], now_ms: int, is_full: bool) -> list[str]:
-        """The members to defragment, the leader last: it gives its leadership up to who answers meanwhile."""
+    def _members_to_defragment(self, members: dict[str, EtcdMemberStatus], now_ms: int, is_full: bool) -> list[str]:
+        """Return the members to defragment, the leader last, since it loses its leadership."""
         found = []
         for url, status in members.items():
             free = status.db_size_bytes - status.db_in_use_bytes
@@ -192,34 +219,37 @@ class EtcdUpkeep:
         self.defragmentations += 1
         after = await self.etcd.status(url)
         log.info(
-            "a member of etcd was defragmented",
+            "defragmented etcd member",
             endpoint=url,
             before_bytes=status.db_size_bytes,
             after_bytes=after.db_size_bytes,
         )
 
     async def _disarm(self, alarms: Sequence[EtcdAlarm]) -> None:
-        """Lets etcd take writes again. Where it is as full as before it raises the alarm again at the next one."""
+        """Clear the alarms so that etcd accepts writes; it raises them again at the next write if it is still full."""
         for alarm in alarms:
             if alarm.kind == NO_SPACE:
                 await self.etcd.disarm(alarm)
-                log.warning("etcd was full, and has been given room", member=f"{alarm.member_id:x}")
+                log.warning(
+                    "etcd was out of space; compacted, defragmented and cleared its alarm",
+                    member=f"{alarm.member_id:x}",
+                )
 
-    def _tell(self, alarms: Sequence[EtcdAlarm]) -> None:
-        """Once for each time that one is raised."""
+    def _report_alarms(self, alarms: Sequence[EtcdAlarm]) -> None:
+        """Log each alarm once."""
         present = {(alarm.member_id, alarm.kind) for alarm in alarms}
         for member_id, kind in sorted(present - self._alarms):
             cure = (
-                "its database has reached its quota, so it takes no writes: raise --quota-backend-bytes, or compact and"
+                "its database has reached its quota and accepts no writes; raise --quota-backend-bytes, or compact and"
                 " defragment it"
                 if kind == NO_SPACE
-                else "its data is damaged: replace the member"
+                else "its data is corrupt; replace the member"
             )
-            log.error("etcd has raised an alarm", alarm=kind, member=f"{member_id:x}", cure=cure)
+            log.error("etcd alarm raised", alarm=kind, member=f"{member_id:x}", cure=cure)
         self._alarms = present
 
 
-def maintenance_of(store: Store) -> MaintenanceClient | None:
-    """How to look after the server behind a store; None where there is none."""
+def maintenance_client(store: Store) -> MaintenanceClient | None:
+    """Return the maintenance client of the server behind a store; None if there is none."""
     inner = store.store if isinstance(store, GuardedStore) else store
     return inner.maintenance() if isinstance(inner, MaintainedStore) else None

@@ -1,4 +1,4 @@
-"""While the store is away everybody is told to try again, in time; when it is back everything goes on."""
+"""While the store is unavailable, clients get retriable errors in time; afterwards everything continues."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ from penstock.wire.errors import ErrorCode
 
 DEADLINE_S = 60.0
 WRITTEN_S = 0.5
-"""etcd writes what it was told to its database every 100 ms; the release that tests may have (3.5.1) can lose what it
-was just taking in when it is killed."""
+"""etcd writes to its database every 100 ms; etcd 3.5.1, the oldest version that tests may get, can lose the last writes
+when it is killed."""
 RETENTION = ConfigChange("retention.ms", ConfigOperation.SET, "5000")
 RETRIABLE = {ErrorCode.REQUEST_TIMED_OUT, ErrorCode.LEADER_NOT_AVAILABLE}
 
@@ -95,7 +95,7 @@ class Broker:
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
-        await self.topics.settle()
+        await self.topics.wait_background()
         await self.watcher.stop()
         await self.store.close()
 
@@ -111,7 +111,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 async def persistently(call: Callable[[], object]) -> None:
-    """As a client that tries again for as long as it is told that it may."""
+    """Call as a client that retries as long as errors are retriable."""
     async with asyncio.timeout(DEADLINE_S):
         while (error := await call()) is not ErrorCode.NONE:
             assert error in RETRIABLE, error
@@ -121,7 +121,7 @@ async def persistently(call: Callable[[], object]) -> None:
 @pytest.fixture
 async def broker() -> AsyncIterator[Broker]:
     made = await Broker(AwayStore(":memory:")).start()
-    await until(lambda: len(made.view.shards) == keys.SHARD_COUNT)  # nothing is left for the controller to begin with
+    await until(lambda: len(made.view.shards) == keys.SHARD_COUNT)  # the controller has no initial work left
     yield made
     await made.close()
 
@@ -153,8 +153,8 @@ async def test_changes_are_refused_with_an_error_to_try_again_and_leave_nothing_
 async def test_a_change_that_is_made_but_not_heard_of_is_answered_in_time(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(topic_admin, "SEEN_S", 0.05)
-    monkeypatch.setattr(config_admin, "SEEN_S", 0.05)
+    monkeypatch.setattr(topic_admin, "VIEW_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(config_admin, "VIEW_TIMEOUT_S", 0.05)
     assert await broker.create("there") is ErrorCode.NONE
     broker.store.silent = True
     assert await broker.create("new") is ErrorCode.REQUEST_TIMED_OUT
@@ -237,7 +237,7 @@ async def test_with_a_real_etcd_nothing_hangs_and_nothing_is_lost(how: str) -> N
         store.caller.timeout_s = options.request_timeout_s
         (member.resume if how == "paused" else member.start)()
         member.wait_ready()
-        # Some of what got no answer may have been done: whoever tries again finds out.
+        # Requests that got no response may have succeeded: a retry shows it.
         await persistently(lambda: tried_again(broker.create("after")))
         assert (await broker.store.range(keys.ROOT)).revision > reached, "etcd has lost what it had acknowledged"
         await persistently(lambda: tried_again(broker.create("new")))

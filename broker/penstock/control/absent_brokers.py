@@ -1,7 +1,7 @@
-"""Brokers that are known and away for a short time: they get new replicas where the registered ones do not suffice.
+"""Finds brokers that are absent for a short time. They get new replicas if too few brokers are registered.
 
-A broker that restarts must not make the creation of a topic fail. It is never a partition's first or only replica, and
-joins the in-sync replicas once it is back. Used by `topic_admin` and by reassignments on request.
+A restarting broker must not make the creation of a topic fail. It never becomes the first or only replica of a
+partition, and joins the ISR when it is back. Called by `broker_availability`.
 """
 
 from __future__ import annotations
@@ -9,31 +9,30 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 
-from penstock.control.members import GONE, PASTS, GoneRecord
+from penstock.control.members import ABSENCES, BROKER_HISTORIES, AbsenceRecord
 from penstock.state.records import BadRecord, decode
 from penstock.state.store import StoreEntry
 
 
-def away_brokers(
+def absent_brokers(
     entries: Iterable[StoreEntry], registered: Collection[int], now_ms: int, replace_after_ms: int
 ) -> frozenset[int]:
-    """The brokers that were registered before and are not, for less than `replace_after_ms` (-1: for any time).
+    """Return the brokers that registered before and have been absent for less than `replace_after_ms` (-1: no limit).
 
-    `entries` are those of `members.ABOUT_BROKERS`. A broker whose absence the controller has not noted yet has just
-    gone.
+    `entries` are those of `members.BROKER_PREFIX`. A broker without an absence record has just left.
     """
     known: set[int] = set()
     since_ms: dict[int, int] = {}
     for entry in entries:
-        for prefix in (PASTS, GONE):
+        for prefix in (BROKER_HISTORIES, ABSENCES):
             name = entry.key[len(prefix) :]
             if not entry.key.startswith(prefix) or not name.isdecimal():
                 continue
-            if prefix == PASTS:
+            if prefix == BROKER_HISTORIES:
                 known.add(int(name))
                 continue
             with suppress(BadRecord):
-                since_ms[int(name)] = decode(GoneRecord, entry.key, entry.value).since_ms
+                since_ms[int(name)] = decode(AbsenceRecord, entry.key, entry.value).since_ms
     return frozenset(
         broker
         for broker in known

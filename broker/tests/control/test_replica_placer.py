@@ -1,4 +1,4 @@
-"""What placement is told of all partitions there are: a few that stand for them."""
+"""The representative partitions that placement gets have the differences of all partitions."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.config.values import TopicConfig
-from penstock.control.placing import MAX_STAND_INS, Placing, stand_ins
+from penstock.control.replica_placer import MAX_REPRESENTATIVES, ReplicaPlacer, representative_partitions
 from penstock.state.view import BrokerView, ClusterView, PartitionView, TopicChange, TopicView
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.data())
-def test_each_broker_is_as_far_ahead_in_the_stand_ins_as_in_truth(data) -> None:
+def test_each_broker_is_as_far_ahead_in_the_representatives_as_in_all_partitions(data) -> None:
     brokers = list(range(data.draw(st.integers(2, 6))))
     partitions = data.draw(
         st.lists(st.lists(st.sampled_from(brokers), min_size=1, max_size=3, unique=True), max_size=60)
     )
     replicas = Counter(b for held in partitions for b in held)
     leaders = Counter(held[0] for held in partitions)
-    made = list(stand_ins(replicas, leaders, brokers).values())
+    made = list(representative_partitions(replicas, leaders, brokers).values())
     assert all(len(set(held)) == len(held) for held in made)
     for counts, shown in (
         (replicas, Counter(b for held in made for b in held)),
@@ -33,7 +33,7 @@ def test_each_broker_is_as_far_ahead_in_the_stand_ins_as_in_truth(data) -> None:
 
 def test_a_broker_that_is_new_among_full_ones_is_shown_by_few() -> None:
     counts = Counter({1: 100_000, 2: 100_000, 3: 0})
-    assert len(stand_ins(counts, Counter({1: 50_000, 2: 50_000}), [1, 2, 3])) <= 2 * MAX_STAND_INS
+    assert len(representative_partitions(counts, Counter({1: 50_000, 2: 50_000}), [1, 2, 3])) <= 2 * MAX_REPRESENTATIVES
 
 
 def topic_of(*replicas: list[int]) -> TopicView:
@@ -43,13 +43,13 @@ def topic_of(*replicas: list[int]) -> TopicView:
 
 def test_counts_follow_topics_that_grow_move_and_go() -> None:
     view = ClusterView(brokers={b: BrokerView(b, []) for b in (1, 2)})
-    placing = Placing(view)
+    placer = ReplicaPlacer(view)
     first, grown = topic_of([1, 2]), topic_of([1, 2], [1])
     moved = topic_of([2, 1], [2])
-    placing.take([TopicChange(None, first)])
-    placing.take([TopicChange(first, grown)])
-    assert placing.place(1, 1, ()) == [[2]]
-    placing.take([TopicChange(grown, moved)])
-    assert placing.place(1, 1, ()) == [[1]]
-    placing.take([TopicChange(moved, None)])
-    assert (+placing._replicas, +placing._leaders) == (Counter(), Counter())
+    placer.apply_changes([TopicChange(None, first)])
+    placer.apply_changes([TopicChange(first, grown)])
+    assert placer.place(1, 1, ()) == [[2]]
+    placer.apply_changes([TopicChange(grown, moved)])
+    assert placer.place(1, 1, ()) == [[1]]
+    placer.apply_changes([TopicChange(moved, None)])
+    assert (+placer._replicas, +placer._leaders) == (Counter(), Counter())

@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "state"))
 
 from etcd_process import EtcdCluster
 
-from penstock.control.controller.compaction import CompactionPolicy, EtcdUpkeep, maintenance_of
+from penstock.control.controller.etcd_upkeep import CompactionPolicy, EtcdUpkeep, maintenance_client
 from penstock.control.controller.leadership import Leadership
 from penstock.control.restored.guarded import GuardedStore
 from penstock.runtime.clock import SystemClock
@@ -137,7 +137,7 @@ async def test_one_that_is_not_ours_is_only_looked_at(three: Etcd, clock: HandCl
     await minutes(care, three, clock, 30)
     assert (three.compacted, three.defragmented, len(three.raised)) == ([], [], 1)
     said = capsys.readouterr()
-    assert (said.out + said.err).count("etcd has raised an alarm") == 1
+    assert (said.out + said.err).count("etcd alarm raised") == 1
 
 
 async def test_members_are_defragmented_when_it_pays_the_leader_last(three: Etcd, clock: HandClock) -> None:
@@ -169,7 +169,7 @@ async def test_while_a_member_does_not_answer_none_is_defragmented_and_history_i
     await minutes(care, three, clock, 17)
     assert (three.compacted, three.defragmented) == ([101, 201], [])
     said = capsys.readouterr()
-    assert (said.out + said.err).count("a member of etcd does not answer") == 1
+    assert (said.out + said.err).count("etcd member not responding") == 1
     three.down.clear()
     await minutes(care, three, clock, 1)
     assert three.defragmented == ["http://1"]
@@ -181,7 +181,7 @@ async def test_an_alarm_is_told_though_a_member_does_not_answer(three: Etcd, clo
     three.raised.append(Alarm(1, "NOSPACE"))
     await minutes(care, three, clock, 2)
     said = capsys.readouterr()
-    assert (said.out + said.err).count("etcd has raised an alarm") == 1
+    assert (said.out + said.err).count("etcd alarm raised") == 1
 
 
 async def test_a_full_one_writes_again_though_a_member_does_not_answer(three: Etcd, clock: HandClock) -> None:
@@ -209,7 +209,7 @@ async def test_a_full_one_is_compacted_defragmented_and_writes_again(three: Etcd
     await minutes(care, three, clock, 1)
     assert three.compacted == [101]
     assert sorted(three.defragmented) == three.urls
-    assert three.raised == [Alarm(3, "CORRUPT")], "nobody but an operator ends that"
+    assert three.raised == [Alarm(3, "CORRUPT")], "only an administrator clears that"
 
 
 async def test_who_is_controller_no_longer_does_nothing(three: Etcd, clock: HandClock) -> None:
@@ -221,15 +221,15 @@ async def test_who_is_controller_no_longer_does_nothing(three: Etcd, clock: Hand
 
 async def test_the_embedded_store_needs_nobody_to_look_after_it() -> None:
     store = EmbeddedStore(":memory:")
-    assert maintenance_of(store) is None
-    assert maintenance_of(GuardedStore(store)) is None
+    assert maintenance_client(store) is None
+    assert maintenance_client(GuardedStore(store)) is None
     await store.close()
 
 
 async def test_a_real_etcd_that_ran_full_takes_writes_again() -> None:
     with EtcdCluster(arguments=[f"--quota-backend-bytes={16 * MB}"]) as etcd:
         store = EtcdStore(EtcdOptions(endpoints=etcd.endpoints))
-        maintenance = maintenance_of(GuardedStore(store))
+        maintenance = maintenance_client(GuardedStore(store))
         assert maintenance is not None
         care = EtcdUpkeep(store, maintenance, Leadership(1, 1), SystemClock(), True, POLICY)
 

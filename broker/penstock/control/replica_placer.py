@@ -1,8 +1,8 @@
-"""Where new partitions go: `placement` asked with what each broker has now. Used by `topic_admin`.
+"""Places the replicas of new partitions with `placement`. Called by `topic_admin`.
 
-Placement looks at all partitions there are, which would make each creation dearer than the one before. What it makes of
-them is how much more one broker has than another; that is counted here as topics come and go, and told by a few
-partitions that stand for it.
+Placement takes existing partitions as input, so with all of them each creation would cost more than the one before.
+Only the differences between brokers matter: this module counts replicas as topics change, and passes a few
+representative partitions with the same differences.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from penstock.placement.place import place
 from penstock.state.view import BrokerView, ClusterView, TopicChange, TopicView
 from penstock.wire.errors import ErrorCode
 
-MAX_STAND_INS = 1000
-"""Partitions that stand for all there are, about; larger differences between brokers are scaled down to that."""
+MAX_REPRESENTATIVES = 1000
+"""Approximate maximum number of representative partitions; larger differences are scaled down."""
 
 
-class Placing:
-    """Counts of replicas and preferred leaders by broker; those of topics that are being created included."""
+class ReplicaPlacer:
+    """Counts replicas and preferred leaders per broker, including topics that are being created."""
 
     def __init__(self, view: ClusterView) -> None:
         self.view = view
         self._replicas: Counter[int] = Counter()
         self._leaders: Counter[int] = Counter()
-        self.take([TopicChange(None, topic) for topic in view.topics.values()])
+        self.apply_changes([TopicChange(None, topic) for topic in view.topics.values()])
 
-    def take(self, changes: Iterable[TopicChange]) -> None:
-        """Follows the view."""
+    def apply_changes(self, changes: Iterable[TopicChange]) -> None:
+        """Update the counts from changes of the view."""
         for change in changes:
             for before, after in change.differences():
                 if before is not None and after is not None and before.replicas == after.replicas:
@@ -41,7 +41,7 @@ class Placing:
                     self.count([after.replicas], 1)
 
     def count(self, assignment: Iterable[Sequence[int]], by: int) -> None:
-        """Counts partitions that are about to be written (`by` 1), or no longer (-1)."""
+        """Add partitions that are about to be written (`by` 1), or remove them (-1)."""
         for replicas in assignment:
             self._leaders[replicas[0]] += by
             for broker in replicas:
@@ -53,19 +53,19 @@ class Placing:
         factor: int,
         draining: Collection[int],
         topic: TopicView | None = None,
-        away: Collection[int] = (),
+        absent: Collection[int] = (),
     ) -> list[list[int]]:
-        """Replicas of new partitions, `topic`'s where it is there already. Raises `AdminError`.
+        """Return replicas for new partitions, of `topic` if that exists. Raises `AdminError`.
 
-        Brokers that are `away` get the last replicas of each partition where the others do not suffice.
+        `absent` brokers get the last replicas of each partition if the others are too few.
         """
         usable = usable_brokers(self.view, draining)
-        check_factor(factor, len(usable), len(away))
+        check_factor(factor, len(usable), len(absent))
         lacking = factor - len(usable)
         if lacking <= 0:
             return self._place(count, factor, usable, topic)
         placed = self._place(count, len(usable), usable, topic)
-        held = {broker: self._replicas[broker] for broker in away}
+        held = {broker: self._replicas[broker] for broker in absent}
         for replicas in placed:
             for broker in sorted(held, key=lambda b: (held[b], b))[:lacking]:
                 held[broker] += 1
@@ -73,12 +73,12 @@ class Placing:
         return placed
 
     def _place(self, count: int, factor: int, usable: list[BrokerView], topic: TopicView | None) -> list[list[int]]:
-        """As `place`, where `usable` suffice."""
+        """Implement `place` with enough `usable` brokers."""
         if len(usable) == 1:
             return [[usable[0].broker_id] for _ in range(count)]
         of_topic = [partition.replicas for partition in topic.partitions] if topic is not None else []
         self.count(of_topic, -1)
-        existing = stand_ins(self._replicas, self._leaders, [broker.broker_id for broker in usable])
+        existing = representative_partitions(self._replicas, self._leaders, [broker.broker_id for broker in usable])
         self.count(of_topic, 1)
         name = "" if topic is None else topic.name
         existing.update({PartitionKey(name, index): tuple(replicas) for index, replicas in enumerate(of_topic)})
@@ -89,34 +89,34 @@ class Placing:
 
 
 def usable_brokers(view: ClusterView, draining: Collection[int]) -> list[BrokerView]:
-    """Brokers that may take new replicas, by id."""
-    there = [view.brokers[broker_id] for broker_id in sorted(view.brokers)]
-    return [broker for broker in there if not broker.draining and broker.broker_id not in draining]
+    """Return the registered brokers that can get new replicas, by id."""
+    registered = [view.brokers[broker_id] for broker_id in sorted(view.brokers)]
+    return [broker for broker in registered if not broker.draining and broker.broker_id not in draining]
 
 
-def check_factor(factor: int, usable: int, away: int) -> None:
-    """Raises `AdminError` where so many replicas have no room."""
+def check_factor(factor: int, usable: int, absent: int) -> None:
+    """Raise `AdminError` if there are too few brokers for so many replicas."""
     if not usable:
         raise AdminError(
-            ErrorCode.LEADER_NOT_AVAILABLE, "No broker that may take replicas has registered yet: try again."
+            ErrorCode.LEADER_NOT_AVAILABLE, "No broker that can get replicas has registered yet; try again."
         )
-    if factor > usable + away:
+    if factor > usable + absent:
         raise AdminError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"Unable to replicate the partition {factor} time(s): only {usable} broker(s) may take replicas"
-            f" and {away} are away for a short time; add brokers or create it with fewer replicas.",
+            f"Unable to replicate the partition {factor} time(s): only {usable} broker(s) can get replicas"
+            f" and {absent} are temporarily absent; add brokers or use fewer replicas.",
         )
 
 
-def stand_ins(
+def representative_partitions(
     replicas: Counter[int], leaders: Counter[int], brokers: Sequence[int]
 ) -> dict[PartitionKey, tuple[int, ...]]:
-    """A few partitions of which each broker holds, and leads, as many more than another as it does in truth."""
-    ahead = above_least(replicas, brokers)
-    leads = above_least(leaders, brokers)
-    follows = {broker: ahead[broker] - leads[broker] for broker in brokers}
+    """Return a few partitions with the same differences in replicas and leaders between brokers."""
+    held_above = relative_counts(replicas, brokers)
+    leads = relative_counts(leaders, brokers)
+    follows = {broker: held_above[broker] - leads[broker] for broker in brokers}
     lift = -min(0, *follows.values())
-    # As many more for each broker to lead as it takes for the others to have partitions to follow.
+    # Each broker leads `each` more, so that the others have enough partitions to follow.
     each = 0
     while any(follows[b] + lift > sum(leads.values()) - leads[b] + each * (len(brokers) - 1) for b in brokers):
         each += 1
@@ -126,12 +126,12 @@ def stand_ins(
         others.sort(key=len)
         for held in others[: follows[broker] + lift]:
             held.append(broker)
-    return {PartitionKey("stand-in", index): tuple(held) for index, held in enumerate(made)}
+    return {PartitionKey("representative", index): tuple(held) for index, held in enumerate(made)}
 
 
-def above_least(counts: Counter[int], brokers: Sequence[int]) -> dict[int, int]:
-    """By how much each is above the least; large differences are scaled down."""
-    bound = max(MAX_STAND_INS // len(brokers), 4)
+def relative_counts(counts: Counter[int], brokers: Sequence[int]) -> dict[int, int]:
+    """Return each broker's count above the minimum; large differences are scaled down."""
+    bound = max(MAX_REPRESENTATIVES // len(brokers), 4)
     least = min(counts[broker] for broker in brokers)
     most = max(counts[broker] for broker in brokers) - least
     if most <= bound:
