@@ -49,7 +49,7 @@ async def test_a_move_that_is_interrupted_anywhere_leaves_no_cluster_and_is_fini
             if not (was_last and is_done):
                 assert await store.get(keys.CLUSTER) is None
             if number > 1 and not was_last:
-                with pytest.raises(StoreError, match="being moved"):
+                with pytest.raises(StoreError, match="being adopted"):
                     await ensure_cluster(store)
             await adopt(path, store)
             found = await contents(store)
