@@ -132,10 +132,10 @@ class TransactionPartsApi:
         error = self.group_id_error(request.group_id)
         if error:
             return self.commit_refused(request, error)
-        answer = self.verifier.group(request.transactional_id, producer, request.group_id)
+        answer = self.verifier.verify_group(request.transactional_id, producer, request.group_id)
         if not isinstance(answer, VerifiedTransaction):
             answer = await answer
-        error = told(self.verifier.settle(request.producer_id, answer), version)
+        error = told(self.verifier.check_result(request.producer_id, answer), version)
         # This does not wait unless it finds an error: what was verified a moment ago still holds.
         error = error or await self.groups.fencing.confirm(request.group_id, self.group_error(request))
         if error:

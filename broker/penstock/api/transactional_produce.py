@@ -16,7 +16,7 @@ from penstock.replica.inspection import Inspection
 from penstock.replica.leader import Leader
 from penstock.replica.manager import ReplicaManager
 from penstock.txn.state_machine import ProducerIdentity, VerifiedTransaction
-from penstock.txn.verification import Answer, Verifier
+from penstock.txn.verification import VerificationResult, Verifier
 from penstock.wire.batch import HEADER_SIZE, BatchHeader, read_header
 from penstock.wire.errors import ErrorCode
 
@@ -61,7 +61,7 @@ class DeferredBatch:
         partition: Leader,
         batch: memoryview,
         header: BatchHeader,
-        verification: Answer | None,
+        verification: VerificationResult | None,
         inspection: Inspection | None,
     ) -> None:
         self.checks, self.partition, self.header, self.verification = checks, partition, header, verification
@@ -159,11 +159,11 @@ class TransactionChecks:
             header.producer_id, header.producer_epoch
         )
 
-    def request_verification(self, partition: Leader, producer: ProducerIdentity) -> Answer:
+    def request_verification(self, partition: Leader, producer: ProducerIdentity) -> VerificationResult:
         """Start the verification of a producer for a partition, or return its result."""
         verifier = self.appends.verifier
         assert verifier is not None, "requests are rejected if there are no transactions"
-        return verifier.partition(self.transactional_id, producer, partition.name, partition.topic_id, partition.index)
+        return verifier.verify_partition(self.transactional_id, producer, partition.name, partition.topic_id, partition.index)
 
     def rejection(self, partition: Leader, header: BatchHeader, verification: VerifiedTransaction) -> Appended | None:
         """Return the outcome of a batch whose verification failed; None if it holds at this moment.
@@ -172,7 +172,7 @@ class TransactionChecks:
         """
         verifier = self.appends.verifier
         assert verifier is not None, "requests are rejected if there are no transactions"
-        error = verifier.settle(header.producer_id, verification)
+        error = verifier.check_result(header.producer_id, verification)
         if not error:
             return None
         failed = f'batch not verified for the transaction of "{self.transactional_id}"'

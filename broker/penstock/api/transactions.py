@@ -15,7 +15,7 @@ from penstock.runtime.clock import Clock
 from penstock.state.records import TransactionRecord
 from penstock.state.view import ClusterView
 from penstock.txn.coordinator import TransactionCoordinator
-from penstock.txn.state_machine import FINAL, MAX_PARTITIONS, ProducerIdentity, TxnState, VerifiedTransaction
+from penstock.txn.state_machine import FATAL_ERRORS, MAX_PARTITIONS, ProducerIdentity, TxnState, VerifiedTransaction
 from penstock.txn.transaction_partitions import OFFSETS_TOPIC, OFFSETS_TOPIC_ID
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
@@ -99,7 +99,7 @@ class TransactionsApi:
         elif sum(map(len, partitions.values())) > MAX_PARTITIONS:
             error = ErrorCode.INVALID_REQUEST
         else:
-            error = told(await self.coordinator.add(transactional_id, producer, partitions), version)
+            error = told(await self.coordinator.add_to_transaction(transactional_id, producer, partitions), version)
         return [
             topic_result(
                 topic,
@@ -137,8 +137,8 @@ class TransactionsApi:
             [self.verify_one(asked.transactional_id, producer, topic, index) for index in topic.partitions]
             for topic in asked.topics
         ]
-        if any(answer.error in FINAL for of_topic in answers for answer in of_topic):
-            error = await self.coordinator.confirmed(asked.transactional_id)
+        if any(answer.error in FATAL_ERRORS for of_topic in answers for answer in of_topic):
+            error = await self.coordinator.confirm_ownership(asked.transactional_id)
             if error:
                 answers = [[VerifiedTransaction(error)] * len(of_topic) for of_topic in answers]
         return AddPartitionsToTxnResult(
@@ -175,12 +175,12 @@ class TransactionsApi:
         if len(request.group_id) > MAX_GROUP_ID_CHARS:
             return offsets_failed(request, ErrorCode.INVALID_GROUP_ID)
         producer = ProducerIdentity(request.producer_id, request.producer_epoch)
-        error = await self.coordinator.add(request.transactional_id, producer, {}, [request.group_id])
+        error = await self.coordinator.add_to_transaction(request.transactional_id, producer, {}, [request.group_id])
         return AddOffsetsToTxnResponse(error_code=told(error, context.version))
 
     async def end_txn(self, request: EndTxnRequest, context: RequestContext) -> EndTxnResponse:
         producer = ProducerIdentity(request.producer_id, request.producer_epoch)
-        error = await self.coordinator.end(request.transactional_id, producer, request.committed)
+        error = await self.coordinator.end_transaction(request.transactional_id, producer, request.committed)
         return EndTxnResponse(error_code=told(error, context.version))
 
     async def describe(

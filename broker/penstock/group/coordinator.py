@@ -87,7 +87,7 @@ class GroupCoordinator:
         self._unavailable = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         self._loop: asyncio.AbstractEventLoop
 
-    # --- life
+    # --- lifecycle
 
     async def start(self) -> None:
         """Acquire shards. The view must be loaded. In a cluster, this returns before any shard is loaded."""
@@ -401,7 +401,7 @@ class GroupCoordinator:
         elif not self.offsets.outstanding_keys(group_id):
             self.reads.forget(group_id)
 
-    # --- inside
+    # --- internal
 
     def _ensure_records(self, group_ids: Iterable[str]) -> None:
         """Store a record for groups that have offsets only, so that the next coordinator finds them."""

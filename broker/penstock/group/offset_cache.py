@@ -135,7 +135,7 @@ class OffsetCache:
         if self._task is not None:
             self._task.cancel()
 
-    # --- inside
+    # --- internal
 
     def _mark_used(self, group_id: str) -> None:
         self._cached[group_id] = self._cached.pop(group_id)

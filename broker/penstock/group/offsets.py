@@ -171,7 +171,7 @@ class Offsets:
                 if topic is not None:
                     yield CommittedOffset(group_id, topic.name, key.partition, record.offset, record.commit_ms)
 
-    # --- inside
+    # --- internal
 
     def _applied(self, writes: list[OffsetWrite | None]) -> None:
         orphans = []

@@ -160,7 +160,7 @@ class ShardOwnership:
         for listener in self._listeners:
             listener.on_resigned(number)
 
-    # --- inside
+    # --- internal
 
     def _assigned_guard(self, number: int) -> ShardGuard | None:
         shard = self._view.shards.get(number)

@@ -59,7 +59,7 @@ class RequestQueue(Generic[T]):
         while self._task is not None and (writer.pending or writer.in_flight):
             await asyncio.wait([self._task])
 
-    # --- inside
+    # --- internal
 
     async def _run(self) -> None:
         batches: list[ShardBatch[T]] = []

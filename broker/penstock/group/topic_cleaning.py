@@ -57,7 +57,7 @@ class TopicCleaning:
         if self._task is not None:
             self._task.cancel()
 
-    # --- inside
+    # --- internal
 
     def _start_task(self) -> None:
         if self._task is None and not self._closed:

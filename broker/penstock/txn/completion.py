@@ -1,8 +1,7 @@
-"""Tells everybody how a transaction was decided, until all know: partitions, and the coordinators of the groups whose
-offsets it brought.
+"""Sends the outcome of a transaction to its partitions and group coordinators until all have acknowledged it.
 
-One for each transaction that is decided and not complete; driven by `coordinator`, which starts it anew after a
-restart, or when the shard has come from another broker. All that it does may be done twice.
+One per prepared transaction. `coordinator` restarts it after a restart or when it acquires the shard. All requests are
+idempotent.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ from penstock.wire.errors import ErrorCode
 
 log = get_logger(__name__)
 
-FIRST_PAUSE_S = 0.02
-LONGEST_PAUSE_S = 1.0
+INITIAL_BACKOFF_S = 0.02
+MAX_BACKOFF_S = 1.0
 
 
 class Completion:
-    """What is left to do for one transaction. `confirm` returns while the shard is this broker's; it raises ShardLost,
+    """The remaining work of one transaction. `confirm` returns if this broker owns the shard; it raises ShardLost or
     StoreError."""
 
     def __init__(
@@ -42,41 +41,48 @@ class Completion:
         committed = state_of(record) is TxnState.PREPARE_COMMIT
         marker = Marker(record.producer_id, record.epoch, committed, transaction.shard.epoch)
         self.ending = TransactionEnding(marker, record.number)
-        self.places = [
+        self.partitions = [
             TransactionPartition(topic_id, index)
             for topic_id, indexes in record.partitions.items()
             for index in indexes
         ]
-        self.places += [
+        self.partitions += [
             TransactionPartition(OFFSETS_TOPIC_ID, number) for number in sorted(set(map(keys.shard_of, record.groups)))
         ]
 
     async def run(self) -> None:
-        """Returns when all are told. Raises ShardLost where another coordinator has the shard."""
-        pause_s = FIRST_PAUSE_S
-        while self.places:
-            errors = await self.markers.send(self.ending, self.places)
-            told = {place for place in self.places if self.is_told(place, errors[place])}
-            self.places = [place for place in self.places if place not in told]
+        """Return when all partitions have acknowledged. Raises ShardLost if another coordinator owns the shard."""
+        backoff_s = INITIAL_BACKOFF_S
+        while self.partitions:
+            errors = await self.markers.send(self.ending, self.partitions)
+            acknowledged = {
+                partition for partition in self.partitions if self.is_acknowledged(partition, errors[partition])
+            }
+            self.partitions = [partition for partition in self.partitions if partition not in acknowledged]
             if ErrorCode.TRANSACTION_COORDINATOR_FENCED in errors.values():
-                await self.check()
-            if self.places:
-                await asyncio.sleep(pause_s)
-                pause_s = FIRST_PAUSE_S if told else min(pause_s * 2, LONGEST_PAUSE_S)
+                await self.check_ownership()
+            if self.partitions:
+                await asyncio.sleep(backoff_s)
+                backoff_s = INITIAL_BACKOFF_S if acknowledged else min(backoff_s * 2, MAX_BACKOFF_S)
 
-    def is_told(self, place: TransactionPartition, error: ErrorCode) -> bool:
+    def is_acknowledged(self, partition: TransactionPartition, error: ErrorCode) -> bool:
+        """Return whether the partition needs no further marker."""
         if error == ErrorCode.INVALID_PRODUCER_EPOCH:
-            # Its producer is in a later epoch there: somebody ended this transaction by hand.
-            log.warning("a marker came too late", place=str(place), producer=self.ending.marker.producer_id)
+            # The producer has a later epoch there: an administrator ended this transaction.
+            log.warning(
+                "transaction marker rejected: the producer has a later epoch",
+                place=str(partition),
+                producer=self.ending.marker.producer_id,
+            )
             return True
         return not error
 
-    async def check(self) -> None:
-        """Somebody has heard of a newer coordinator. Whether there is one, the store knows."""
+    async def check_ownership(self) -> None:
+        """Check the store after a partition reported a newer coordinator epoch."""
         try:
             await self.confirm()
         except StoreError as e:
-            log.info("whose a shard is cannot be found out yet", reason=str(e))
+            log.info("cannot confirm the owner of a coordinator shard: retrying", reason=str(e))
         else:
             transactional_id = self.transaction.transactional_id
-            log.error("a marker is refused as by a coordinator that does not exist", id=transactional_id)
+            log.error("transaction marker rejected by the epoch of an unknown coordinator", id=transactional_id)

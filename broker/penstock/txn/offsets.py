@@ -1,9 +1,9 @@
-"""Offsets that producers commit within transactions (KIP-98): written first, theirs alone until the transaction is
-decided, then folded into the group's or dropped. Implements `group.listeners.PendingOffsets`.
+"""Offsets that producers commit within transactions (KIP-98): stored as pending until the transaction ends, then
+committed to the group or dropped. Implements `group.listeners.PendingOffsets`.
 
-They are written through the group's own shard writer, as is what becomes of them: so nothing that was sent before the
-decision can appear after it, and a later commit of the group stays later. Being folded in is idempotent: a coordinator
-that ended in the middle does it again, and so does the next one of the shard, which finds what is pending in the store.
+Pending offsets and their completion go through the group's shard writer, which orders them with the group's own
+commits. Completion is idempotent: after a failure, the coordinator or its successor repeats it, based on the pending
+offsets in the store.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Writes = list[tuple[Operation, OffsetWrite | None]]
 
 
 class TxnCommit(NamedTuple):
-    """Who commits within which transaction."""
+    """The source of a transactional commit."""
 
     group_id: str
     transactional_id: str
@@ -41,37 +41,41 @@ class TxnCommit(NamedTuple):
 
 @dataclass(slots=True)
 class PendingShard:
-    """What is pending for the groups of a shard, by producer id; and for each group's partitions, of how many."""
+    """The pending offsets of a shard by producer id, and by group the number of producers per partition."""
 
-    of_producer: dict[int, dict[OffsetKey, TxnOffsetRecord]] = field(default_factory=dict)
-    of_group: dict[str, dict[OffsetKey, int]] = field(default_factory=dict)
+    by_producer: dict[int, dict[OffsetKey, TxnOffsetRecord]] = field(default_factory=dict)
+    by_group: dict[str, dict[OffsetKey, int]] = field(default_factory=dict)
 
-    def note(self, producer_id: int, key: OffsetKey, record: TxnOffsetRecord) -> None:
-        known = self.of_producer.setdefault(producer_id, {})
+    def add(self, producer_id: int, key: OffsetKey, record: TxnOffsetRecord) -> None:
+        """Add or replace a pending offset."""
+        known = self.by_producer.setdefault(producer_id, {})
         if key not in known:
-            counts = self.of_group.setdefault(key.group_id, {})
+            counts = self.by_group.setdefault(key.group_id, {})
             counts[key] = counts.get(key, 0) + 1
         known[key] = record
 
-    def forget(self, producer_id: int, key: OffsetKey, record: TxnOffsetRecord) -> None:
-        """Nothing where another record has taken the place of this one."""
-        known = self.of_producer.get(producer_id, {})
+    def remove(self, producer_id: int, key: OffsetKey, record: TxnOffsetRecord) -> None:
+        """Remove a pending offset, unless another record has replaced it."""
+        known = self.by_producer.get(producer_id, {})
         if known.get(key) is not record:
             return
         del known[key]
         if not known:
-            del self.of_producer[producer_id]
-        counts = self.of_group[key.group_id]
+            del self.by_producer[producer_id]
+        counts = self.by_group[key.group_id]
         counts[key] -= 1
         if not counts[key]:
             del counts[key]
             if not counts:
-                del self.of_group[key.group_id]
+                del self.by_group[key.group_id]
 
 
 class TxnOffsets:
-    """What is pending in the shards that are this broker's. `error` tells why it cannot answer for a shard, `confirm`
-    returns whether the shard is this broker's as of now, by a linearizable read; it raises StoreError."""
+    """The pending offsets of the owned shards.
+
+    `error` returns the error that prevents serving a shard, or NONE. `confirm` returns whether this broker owns the
+    shard, by a linearizable read; it raises StoreError.
+    """
 
     def __init__(
         self,
@@ -86,8 +90,8 @@ class TxnOffsets:
 
     # --- shards
 
-    def take(self, number: int, entries: Iterable[StoreEntry]) -> None:
-        """A shard is this broker's, with what the store holds of it."""
+    def load_shard(self, number: int, entries: Iterable[StoreEntry]) -> None:
+        """Load an acquired shard from its store entries."""
         shard = self._shards[number] = PendingShard()
         for entry in entries:
             try:
@@ -96,67 +100,70 @@ class TxnOffsets:
             except (BadRecord, ValueError) as e:
                 log.error("skipping an unreadable offset of a transaction", key=entry.key, error=str(e))
                 continue
-            shard.note(producer_id, OffsetKey(group_id, topic_id, index), record)
+            shard.add(producer_id, OffsetKey(group_id, topic_id, index), record)
 
-    def drop(self, number: int) -> None:
-        """The shard is another's. Nothing where it was never this broker's."""
+    def drop_shard(self, number: int) -> None:
+        """Drop a resigned shard, if loaded."""
         self._shards.pop(number, None)
 
-    # --- what the group coordinator asks
+    # --- PendingOffsets
 
     def pending(self, group_id: str) -> Container[OffsetKey]:
+        """Return the partitions with pending offsets of the group."""
         shard = self._shards.get(keys.shard_of(group_id))
-        return () if shard is None else shard.of_group.get(group_id, ())
+        return () if shard is None else shard.by_group.get(group_id, ())
 
     def has_pending(self, group_id: str) -> bool:
+        """Return whether the group has pending offsets."""
         shard = self._shards.get(keys.shard_of(group_id))
-        return shard is not None and group_id in shard.of_group
+        return shard is not None and group_id in shard.by_group
 
     def forget_group(self, group_id: str) -> None:
+        """Delete the pending offsets of a deleted group."""
         number = keys.shard_of(group_id)
         shard = self._shards.get(number)
-        if shard is None or group_id not in shard.of_group:
+        if shard is None or group_id not in shard.by_group:
             return
-        for producer_id, pending in list(shard.of_producer.items()):
+        for producer_id, pending in list(shard.by_producer.items()):
             self.discard(number, producer_id, {k: record for k, record in pending.items() if k.group_id == group_id})
 
-    # --- what TxnOffsetCommit asks
+    # --- TxnOffsetCommit
 
     def writer(self, group_id: str) -> Writer:
-        """The group's writer, to be asked for before anything is verified: it ends with the shard's tenure, and what
-        was verified in one tenure must not be written in another, which may have been told of the end already."""
+        """Return the group's writer. Must be called before verification: the writer is closed when the ownership term
+        ends, and offsets verified in one term must not be written in another, which may know that the transaction has
+        ended."""
         return self._offsets.writers.for_group(group_id)
 
-    async def commit(self, writer: Writer, who: TxnCommit, commits: Sequence[OffsetCommit]) -> list[int]:
-        """Makes pending offsets durable; returns by index those that are not. Nothing is checked here."""
-        shard = self._shards.get(keys.shard_of(who.group_id))
+    async def commit(self, writer: Writer, txn: TxnCommit, commits: Sequence[OffsetCommit]) -> list[int]:
+        """Write pending offsets. Returns the indexes of those that did not become durable. Performs no checks."""
+        shard = self._shards.get(keys.shard_of(txn.group_id))
         if writer.is_closed or shard is None:
             return list(range(len(commits)))
         now_ms = self._clock.wall_ms()
-        producer_id = who.producer.producer_id
+        producer_id = txn.producer.producer_id
         writes: Writes = []
         for topic_id, index, offset, leader_epoch, metadata in commits:
             record = TxnOffsetRecord(
-                transactional_id=who.transactional_id,
-                epoch=who.producer.epoch,
+                transactional_id=txn.transactional_id,
+                epoch=txn.producer.epoch,
                 record=OffsetRecord(offset=offset, leader_epoch=leader_epoch, metadata=metadata, commit_ms=now_ms),
-                number=who.number,
+                number=txn.number,
             )
-            # Noted before it is durable: a decision that comes meanwhile follows it to the store.
-            shard.note(producer_id, OffsetKey(who.group_id, topic_id, index), record)
+            # Added before it is durable, so that a concurrent completion covers it.
+            shard.add(producer_id, OffsetKey(txn.group_id, topic_id, index), record)
             writes.append(
-                (PutOp(keys.txn_offset(who.group_id, producer_id, topic_id, index), records.encode(record)), None)
+                (PutOp(keys.txn_offset(txn.group_id, producer_id, topic_id, index), records.encode(record)), None)
             )
         failed: list[int] = await writer.submit(writes)
         return failed
 
-    # --- what transactions' coordinators ask
+    # --- completion of transactions
 
-    async def decide(self, number: int, ending: TransactionEnding) -> ErrorCode:
-        """Folds in what a producer has pending in the groups of a shard, or drops it; NONE when that is durable.
+    async def complete_transaction(self, number: int, ending: TransactionEnding) -> ErrorCode:
+        """Commit or drop the producer's pending offsets in a shard. Returns NONE once durable.
 
-        May be repeated. What the producer has brought in a later transaction is left alone. Implements
-        `markers.OffsetDecider`.
+        Idempotent. Offsets of a later transaction are left alone. Implements `markers.OffsetCompleter`.
         """
         shard = self._shards.get(number)
         error = self._error(number)
@@ -164,53 +171,57 @@ class TxnOffsets:
             return error or ErrorCode.NOT_COORDINATOR
         marker = ending.marker
         pending = {
-            key: pended
-            for key, pended in shard.of_producer.get(marker.producer_id, {}).items()
-            if ending.number == UNNUMBERED or pended.number <= ending.number
+            key: offset_record
+            for key, offset_record in shard.by_producer.get(marker.producer_id, {}).items()
+            if ending.number == UNNUMBERED or offset_record.number <= ending.number
         }
         if not pending:
-            return await self._nothing(number)
+            return await self._confirm_nothing_pending(number)
         writes: Writes = []
         ties: list[tuple[str, str]] = []
-        for key, pended in pending.items():
-            if marker.committed and pended.epoch == marker.producer_epoch:
-                # Never parted: what is still pending is put once more, which must not undo what is committed later.
+        for key, offset_record in pending.items():
+            if marker.committed and offset_record.epoch == marker.producer_epoch:
+                # Tied, because a repetition must not write the offset again and undo a later commit.
                 ties.append((keys.offset(*key), pending_key(marker.producer_id, key)))
-                writes.append((PutOp(keys.offset(*key), records.encode(pended.record)), (key, pended.record)))
+                writes.append(
+                    (PutOp(keys.offset(*key), records.encode(offset_record.record)), (key, offset_record.record))
+                )
             writes.append(deletion(marker.producer_id, key))
         if await self._offsets.writers.for_shard(number).submit(writes, ties):
             return self._error(number) or ErrorCode.COORDINATOR_NOT_AVAILABLE
-        for key, pended in pending.items():
-            shard.forget(marker.producer_id, key, pended)
+        for key, offset_record in pending.items():
+            shard.remove(marker.producer_id, key, offset_record)
         return ErrorCode.NONE
 
-    async def _nothing(self, number: int) -> ErrorCode:
-        """Nothing is pending, as far as this broker knows: it may be that all of it came to the next coordinator."""
+    async def _confirm_nothing_pending(self, number: int) -> ErrorCode:
+        """Confirm the ownership: the pending offsets may be at the shard's new owner."""
         try:
             is_owned = await self._confirm(number)
         except StoreError as e:
-            log.warning("whose a shard is cannot be confirmed", shard=number, reason=str(e))
+            log.warning("cannot confirm the owner of a coordinator shard", shard=number, reason=str(e))
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         return self._error(number) or (ErrorCode.NONE if is_owned else ErrorCode.NOT_COORDINATOR)
 
-    # --- what `orphans` asks
+    # --- orphaned offsets
 
-    def of_shard(self, number: int) -> dict[int, dict[OffsetKey, TxnOffsetRecord]]:
-        """What is pending, by producer id; not to be changed."""
+    def pending_by_producer(self, number: int) -> dict[int, dict[OffsetKey, TxnOffsetRecord]]:
+        """Return the shard's pending offsets by producer id. The caller must not modify them."""
         shard = self._shards.get(number)
-        return {} if shard is None else shard.of_producer
+        return {} if shard is None else shard.by_producer
 
     def discard(self, number: int, producer_id: int, those: dict[OffsetKey, TxnOffsetRecord]) -> None:
-        """Deletes what belongs to nothing any more."""
+        """Delete orphaned pending offsets."""
         shard = self._shards[number]
         self._offsets.writers.for_shard(number).submit([deletion(producer_id, key) for key in those])
         for key, record in those.items():
-            shard.forget(producer_id, key, record)
+            shard.remove(producer_id, key, record)
 
 
 def deletion(producer_id: int, key: OffsetKey) -> tuple[Operation, OffsetWrite | None]:
+    """Return the write that deletes a pending offset."""
     return DeleteOp(pending_key(producer_id, key)), None
 
 
 def pending_key(producer_id: int, key: OffsetKey) -> str:
+    """Return the store key of a pending offset."""
     return keys.txn_offset(key.group_id, producer_id, key.topic_id, key.partition)

@@ -1,6 +1,6 @@
-"""Carries the end of a transaction to who leads its partitions and coordinates its groups, here or at other brokers.
+"""Routes transaction markers to partition leaders and group coordinators, local or remote.
 
-Used by `completion`. What goes to one broker while a request to it is under way leaves together in the next.
+Used by `completion`. Markers for a broker that has a request in flight are batched into the next one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from penstock.runtime.logging import get_logger
 from penstock.state import keys
 from penstock.state.store import Store, StoreError
 from penstock.state.view import ClusterView
-from penstock.txn.markers import WAIT_S, LocalMarkers, settle, settled_within
+from penstock.txn.markers import MARKER_TIMEOUT_S, LocalMarkers, resolver, wait_or_time_out
 from penstock.txn.transaction_partitions import (
     OFFSETS_TOPIC,
     OFFSETS_TOPIC_ID,
@@ -32,37 +32,39 @@ from penstock.wire.messages.write_txn_markers import (
 
 log = get_logger(__name__)
 
-NOBODY = -1
+NO_BROKER = -1
 
 
 class MarkerSender(Protocol):
-    """What a completion needs."""
+    """Sends the outcome of a transaction."""
 
     async def send(
-        self, ending: TransactionEnding, places: Sequence[TransactionPartition]
+        self, ending: TransactionEnding, partitions: Sequence[TransactionPartition]
     ) -> dict[TransactionPartition, ErrorCode]:
-        """Tells each place; NONE where that is durable, or the topic is gone for good. Does not raise: what cannot be
-        reached has a retriable error."""
+        """Send a marker to each partition. Returns an error each: NONE once it is durable or the topic is deleted, a
+        retriable error if the broker is unreachable. Does not raise."""
 
 
 class MarkerChannel(Protocol):
-    """A way to other brokers; handed in by `node`."""
+    """Connections to other brokers. Provided by `node`."""
 
     async def write_markers(self, broker_id: int, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
-        """Raises OSError or TimeoutError where the broker cannot be reached."""
+        """Send a request. Raises OSError or TimeoutError if the broker is unreachable."""
 
 
 class PendingMarker(NamedTuple):
+    """A marker that waits for a request to its broker."""
+
     ending: TransactionEnding
     topic: str
-    place: TransactionPartition
+    partition: TransactionPartition
     leader_epoch: int
     settled: asyncio.Future[int]
 
 
 class MarkerRouter:
-    """Implements `MarkerSender`: finds the leaders by the view, and the groups' coordinators by `owner_of` (the broker
-    that has a shard, or -1). Without a channel there are no other brokers."""
+    """Finds leaders in the view, and group coordinators by `owner_of`, which returns a shard's broker or -1. Without a
+    channel there are no other brokers. Implements `MarkerSender`."""
 
     def __init__(
         self,
@@ -79,36 +81,37 @@ class MarkerRouter:
         self._senders: dict[int, asyncio.Task[None]] = {}
 
     async def send(
-        self, ending: TransactionEnding, places: Sequence[TransactionPartition]
+        self, ending: TransactionEnding, partitions: Sequence[TransactionPartition]
     ) -> dict[TransactionPartition, ErrorCode]:
+        """Send a marker to each partition; see `MarkerSender.send`."""
         loop = asyncio.get_running_loop()
         waiting: dict[TransactionPartition, asyncio.Future[int]] = {}
-        here: list[asyncio.Future[int]] = []
-        for place in places:
-            settled = waiting[place] = loop.create_future()
-            if place.topic_id == OFFSETS_TOPIC_ID:
-                broker_id, name, leader_epoch = self._owner_of(place.partition), OFFSETS_TOPIC, -1
+        local: list[asyncio.Future[int]] = []
+        for partition in partitions:
+            settled = waiting[partition] = loop.create_future()
+            if partition.topic_id == OFFSETS_TOPIC_ID:
+                broker_id, name, leader_epoch = self._owner_of(partition.partition), OFFSETS_TOPIC, -1
             else:
-                topic = self._view.topics_by_id.get(place.topic_id)
-                if topic is None or place.partition >= len(topic.partitions):
-                    gone = topic is None and await self._is_gone(place.topic_id)
+                topic = self._view.topics_by_id.get(partition.topic_id)
+                if topic is None or partition.partition >= len(topic.partitions):
+                    gone = topic is None and await self._is_gone(partition.topic_id)
                     settled.set_result(ErrorCode.NONE if gone else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
                     continue
-                placed = topic.partitions[place.partition]
+                placed = topic.partitions[partition.partition]
                 broker_id, name, leader_epoch = placed.leader, topic.name, placed.leader_epoch
             if broker_id == self._broker_id:
-                self._local.write(ending, MarkerTarget(*place, leader_epoch), settle(settled))
-                here.append(settled)
-            elif broker_id == NOBODY or self._channel is None:
+                self._local.write(ending, MarkerTarget(*partition, leader_epoch), resolver(settled))
+                local.append(settled)
+            elif broker_id == NO_BROKER or self._channel is None:
                 settled.set_result(ErrorCode.BROKER_NOT_AVAILABLE)
             else:
-                self._enqueue(self._channel, broker_id, PendingMarker(ending, name, place, leader_epoch, settled))
-        await settled_within(WAIT_S, here)
+                self._enqueue(self._channel, broker_id, PendingMarker(ending, name, partition, leader_epoch, settled))
+        await wait_or_time_out(MARKER_TIMEOUT_S, local)
         errors = await asyncio.gather(*waiting.values())
-        return {place: ErrorCode(error) for place, error in zip(waiting, errors, strict=True)}
+        return {partition: ErrorCode(error) for partition, error in zip(waiting, errors, strict=True)}
 
     async def _is_gone(self, topic_id: UUID) -> bool:
-        """Whether a topic that the view lacks is deleted: one whose record cannot be read is not."""
+        """Return whether a topic that the view lacks is deleted, rather than unreadable."""
         if topic_id in self._view.deleting:
             return True
         try:
@@ -124,23 +127,24 @@ class MarkerRouter:
     async def _drain(self, channel: MarkerChannel, broker_id: int) -> None:
         try:
             while batch := self._queues.pop(broker_id, None):
-                await exchange(channel, broker_id, batch)
+                await send_batch(channel, broker_id, batch)
         finally:
             del self._senders[broker_id]
 
     async def close(self) -> None:
+        """Cancel all requests."""
         senders = list(self._senders.values())
         for sender in senders:
             sender.cancel()
         await asyncio.gather(*senders, return_exceptions=True)
 
 
-async def exchange(channel: MarkerChannel, broker_id: int, batch: list[PendingMarker]) -> None:
-    """One request with all of `batch`; settles each."""
+async def send_batch(channel: MarkerChannel, broker_id: int, batch: list[PendingMarker]) -> None:
+    """Send one request with all of `batch`, and resolve each marker."""
     by_ending: dict[TransactionEnding, list[PendingMarker]] = {}
-    for one in batch:
-        by_ending.setdefault(one.ending, []).append(one)
-    request = WriteTxnMarkersRequest(markers=[writable(ending, those) for ending, those in by_ending.items()])
+    for pending in batch:
+        by_ending.setdefault(pending.ending, []).append(pending)
+    request = WriteTxnMarkersRequest(markers=[encode_marker(ending, batch) for ending, batch in by_ending.items()])
     found: dict[tuple[TransactionEnding, str, int], int] = {}
     try:
         response = await channel.write_markers(broker_id, request)
@@ -150,23 +154,26 @@ async def exchange(channel: MarkerChannel, broker_id: int, batch: list[PendingMa
                     for p in topic.partitions:
                         found[ending, topic.name, p.partition_index] = ErrorCode(p.error_code)
     except (OSError, TimeoutError) as e:
-        log.info("markers did not reach a broker", broker=broker_id, places=len(batch), reason=str(e))
+        log.info("cannot send transaction markers to a broker", broker=broker_id, places=len(batch), reason=str(e))
     except Exception:
-        log.exception("markers could not be sent", broker=broker_id)
+        log.exception("cannot send transaction markers to a broker", broker=broker_id)
     finally:
-        for one in batch:
-            error = found.get((one.ending, one.topic, one.place.partition), ErrorCode.NETWORK_EXCEPTION)
-            settle(one.settled)(error)
+        for pending in batch:
+            error = found.get((pending.ending, pending.topic, pending.partition.partition), ErrorCode.NETWORK_EXCEPTION)
+            resolver(pending.settled)(error)
 
 
-def writable(ending: TransactionEnding, those: list[PendingMarker]) -> WritableTxnMarker:
+def encode_marker(ending: TransactionEnding, batch: list[PendingMarker]) -> WritableTxnMarker:
+    """Return the request's element for one transaction."""
     topics: dict[UUID, WritableTxnMarkerTopic] = {}
-    for one in those:
-        topic = topics.get(one.place.topic_id)
+    for pending in batch:
+        topic = topics.get(pending.partition.topic_id)
         if topic is None:
-            topic = topics[one.place.topic_id] = WritableTxnMarkerTopic(name=one.topic, topic_id=one.place.topic_id)
-        topic.partition_indexes.append(one.place.partition)
-        topic.leader_epochs.append(one.leader_epoch)
+            topic = topics[pending.partition.topic_id] = WritableTxnMarkerTopic(
+                name=pending.topic, topic_id=pending.partition.topic_id
+            )
+        topic.partition_indexes.append(pending.partition.partition)
+        topic.leader_epochs.append(pending.leader_epoch)
     marker = ending.marker
     return WritableTxnMarker(
         producer_id=marker.producer_id,

@@ -1,7 +1,7 @@
-"""The shards of transactional ids that a broker coordinates, and how their records are written. Used by `coordinator`.
+"""The coordinated shards of transactional ids, and the writes of their records. Used by `coordinator`.
 
-Every write compares the shard's epoch, where the store has one, and the record's own revision: a coordinator that lost
-its shard can write nothing, whatever it believes.
+In a cluster, each write compares the shard's record and the transaction record's revision: a coordinator that lost the
+shard cannot write.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from penstock.wire.errors import ErrorCode
 
 @dataclass(slots=True)
 class TransactionState:
-    """A transactional id in memory: the record as it is in the store at `revision`, 0 where it is not there.
+    """A transactional id in memory. `record` is the stored record at `revision`, which is 0 if there is none.
 
-    `lock` is held while a request for it is decided and written. `is_known` is False after a write of which nobody
-    knows whether it took effect: it is read again before anything else. `deadline` is the number of the transaction
-    in hand, and when it has taken too long: on the loop's clock, in s, as the wall clock may be set meanwhile.
+    `lock` is held while a request is decided and written. `is_known` is False after a write with an unknown outcome;
+    the record is then read again first. `deadline` is the number of the ongoing transaction and the end of its timeout,
+    on the loop's clock in seconds, because the wall clock may be adjusted.
     """
 
     transactional_id: str
@@ -31,15 +31,16 @@ class TransactionState:
     revision: int = 0
     is_known: bool = True
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    finishing: asyncio.Task[None] | None = None
+    completion_task: asyncio.Task[None] | None = None
     deadline: tuple[int, float] | None = None
 
     @property
     def key(self) -> str:
+        """The record's key in the store."""
         return keys.transaction(self.transactional_id)
 
-    def take(self, entry: StoreEntry | None) -> None:
-        """What the store says. Raises BadRecord."""
+    def load_entry(self, entry: StoreEntry | None) -> None:
+        """Replace the record by the store's. Raises BadRecord."""
         if entry is None:
             self.record, self.revision = None, 0
         else:
@@ -47,11 +48,14 @@ class TransactionState:
             self.revision = entry.mod_revision
         self.is_known = True
 
-    def left_s(self, now_ms: int, now_s: float) -> float:
-        """How long the transaction in hand may still take, by its record when this was first asked of it; `now_ms` is
-        the wall clock, `now_s` the loop's. A wall clock that was set back gives it no more than its timeout."""
+    def remaining_s(self, now_ms: int, now_s: float) -> float:
+        """Return the remaining time of the ongoing transaction.
+
+        The first call computes the deadline from the record's wall-clock start; `now_ms` is the wall clock, `now_s` the
+        loop's. A wall clock that was set back does not extend the timeout.
+        """
         record = self.record
-        assert record is not None, "a transaction in hand has a record"
+        assert record is not None, "an ongoing transaction has a record"
         if self.deadline is None or self.deadline[0] != record.number:
             left_ms = min(max(record.started_ms + record.timeout_ms - now_ms, 0), record.timeout_ms)
             self.deadline = record.number, now_s + left_ms / 1000
@@ -60,8 +64,8 @@ class TransactionState:
 
 @dataclass(slots=True)
 class TxnShard:
-    """A part of all transactional ids. `epoch` goes into markers; `guard` holds as long as the shard is this broker's,
-    and is None where there is no other broker."""
+    """A shard of the transactional ids. `epoch` is written into markers; `guard` is the condition that this broker owns
+    the shard, None if there is no other broker."""
 
     number: int
     epoch: int
@@ -71,28 +75,29 @@ class TxnShard:
 
 
 class ShardLost(Exception):
-    """Another broker coordinates the shard now."""
+    """Another broker coordinates the shard."""
 
 
-class StateOvertaken(StoreError):
-    """A record is not what it was taken for: an earlier write that got no answer took effect after all."""
+class RecordConflict(StoreError):
+    """A record has changed: an earlier write with an unknown outcome took effect."""
 
 
 class TxnShardOwnership(Protocol):
-    """Which shards are this broker's: the group coordinator's `TxnShardOwnership`, as both kinds are owned together."""
+    """The owned shards: `group.ownership.ShardOwnership`, since groups and transactional ids share shards."""
 
     @property
-    def is_loading(self) -> bool: ...
+    def is_loading(self) -> bool:
+        """Whether any owned shard is still loading."""
 
     def error(self, number: int) -> ErrorCode:
-        """Why this broker cannot answer for a shard, or NONE."""
+        """Return the error that prevents this broker from serving the shard, or NONE."""
 
     def handle_lost(self, number: int) -> None:
-        """The store says that a shard is another's."""
+        """Resign a shard that the store assigns to another broker."""
 
 
-async def write(store: Store, transaction: TransactionState, record: TransactionRecord | None) -> None:
-    """Makes a record durable, or deletes it (None). Raises ShardLost, StoreError; then what is there is unknown."""
+async def write_record(store: Store, transaction: TransactionState, record: TransactionRecord | None) -> None:
+    """Write a record, or delete it (None). Raises ShardLost or StoreError; the outcome is then unknown."""
     key, shard = transaction.key, transaction.shard
     compares = [Compare(key, CompareTarget.MOD_REVISION, transaction.revision)]
     if shard.guard is not None:
@@ -101,14 +106,14 @@ async def write(store: Store, transaction: TransactionState, record: Transaction
     transaction.is_known = False
     result = await store.txn(compares, [operation])
     if not result.succeeded:
-        await confirm(store, shard)
-        raise StateOvertaken(f"the record of {transaction.transactional_id} has changed")
+        await confirm_ownership(store, shard)
+        raise RecordConflict(f'the record of transactional id "{transaction.transactional_id}" has changed')
     transaction.is_known = True
     transaction.record = record
     transaction.revision = 0 if record is None else result.revision
 
 
-async def confirm(store: Store, shard: TxnShard) -> None:
-    """Returns when the shard is known to be this broker's, as of now. Raises ShardLost, StoreError."""
+async def confirm_ownership(store: Store, shard: TxnShard) -> None:
+    """Return if this broker owns the shard, by a linearizable read. Raises ShardLost, StoreError."""
     if shard.guard is not None and not (await store.txn([shard.guard], [])).succeeded:
-        raise ShardLost(f"transaction shard {shard.number} in epoch {shard.epoch} is another's")
+        raise ShardLost(f"another broker owns transaction shard {shard.number}; its epoch {shard.epoch} is over")

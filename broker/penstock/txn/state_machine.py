@@ -1,11 +1,10 @@
-"""The life of a transactional id as pure functions: what a request makes of its record (KIP-98, KIP-360, KIP-890).
+"""The state transitions of a transactional id as pure functions (KIP-98, KIP-360, KIP-890). Used by `coordinator`.
 
-Each takes the record as it stands (None where there is none) and returns a `TxnTransition`: the answer, and the record
-to be written before that answer is given. Nothing here waits, reads a clock or knows of a store. Driven by
-`coordinator`.
+Each takes the current record (None if there is none) and returns a `TxnTransition`: the error, and the record that must
+be written before the response.
 
-Empty → Ongoing → PrepareCommit | PrepareAbort → CompleteCommit | CompleteAbort → Ongoing … ; a record that is deleted
-because nobody used it is Dead. PrepareCommit in the store is the commit point: all after it only tells others.
+Empty → Ongoing → PrepareCommit | PrepareAbort → CompleteCommit | CompleteAbort → Ongoing … Dead is an expired record.
+The stored PrepareCommit is the commit point.
 """
 
 from __future__ import annotations
@@ -21,16 +20,16 @@ from penstock.state.records import TransactionRecord
 from penstock.wire.errors import ErrorCode
 
 MAX_EPOCH = (1 << 15) - 1
-LAST_GIVEN_EPOCH = MAX_EPOCH - 1
-"""The highest epoch that a producer gets: the one above is left for fencing it."""
+MAX_PRODUCER_EPOCH = MAX_EPOCH - 1
+"""The highest epoch of a producer; the one above only fences."""
 MAX_PARTITIONS = 20_000
-"""Partitions in one transaction; its record holds them all."""
+"""Maximum number of partitions in a transaction; its record holds them all."""
 MAX_GROUPS = 1000
 NO_EPOCH = NO_ID = -1
 
 
 class TxnState(Enum):
-    """By the names that ListTransactions shows."""
+    """The state names of ListTransactions."""
 
     EMPTY = "Empty"
     ONGOING = "Ongoing"
@@ -42,15 +41,17 @@ class TxnState(Enum):
 
 
 PREPARED = (TxnState.PREPARE_COMMIT, TxnState.PREPARE_ABORT)
-AT_REST = (TxnState.EMPTY, TxnState.COMPLETE_COMMIT, TxnState.COMPLETE_ABORT)
-FINAL = frozenset({ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_TXN_STATE})
-"""What `verify` refuses for good: its producer gives up, or gives up the transaction."""
+IDLE = (TxnState.EMPTY, TxnState.COMPLETE_COMMIT, TxnState.COMPLETE_ABORT)
+FATAL_ERRORS = frozenset(
+    {ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_TXN_STATE}
+)
+"""Errors of `verify` that are not retriable: the producer aborts the transaction or stops."""
 
 
 class TxnTransition(NamedTuple):
-    """What a request leads to. Without a `record` nothing is to be written.
+    """The result of a request. Nothing is written if `record` is None.
 
-    `finish` says that the transaction is decided with this record, and its markers are to be written afterwards.
+    `finish` is set if the transaction is prepared by this record, so that markers must be written.
     """
 
     error: ErrorCode
@@ -59,43 +60,45 @@ class TxnTransition(NamedTuple):
 
 
 class VerifiedTransaction(NamedTuple):
-    """What a coordinator says of what is to be written within a transaction, and which transaction it speaks of."""
+    """A coordinator's verification result, and the number of the transaction that it refers to."""
 
     error: ErrorCode
     number: int = -1
 
 
 class ProducerIdentity(NamedTuple):
-    """Who asks: a producer id and epoch."""
+    """The producer id and epoch in a request."""
 
     producer_id: int
     epoch: int
 
 
 def state_of(record: TransactionRecord) -> TxnState:
+    """Return the record's state. Raises ValueError if unknown."""
     return TxnState(record.state)
 
 
-def moved(record: TransactionRecord, state: TxnState, now_ms: int, **changes: object) -> TransactionRecord:
+def with_state(record: TransactionRecord, state: TxnState, now_ms: int, **changes: object) -> TransactionRecord:
+    """Return the record with a new state and other changes."""
     return replace(record, state=state.value, updated_ms=now_ms, **changes)
 
 
 def init_producer(
     record: TransactionRecord | None, claimed: ProducerIdentity | None, timeout_ms: int, now_ms: int, new_id: int | None
 ) -> TxnTransition:
-    """InitProducerId. The answer's id and epoch are those of the step's record, or of `record` where it has none.
+    """Handle InitProducerId. The response has the id and epoch of the transition's record, or else of `record`.
 
-    `claimed` is what a producer says that it has (KIP-360); without it a new instance takes over. An unknown
-    transactional id has expired or was never used: nobody was fenced, so whatever is claimed is ignored. The claim is
-    not recorded, as several producers may make the same one (0 and 0 is a default of some clients). `new_id` is a fresh
-    producer id, required if `needs_new_id` is true.
+    `claimed` is the identity that the producer sends (KIP-360); without it, a new producer takes over. For an unknown
+    transactional id, expired or new, the claim is ignored: no producer was fenced. The claim is not recorded, since
+    several producers may send the same one (some clients default to 0 and 0). `new_id` is required if `needs_new_id` is
+    true.
     """
     if record is None:
         assert new_id is not None, "a new transactional id gets a producer id"
-        made = TransactionRecord(
+        created = TransactionRecord(
             producer_id=new_id, epoch=0, state=TxnState.EMPTY.value, timeout_ms=timeout_ms, updated_ms=now_ms
         )
-        return TxnTransition(ErrorCode.NONE, made)
+        return TxnTransition(ErrorCode.NONE, created)
     state = state_of(record)
     if claimed is not None and not may_claim(record, claimed):
         return TxnTransition(ErrorCode.PRODUCER_FENCED)
@@ -105,14 +108,16 @@ def init_producer(
         if claimed is not None and claimed.epoch != record.epoch:
             return TxnTransition(ErrorCode.PRODUCER_FENCED)
         return TxnTransition(
-            ErrorCode.CONCURRENT_TRANSACTIONS, fenced(record, now_ms, keeps=claimed is not None), finish=True
+            ErrorCode.CONCURRENT_TRANSACTIONS,
+            abort_and_fence(record, now_ms, may_resume=claimed is not None),
+            finish=True,
         )
-    is_present = claimed is None or claimed == ProducerIdentity(record.producer_id, record.epoch)
-    if not is_present and record.epoch <= LAST_GIVEN_EPOCH:
-        return TxnTransition(ErrorCode.NONE)  # it asked before, and the answer was lost
-    if record.epoch >= LAST_GIVEN_EPOCH:
-        assert new_id is not None, "used up epochs need a new producer id"
-        step = moved(
+    is_current = claimed is None or claimed == ProducerIdentity(record.producer_id, record.epoch)
+    if not is_current and record.epoch <= MAX_PRODUCER_EPOCH:
+        return TxnTransition(ErrorCode.NONE)  # a retry after a lost response
+    if record.epoch >= MAX_PRODUCER_EPOCH:
+        assert new_id is not None, "an exhausted epoch needs a new producer id"
+        updated = with_state(
             record,
             TxnState.EMPTY,
             now_ms,
@@ -123,8 +128,8 @@ def init_producer(
             timeout_ms=timeout_ms,
             started_ms=-1,
         )
-        return TxnTransition(ErrorCode.NONE, step)
-    step = moved(
+        return TxnTransition(ErrorCode.NONE, updated)
+    updated = with_state(
         record,
         TxnState.EMPTY,
         now_ms,
@@ -134,91 +139,93 @@ def init_producer(
         timeout_ms=timeout_ms,
         started_ms=-1,
     )
-    return TxnTransition(ErrorCode.NONE, step)
+    return TxnTransition(ErrorCode.NONE, updated)
 
 
 def needs_new_id(record: TransactionRecord | None) -> bool:
-    """Whether InitProducerId would need a fresh producer id."""
-    return record is None or (record.epoch >= LAST_GIVEN_EPOCH and state_of(record) in AT_REST)
+    """Return whether InitProducerId needs a new producer id."""
+    return record is None or (record.epoch >= MAX_PRODUCER_EPOCH and state_of(record) in IDLE)
 
 
 def may_claim(record: TransactionRecord, claimed: ProducerIdentity) -> bool:
-    """Whether a producer's own id and epoch are the present ones, or those that the present ones replaced for it."""
+    """Return whether the claim is the current identity, or the one that the current identity replaced."""
     if claimed == ProducerIdentity(record.producer_id, record.epoch):
         return True
     before = record.producer_id if record.last_producer_id == NO_ID else record.last_producer_id
     return record.last_epoch != NO_EPOCH and claimed == ProducerIdentity(before, record.last_epoch)
 
 
-def fenced(record: TransactionRecord, now_ms: int, keeps: bool) -> TransactionRecord:
-    """The transaction in hand aborted with a higher epoch, so that its producer can do nothing more in it.
+def abort_and_fence(record: TransactionRecord, now_ms: int, may_resume: bool) -> TransactionRecord:
+    """Return the record of the ongoing transaction, aborted with a higher epoch that fences its producer.
 
-    With `keeps` that producer may go on by naming its old epoch (KIP-360, KIP-588); without, another has taken over.
+    With `may_resume`, that producer may continue by claiming its old epoch (KIP-360, KIP-588).
     """
     assert record.epoch < MAX_EPOCH, "the last epoch is never given to a producer"
-    last = record.epoch if keeps else NO_EPOCH
-    return moved(
+    last = record.epoch if may_resume else NO_EPOCH
+    return with_state(
         record, TxnState.PREPARE_ABORT, now_ms, epoch=record.epoch + 1, last_epoch=last, last_producer_id=NO_ID
     )
 
 
-def who_error(record: TransactionRecord | None, producer: ProducerIdentity) -> ErrorCode:
-    """Whether a request comes from the producer that has the transactional id."""
+def producer_error(record: TransactionRecord | None, producer: ProducerIdentity) -> ErrorCode:
+    """Return the error if the request's producer does not own the transactional id, else NONE."""
     if record is None or record.producer_id != producer.producer_id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    # The last epoch is nobody's: it closes a transaction whose producer had the last but one.
-    is_present = record.epoch == producer.epoch <= LAST_GIVEN_EPOCH
-    return ErrorCode.NONE if is_present else ErrorCode.PRODUCER_FENCED
+    # No producer has the highest epoch: it fences the producer with the epoch below.
+    is_current = record.epoch == producer.epoch <= MAX_PRODUCER_EPOCH
+    return ErrorCode.NONE if is_current else ErrorCode.PRODUCER_FENCED
 
 
-def add(
+def add_to_transaction(
     record: TransactionRecord | None,
     producer: ProducerIdentity,
     partitions: Mapping[UUID, Iterable[int]],
     groups: Iterable[str],
     now_ms: int,
 ) -> TxnTransition:
-    """AddPartitionsToTxn and AddOffsetsToTxn: begins the transaction where none is in hand."""
-    error = who_error(record, producer)
+    """Handle AddPartitionsToTxn and AddOffsetsToTxn. Starts a transaction if none is ongoing."""
+    error = producer_error(record, producer)
     if error or record is None:
         return TxnTransition(error)
     state = state_of(record)
     if state in PREPARED:
         return TxnTransition(ErrorCode.CONCURRENT_TRANSACTIONS)
-    begins = state is not TxnState.ONGOING
-    known = {} if begins else record.partitions
+    starts = state is not TxnState.ONGOING
+    known = {} if starts else record.partitions
     all_partitions = dict(known)
     for topic_id, indexes in partitions.items():
         all_partitions[topic_id] = sorted({*known.get(topic_id, ()), *indexes})
-    known_groups = [] if begins else record.groups
+    known_groups = [] if starts else record.groups
     all_groups = [*known_groups, *(g for g in dict.fromkeys(groups) if g not in known_groups)]
     if sum(map(len, all_partitions.values())) > MAX_PARTITIONS or len(all_groups) > MAX_GROUPS:
         return TxnTransition(ErrorCode.INVALID_REQUEST)
-    if not begins and all_partitions == known and all_groups == known_groups:
+    if not starts and all_partitions == known and all_groups == known_groups:
         return TxnTransition(ErrorCode.NONE)
-    changed = moved(
+    changed = with_state(
         record,
         TxnState.ONGOING,
         now_ms,
         partitions=all_partitions,
         groups=all_groups,
-        started_ms=now_ms if begins else record.started_ms,
-        number=record.number + begins,
+        started_ms=now_ms if starts else record.started_ms,
+        number=record.number + starts,
         last_epoch=NO_EPOCH,
         last_producer_id=NO_ID,
     )
     return TxnTransition(ErrorCode.NONE, changed)
 
 
-def end(record: TransactionRecord | None, producer: ProducerIdentity, committed: bool, now_ms: int) -> TxnTransition:
-    """EndTxn. Asked again after the end, it answers as it did; asked for the other outcome it is refused."""
-    error = who_error(record, producer)
+def end_transaction(
+    record: TransactionRecord | None, producer: ProducerIdentity, committed: bool, now_ms: int
+) -> TxnTransition:
+    """Handle EndTxn. A retry after the end succeeds if it asks for the same outcome."""
+    error = producer_error(record, producer)
     if error or record is None:
         return TxnTransition(error)
     state = state_of(record)
     if state is TxnState.ONGOING:
-        decided = TxnState.PREPARE_COMMIT if committed else TxnState.PREPARE_ABORT
-        return TxnTransition(ErrorCode.NONE, moved(record, decided, now_ms), finish=True)
+        prepared = TxnState.PREPARE_COMMIT if committed else TxnState.PREPARE_ABORT
+        return TxnTransition(ErrorCode.NONE, with_state(record, prepared, now_ms), finish=True)
     if state is (TxnState.COMPLETE_COMMIT if committed else TxnState.COMPLETE_ABORT):
         return TxnTransition(ErrorCode.NONE)
     if state is (TxnState.PREPARE_COMMIT if committed else TxnState.PREPARE_ABORT):
@@ -226,29 +233,29 @@ def end(record: TransactionRecord | None, producer: ProducerIdentity, committed:
     return TxnTransition(ErrorCode.INVALID_TXN_STATE)
 
 
-def timed_out(record: TransactionRecord, now_ms: int) -> TxnTransition:
-    """The transaction has taken too long: it is aborted with a higher epoch. Nothing where none is in hand."""
+def abort_timed_out(record: TransactionRecord, now_ms: int) -> TxnTransition:
+    """Abort an ongoing transaction that has timed out, with a higher epoch."""
     if state_of(record) is not TxnState.ONGOING:
         return TxnTransition(ErrorCode.NONE)
-    return TxnTransition(ErrorCode.NONE, fenced(record, now_ms, keeps=True), finish=True)
+    return TxnTransition(ErrorCode.NONE, abort_and_fence(record, now_ms, may_resume=True), finish=True)
 
 
-def completed(record: TransactionRecord, now_ms: int) -> TransactionRecord:
-    """Everybody has been told."""
+def complete(record: TransactionRecord, now_ms: int) -> TransactionRecord:
+    """Return the record of a transaction whose markers have all been written."""
     state = state_of(record)
-    assert state in PREPARED, f"a transaction in state {state.value} is not decided"
+    assert state in PREPARED, f"a transaction in state {state.value} is not prepared"
     done = TxnState.COMPLETE_COMMIT if state is TxnState.PREPARE_COMMIT else TxnState.COMPLETE_ABORT
-    return moved(record, done, now_ms, partitions={}, groups=[])
+    return with_state(record, done, now_ms, partitions={}, groups=[])
 
 
 def verify(record: TransactionRecord | None, producer: ProducerIdentity, includes: bool) -> VerifiedTransaction:
-    """Whether a batch, or an offset, may be written as part of the transaction in hand (KIP-890); `includes` says
-    whether that has the partition, or the group."""
-    error = who_error(record, producer)
+    """Return whether a write belongs to the ongoing transaction (KIP-890). `includes` is whether the transaction
+    includes its partition or group."""
+    error = producer_error(record, producer)
     if error or record is None:
         return VerifiedTransaction(error)
     state = state_of(record)
     if state in PREPARED:
         return VerifiedTransaction(ErrorCode.CONCURRENT_TRANSACTIONS)
-    in_hand = state is TxnState.ONGOING and includes
-    return VerifiedTransaction(ErrorCode.NONE if in_hand else ErrorCode.INVALID_TXN_STATE, record.number)
+    is_ongoing = state is TxnState.ONGOING and includes
+    return VerifiedTransaction(ErrorCode.NONE if is_ongoing else ErrorCode.INVALID_TXN_STATE, record.number)

@@ -1,9 +1,8 @@
-"""One timer for all transactions: what is due in the same tick hangs in the same slot. Used by `coordinator`.
+"""A timer wheel with one event loop timer for all transactions. Used by `coordinator`.
 
-A transaction that ends in time costs two dictionary operations; the loop is woken once for each slot whose time comes,
-however many transactions there are. The further ahead, the longer a slot: there are some hundred of them for each
-doubling of the delay, so that ids which are used each second, and would be forgotten a week after, do not fill a week
-with slots.
+A transaction that ends in time costs two dictionary operations, and the loop wakes once per due slot. Slots are longer
+the further ahead they are, with about a hundred per doubling of the delay: ids that are used each second but expire in
+a week do not fill a week with slots.
 """
 
 from __future__ import annotations
@@ -14,11 +13,11 @@ from collections.abc import Callable
 
 TICK_S = 0.5
 PRECISION_BITS = 7
-"""A slot is no longer than the delay divided by two to the power of this."""
+"""A slot is at most the delay divided by two to the power of this."""
 
 
 class TimerWheel:
-    """Calls `fire` with each key whose time has come, late by at most a tick and a hundredth of the delay, never early.
+    """Calls `fire` with each key that is due: never early, late by at most a tick and a hundredth of the delay.
 
     A key has one deadline.
     """
@@ -35,7 +34,7 @@ class TimerWheel:
         return len(self._slot_of)
 
     def schedule(self, key: str, delay_s: float) -> None:
-        """Replaces the key's deadline."""
+        """Set or replace the key's deadline."""
         now_s, delay_s = asyncio.get_running_loop().time(), max(delay_s, 0.0)
         slot = int((now_s + delay_s) / TICK_S) + 1
         length = 1 << max(int(delay_s / TICK_S).bit_length() - PRECISION_BITS - 1, 0)
@@ -51,15 +50,16 @@ class TimerWheel:
         self._arm()
 
     def cancel(self, key: str) -> None:
-        """Nothing where it has no deadline. An emptied slot stays until its time comes."""
+        """Remove the key's deadline, if any. An empty slot stays until it is due."""
         slot = self._slot_of.pop(key, None)
         if slot is not None:
             due = self._slots[slot]
             del due[key]
             if not due:
-                due.clear()  # its table, which is as large as it ever was
+                due.clear()  # releases the dict's table, which never shrinks otherwise
 
     def close(self) -> None:
+        """Stop the timer and remove all keys."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

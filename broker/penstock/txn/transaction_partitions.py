@@ -1,6 +1,6 @@
-"""Where a transaction leaves what its end decides over, and that end: what coordinators tell partitions and groups.
+"""The partitions of a transaction and its end, as exchanged between brokers.
 
-Shared by all of this room, and by the handlers of requests between brokers.
+Used by this package and the handlers of inter-broker requests.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ from uuid import UUID
 from penstock.wire.control_batch import Marker
 
 OFFSETS_TOPIC = "__consumer_offsets"
-"""The name by which groups are spoken of between brokers: a partition of it is a shard of group coordinators."""
+"""The topic name that stands for groups in inter-broker requests; its partitions are coordinator shards."""
 OFFSETS_TOPIC_ID = UUID(int=2)
-"""The same for those that say which topic they mean. No topic has it: their ids are random ones, of version 4."""
+"""The id of `OFFSETS_TOPIC`. No topic has it: topic ids are random (version 4)."""
 UNNUMBERED = -1
-"""The number of a transaction that somebody ends by hand (KIP-664)."""
+"""The number of a transaction that an administrator ends (KIP-664)."""
 
 
 class TransactionPartition(NamedTuple):
-    """A partition; or with `OFFSETS_TOPIC_ID` the groups of a shard."""
+    """A partition, or with `OFFSETS_TOPIC_ID` the groups of a shard."""
 
     topic_id: UUID
     partition: int
 
 
 class MarkerTarget(NamedTuple):
-    """A place as a request names it; a leader epoch of -1 is any."""
+    """The partition of a marker in a request; leader epoch -1 matches any."""
 
     topic: str | UUID
     partition: int
@@ -34,7 +34,7 @@ class MarkerTarget(NamedTuple):
 
 
 class TransactionEnding(NamedTuple):
-    """The end of a producer's transaction: the marker, and which of its transactional id's transactions it is."""
+    """The end of a transaction: its marker and number."""
 
     marker: Marker
     number: int = UNNUMBERED

@@ -1,11 +1,10 @@
-"""Asks a transaction's coordinator whether a partition, or a group, is part of the transaction in hand (KIP-890).
+"""Verifies with the transaction's coordinator that a partition or group is part of the ongoing transaction (KIP-890).
 
-Used for the first batch of a transaction in a partition and for offsets committed in one: whatever arrives after the
-transaction has ended is refused instead of beginning one that nobody ends. Where this broker is the coordinator the
-answer is there at once, except that nothing is refused for good before the store says that it is the coordinator still;
-questions for another broker leave together while one to it is under way. An answer is about one transaction, by its
-number, and is worth something as long as nobody has said that it has ended: `Verifier.settle` tells, at the moment when
-it is acted on.
+Used for a transaction's first batch in a partition, and for transactional offset commits: what arrives after the end is
+rejected instead of starting a transaction that never ends. If this broker is the coordinator, the result is immediate,
+except that ownership is confirmed before a fatal error. Requests to another broker are batched while one is in flight.
+A result refers to one transaction by its number. It is valid until that transaction is known to have ended, which
+`Verifier.check_result` checks immediately before the write.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from uuid import UUID
 
 from penstock.runtime.logging import get_logger
 from penstock.state import keys
-from penstock.txn.acknowledged_markers import AcknowledgedMarkers
 from penstock.txn.coordinator import TransactionCoordinator
-from penstock.txn.state_machine import FINAL, ProducerIdentity, VerifiedTransaction
+from penstock.txn.latest_transactions import LatestTransactions
+from penstock.txn.state_machine import FATAL_ERRORS, ProducerIdentity, VerifiedTransaction
 from penstock.txn.transaction_partitions import OFFSETS_TOPIC, OFFSETS_TOPIC_ID
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.add_partitions_to_txn import (
@@ -32,14 +31,14 @@ log = get_logger(__name__)
 
 
 class VerificationChannel(Protocol):
-    """A way to other brokers; handed in by `node`."""
+    """Connections to other brokers. Provided by `node`."""
 
     async def add_partitions(self, broker_id: int, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
-        """Sends version 5. Raises OSError or TimeoutError where the broker cannot be reached."""
+        """Send version 5. Raises OSError or TimeoutError if the broker is unreachable."""
 
 
-class Question(NamedTuple):
-    """`group_id` where it is answered here; other brokers are asked for the group's shard, by `partition`."""
+class VerificationRequest(NamedTuple):
+    """What to verify. `group_id` is set if verified locally; remote requests name the group's shard as `partition`."""
 
     transactional_id: str
     producer: ProducerIdentity
@@ -49,116 +48,128 @@ class Question(NamedTuple):
     group_id: str | None = None
 
 
-Answer = VerifiedTransaction | asyncio.Future[VerifiedTransaction]
-UNANSWERED = VerifiedTransaction(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+VerificationResult = VerifiedTransaction | asyncio.Future[VerifiedTransaction]
+COORDINATOR_UNAVAILABLE = VerifiedTransaction(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
 
 class Verifier:
-    """Answers at once where it can, else with a future. Without a channel there is no other broker."""
+    """Returns results immediately where possible, else as futures. Without a channel there is no other broker."""
 
     def __init__(
         self,
         coordinator: TransactionCoordinator,
         broker_id: int,
-        heard: AcknowledgedMarkers,
+        latest: LatestTransactions,
         channel: VerificationChannel | None = None,
     ) -> None:
-        self._coordinator, self._broker_id, self._heard, self._channel = coordinator, broker_id, heard, channel
-        self._asked: dict[Question, asyncio.Future[VerifiedTransaction]] = {}
-        self._queues: dict[int, list[Question]] = {}
+        self._coordinator, self._broker_id, self._latest, self._channel = coordinator, broker_id, latest, channel
+        self._pending: dict[VerificationRequest, asyncio.Future[VerifiedTransaction]] = {}
+        self._queues: dict[int, list[VerificationRequest]] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
 
-    def partition(
+    def verify_partition(
         self, transactional_id: str, producer: ProducerIdentity, topic: str, topic_id: UUID, index: int
-    ) -> Answer:
-        question = Question(transactional_id, producer, topic, topic_id, index)
-        return self._ask(self._target(transactional_id), question)
+    ) -> VerificationResult:
+        """Verify a partition of the transaction."""
+        request = VerificationRequest(transactional_id, producer, topic, topic_id, index)
+        return self._request(self._target(transactional_id), request)
 
-    def group(self, transactional_id: str, producer: ProducerIdentity, group_id: str) -> Answer:
+    def verify_group(self, transactional_id: str, producer: ProducerIdentity, group_id: str) -> VerificationResult:
+        """Verify a group of the transaction."""
         target = self._target(transactional_id)
         own = group_id if target == self._broker_id else None
         shard = keys.shard_of(group_id)
-        return self._ask(target, Question(transactional_id, producer, OFFSETS_TOPIC, OFFSETS_TOPIC_ID, shard, own))
+        return self._request(
+            target, VerificationRequest(transactional_id, producer, OFFSETS_TOPIC, OFFSETS_TOPIC_ID, shard, own)
+        )
 
-    def settle(self, producer_id: int, answer: VerifiedTransaction) -> ErrorCode:
-        """What an answer comes to, when what it was asked for is about to be done: an end that was heard of since, or
-        the beginning of a later transaction, makes it worthless, and whoever asked is to ask again."""
-        if answer.error:
-            return answer.error
-        in_hand = self._heard.in_hand(producer_id, answer.number)
-        return ErrorCode.NONE if in_hand else ErrorCode.CONCURRENT_TRANSACTIONS
+    def check_result(self, producer_id: int, result: VerifiedTransaction) -> ErrorCode:
+        """Return the error of a result, immediately before the write.
+
+        CONCURRENT_TRANSACTIONS, which makes the client retry, if the transaction has ended or a later one has started
+        since.
+        """
+        if result.error:
+            return result.error
+        is_ongoing = self._latest.observe_ongoing(producer_id, result.number)
+        return ErrorCode.NONE if is_ongoing else ErrorCode.CONCURRENT_TRANSACTIONS
 
     async def close(self) -> None:
+        """Cancel all requests."""
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    # --- inside
+    # --- internal
 
     def _target(self, transactional_id: str) -> int:
-        """The broker that is to be asked, -1 where nobody is."""
+        """Return the broker to ask, -1 if there is none."""
         return self._broker_id if self._channel is None else self._coordinator.coordinator_of(transactional_id)
 
-    def _ask(self, target: int, question: Question) -> Answer:
-        asked = self._asked.get(question)
-        if asked is None:
+    def _request(self, target: int, request: VerificationRequest) -> VerificationResult:
+        future = self._pending.get(request)
+        if future is None:
             if target < 0:
-                return UNANSWERED
+                return COORDINATOR_UNAVAILABLE
             if target == self._broker_id:
-                answer = self._here(question)
-                if answer.error not in FINAL:
-                    return answer
-            # Who asks the same while the answer is under way gets it in the order of asking.
-            asked = self._asked[question] = asyncio.get_running_loop().create_future()
-            self._queues.setdefault(target, []).append(question)
+                result = self._verify_locally(request)
+                if result.error not in FATAL_ERRORS:
+                    return result
+            # Identical requests meanwhile share the result, and are answered in order.
+            future = self._pending[request] = asyncio.get_running_loop().create_future()
+            self._queues.setdefault(target, []).append(request)
             if target not in self._tasks:
                 self._tasks[target] = asyncio.ensure_future(self._drain(target))
-        return asked
+        return future
 
-    def _here(self, question: Question) -> VerifiedTransaction:
-        """By what this broker remembers."""
-        who = question.transactional_id, question.producer
-        if question.group_id is not None:
-            return self._coordinator.verify_group(*who, question.group_id)
-        return self._coordinator.verify(*who, question.topic_id, question.partition)
+    def _verify_locally(self, request: VerificationRequest) -> VerifiedTransaction:
+        """Verify with the local coordinator's state."""
+        who = request.transactional_id, request.producer
+        if request.group_id is not None:
+            return self._coordinator.verify_group(*who, request.group_id)
+        return self._coordinator.verify(*who, request.topic_id, request.partition)
 
     async def _drain(self, target: int) -> None:
         try:
-            while questions := self._queues.pop(target, None):
-                found: dict[Question, VerifiedTransaction] = {}
+            while requests := self._queues.pop(target, None):
+                found: dict[VerificationRequest, VerifiedTransaction] = {}
                 try:
-                    found = await self._answers(target, questions)
+                    found = await self._fetch_results(target, requests)
                 except (OSError, TimeoutError) as e:
-                    log.info("a coordinator could not be asked", broker=target, reason=str(e))
+                    log.info("a coordinator could not be future", broker=target, reason=str(e))
                 except Exception:
-                    log.exception("a coordinator could not be asked", broker=target)
+                    log.exception("a coordinator could not be future", broker=target)
                 finally:
-                    for q in questions:
-                        asked = self._asked.pop(q)
-                        if not asked.done():
-                            asked.set_result(found.get(q, UNANSWERED))
+                    for q in requests:
+                        future = self._pending.pop(q)
+                        if not future.done():
+                            future.set_result(found.get(q, COORDINATOR_UNAVAILABLE))
         finally:
             del self._tasks[target]
 
-    async def _answers(self, target: int, questions: list[Question]) -> dict[Question, VerifiedTransaction]:
-        """Of another broker; or of this one where it would refuse for good, once it is known to be the coordinator."""
+    async def _fetch_results(
+        self, target: int, requests: list[VerificationRequest]
+    ) -> dict[VerificationRequest, VerifiedTransaction]:
+        """Fetch results from another broker, or local ones after confirming ownership."""
         if target != self._broker_id:
             assert self._channel is not None, "without a channel there is no other broker"
-            request = request_of(questions)
-            return answers_in(request, await self._channel.add_partitions(target, request))
-        names = list(dict.fromkeys(q.transactional_id for q in questions))
-        errors = dict(zip(names, await asyncio.gather(*map(self._coordinator.confirmed, names)), strict=True))
-        # Asked again: what was remembered before may be of an earlier tenure than the one that was confirmed.
+            request = encode_requests(requests)
+            return decode_results(request, await self._channel.add_partitions(target, request))
+        names = list(dict.fromkeys(q.transactional_id for q in requests))
+        errors = dict(zip(names, await asyncio.gather(*map(self._coordinator.confirm_ownership, names)), strict=True))
+        # Verified again: the earlier result may be of an earlier ownership term than the confirmed one.
         return {
-            q: VerifiedTransaction(error) if (error := errors[q.transactional_id]) else self._here(q) for q in questions
+            q: VerifiedTransaction(error) if (error := errors[q.transactional_id]) else self._verify_locally(q)
+            for q in requests
         }
 
 
-def request_of(questions: list[Question]) -> AddPartitionsToTxnRequest:
+def encode_requests(requests: list[VerificationRequest]) -> AddPartitionsToTxnRequest:
+    """Encode verification requests."""
     transactions: dict[tuple[str, ProducerIdentity], AddPartitionsToTxnTransaction] = {}
     topics: dict[tuple[str, ProducerIdentity, UUID], AddPartitionsToTxnTopic] = {}
-    for q in questions:
+    for q in requests:
         who = q.transactional_id, q.producer
         transaction = transactions.get(who)
         if transaction is None:
@@ -176,21 +187,21 @@ def request_of(questions: list[Question]) -> AddPartitionsToTxnRequest:
     return AddPartitionsToTxnRequest(transactions=list(transactions.values()))
 
 
-def answers_in(
+def decode_results(
     request: AddPartitionsToTxnRequest, response: AddPartitionsToTxnResponse
-) -> dict[Question, VerifiedTransaction]:
-    """By question; answers stand in the order of what was asked. Raises ValueError where they do not."""
-    found: dict[Question, VerifiedTransaction] = {}
-    for asked, result in zip(request.transactions, response.results_by_transaction, strict=True):
-        producer = ProducerIdentity(asked.producer_id, asked.producer_epoch)
-        for topic, answered in zip(asked.topics, result.topic_results, strict=True):
+) -> dict[VerificationRequest, VerifiedTransaction]:
+    """Return the results by request. Raises ValueError unless they are in request order."""
+    found: dict[VerificationRequest, VerifiedTransaction] = {}
+    for transaction, result in zip(request.transactions, response.results_by_transaction, strict=True):
+        producer = ProducerIdentity(transaction.producer_id, transaction.producer_epoch)
+        for topic, answered in zip(transaction.topics, result.topic_results, strict=True):
             for index, p in zip(topic.partitions, answered.results_by_partition, strict=True):
-                if (asked.transactional_id, topic.name, index) != (
+                if (transaction.transactional_id, topic.name, index) != (
                     result.transactional_id,
                     answered.name,
                     p.partition_index,
                 ):
-                    raise ValueError(f"an answer about {answered.name}-{p.partition_index} was not asked for")
-                question = Question(asked.transactional_id, producer, topic.name, topic.topic_id, index)
-                found[question] = VerifiedTransaction(ErrorCode(p.partition_error_code), result.transaction_number)
+                    raise ValueError(f"unexpected result for {answered.name}-{p.partition_index}: it was not requested")
+                key = VerificationRequest(transaction.transactional_id, producer, topic.name, topic.topic_id, index)
+                found[key] = VerifiedTransaction(ErrorCode(p.partition_error_code), result.transaction_number)
     return found

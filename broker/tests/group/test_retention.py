@@ -174,7 +174,7 @@ def test_a_group_for_which_a_transaction_has_brought_offsets_waits_for_its_end(r
         offsets = world.groups.offsets
         pending = offsets.pending = TxnOffsets(offsets, world.clock, world.groups.ownership.error, is_owned)
         for number in range(keys.SHARD_COUNT):
-            pending.take(number, [])
+            pending.load_shard(number, [])
         member = await world.stable("g")
         await world.groups.commit("g", [OffsetCommit(t, 0, 1, -1, "")])
         who = TxnCommit("g", "x", ProducerIdentity(5, 0), 1)
@@ -184,7 +184,8 @@ def test_a_group_for_which_a_transaction_has_brought_offsets_waits_for_its_end(r
         assert list(world.groups.committed()) == []
         assert world.groups.exists("g")
         assert (
-            await pending.decide(keys.shard_of("g"), TransactionEnding(Marker(5, 0, committed, 0), 1)) is ErrorCode.NONE
+            await pending.complete_transaction(keys.shard_of("g"), TransactionEnding(Marker(5, 0, committed, 0), 1))
+            is ErrorCode.NONE
         )
         await asyncio.sleep(1)
         assert [c.offset for c in world.groups.committed()] == left

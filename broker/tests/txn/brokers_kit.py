@@ -1,8 +1,8 @@
-"""Three brokers with groups and transactions on one store, in one process; what they and clients say to each other goes
-through the codec and the dispatcher.
+"""Three brokers with groups and transactions on one store, in one process. Their requests go through codec and
+dispatcher.
 
-A broker's way to the store can be cut, and can hold a write of which nobody then hears. What goes from broker to broker
-can be held up on its way there or back, or be cut. What a controller does, tests do by writing records.
+A broker's connection to the store can be cut, and can hold writes without answering them. Requests between brokers can
+be held, in either direction, or cut. Tests act as the controller by writing records.
 """
 
 from __future__ import annotations
@@ -72,13 +72,13 @@ E = ErrorCode
 
 
 class Line:
-    """A broker's way to the store."""
+    """A broker's connection to the store."""
 
     def __init__(self, store: Any) -> None:
         self.store = store
         self.is_cut = False
         self.holds = ""
-        """The prefix of keys whose writes are held instead of done."""
+        """Prefix of keys whose writes are held."""
         self.held: list[tuple[Sequence[Compare], Sequence[Operation]]] = []
 
     def check(self) -> None:
@@ -107,7 +107,7 @@ class Line:
         return result
 
     async def deliver(self) -> list[bool]:
-        """What was held reaches the store now; whether each was done."""
+        """Send the held writes to the store. Returns whether each succeeded."""
         self.holds = ""
         held, self.held = self.held, []
         return [(await self.store.txn(*one)).succeeded for one in held]
@@ -115,7 +115,7 @@ class Line:
 
 @dataclass
 class Hold:
-    """Requests of a kind to a broker, or their answers, that wait until `let_go`."""
+    """Requests of one type to a broker, or their responses, that wait until `let_go`."""
 
     request: type[Payload]
     target: int
@@ -139,7 +139,8 @@ class Hold:
 
 @dataclass
 class Ways:
-    """From one broker to others. Implements `router.MarkerChannel` and `verification.VerificationChannel`."""
+    """The connections of one broker to others. Implements `router.MarkerChannel` and
+    `verification.VerificationChannel`."""
 
     cluster: TxnCluster
     source: int
@@ -152,7 +153,7 @@ class Ways:
 
 
 class TxnBroker(Broker):
-    """One run of a broker."""
+    """One process of a broker."""
 
     cluster: TxnCluster
 
@@ -192,11 +193,11 @@ class TxnBroker(Broker):
         await super().stop(clean=clean)
 
     async def ask(self, request: Payload, response: type[R], version: int) -> R:
-        """As a client does."""
+        """Send a client's request and return the response."""
         return await self.answer(self.send(request, version), response, version)
 
     def send(self, request: Payload, version: int) -> RecordedExchange:
-        """A request that arrives now, in this turn of the loop."""
+        """Deliver a request in this iteration of the event loop."""
         connection = RecordedConnection()
         frame = codec.encode(request, version, bytes(request_head(request.KEY, version, 1, "tester")))[4:]
         self.dispatcher(connection, memoryview(frame))
@@ -213,7 +214,7 @@ class TxnBroker(Broker):
 
 
 class TxnCluster(Cluster):
-    """See the module."""
+    """The brokers, their store and the connections between them."""
 
     brokers: dict[int, TxnBroker]  # type: ignore[assignment]
 
@@ -222,7 +223,7 @@ class TxnCluster(Cluster):
         self.holds: list[Hold] = []
         self.lost_ways: set[tuple[int, int]] = set()
         self.straying: tuple[type[Payload], int] | None = None
-        """The next request of this kind to this broker is given up on by who sent it, and still under way."""
+        """The next request of this type to this broker fails for its sender, but is still in flight."""
         self.strays: list[tuple[int, Any]] = []
 
     def __getitem__(self, broker_id: int) -> TxnBroker:
@@ -264,7 +265,7 @@ class TxnCluster(Cluster):
         return hold
 
     async def arrive(self) -> list[set[int]]:
-        """What strayed arrives after all: the errors of each."""
+        """Deliver the stray requests. Returns the errors of each."""
         strays, self.strays = self.strays, []
         found = []
         for target, request in strays:
@@ -275,7 +276,7 @@ class TxnCluster(Cluster):
     # What a controller does
 
     async def give(self, number: int, broker_id: int, *, waits: bool = True) -> None:
-        """Gives a shard to a broker; returns when it is served."""
+        """Assign a shard to a broker. Returns once it is served."""
         entry = await self.store.get(keys.shard(number))
         epoch = decode(ShardRecord, entry.key, entry.value).epoch + 1 if entry is not None else 1
         record = ShardRecord(broker_id=broker_id, broker_epoch=self.epoch_of(broker_id), epoch=epoch)
@@ -285,7 +286,7 @@ class TxnCluster(Cluster):
             await until(lambda: self[broker_id].owns(number))
 
     async def coordinate(self, broker_id: int, *names: str) -> None:
-        """Gives a broker the shards of transactional ids and groups."""
+        """Assign the shards of transactional ids and groups to a broker."""
         for name in names:
             await self.give(keys.shard_of(name), broker_id)
 
@@ -310,7 +311,7 @@ class TxnCluster(Cluster):
     # What clients see
 
     async def visible(self, broker_id: int, name: str = "t", index: int = 0) -> list[bytes]:
-        """What a reader of committed data gets of a partition, from its leader."""
+        """Return the committed records of a partition, read from its leader."""
         asked = FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=1 << 20)
         request = FetchRequest(
             max_bytes=1 << 20, isolation_level=1, topics=[FetchTopic(topic=name, partitions=[asked])]
@@ -343,7 +344,7 @@ class TxnCluster(Cluster):
 
 
 class Client:
-    """A transactional producer that is told where to send everything."""
+    """A transactional producer with given brokers for each request."""
 
     def __init__(self, cluster: TxnCluster, transactional_id: str, coordinator: int) -> None:
         self.cluster, self.transactional_id, self.coordinator = cluster, transactional_id, coordinator
@@ -444,7 +445,7 @@ class Client:
 
 
 def codes_in(answer: Payload) -> set[int]:
-    """The error codes of an answer of a coordinator."""
+    """Return the error codes of a coordinator's response."""
     if isinstance(answer, AddPartitionsToTxnResponse):
         results = [p for t in answer.results_by_topic_v3_and_below for p in t.results_by_partition]
         return {p.partition_error_code for p in results}

@@ -1,4 +1,4 @@
-"""Brokers and an etcd as processes, for transactions whose coordinators are killed; clients in threads of the test."""
+"""Broker processes and an etcd, for transactions whose coordinators are killed. Clients run in threads of the test."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Brokers(Cluster):
         super().__init__(home)
 
     async def entry(self, key: str) -> bytes | None:
-        """A key's value, as etcd has it."""
+        """Return a key's value in etcd."""
         store = EtcdStore(EtcdOptions(endpoints=self.etcd.endpoints))
         try:
             entry = await store.get(key)
@@ -30,16 +30,16 @@ class Brokers(Cluster):
         return None if entry is None else entry.value
 
     def coordinator(self, name: str) -> int:
-        """The broker that coordinates a transactional id or a group."""
+        """Return the broker that coordinates a transactional id or a group."""
         key = keys.shard(keys.shard_of(name))
         value = asyncio.run(self.entry(key))
-        assert value is not None, "all shards are given out"
+        assert value is not None, "all shards are assigned"
         return decode(ShardRecord, key, value).broker_id
 
     def state(self, transactional_id: str) -> str:
         key = keys.transaction(transactional_id)
         value = asyncio.run(self.entry(key))
-        assert value is not None, f"nobody knows {transactional_id}"
+        assert value is not None, f"{transactional_id} does not exist"
         return decode(TransactionRecord, key, value).state
 
     def create(self, *names: str, partitions: int = 3) -> None:

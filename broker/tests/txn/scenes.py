@@ -1,4 +1,4 @@
-"""One transaction over three brokers, for the tests that have one go wrong."""
+"""A transaction over three brokers, for failure tests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def scene(cluster: TxnCluster) -> Client:
 
 
 async def work(client: Client, number: int = 1, t: int = 2, u: int = 3, g: int = 3) -> None:
-    """One transaction, up to its end; the numbers of the brokers that lead and coordinate."""
+    """Run one transaction up to its end. The arguments are the ids of the leaders and the coordinator."""
     assert await client.add("t") is E.NONE
     assert await client.add("u") is E.NONE
     assert await client.add_group("g") is E.NONE
@@ -41,6 +41,6 @@ async def check_whole(cluster: TxnCluster, numbers: list[int], t: int = 2, u: in
 
 
 async def leave_isr(cluster: TxnCluster) -> None:
-    """Broker 1 is dead, and counts no longer."""
+    """Remove the dead broker 1 from the ISR."""
     for name, isr in (("t", [2, 3]), ("u", [3, 2])):
         await cluster.change(name, isr=isr, isr_epochs=[cluster.epoch_of(i) for i in isr])

@@ -1,5 +1,4 @@
-"""Transactions whose coordinator, partitions and groups are at different brokers: they count as a whole, whoever takes
-over from whom in the middle."""
+"""Transactions across brokers are atomic, whichever coordinator or leader fails over in between."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Other people's transactional producers against one broker."""
+"""Third-party transactional producers with one broker."""
 
 from __future__ import annotations
 
@@ -169,8 +169,8 @@ def with_kafka_python(address: str) -> None:
     one.close()
     found = kafka_python_reads(address)
     if not found:
-        # Seen once, and not explained. Whether it is the broker that stands still, or this client, another one tells.
-        assert values(address, "t") == [b"yes"], "nobody sees what was committed"
+        # Seen once, unexplained. Another client shows whether the broker or this client is stuck.
+        assert values(address, "t") == [b"yes"], "the committed record is not visible"
         found = kafka_python_reads(address)
     assert found == [b"yes"]
 

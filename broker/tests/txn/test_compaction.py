@@ -1,4 +1,4 @@
-"""Compaction and transactions: what was aborted never takes the place of what was committed."""
+"""Compaction and transactions: aborted records never replace committed ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The coordinator on a real store: what is durable when, what a restart goes on with, who is fenced."""
+"""The coordinator with a real store: durability, recovery after a restart, fencing."""
 
 from __future__ import annotations
 
@@ -28,37 +28,37 @@ from penstock.wire.errors import ErrorCode as E
 T = UUID(int=1)
 DAY_MS = 86_400_000
 LONG_MS = 600_000
-"""Of transactions that are not to time out, however slow the machine."""
+"""Timeout of transactions that must not time out on a slow machine."""
 
 
 class Parts:
-    """Partitions and groups as the coordinator sees them: who was told what; `error` is what partitions answer."""
+    """Records the markers that the coordinator sends. `error` is the partitions' error."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[TransactionEnding, TransactionPartition]] = []
+        self.acknowledged: list[tuple[TransactionEnding, TransactionPartition]] = []
         self.error = E.NONE
         self.open = asyncio.Event()
         self.open.set()
 
     @property
     def markers(self) -> list[tuple[Marker, TransactionPartition]]:
-        return [(ending.marker, place) for ending, place in self.told if place.topic_id != OFFSETS_TOPIC_ID]
+        return [(ending.marker, place) for ending, place in self.acknowledged if place.topic_id != OFFSETS_TOPIC_ID]
 
     @property
     def groups(self) -> list[tuple[TransactionEnding, int]]:
-        return [(ending, place.partition) for ending, place in self.told if place.topic_id == OFFSETS_TOPIC_ID]
+        return [(ending, place.partition) for ending, place in self.acknowledged if place.topic_id == OFFSETS_TOPIC_ID]
 
     async def send(
         self, ending: TransactionEnding, places: Sequence[TransactionPartition]
     ) -> dict[TransactionPartition, E]:
         await self.open.wait()
         errors = {place: E.NONE if place.topic_id == OFFSETS_TOPIC_ID else self.error for place in places}
-        self.told += [(ending, place) for place, error in errors.items() if not error]
+        self.acknowledged += [(ending, place) for place, error in errors.items() if not error]
         return errors
 
 
 class LosesAnswers:
-    """A store whose next writes take effect, or not, without anybody being told."""
+    """A store whose next writes get no response, whether they take effect or not."""
 
     def __init__(self, store: EmbeddedStore) -> None:
         self.store = store
@@ -87,7 +87,7 @@ class LosesAnswers:
         return await self.store.txn(compares, then, otherwise)
 
     async def deliver(self) -> list[bool]:
-        """What was held reaches the store after all; whether it was done."""
+        """Send the held writes to the store. Returns whether each succeeded."""
         held, self.held = self.held, []
         return [(await self.store.txn(*one)).succeeded for one in held]
 
@@ -112,7 +112,7 @@ class Bench:
         )
         for number in range(keys.SHARD_COUNT):
             entries = (await self.embedded.range(keys.transactions(number))).entries
-            made.take(number, epoch, guard, entries)
+            made.load_shard(number, epoch, guard, entries)
         try:
             yield made
         finally:
@@ -134,7 +134,7 @@ class Bench:
 async def begun(coordinator: TransactionCoordinator, timeout_ms: int = LONG_MS) -> ProducerIdentity:
     error, producer = await coordinator.init_producer_id("x", timeout_ms, None)
     assert error is E.NONE
-    assert await coordinator.add("x", producer, {T: [0, 1]}, ["g"]) is E.NONE
+    assert await coordinator.add_to_transaction("x", producer, {T: [0, 1]}, ["g"]) is E.NONE
     return producer
 
 
@@ -143,11 +143,11 @@ async def test_a_commit_is_answered_when_it_is_decided_and_complete_when_all_are
     async with bench.coordinator(epoch=4) as coordinator:
         producer = await begun(coordinator)
         bench.parts.open.clear()
-        assert await coordinator.end("x", producer, True) is E.NONE
+        assert await coordinator.end_transaction("x", producer, True) is E.NONE
         decided = await bench.record()
         assert decided is not None
         assert decided.state == "PrepareCommit"
-        assert await coordinator.add("x", producer, {T: [2]}) is E.CONCURRENT_TRANSACTIONS
+        assert await coordinator.add_to_transaction("x", producer, {T: [2]}) is E.CONCURRENT_TRANSACTIONS
         bench.parts.open.set()
         await bench.until("CompleteCommit")
     marker = Marker(producer.producer_id, producer.epoch, True, 4)
@@ -164,8 +164,8 @@ async def test_a_new_instance_aborts_what_the_one_before_left_and_fences_it() ->
         error, successor = await coordinator.init_producer_id("x", LONG_MS, None)
         assert error is E.NONE
         assert successor.epoch > zombie.epoch + 1
-        assert await coordinator.end("x", zombie, True) is E.PRODUCER_FENCED
-        assert await coordinator.add("x", zombie, {T: [0]}) is E.PRODUCER_FENCED
+        assert await coordinator.end_transaction("x", zombie, True) is E.PRODUCER_FENCED
+        assert await coordinator.add_to_transaction("x", zombie, {T: [0]}) is E.PRODUCER_FENCED
         assert coordinator.verify("x", zombie, T, 0).error is E.PRODUCER_FENCED
     assert {(m.producer_epoch, m.committed) for m, _ in bench.parts.markers} == {(zombie.epoch + 1, False)}
 
@@ -175,7 +175,7 @@ async def test_a_decision_outlives_its_coordinator() -> None:
     async with bench.coordinator() as coordinator:
         producer = await begun(coordinator)
         bench.parts.open.clear()
-        assert await coordinator.end("x", producer, True) is E.NONE
+        assert await coordinator.end_transaction("x", producer, True) is E.NONE
     bench.parts.open.set()
     assert not bench.parts.markers
     async with bench.coordinator(epoch=1):
@@ -191,7 +191,7 @@ async def test_an_open_transaction_outlives_its_coordinator_and_times_out_under_
     async with bench.coordinator() as coordinator:
         done = await bench.until("CompleteAbort")
         assert done.epoch == producer.epoch + 1
-        assert await coordinator.end("x", producer, True) is E.PRODUCER_FENCED
+        assert await coordinator.end_transaction("x", producer, True) is E.PRODUCER_FENCED
         assert await coordinator.init_producer_id("x", LONG_MS, producer) == (
             E.NONE,
             ProducerIdentity(producer.producer_id, 1),
@@ -204,10 +204,10 @@ async def test_a_write_without_an_answer_is_read_again_before_anything_is_decide
         async with bench.coordinator() as coordinator:
             producer = await begun(coordinator)
             bench.store.lose = [took_effect]
-            assert await coordinator.end("x", producer, True) is E.COORDINATOR_NOT_AVAILABLE
+            assert await coordinator.end_transaction("x", producer, True) is E.COORDINATOR_NOT_AVAILABLE
             assert coordinator.verify("x", producer, T, 0).error is E.CONCURRENT_TRANSACTIONS
             # Were it still taken for open, this would turn a commit into an abort.
-            error = await coordinator.end("x", producer, False)
+            error = await coordinator.end_transaction("x", producer, False)
             assert error is (E.INVALID_TXN_STATE if took_effect else E.NONE)
             await bench.until("CompleteCommit" if took_effect else "CompleteAbort")
         assert {m.committed for m, _ in bench.parts.markers} == {took_effect}
@@ -218,7 +218,7 @@ async def test_a_commit_without_an_answer_is_completed_though_nobody_asks_again(
     async with bench.coordinator() as coordinator:
         producer = await begun(coordinator)
         bench.store.lose = [True]
-        assert await coordinator.end("x", producer, True) is E.COORDINATOR_NOT_AVAILABLE
+        assert await coordinator.end_transaction("x", producer, True) is E.COORDINATOR_NOT_AVAILABLE
         await bench.until("CompleteCommit")
 
 
@@ -230,9 +230,9 @@ async def test_a_coordinator_that_lost_its_shard_writes_nothing() -> None:
         producer = await begun(old)
         await bench.embedded.txn([], [PutOp("owner", b"another")])
         before = await bench.record()
-        assert await old.end("x", producer, True) is E.NOT_COORDINATOR
+        assert await old.end_transaction("x", producer, True) is E.NOT_COORDINATOR
         assert await bench.record() == before
-        assert await old.end("x", producer, True) is E.NOT_COORDINATOR
+        assert await old.end_transaction("x", producer, True) is E.NOT_COORDINATOR
         assert not bench.parts.markers
 
 
@@ -246,12 +246,12 @@ async def claimed(coordinator: TransactionCoordinator, transactional_id: str, pr
 @pytest.mark.parametrize(
     ("ask", "found"),
     [
-        (lambda c, me: c.end("x", me, True), E.NONE),
-        (lambda c, me: c.end("x", me, False), E.INVALID_TXN_STATE),
-        (lambda c, me: c.end("new", me, True), E.INVALID_PRODUCER_ID_MAPPING),
-        (lambda c, me: c.add("new", me, {T: [0]}), E.INVALID_PRODUCER_ID_MAPPING),
-        (lambda c, me: c.add("x", me._replace(producer_id=77), {T: [0]}), E.INVALID_PRODUCER_ID_MAPPING),
-        (lambda c, me: c.add("x", me._replace(epoch=me.epoch - 1), {T: [0]}), E.PRODUCER_FENCED),
+        (lambda c, me: c.end_transaction("x", me, True), E.NONE),
+        (lambda c, me: c.end_transaction("x", me, False), E.INVALID_TXN_STATE),
+        (lambda c, me: c.end_transaction("new", me, True), E.INVALID_PRODUCER_ID_MAPPING),
+        (lambda c, me: c.add_to_transaction("new", me, {T: [0]}), E.INVALID_PRODUCER_ID_MAPPING),
+        (lambda c, me: c.add_to_transaction("x", me._replace(producer_id=77), {T: [0]}), E.INVALID_PRODUCER_ID_MAPPING),
+        (lambda c, me: c.add_to_transaction("x", me._replace(epoch=me.epoch - 1), {T: [0]}), E.PRODUCER_FENCED),
         (lambda c, me: claimed(c, "x", me._replace(epoch=me.epoch + 1)), E.PRODUCER_FENCED),
     ],
     ids=["ended", "otherwise", "end of new", "new", "another", "fenced", "claimed"],
@@ -261,7 +261,7 @@ async def test_what_is_final_is_told_by_who_surely_has_the_shard_alone(ask: Ask,
     revision = (await bench.embedded.txn([], [PutOp("owner", b"me")])).revision
     async with bench.coordinator(3, Compare("owner", CompareTarget.MOD_REVISION, revision)) as coordinator:
         producer = await begun(coordinator)
-        assert await coordinator.end("x", producer, True) is E.NONE
+        assert await coordinator.end_transaction("x", producer, True) is E.NONE
         await bench.until("CompleteCommit")
         assert await ask(coordinator, producer) is found
         bench.store.is_away = True
@@ -277,9 +277,9 @@ async def test_partitions_are_known_already_to_who_surely_has_the_shard_alone() 
     revision = (await bench.embedded.txn([], [PutOp("owner", b"me")])).revision
     async with bench.coordinator(3, Compare("owner", CompareTarget.MOD_REVISION, revision)) as coordinator:
         producer = await begun(coordinator)
-        assert await coordinator.add("x", producer, {T: [0]}) is E.NONE
+        assert await coordinator.add_to_transaction("x", producer, {T: [0]}) is E.NONE
         await bench.embedded.txn([], [PutOp("owner", b"another")])
-        assert await coordinator.add("x", producer, {T: [0]}) is E.NOT_COORDINATOR
+        assert await coordinator.add_to_transaction("x", producer, {T: [0]}) is E.NOT_COORDINATOR
         assert list(coordinator) == []
 
 
@@ -288,13 +288,13 @@ async def test_of_a_transaction_that_goes_as_it_should_nothing_is_asked_of_the_s
     revision = (await bench.embedded.txn([], [PutOp("owner", b"me")])).revision
     async with bench.coordinator(3, Compare("owner", CompareTarget.MOD_REVISION, revision)) as coordinator:
         producer = await begun(coordinator)
-        assert await coordinator.add("x", producer, {T: [2]}) is E.NONE
+        assert await coordinator.add_to_transaction("x", producer, {T: [2]}) is E.NONE
         assert not coordinator.verify("x", producer, T, 2).error
         assert not coordinator.verify_group("x", producer, "g").error
-        assert await coordinator.end("x", producer, True) is E.NONE
+        assert await coordinator.end_transaction("x", producer, True) is E.NONE
         await bench.until("CompleteCommit")
-        assert await coordinator.add("x", producer, {T: [2]}) is E.NONE
-        assert await coordinator.end("x", producer, False) is E.NONE
+        assert await coordinator.add_to_transaction("x", producer, {T: [2]}) is E.NONE
+        assert await coordinator.end_transaction("x", producer, False) is E.NONE
         await bench.until("CompleteAbort")
     assert bench.store.reads == 0
 
@@ -306,11 +306,11 @@ async def test_where_a_partition_heard_of_a_newer_coordinator_the_store_knows_wh
         async with bench.coordinator(3, Compare("owner", CompareTarget.MOD_REVISION, revision)) as coordinator:
             producer = await begun(coordinator)
             bench.parts.error = E.TRANSACTION_COORDINATOR_FENCED
-            assert await coordinator.end("x", producer, True) is E.NONE
+            assert await coordinator.end_transaction("x", producer, True) is E.NONE
             if is_replaced:
                 await bench.embedded.txn([], [PutOp("owner", b"another")])
                 async with asyncio.timeout(20):
-                    while await coordinator.end("x", producer, True) is not E.NOT_COORDINATOR:
+                    while await coordinator.end_transaction("x", producer, True) is not E.NOT_COORDINATOR:
                         await asyncio.sleep(0.01)
                 record = await bench.record()
                 assert record is not None
@@ -326,12 +326,14 @@ async def test_a_write_that_takes_effect_after_it_was_given_up_on_is_found_by_th
     async with bench.coordinator(3, Compare("owner", CompareTarget.MOD_REVISION, revision)) as coordinator:
         producer = await begun(coordinator)
         bench.store.holds = True
-        assert await coordinator.end("x", producer, True) is E.COORDINATOR_NOT_AVAILABLE
-        assert await coordinator.add("x", producer, {T: [0]}) is E.NONE, "read again: the decision is not there yet"
+        assert await coordinator.end_transaction("x", producer, True) is E.COORDINATOR_NOT_AVAILABLE
+        assert await coordinator.add_to_transaction("x", producer, {T: [0]}) is E.NONE, (
+            "read again: the decision is not there yet"
+        )
         assert await bench.store.deliver() == [True]
-        assert await coordinator.end("x", producer, False) is E.COORDINATOR_NOT_AVAILABLE
+        assert await coordinator.end_transaction("x", producer, False) is E.COORDINATOR_NOT_AVAILABLE
         await bench.until("CompleteCommit")
-        assert await coordinator.end("x", producer, False) is E.INVALID_TXN_STATE, "the shard was kept"
+        assert await coordinator.end_transaction("x", producer, False) is E.INVALID_TXN_STATE, "the shard was kept"
 
 
 async def test_partitions_that_cannot_be_reached_are_told_again() -> None:
@@ -339,7 +341,7 @@ async def test_partitions_that_cannot_be_reached_are_told_again() -> None:
     async with bench.coordinator() as coordinator:
         producer = await begun(coordinator)
         bench.parts.error = E.NOT_LEADER_OR_FOLLOWER
-        assert await coordinator.end("x", producer, False) is E.NONE
+        assert await coordinator.end_transaction("x", producer, False) is E.NONE
         async with asyncio.timeout(20):
             while not bench.parts.groups:
                 await asyncio.sleep(0.01)
@@ -348,7 +350,7 @@ async def test_partitions_that_cannot_be_reached_are_told_again() -> None:
         assert record.state == "PrepareAbort"
         bench.parts.error = E.NONE
         await bench.until("CompleteAbort")
-    assert len(bench.parts.groups) == 1, "a group that was told is not told again"
+    assert len(bench.parts.groups) == 1, "a group that has acknowledged gets no second request"
 
 
 async def test_an_id_that_nobody_uses_is_forgotten() -> None:
@@ -364,7 +366,7 @@ async def test_an_id_that_nobody_uses_is_forgotten() -> None:
 
 
 async def test_ids_are_not_forgotten_while_the_wall_clock_cannot_be_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coordinating, "PAUSED_S", 0.0)
+    monkeypatch.setattr(coordinating, "PAUSED_RECHECK_S", 0.0)
     bench = Bench()
     async with bench.coordinator() as coordinator:
         await coordinator.init_producer_id("x", LONG_MS, None)
@@ -385,9 +387,9 @@ async def test_a_transaction_has_its_timeout_whatever_the_wall_clock_does(leap_m
         error, producer = await coordinator.init_producer_id("x", 4000, None)
         assert error is E.NONE
         before_s = asyncio.get_running_loop().time()
-        assert await coordinator.add("x", producer, {T: [0]}) is E.NONE
+        assert await coordinator.add_to_transaction("x", producer, {T: [0]}) is E.NONE
         bench.clock.now_ms += leap_ms
-        assert await coordinator.add("x", producer, {T: [1]}) is E.NONE
+        assert await coordinator.add_to_transaction("x", producer, {T: [1]}) is E.NONE
         await bench.until("CompleteAbort")
         assert asyncio.get_running_loop().time() >= before_s + 4.0
 
@@ -409,15 +411,15 @@ async def test_an_id_that_is_forgotten_while_a_producer_asks_for_it_is_known_aft
         (shard,) = [s for s in coordinator._shards.values() if s.transactions]
         transaction = shard.transactions["x"]
         async with transaction.lock:
-            forgetting = asyncio.ensure_future(coordinator._on_due(transaction))
+            forgetting = asyncio.ensure_future(coordinator._handle_timeout(transaction))
             await asyncio.sleep(0)
             asking = asyncio.ensure_future(coordinator.init_producer_id("x", LONG_MS, None))
             await asyncio.sleep(0)
         await forgetting
         error, producer = await asking
         assert error is E.NONE
-        assert await coordinator.add("x", producer, {T: [0]}) is E.NONE
-        assert await coordinator.end("x", producer, True) is E.NONE
+        assert await coordinator.add_to_transaction("x", producer, {T: [0]}) is E.NONE
+        assert await coordinator.end_transaction("x", producer, True) is E.NONE
         await bench.until("CompleteCommit")
 
 
@@ -436,7 +438,7 @@ async def test_requests_for_one_id_are_decided_one_after_the_other() -> None:
     bench = Bench()
     async with bench.coordinator() as coordinator:
         _, producer = await coordinator.init_producer_id("x", LONG_MS, None)
-        adds = [coordinator.add("x", producer, {T: [i]}) for i in range(50)]
+        adds = [coordinator.add_to_transaction("x", producer, {T: [i]}) for i in range(50)]
         assert set(await asyncio.gather(*adds)) == {E.NONE}
         record = await bench.record()
         assert record is not None

@@ -1,5 +1,5 @@
-"""A crash at any point of a partition's life with transactions: what is open, what was aborted and who was fenced is
-found again as it was at the log's end."""
+"""After a crash at any point, recovery finds the open and aborted transactions and fenced producers of the log's
+end."""
 
 from __future__ import annotations
 

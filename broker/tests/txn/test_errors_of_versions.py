@@ -1,4 +1,4 @@
-"""The errors of transactional requests by version and in Kafka's order, and what descriptions of transactions show."""
+"""The errors of transactional requests, by version and in Kafka's order, and the descriptions of transactions."""
 
 from __future__ import annotations
 

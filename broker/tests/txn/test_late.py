@@ -1,4 +1,4 @@
-"""What comes late between brokers, whatever way it took, never becomes part of another transaction than its own."""
+"""Late messages between brokers never affect another transaction than their own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scenes import begun, check_whole, scene, work
 from penstock.state import keys
 from penstock.state.records import OffsetRecord, TransactionRecord, TxnOffsetRecord, encode
 from penstock.state.store import DeleteOp, PutOp
-from penstock.txn.acknowledged_markers import MAX_PRODUCERS, AcknowledgedMarkers
+from penstock.txn.latest_transactions import MAX_PRODUCERS, LatestTransactions
 from penstock.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
 from penstock.wire.messages.write_txn_markers import (
     WritableTxnMarker,
@@ -23,7 +23,7 @@ from penstock.wire.messages.write_txn_markers import (
 
 
 async def done(cluster: TxnCluster) -> Client:
-    """A transaction is complete."""
+    """Complete a transaction."""
     client = await scene(cluster)
     assert await client.end() is E.NONE
     await cluster.reaches("x", "CompleteCommit")
@@ -45,7 +45,7 @@ async def test_a_batch_whose_transaction_ended_after_it_was_verified_is_refused(
     assert await late is E.NOT_ENOUGH_REPLICAS
     assert await client.produce(3, b"late", "u") is E.TRANSACTION_ABORTABLE
     leader = brokers[3].leader("u")
-    assert leader.last_stable_offset == leader.high_watermark, "nothing hangs"
+    assert leader.last_stable_offset == leader.high_watermark, "no transaction is left open"
     await check_whole(brokers, [1])
 
 
@@ -64,8 +64,10 @@ async def test_offsets_whose_transaction_ended_after_they_were_verified_are_refu
         await check_whole(brokers, [1])
 
 
-async def test_offsets_that_were_verified_under_an_earlier_tenure_of_the_shard_are_refused(brokers: TxnCluster) -> None:
-    """The end was told to the coordinator in between, and this one did not hear of it."""
+async def test_offsets_that_were_verified_in_an_earlier_ownership_term_of_the_shard_are_refused(
+    brokers: TxnCluster,
+) -> None:
+    """Another coordinator received the end in between; this one did not."""
     client = await done(brokers)
     assert await client.add_group("g") is E.NONE
     answer = brokers.hold(AddPartitionsToTxnRequest, 1, answers=True)
@@ -94,7 +96,7 @@ async def test_a_batch_that_was_verified_under_an_earlier_leadership_is_refused(
     end = brokers[3].end("u")
     assert await late is E.NOT_LEADER_OR_FOLLOWER
     assert brokers[3].end("u") == end
-    assert not brokers[3].leader("u").producers.transactions.open, "nothing hangs"
+    assert not brokers[3].leader("u").producers.transactions.open, "no transaction is left open"
     await check_whole(brokers, [1])
 
 
@@ -143,7 +145,7 @@ async def test_nor_does_it_where_neither_the_leader_nor_the_groups_coordinator_h
     await work(client, 2, u=2, g=2)
     await brokers.elect(3, name="u")
     await brokers.coordinate(3, "g")
-    brokers[3].txns.verifier._heard._last.clear()
+    brokers[3].txns.verifier._latest._last.clear()
     assert await brokers.arrive() == [{E.FENCED_LEADER_EPOCH, E.NONE}]
     assert await brokers.visible(3, "u") == [b"1"]
     assert len(await brokers.pending()) == 1
@@ -269,22 +271,22 @@ async def test_only_offsets_of_transactions_that_are_complete_for_good_are_dropp
 
 
 def test_what_was_heard_last_of_a_producer_decides_what_is_late() -> None:
-    heard = AcknowledgedMarkers()
-    assert heard.in_hand(1, 5)
-    assert heard.in_hand(1, 5), "another partition of it"
-    assert not heard.ended(1, 4)
-    assert heard.ended(1, 5)
-    assert heard.ended(1, 5), "told again"
-    assert not heard.in_hand(1, 5)
-    assert heard.in_hand(1, 6)
-    assert heard.in_hand(2, 1), "another producer"
-    assert heard.ended(1, -1), "by hand"
-    assert heard.in_hand(1, 6)
+    latest = LatestTransactions()
+    assert latest.observe_ongoing(1, 5)
+    assert latest.observe_ongoing(1, 5), "another partition of it"
+    assert not latest.observe_ended(1, 4)
+    assert latest.observe_ended(1, 5)
+    assert latest.observe_ended(1, 5), "repeated"
+    assert not latest.observe_ongoing(1, 5)
+    assert latest.observe_ongoing(1, 6)
+    assert latest.observe_ongoing(2, 1), "another producer"
+    assert latest.observe_ended(1, -1), "by hand"
+    assert latest.observe_ongoing(1, 6)
 
 
 def test_what_is_remembered_of_producers_is_bounded() -> None:
-    heard = AcknowledgedMarkers()
+    latest = LatestTransactions()
     for producer_id in range(MAX_PRODUCERS + 10):
-        assert heard.ended(producer_id, 1)
-    assert len(heard._last) == MAX_PRODUCERS
-    assert not heard.in_hand(MAX_PRODUCERS, 1)
+        assert latest.observe_ended(producer_id, 1)
+    assert len(latest._last) == MAX_PRODUCERS
+    assert not latest.observe_ongoing(MAX_PRODUCERS, 1)

@@ -1,4 +1,4 @@
-"""The batches of one producer in a partition keep their order, whatever each of them waits for."""
+"""Batches of one producer in a partition keep their order, whatever each waits for."""
 
 from __future__ import annotations
 

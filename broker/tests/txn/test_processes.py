@@ -1,4 +1,4 @@
-"""librdkafka's transactions against three brokers and an etcd, whose coordinators are killed."""
+"""librdkafka's transactions with three brokers and an etcd, whose coordinators are killed."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def read(brokers: Brokers, topic: str) -> list[int]:
 
 
 class Work(threading.Thread):
-    """Runs until its work is done, however often it has to begin anew; `done` counts what was committed."""
+    """Runs until its work is done, restarting it as needed; `done` counts the committed records."""
 
     def __init__(self, work: Callable[[Work], bool]) -> None:
         super().__init__(daemon=True)
@@ -76,7 +76,7 @@ class Work(threading.Thread):
 
 
 def copy_with_librdkafka(brokers: Brokers, transactional_id: str, count: int) -> Callable[[Work], bool]:
-    """Takes what is in `in`, and writes it to `out` in transactions that also commit where it is."""
+    """Copy topic `in` to `out` in transactions that also commit the offsets."""
 
     def work(self: Work) -> bool:
         consumer = Consumer(
@@ -150,8 +150,8 @@ def test_a_loop_of_librdkafka_copies_exactly_once_while_the_coordinators_of_its_
 
 
 def pairs(brokers: Brokers, count: int, outcomes: dict[int, bool | None]) -> Callable[[Work], bool]:
-    """Writes each number to two topics, in a transaction; every third is aborted. `outcomes` has what the client was
-    told, None where it does not know."""
+    """Write each number to two topics in a transaction; abort every third. `outcomes` has the client's result, None if
+    unknown."""
 
     def work(self: Work) -> bool:
         settings = {"transactional.id": "pairs", "transaction.timeout.ms": 10_000}

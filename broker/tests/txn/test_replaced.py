@@ -1,5 +1,4 @@
-"""A broker can have lost a coordinator shard without knowing it, with its lease in order: what it remembers of the
-shard's producers makes none of them give up."""
+"""A deposed coordinator with a valid lease never makes a producer of the shard give up."""
 
 from __future__ import annotations
 
@@ -89,14 +88,14 @@ async def test_batches_keep_their_order_while_the_store_is_asked(
     await brokers.create("t", [1, 2, 3])
     client = await begun(brokers)
     coordinator = brokers[1].txns.coordinator
-    asked, opened, confirmed = asyncio.Event(), asyncio.Event(), coordinator.confirmed
+    asked, opened, confirmed = asyncio.Event(), asyncio.Event(), coordinator.confirm_ownership
 
     async def held(transactional_id: str) -> E:
         asked.set()
         await opened.wait()
         return await confirmed(transactional_id)
 
-    monkeypatch.setattr(coordinator, "confirmed", held)
+    monkeypatch.setattr(coordinator, "confirm_ownership", held)
     first = asyncio.ensure_future(client.produce(1, b"0", sequence=0))
     await asked.wait()
     assert await client.add("t") is E.NONE

@@ -1,4 +1,4 @@
-"""Each request in each state of a transactional id: what it answers, and what becomes of the record."""
+"""Each request in each state of a transactional id: its error and the new record."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 from penstock.state.records import TransactionRecord
 from penstock.txn import state_machine as machine
 from penstock.txn.state_machine import (
-    AT_REST,
-    LAST_GIVEN_EPOCH,
+    IDLE,
     MAX_EPOCH,
+    MAX_PRODUCER_EPOCH,
     PREPARED,
     ProducerIdentity,
     TxnState,
@@ -63,7 +63,7 @@ def test_the_table_of_ends_has_every_state() -> None:
 
 @pytest.mark.parametrize(("state", "committed"), END)
 def test_an_end_in_each_state(state: TxnState, committed: bool) -> None:
-    step = machine.end(record(state), ME, committed, NOW)
+    step = machine.end_transaction(record(state), ME, committed, NOW)
     error, becomes = END[state, committed]
     assert step.error is error
     assert (None if step.record is None else state_of(step.record)) is becomes
@@ -74,7 +74,7 @@ def test_an_end_in_each_state(state: TxnState, committed: bool) -> None:
 
 @pytest.mark.parametrize("state", LIVE)
 def test_partitions_begin_a_transaction_or_join_the_one_in_hand(state: TxnState) -> None:
-    step = machine.add(record(state), ME, {T: [2, 1]}, ["h"], NOW)
+    step = machine.add_to_transaction(record(state), ME, {T: [2, 1]}, ["h"], NOW)
     if state in PREPARED:
         assert step == (E.CONCURRENT_TRANSACTIONS, None, False)
         return
@@ -90,12 +90,12 @@ def test_partitions_begin_a_transaction_or_join_the_one_in_hand(state: TxnState)
 
 
 def test_what_is_part_of_it_already_writes_nothing() -> None:
-    assert machine.add(record(TxnState.ONGOING), ME, {T: [0]}, ["g"], NOW) == (E.NONE, None, False)
+    assert machine.add_to_transaction(record(TxnState.ONGOING), ME, {T: [0]}, ["g"], NOW) == (E.NONE, None, False)
 
 
 def test_a_transaction_has_a_bounded_number_of_partitions() -> None:
     many = {T: range(machine.MAX_PARTITIONS + 1)}
-    assert machine.add(record(TxnState.EMPTY), ME, many, (), NOW).error is E.INVALID_REQUEST
+    assert machine.add_to_transaction(record(TxnState.EMPTY), ME, many, (), NOW).error is E.INVALID_REQUEST
 
 
 @pytest.mark.parametrize("state", LIVE)
@@ -111,14 +111,14 @@ def test_a_producer_that_is_not_the_present_one_is_refused_in_each_state(
     state: TxnState, who: ProducerIdentity, error: E
 ) -> None:
     now = record(state)
-    assert machine.add(now, who, {T: [0]}, (), NOW) == (error, None, False)
-    assert machine.end(now, who, True, NOW) == (error, None, False)
+    assert machine.add_to_transaction(now, who, {T: [0]}, (), NOW) == (error, None, False)
+    assert machine.end_transaction(now, who, True, NOW) == (error, None, False)
     assert machine.verify(now, who, True).error is error
 
 
 def test_an_unknown_transactional_id_has_no_producer() -> None:
-    assert machine.add(None, ME, {T: [0]}, (), NOW).error is E.INVALID_PRODUCER_ID_MAPPING
-    assert machine.end(None, ME, True, NOW).error is E.INVALID_PRODUCER_ID_MAPPING
+    assert machine.add_to_transaction(None, ME, {T: [0]}, (), NOW).error is E.INVALID_PRODUCER_ID_MAPPING
+    assert machine.end_transaction(None, ME, True, NOW).error is E.INVALID_PRODUCER_ID_MAPPING
     assert machine.verify(None, ME, True).error is E.INVALID_PRODUCER_ID_MAPPING
 
 
@@ -157,18 +157,18 @@ def test_a_claim_of_another_epoch_is_fenced_in_each_state(state: TxnState) -> No
         assert machine.init_producer(record(state), claimed, 500, NOW, None) == (E.PRODUCER_FENCED, None, False)
 
 
-@pytest.mark.parametrize("state", AT_REST)
+@pytest.mark.parametrize("state", IDLE)
 def test_a_claim_whose_answer_was_lost_gets_it_again(state: TxnState) -> None:
     bumped = machine.init_producer(record(state), ME, 500, NOW, None).record
     assert machine.init_producer(bumped, ME, 500, NOW, None) == (E.NONE, None, False)
 
 
 def test_a_producer_whose_transaction_took_too_long_goes_on_and_its_successor_fences_it() -> None:
-    step = machine.timed_out(record(TxnState.ONGOING), NOW)
+    step = machine.abort_timed_out(record(TxnState.ONGOING), NOW)
     assert step.finish
     assert step.record is not None
     assert (state_of(step.record), step.record.epoch) == (TxnState.PREPARE_ABORT, 4)
-    done = machine.completed(step.record, NOW)
+    done = machine.complete(step.record, NOW)
     assert machine.init_producer(done, ME, 500, NOW, None) == (E.NONE, None, False)
     successor = machine.init_producer(done, None, 500, NOW, None).record
     assert machine.init_producer(successor, ME, 500, NOW, None).error is E.PRODUCER_FENCED
@@ -176,13 +176,13 @@ def test_a_producer_whose_transaction_took_too_long_goes_on_and_its_successor_fe
 
 @pytest.mark.parametrize("state", [state for state in LIVE if state is not TxnState.ONGOING])
 def test_only_a_transaction_in_hand_takes_too_long(state: TxnState) -> None:
-    assert machine.timed_out(record(state), NOW) == (E.NONE, None, False)
+    assert machine.abort_timed_out(record(state), NOW) == (E.NONE, None, False)
 
 
 @pytest.mark.parametrize("claims", [False, True])
 def test_used_up_epochs_are_followed_by_a_new_producer_id(claims: bool) -> None:
-    spent = record(TxnState.COMPLETE_ABORT, epoch=LAST_GIVEN_EPOCH)
-    claimed = ProducerIdentity(7, LAST_GIVEN_EPOCH) if claims else None
+    spent = record(TxnState.COMPLETE_ABORT, epoch=MAX_PRODUCER_EPOCH)
+    claimed = ProducerIdentity(7, MAX_PRODUCER_EPOCH) if claims else None
     assert machine.needs_new_id(spent)
     step = machine.init_producer(spent, claimed, 500, NOW, 99)
     assert step.record is not None
@@ -192,12 +192,12 @@ def test_used_up_epochs_are_followed_by_a_new_producer_id(claims: bool) -> None:
 
 
 def test_the_last_epoch_fences_and_is_never_given() -> None:
-    fenced = machine.timed_out(record(TxnState.ONGOING, epoch=LAST_GIVEN_EPOCH), NOW).record
+    fenced = machine.abort_timed_out(record(TxnState.ONGOING, epoch=MAX_PRODUCER_EPOCH), NOW).record
     assert fenced is not None
     assert fenced.epoch == MAX_EPOCH
-    done = machine.completed(fenced, NOW)
+    done = machine.complete(fenced, NOW)
     assert machine.needs_new_id(done)
-    step = machine.init_producer(done, ProducerIdentity(7, LAST_GIVEN_EPOCH), 500, NOW, 99)
+    step = machine.init_producer(done, ProducerIdentity(7, MAX_PRODUCER_EPOCH), 500, NOW, 99)
     assert step.record is not None
     assert (step.record.producer_id, step.record.epoch) == (99, 0)
 
@@ -205,8 +205,8 @@ def test_the_last_epoch_fences_and_is_never_given() -> None:
 def test_the_last_epoch_is_no_producers_own() -> None:
     done = record(TxnState.COMPLETE_ABORT, epoch=MAX_EPOCH)
     imposter = ProducerIdentity(7, MAX_EPOCH)
-    assert machine.add(done, imposter, {T: [0]}, (), NOW).error is E.PRODUCER_FENCED
-    assert machine.end(done, imposter, True, NOW).error is E.PRODUCER_FENCED
+    assert machine.add_to_transaction(done, imposter, {T: [0]}, (), NOW).error is E.PRODUCER_FENCED
+    assert machine.end_transaction(done, imposter, True, NOW).error is E.PRODUCER_FENCED
     assert machine.verify(done, imposter, True).error is E.PRODUCER_FENCED
 
 
@@ -219,12 +219,12 @@ def test_only_what_is_part_of_the_transaction_in_hand_is_verified(state: TxnStat
 
 @pytest.mark.parametrize("state", PREPARED)
 def test_completion_empties_the_record(state: TxnState) -> None:
-    done = machine.completed(record(state), NOW)
+    done = machine.complete(record(state), NOW)
     assert state_of(done).value == state.value.replace("Prepare", "Complete")
     assert (done.partitions, done.groups, done.started_ms, done.epoch) == ({}, [], 900, ME.epoch)
 
 
-@pytest.mark.parametrize("state", [TxnState.ONGOING, *AT_REST])
+@pytest.mark.parametrize("state", [TxnState.ONGOING, *IDLE])
 def test_what_is_not_decided_cannot_be_completed(state: TxnState) -> None:
-    with pytest.raises(AssertionError, match="not decided"):
-        machine.completed(record(state), NOW)
+    with pytest.raises(AssertionError, match="not prepared"):
+        machine.complete(record(state), NOW)

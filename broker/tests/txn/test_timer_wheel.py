@@ -1,4 +1,4 @@
-"""The transactions' timer wheel over hours, on a loop whose time the test sets."""
+"""The timer wheel over hours, on an event loop with a manual clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A whole broker in the test's own process, for clients that block."""
+"""A broker in the test process, for blocking clients."""
 
 from __future__ import annotations
 
@@ -32,5 +32,5 @@ async def running(home: Path, **settings: str) -> AsyncIterator[tuple[BrokerNode
 
 
 async def in_thread(work: Callable[..., T], *arguments: Any) -> T:
-    """Clients block."""
+    """Run a blocking client call in a thread."""
     return await asyncio.wait_for(asyncio.to_thread(work, *arguments), DEADLINE_S)

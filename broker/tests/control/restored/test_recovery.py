@@ -24,7 +24,7 @@ from penstock.state.records import (
     encode,
 )
 from penstock.state.store import PutOp
-from penstock.txn.state_machine import LAST_GIVEN_EPOCH, needs_new_id
+from penstock.txn.state_machine import MAX_PRODUCER_EPOCH, needs_new_id
 
 
 async def restored(cluster: Cluster, backup: Backup, *broker_ids: int) -> None:
@@ -238,7 +238,7 @@ async def test_transactional_ids_get_fresh_producers_and_what_was_decided_stays_
         entry = await two.etcd.store.get(keys.transaction(name))
         return decode(TransactionRecord, entry.key, entry.value)
 
-    assert await present("a") == replace(ongoing, epoch=LAST_GIVEN_EPOCH, last_epoch=-1)
+    assert await present("a") == replace(ongoing, epoch=MAX_PRODUCER_EPOCH, last_epoch=-1)
     assert needs_new_id(replace(await present("a"), state="Empty"))
     assert await present("b") == decided
 
