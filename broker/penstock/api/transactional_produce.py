@@ -163,7 +163,9 @@ class TransactionChecks:
         """Start the verification of a producer for a partition, or return its result."""
         verifier = self.appends.verifier
         assert verifier is not None, "requests are rejected if there are no transactions"
-        return verifier.verify_partition(self.transactional_id, producer, partition.name, partition.topic_id, partition.index)
+        return verifier.verify_partition(
+            self.transactional_id, producer, partition.name, partition.topic_id, partition.index
+        )
 
     def rejection(self, partition: Leader, header: BatchHeader, verification: VerifiedTransaction) -> Appended | None:
         """Return the outcome of a batch whose verification failed; None if it holds at this moment.
