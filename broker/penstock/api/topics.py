@@ -87,6 +87,7 @@ class TopicsApi:
         by_id = asked.name is None
         topic = self.view.topics_by_id.get(asked.topic_id) if by_id else self.view.topics.get(asked.name or "")
         if not by_id and asked.topic_id != ZERO_UUID:
+            topic = None
             outcome = ConfigOutcome(
                 ErrorCode.INVALID_REQUEST, "A topic is named by its name or by its id, not by both."
             )
