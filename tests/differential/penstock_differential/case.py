@@ -117,15 +117,17 @@ class Case:
         newest = min(last, MAX_VERSION.get(api, known.last))
         return self.rng.randint(min(max(first, known.first), newest), newest)
 
-    def mutate(self, api: str, version: int, tree: Tree, keep: Collection[str] = (), odds: float = 0.6) -> Tree:
-        """The request with up to two fields changed."""
+    def mutate(
+        self, api: str, version: int, tree: Tree, keep: Collection[str] = (), odds: float = 0.6, faults: int = 0
+    ) -> Tree:
+        """The request with up to two fields changed. `faults` is how many things were wrong with it before."""
         keep = {*keep, *(() if api == "Produce" else ("timeout_ms",))}
-        faults = 0
+        changes = 0
         while self.rng.random() < odds:
             tree = mutated(api, version, tree, self.rng, keep)
             odds /= 2
-            faults += 1
-        self.note_faults(faults)
+            changes += 1
+        self.note_faults(changes + faults if changes else 0)
         return tree
 
     def note_faults(self, faults: int) -> None:

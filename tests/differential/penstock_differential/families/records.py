@@ -76,7 +76,7 @@ def random_batch(rng: random.Random) -> tuple[BatchSpec | Joined | bytes | None,
     if kind == "empty":
         return rng.choice([b"", BatchSpec(())]), 1
     if kind == "noise":
-        return rng.randbytes(rng.choice([1, 12, 17, 61, 100])), 1
+        return rng.randbytes(rng.choice([1, 12, 17, 61, 100])), 2
     return (None, 1) if kind == "null" else (BatchSpec(made, codec_number), faults)
 
 

@@ -10,6 +10,8 @@ from penstock_differential.families.world import init_producer, topic, topic_id
 from penstock_differential.values import Tree
 
 STEPS = 8
+LIST_OPERATIONS = (2, 3)
+"""Appending to a list, and subtracting from one."""
 MAX_NAME_CHARS = 249
 BAD_NAMES = ("", ".", "..", "a b", "a/b", "ä", "x" * (MAX_NAME_CHARS + 1), "__consumer_offsets", "__transaction_state")
 TOPIC_VALUES: dict[str, tuple[str | None, ...]] = {
@@ -121,7 +123,9 @@ def topic_configs(case: Case) -> None:
         changes = configs(case)
         if api == "IncrementalAlterConfigs":
             for change in changes:
-                change["config_operation"] = case.rng.choice([0, 0, 0, 1, 2, 3, 4])
+                operation = change["config_operation"] = case.rng.choice([0, 0, 0, 1, 2, 3, 4])
+                if operation in LIST_OPERATIONS and (change["value"] or "") != (change["value"] or "").strip():
+                    case.events.add("a word with spaces around it was appended to a list or subtracted")
         resource: Tree = {"resource_type": 2, "resource_name": name, "configs": changes}
         if case.rng.random() < 0.15:
             resource["resource_name"] = case.rng.choice(["unknown", "", "a b"])

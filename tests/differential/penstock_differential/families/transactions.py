@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from penstock_differential.case import Case
 from penstock_differential.compare import error_codes
 from penstock_differential.families import family
@@ -16,6 +18,7 @@ from penstock_differential.sides import Route
 from penstock_differential.values import BatchSpec, Ref, Tree
 
 STEPS = 14
+ENDED_LIMIT_S, POLL_S = 10.0, 0.01
 
 
 def init_tree(name: str | None, producer: int | Ref = -1, epoch: int | Ref = -1, timeout_ms: int = 60_000) -> Tree:
@@ -72,6 +75,17 @@ def note_marker(case: Case, has_marker: bool) -> bool:
     return True
 
 
+def wait_until_ended(case: Case, id_: str) -> None:
+    """Wait until no side has markers of the transaction left to write: what follows would depend on when it has."""
+    deadline = time.monotonic() + ENDED_LIMIT_S
+    for side in case.sides:
+        while time.monotonic() < deadline:
+            tree = side.ask("DescribeTransactions", 0, {"transactional_ids": [id_]}, Route("transaction", id_)).tree
+            if tree is None or not tree["transaction_states"][0]["transaction_state"].startswith("Prepare"):
+                break
+            time.sleep(POLL_S)
+
+
 @family("InitProducerId", "AddPartitionsToTxn", "AddOffsetsToTxn", "EndTxn", "TxnOffsetCommit", "Produce",
         "DescribeTransactions", weight=8)  # fmt: skip
 def transactions(case: Case) -> None:
@@ -86,11 +100,13 @@ def transactions(case: Case) -> None:
             ["add", "add", "produce", "produce", "end", "offsets", "commit", "describe", "init", "describe-producers"]
         )
         epoch: Ref = Ref("p-epoch", case.rng.choice([0] * 8 + [-1, 1]))
-        odds = 0.25
+        odds, stale = 0.25, int(epoch.plus != 0)
         if kind == "add":
             version = case.version("AddPartitionsToTxn", 0, 3)
             tree = add_partitions_tree(id_, name, version, epoch, case.rng.choice([[0], [0], [0, 5], [0, 0], []]))
-            case.ask("AddPartitionsToTxn", case.mutate("AddPartitionsToTxn", version, tree, odds=odds), version)
+            case.ask(
+                "AddPartitionsToTxn", case.mutate("AddPartitionsToTxn", version, tree, odds=odds, faults=stale), version
+            )
         elif kind == "produce":
             given = case.rng.choice([id_, id_, id_, id_, None, "", f"{id_}-other"])
             attributes = case.rng.choice([0x10, 0x10, 0x10, 0x10, 0])
@@ -105,21 +121,22 @@ def transactions(case: Case) -> None:
             version = case.version("EndTxn")
             tree = {"transactional_id": id_, "producer_id": Ref("p"), "producer_epoch": epoch}
             tree["committed"] = case.rng.random() < 0.6
-            answer = case.ask("EndTxn", case.mutate("EndTxn", version, tree, odds=odds), version)
+            answer = case.ask("EndTxn", case.mutate("EndTxn", version, tree, odds=odds, faults=stale), version)
             if answer["error_code"] == 0:
                 has_marker = note_marker(case, has_marker)
             if case.rng.random() < 0.3:
                 case.ask("EndTxn", tree, version)
+            wait_until_ended(case, id_)
         elif kind == "offsets":
             version = case.version("AddOffsetsToTxn")
             tree = {"transactional_id": id_, "producer_id": Ref("p"), "producer_epoch": epoch, "group_id": group}
-            tree = case.mutate("AddOffsetsToTxn", version, tree, odds=odds)
+            tree = case.mutate("AddOffsetsToTxn", version, tree, odds=odds, faults=stale)
             if case.ask("AddOffsetsToTxn", tree, version)["error_code"] == 0:
                 groups.add(tree["group_id"])
         elif kind == "commit":
             version = case.version("TxnOffsetCommit")
             tree = offset_commit_tree(id_, group, name, epoch)
-            tree = case.mutate("TxnOffsetCommit", version, tree, odds=odds)
+            tree = case.mutate("TxnOffsetCommit", version, tree, odds=odds, faults=stale)
             if groups and tree["group_id"] not in groups:
                 case.events.add("another group was added to a transaction")
             case.ask("TxnOffsetCommit", tree, version)
@@ -177,11 +194,9 @@ def transactions_of_nobody(case: Case) -> None:
         epoch = Ref("p-epoch", case.rng.choice([0, 0, 1, -1, 5]))
         api = case.rng.choice(["AddPartitionsToTxn", "AddOffsetsToTxn", "EndTxn", "TxnOffsetCommit"])
         version = case.version(api, 0, 3 if api == "AddPartitionsToTxn" else 4)
-        owner = {
-            "transactional_id": given,
-            "producer_id": Ref("p", case.rng.choice([0, 0, 1000])),
-            "producer_epoch": epoch,
-        }
+        producer = Ref("p", case.rng.choice([0, 0, 1000]))
+        owner = {"transactional_id": given, "producer_id": producer, "producer_epoch": epoch}
+        faults = sum((given != id_, producer.plus != 0, epoch.plus != 0))
         if api == "AddPartitionsToTxn":
             tree = add_partitions_tree(given, case.rng.choice([name, "unknown"]), version, epoch, [0])
             tree["v3_and_below_producer_id"] = owner["producer_id"]
@@ -191,7 +206,9 @@ def transactions_of_nobody(case: Case) -> None:
             tree = {**owner, "committed": case.rng.random() < 0.5}
         else:
             tree = {**offset_commit_tree(given, group, name, epoch), **owner}
-        case.ask(api, case.mutate(api, version, tree, odds=0.3), version)
+        case.ask(api, case.mutate(api, version, tree, odds=0.3, faults=faults), version)
+        if api == "EndTxn":
+            wait_until_ended(case, id_)
 
 
 @family("AddPartitionsToTxn", weight=2)
