@@ -5,12 +5,15 @@ from __future__ import annotations
 import operator
 import random
 import signal
+import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 FIXED_SEED = "0"
+OUTSIDE = {"socket.bind", "socket.connect", "subprocess.Popen", "os.fork", "os.posix_spawn"}
+"""Audit events of what no unit test does."""
 
 # In its mode "importlib" pytest names a test by its path, `operator.tests.topics.test_x`, and puts a package in place
 # of the parent module where that has no `__path__`: the standard library's `operator` would be lost for everybody else.
@@ -24,6 +27,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update", action="store_true", help="write golden files anew: look at what git says then")
     parser.addoption("--seed", default=FIXED_SEED, help="seed of randomised tests: a number, or 'fresh' (default: 0)")
+    parser.addoption(
+        "--unit", action="store_true", help="leave out tests marked integration; the others get no sockets"
+    )
+
+
+def refuse_outside(event: str, arguments: tuple[object, ...]) -> None:
+    """Audit hook of `--unit`: a test that opens a socket or starts a process is marked integration."""
+    if event in OUTSIDE:
+        raise RuntimeError(f"a unit test causes {event}: mark it with pytest.mark.integration")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -37,10 +49,18 @@ def pytest_configure(config: pytest.Config) -> None:
         derandomize=config.option.seed == FIXED_SEED,
     )
     settings.load_profile("penstock")
+    config.addinivalue_line(
+        "markers", "integration: the test opens sockets or starts processes; `make unit` leaves it out"
+    )
 
 
 def pytest_report_header(config: pytest.Config) -> str:
     return f"seed: {config.option.seed}"
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    if session.config.option.unit:
+        sys.addaudithook(refuse_outside)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -56,6 +76,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     pytest-xdist (3.8) appends the group to a name of the test that pytest (9.2) does not ask for any more, and then
     spreads the tests over all processes: here it is put where it is looked for.
     """
+    if config.option.unit:
+        integration = [item for item in items if item.get_closest_marker("integration")]
+        config.hook.pytest_deselected(items=integration)
+        items[:] = [item for item in items if not item.get_closest_marker("integration")]
     if not getattr(config.option, "loadgroup", False):
         return
     for item in items:
