@@ -1,1 +1,1 @@
-"""Requests to the rooms below, and back: one module for each API family."""
+"""Request handlers, one module per group of APIs, and the interface between them and the server (`exchange`)."""

@@ -1,8 +1,8 @@
-"""DescribeCluster, DescribeTopicPartitions: the cluster as admins see it."""
+"""DescribeCluster and DescribeTopicPartitions: the cluster for admin clients."""
 
 from __future__ import annotations
 
-from penstock.api.metadata import CLUSTER_OPERATIONS, TOPIC_OPERATIONS, reachable, unknown_name_error
+from penstock.api.metadata import CLUSTER_OPERATIONS, TOPIC_OPERATIONS, partition_availability, unknown_name_error
 from penstock.api.routes import RequestContext, Route
 from penstock.state.view import ClusterView, PartitionView, TopicView
 from penstock.wire.errors import ErrorCode
@@ -14,18 +14,19 @@ from penstock.wire.messages import (
 )
 
 MAX_PARTITIONS_DESCRIBED = 2000
-"""Partitions in one answer to DescribeTopicPartitions, however many were asked for."""
+"""Partitions per DescribeTopicPartitions response, whatever limit the request has."""
 BROKERS, CONTROLLERS = 1, 2
 """Endpoint types of DescribeCluster (KIP-919)."""
 
 
 class ClusterApi:
-    """What the view says of brokers and partitions; `reassignments` serves what can be changed of it."""
+    """Describes brokers and partitions from the cluster view; `reassignments` changes them."""
 
     def __init__(self, view: ClusterView) -> None:
         self.view = view
 
     def routes(self) -> list[Route]:
+        """Routes of these APIs."""
         return [
             Route(
                 cluster.DescribeClusterRequest, cluster.DescribeClusterResponse, self.describe, 0, 2, failed_describe
@@ -43,10 +44,11 @@ class ClusterApi:
     def describe(
         self, request: cluster.DescribeClusterRequest, context: RequestContext
     ) -> cluster.DescribeClusterResponse:
+        """Serve DescribeCluster 0 to 2."""
         if request.endpoint_type != BROKERS:
             known = request.endpoint_type == CONTROLLERS
             error = ErrorCode.MISMATCHED_ENDPOINT_TYPE if known else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
-            message = f"Brokers are endpoints of type {BROKERS}, and type {request.endpoint_type} was asked for."
+            message = f'endpoint type "{request.endpoint_type}" is not supported; use {BROKERS} (brokers)'
             return cluster.DescribeClusterResponse(error_code=error, error_message=message)
         response = cluster.DescribeClusterResponse(
             cluster_id=self.view.cluster_id, controller_id=self.view.controller_id
@@ -63,10 +65,10 @@ class ClusterApi:
     def topic_partitions(
         self, request: partitions.DescribeTopicPartitionsRequest, context: RequestContext
     ) -> partitions.DescribeTopicPartitionsResponse:
-        """Topics in the order of their names, from the cursor on, until there are partitions enough (KIP-966)."""
+        """Return topics in name order from the cursor, up to the partition limit (KIP-966)."""
         names = sorted({topic.name for topic in request.topics}) if request.topics else sorted(self.view.topics)
         cursor = request.cursor
-        left = min(max(request.response_partition_limit, 1), MAX_PARTITIONS_DESCRIBED)
+        remaining = min(max(request.response_partition_limit, 1), MAX_PARTITIONS_DESCRIBED)
         response = partitions.DescribeTopicPartitionsResponse(topics=[])
         for name in names:
             if cursor is not None and name < cursor.topic_name:
@@ -79,23 +81,23 @@ class ClusterApi:
                 missing.topic_authorized_operations = TOPIC_OPERATIONS
                 response.topics.append(missing)
                 continue
-            if left <= 0:
+            if remaining <= 0:
                 response.next_cursor = partitions.Cursor(topic_name=name, partition_index=first)
                 break
-            shown = topic.partitions[first : first + left]
-            left -= len(shown)
-            response.topics.append(self._described(topic, shown))
-            if first + len(shown) < len(topic.partitions):
-                response.next_cursor = partitions.Cursor(topic_name=name, partition_index=first + len(shown))
+            page = topic.partitions[first : first + remaining]
+            remaining -= len(page)
+            response.topics.append(self._described(topic, page))
+            if first + len(page) < len(topic.partitions):
+                response.next_cursor = partitions.Cursor(topic_name=name, partition_index=first + len(page))
                 break
         return response
 
     def _described(
-        self, topic: TopicView, shown: list[PartitionView]
+        self, topic: TopicView, page: list[PartitionView]
     ) -> partitions.DescribeTopicPartitionsResponseTopic:
         described = []
-        for partition in shown:
-            error, leader, offline = reachable(partition, self.view)
+        for partition in page:
+            error, leader, offline = partition_availability(partition, self.view)
             described.append(
                 partitions.DescribeTopicPartitionsResponsePartition(
                     error_code=error,
@@ -119,12 +121,14 @@ class ClusterApi:
 
 
 def failed_describe(request: cluster.DescribeClusterRequest, error: int) -> cluster.DescribeClusterResponse:
+    """Response to DescribeCluster with an error."""
     return cluster.DescribeClusterResponse(error_code=error)
 
 
 def failed_topic_partitions(
     request: partitions.DescribeTopicPartitionsRequest, error: int
 ) -> partitions.DescribeTopicPartitionsResponse:
+    """Response to DescribeTopicPartitions with an error for each topic."""
     topics = [
         partitions.DescribeTopicPartitionsResponseTopic(error_code=error, name=topic.name) for topic in request.topics
     ]

@@ -1,6 +1,7 @@
-"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, ListConfigResources: settings of topics, brokers, groups.
+"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs and ListConfigResources: settings of topics, brokers and
+groups.
 
-One request may name thousands of topics: it is worked off in slices, between which the event loop serves others.
+A request may name thousands of topics: the handlers yield to the event loop between slices.
 """
 
 from __future__ import annotations
@@ -44,10 +45,10 @@ from penstock.wire.messages import describe_configs as wire
 from penstock.wire.messages import incremental_alter_configs as incremental
 from penstock.wire.messages import list_config_resources as listing
 
-SLICE = 16
-"""Resources that are described before others have their turn."""
-CHANGES = 64
-"""Resources of one request that are changed at the same time: they share the store's commits."""
+DESCRIBES_PER_SLICE = 16
+"""Resources to describe before yielding to the event loop."""
+MAX_CONCURRENT_CHANGES = 64
+"""Resources of a request that are changed concurrently, which share the store's transactions."""
 
 R = TypeVar("R")
 A = TypeVar("A")
@@ -56,20 +57,21 @@ REMOVABLE = Setting(
     "broker.removable",
     SettingType.BOOLEAN,
     None,
-    "Whether no partition has a replica on this draining broker any more, so that it can be stopped for good.",
+    "Whether no partition has a replica on this draining broker, so that it can be removed from the cluster.",
 )
-"""Not a setting: what comes of `broker.draining`, read where that is set."""
+"""Not a setting: the progress of `broker.draining`, reported next to it."""
 RELEASE = Setting("penstock.release", SettingType.STRING, __version__, "The release that this broker runs.")
-"""Not a setting either: a cluster's brokers may differ in it while it is rolled to another."""
+"""Not a setting: the release may differ between brokers during a rolling upgrade."""
 
 
 class ConfigsApi:
-    """What is set, and setting it."""
+    """Describes and changes settings."""
 
     def __init__(self, view: ClusterView, admin: ConfigService, config: BrokerConfig) -> None:
         self.view, self.admin, self.config = view, admin, config
 
     def routes(self) -> list[Route]:
+        """Routes of these APIs."""
         return [
             Route(wire.DescribeConfigsRequest, wire.DescribeConfigsResponse, self.describe, 1, 4, failed_describe),
             Route(alter.AlterConfigsRequest, alter.AlterConfigsResponse, self.alter, 0, 2, failed_alter),
@@ -94,11 +96,12 @@ class ConfigsApi:
     async def describe(
         self, request: wire.DescribeConfigsRequest, context: RequestContext
     ) -> wire.DescribeConfigsResponse:
-        named = [r.resource_name for r in request.resources if r.resource_type == ConfigResource.GROUP]
-        groups = await self.admin.groups.describe(named) if named else {}
+        """Serve DescribeConfigs 1 to 4; stop early if the client disconnects."""
+        group_ids = [r.resource_name for r in request.resources if r.resource_type == ConfigResource.GROUP]
+        groups = await self.admin.groups.describe(group_ids) if group_ids else {}
         results = []
         for number, resource in enumerate(request.resources):
-            if number % SLICE == SLICE - 1:
+            if number % DESCRIBES_PER_SLICE == DESCRIBES_PER_SLICE - 1:
                 await asyncio.sleep(0)
                 if context.exchange.is_disconnected:
                     break
@@ -114,16 +117,18 @@ class ConfigsApi:
         kind, name = resource.resource_type, resource.resource_name
         result = wire.DescribeConfigsResult(resource_type=kind, resource_name=name)
         try:
-            found = group_found(groups[name]) if kind == ConfigResource.GROUP else self._settings(kind, name, request)
+            found = (
+                group_settings(groups[name]) if kind == ConfigResource.GROUP else self._settings(kind, name, request)
+            )
         except AdminError as e:
             result.error_code, result.error_message = e.error, e.message
             return result
-        wanted = set(resource.configuration_keys) if resource.configuration_keys else None
+        requested = set(resource.configuration_keys) if resource.configuration_keys else None
         result.configs = [
-            shown(described, kind, request)
+            described_setting(described, kind, request)
             for described in found
-            if (wanted is None or described.setting.name in wanted)
-            and (not request.only_own or (described.source in OWN and is_set(described, self.config)))
+            if (requested is None or described.setting.name in requested)
+            and (not request.only_own or (described.source in RUNTIME_SOURCES and is_set(described, self.config)))
         ]
         return result
 
@@ -146,7 +151,10 @@ class ConfigsApi:
             self.admin.check_is_local_broker(name)
             return describe_loggers()
         if kind != ConfigResource.BROKER:
-            raise AdminError(ErrorCode.INVALID_REQUEST, f"Resources of type {kind} have no settings here.")
+            raise AdminError(
+                ErrorCode.INVALID_REQUEST,
+                f'resource type "{kind}" is not supported; use topic, broker, broker logger or group',
+            )
         if name == ALL_BROKERS:
             return describe_all_brokers(self.config)
         self.admin.check_is_local_broker(name)
@@ -155,7 +163,7 @@ class ConfigsApi:
         return [*describe_broker(self.config), release, *self._removable()]
 
     def _removable(self) -> list[ConfigDescription]:
-        """Whether this broker, which drains, has been emptied: told while it drains alone."""
+        """Return whether this draining broker is empty; nothing if it does not drain."""
         if not self.config.broker_draining:
             return []
         text = str(is_removable(self.view, self.config.node_id)).lower()
@@ -163,45 +171,49 @@ class ConfigsApi:
         return [ConfigDescription(REMOVABLE, text, SettingSource.DEFAULT, [synonym], is_read_only=True)]
 
     async def alter(self, request: alter.AlterConfigsRequest, context: RequestContext) -> alter.AlterConfigsResponse:
+        """Serve AlterConfigs 0 to 2: replace all settings of each resource."""
+
         async def change(r: alter.AlterConfigsResource) -> alter.AlterConfigsResourceResponse:
             kind, name, validate_only = r.resource_type, r.resource_name, request.validate_only
             settings = [(config.name, config.value) for config in r.configs]
-            if (kind, name) in twice:
-                outcome = NAMED_TWICE
+            if (kind, name) in duplicates:
+                outcome = DUPLICATE_RESOURCE
             else:
                 outcome = await self.admin.replace(kind, name, settings, validate_only)
             return alter.AlterConfigsResourceResponse(
                 error_code=outcome.error, error_message=outcome.message, resource_type=kind, resource_name=name
             )
 
-        twice = named_twice((r.resource_type, r.resource_name) for r in request.resources)
-        return alter.AlterConfigsResponse(responses=await some_at_a_time(change, request.resources))
+        duplicates = duplicates_of((r.resource_type, r.resource_name) for r in request.resources)
+        return alter.AlterConfigsResponse(responses=await change_all(change, request.resources))
 
     async def alter_incrementally(
         self, request: incremental.IncrementalAlterConfigsRequest, context: RequestContext
     ) -> incremental.IncrementalAlterConfigsResponse:
+        """Serve IncrementalAlterConfigs 0 and 1."""
+
         async def change(r: incremental.AlterConfigsResource) -> incremental.AlterConfigsResourceResponse:
             kind, name, validate_only = r.resource_type, r.resource_name, request.validate_only
             changes = [ConfigChange(c.name, c.config_operation, c.value) for c in r.configs]
-            if (kind, name) in twice:
-                outcome = NAMED_TWICE
+            if (kind, name) in duplicates:
+                outcome = DUPLICATE_RESOURCE
             else:
                 outcome = await self.admin.change(kind, name, changes, validate_only)
             return incremental.AlterConfigsResourceResponse(
                 error_code=outcome.error, error_message=outcome.message, resource_type=kind, resource_name=name
             )
 
-        twice = named_twice((r.resource_type, r.resource_name) for r in request.resources)
-        return incremental.IncrementalAlterConfigsResponse(responses=await some_at_a_time(change, request.resources))
+        duplicates = duplicates_of((r.resource_type, r.resource_name) for r in request.resources)
+        return incremental.IncrementalAlterConfigsResponse(responses=await change_all(change, request.resources))
 
     async def list_resources(
         self, request: listing.ListConfigResourcesRequest, context: RequestContext
     ) -> listing.ListConfigResourcesResponse:
-        """What has settings, of the types asked for or of all; before version 1 client metrics alone (KIP-1142)."""
+        """Return the resources with settings, by type; version 0 lists only client metrics (KIP-1142)."""
         if context.version == 0:
             return listing.ListConfigResourcesResponse()
-        wanted = set(request.resource_types) or set(ConfigResource)
-        if not wanted <= set(ConfigResource):
+        requested = set(request.resource_types) or set(ConfigResource)
+        if not requested <= set(ConfigResource):
             return listing.ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
         brokers = [str(broker_id) for broker_id in sorted(self.view.brokers)]
         names = {
@@ -209,7 +221,7 @@ class ConfigsApi:
             ConfigResource.BROKER: brokers,
             ConfigResource.BROKER_LOGGER: brokers,
         }
-        if ConfigResource.GROUP in wanted:
+        if ConfigResource.GROUP in requested:
             try:
                 names[ConfigResource.GROUP] = await self.admin.groups.group_ids()
             except StoreError as e:
@@ -218,44 +230,49 @@ class ConfigsApi:
             config_resources=[
                 listing.ConfigResource(resource_name=name, resource_type=kind)
                 for kind, all_names in names.items()
-                if kind in wanted
+                if kind in requested
                 for name in all_names
             ]
         )
 
 
-OWN = frozenset({SettingSource.TOPIC, SettingSource.BROKER, SettingSource.ALL_BROKERS, SettingSource.GROUP})
-"""What is set at run time, as against what was given at the start and what holds where nothing is."""
-NAMED_TWICE = ConfigOutcome(ErrorCode.INVALID_REQUEST, "The resource is named twice in the request.")
+RUNTIME_SOURCES = frozenset({SettingSource.TOPIC, SettingSource.BROKER, SettingSource.ALL_BROKERS, SettingSource.GROUP})
+"""Sources that are set at run time, as opposed to static configuration and defaults."""
+DUPLICATE_RESOURCE = ConfigOutcome(
+    ErrorCode.INVALID_REQUEST, "the resource appears twice in the request; merge its entries"
+)
 
 
 def is_set(described: ConfigDescription, config: BrokerConfig) -> bool:
-    """Whether a value that is described as set for all brokers really was."""
+    """Return whether a value described as cluster-wide is set explicitly."""
     name = described.setting.name
     return described.source is not SettingSource.ALL_BROKERS or name in config.given.get(SettingSource.ALL_BROKERS, {})
 
 
-def group_found(found: list[ConfigDescription] | AdminError) -> list[ConfigDescription]:
+def group_settings(found: list[ConfigDescription] | AdminError) -> list[ConfigDescription]:
+    """Return the settings of a group. Raises AdminError if they could not be read."""
     if isinstance(found, AdminError):
         raise found
     return found
 
 
-async def some_at_a_time(change: Callable[[R], Awaitable[A]], resources: Sequence[R]) -> list[A]:
-    """What comes of each resource, in their order."""
+async def change_all(change: Callable[[R], Awaitable[A]], resources: Sequence[R]) -> list[A]:
+    """Change resources concurrently in slices; return the outcomes in order."""
     answers: list[A] = []
-    for start in range(0, len(resources), CHANGES):
-        answers += await asyncio.gather(*map(change, resources[start : start + CHANGES]))
+    for start in range(0, len(resources), MAX_CONCURRENT_CHANGES):
+        answers += await asyncio.gather(*map(change, resources[start : start + MAX_CONCURRENT_CHANGES]))
     return answers
 
 
-def named_twice(resources: Iterable[tuple[int, str]]) -> set[tuple[int, str]]:
+def duplicates_of(resources: Iterable[tuple[int, str]]) -> set[tuple[int, str]]:
+    """Return the resources that appear more than once."""
     return {resource for resource, count in Counter(resources).items() if count > 1}
 
 
-def shown(
+def described_setting(
     described: ConfigDescription, kind: int, request: wire.DescribeConfigsRequest
 ) -> wire.DescribeConfigsResourceResult:
+    """Return the entry of a setting in a DescribeConfigs response."""
     setting = described.setting
     synonyms = described.synonyms if request.include_synonyms else []
     return wire.DescribeConfigsResourceResult(
@@ -271,6 +288,7 @@ def shown(
 
 
 def failed_describe(request: wire.DescribeConfigsRequest, error: int) -> wire.DescribeConfigsResponse:
+    """Response to DescribeConfigs with an error for each resource."""
     return wire.DescribeConfigsResponse(
         results=[
             wire.DescribeConfigsResult(error_code=error, resource_type=r.resource_type, resource_name=r.resource_name)
@@ -280,6 +298,7 @@ def failed_describe(request: wire.DescribeConfigsRequest, error: int) -> wire.De
 
 
 def failed_alter(request: alter.AlterConfigsRequest, error: int) -> alter.AlterConfigsResponse:
+    """Response to AlterConfigs with an error for each resource."""
     return alter.AlterConfigsResponse(
         responses=[
             alter.AlterConfigsResourceResponse(
@@ -293,6 +312,7 @@ def failed_alter(request: alter.AlterConfigsRequest, error: int) -> alter.AlterC
 def failed_incremental(
     request: incremental.IncrementalAlterConfigsRequest, error: int
 ) -> incremental.IncrementalAlterConfigsResponse:
+    """Response to IncrementalAlterConfigs with an error for each resource."""
     return incremental.IncrementalAlterConfigsResponse(
         responses=[
             incremental.AlterConfigsResourceResponse(

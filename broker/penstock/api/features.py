@@ -1,4 +1,4 @@
-"""UpdateFeatures: raises the feature level of the cluster (KIP-584). ApiVersions tells which it is."""
+"""UpdateFeatures: raises the feature level of the cluster (KIP-584). ApiVersions reports the level."""
 
 from __future__ import annotations
 
@@ -14,30 +14,33 @@ from penstock.wire.messages.update_features import (
 )
 
 MAX_UPDATES = 100
-RESULTS_BEFORE = 2
-"""The version from which on a response has no results for single features."""
-UPGRADE_TYPE_FROM = 1
+NO_RESULTS_VERSION = 2
+"""The version from which a response has no results per feature."""
+UPGRADE_TYPE_VERSION = 1
 UPGRADE_TYPES = frozenset({1, 2, 3})
-"""Upgrade, safe downgrade, unsafe downgrade."""
+"""Upgrade, safe downgrade and unsafe downgrade."""
 
 
 class FeaturesApi:
-    """Handler of UpdateFeatures 0 to 2."""
+    """Serves UpdateFeatures 0 to 2."""
 
     def __init__(self, features: Features) -> None:
         self.features = features
 
     def routes(self) -> list[Route]:
+        """Routes of this API."""
         return [Route(UpdateFeaturesRequest, UpdateFeaturesResponse, self.update, 0, 2, failed)]
 
     async def update(self, request: UpdateFeaturesRequest, context: RequestContext) -> UpdateFeaturesResponse:
-        """All updates or none: one that is refused is the error of the whole response, in every version.
-
-        Clients of versions 0 and 1 take a response without an error at the top for a success.
+        """Apply all updates or none. A rejected update is the error of the whole response, in every version, because
+        clients of versions 0 and 1 take a response without a top-level error for a success.
         """
         updates = request.feature_updates
         if len(updates) > MAX_UPDATES:
-            return refused(ErrorCode.INVALID_REQUEST, f"{len(updates)} updates in one request: at most {MAX_UPDATES}")
+            return refused(
+                ErrorCode.INVALID_REQUEST,
+                f"{len(updates)} updates exceed the limit of {MAX_UPDATES} per request; split the request",
+            )
         try:
             for update in updates:
                 check_update(update, context.version)
@@ -46,28 +49,30 @@ class FeaturesApi:
                 await self.features.raise_to(max(update.max_version_level for update in updates))
         except AdminError as e:
             return refused(e.error, e.message)
-        if context.version >= RESULTS_BEFORE:
+        if context.version >= NO_RESULTS_VERSION:
             return UpdateFeaturesResponse()
         return UpdateFeaturesResponse(results=[UpdatableFeatureResult(feature=update.feature) for update in updates])
 
 
 def check_update(update: FeatureUpdateKey, version: int) -> None:
-    """Raises `AdminError`."""
+    """Raise AdminError for an unknown feature or an invalid upgrade type."""
     if update.feature != FEATURE:
         raise AdminError(
             ErrorCode.INVALID_UPDATE_VERSION,
-            f"There is no feature {update.feature[:100]!r}: this cluster has {FEATURE}.",
+            f'feature "{update.feature[:100]}" does not exist; use "{FEATURE}"',
         )
-    if version >= UPGRADE_TYPE_FROM and update.upgrade_type not in UPGRADE_TYPES:
+    if version >= UPGRADE_TYPE_VERSION and update.upgrade_type not in UPGRADE_TYPES:
         raise AdminError(
             ErrorCode.INVALID_UPDATE_VERSION,
-            f"The upgrade type of feature {FEATURE} must be one of {sorted(UPGRADE_TYPES)}, not {update.upgrade_type}.",
+            f'upgrade type "{update.upgrade_type}" of "{FEATURE}" is invalid; use one of {sorted(UPGRADE_TYPES)}',
         )
 
 
 def refused(error: int, message: str | None = None) -> UpdateFeaturesResponse:
+    """Response with an error."""
     return UpdateFeaturesResponse(error_code=error, error_message=message)
 
 
 def failed(request: UpdateFeaturesRequest, error: int) -> UpdateFeaturesResponse:
+    """Response with an error, for the dispatcher."""
     return refused(error)

@@ -1,4 +1,4 @@
-"""DescribeGroups, ListGroups, DeleteGroups and OffsetDelete: groups seen from outside."""
+"""DescribeGroups, ListGroups, DeleteGroups and OffsetDelete: group administration."""
 
 from __future__ import annotations
 
@@ -25,24 +25,25 @@ from penstock.wire.messages.offset_delete import (
     OffsetDeleteResponseTopic,
 )
 
-DESCRIBE_TELLS_MISSING = 6
-"""From this version on a group that is not there is an error, before it was a dead group."""
+NOT_FOUND_VERSION = 6
+"""The DescribeGroups version from which a missing group is an error; before, it is described as dead."""
 READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS = 3, 6, 8, 10, 11
 ALL_OPERATIONS = sum(1 << operation for operation in (READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS))
-"""Operations on a group as bits (KIP-430): all, since no rights are checked."""
-OPERATIONS_NOT_ASKED = -(1 << 31)
-DELETED_TOGETHER = 64
-"""Groups of one request that are deleted at the same time: they share the store's transactions."""
+"""Bit field of operations on a group (KIP-430): all of them, because there is no authorization."""
+NO_OPERATIONS = -(1 << 31)
+MAX_CONCURRENT_DELETIONS = 64
+"""Groups of a request that are deleted concurrently, which share the store's transactions."""
 
 
 class GroupAdminApi:
-    """Handlers for administrators of groups."""
+    """Serves group administration."""
 
     def __init__(self, coordinator: GroupCoordinator, view: ClusterView) -> None:
         self.coordinator = coordinator
         self.view = view
 
     def routes(self) -> list[Route]:
+        """Routes of these APIs."""
         return [
             Route(DescribeGroupsRequest, DescribeGroupsResponse, self.describe_groups, 0, 6, describe_failed),
             Route(ListGroupsRequest, ListGroupsResponse, self.list_groups, 0, 5, list_failed),
@@ -51,23 +52,25 @@ class GroupAdminApi:
         ]
 
     def describe_groups(self, request: DescribeGroupsRequest, context: RequestContext) -> DescribeGroupsResponse:
-        operations = ALL_OPERATIONS if request.include_authorized_operations else OPERATIONS_NOT_ASKED
+        """Serve DescribeGroups 0 to 6."""
+        operations = ALL_OPERATIONS if request.include_authorized_operations else NO_OPERATIONS
         groups = [self.describe_one(group_id, context.version, operations) for group_id in request.groups]
         return DescribeGroupsResponse(groups=groups)
 
     def describe_one(self, group_id: str, version: int, operations: int) -> DescribedGroup:
+        """Describe a group; the error if this broker does not coordinate it."""
         unavailable = self.coordinator.error(group_id)
         if unavailable:
             return DescribedGroup(error_code=unavailable, group_id=group_id)
         found = admin.describe(self.coordinator, group_id)
         if found is None:
-            missing = version >= DESCRIBE_TELLS_MISSING
+            missing = version >= NOT_FOUND_VERSION
             return DescribedGroup(
                 error_code=ErrorCode.GROUP_ID_NOT_FOUND if missing else ErrorCode.NONE,
-                error_message=f"There is no group {group_id}." if missing else None,
+                error_message=f'group "{group_id}" does not exist' if missing else None,
                 group_id=group_id,
                 group_state=GroupState.DEAD.value,
-                authorized_operations=OPERATIONS_NOT_ASKED if missing else operations,
+                authorized_operations=NO_OPERATIONS if missing else operations,
             )
         return DescribedGroup(
             group_id=group_id,
@@ -89,6 +92,7 @@ class GroupAdminApi:
         )
 
     def list_groups(self, request: ListGroupsRequest, context: RequestContext) -> ListGroupsResponse:
+        """Serve ListGroups 0 to 5: the groups that this broker coordinates."""
         if self.coordinator.unavailable:
             return ListGroupsResponse(error_code=self.coordinator.unavailable)
         found = admin.list_groups(self.coordinator, request.states_filter, request.types_filter)
@@ -102,25 +106,27 @@ class GroupAdminApi:
         )
 
     async def delete_groups(self, request: DeleteGroupsRequest, context: RequestContext) -> DeleteGroupsResponse:
+        """Serve DeleteGroups 0 to 2."""
         group_ids = list(dict.fromkeys(request.groups_names))
         results = []
-        for start in range(0, len(group_ids), DELETED_TOGETHER):
-            those = group_ids[start : start + DELETED_TOGETHER]
-            errors = await asyncio.gather(*map(self.coordinator.delete, those))
-            results += [DeletableGroupResult(group_id=g, error_code=e) for g, e in zip(those, errors, strict=True)]
+        for start in range(0, len(group_ids), MAX_CONCURRENT_DELETIONS):
+            slice_ids = group_ids[start : start + MAX_CONCURRENT_DELETIONS]
+            errors = await asyncio.gather(*map(self.coordinator.delete, slice_ids))
+            results += [DeletableGroupResult(group_id=g, error_code=e) for g, e in zip(slice_ids, errors, strict=True)]
         return DeleteGroupsResponse(results=results)
 
     async def offset_delete(self, request: OffsetDeleteRequest, context: RequestContext) -> OffsetDeleteResponse:
+        """Serve OffsetDelete 0."""
         named = [(self.view.topics.get(t.name), p.partition_index) for t in request.topics for p in t.partitions]
         error, errors = await admin.delete_offsets(self.coordinator, request.group_id, named)
         if error:
             return OffsetDeleteResponse(error_code=error)
-        each = iter(errors)
+        remaining_errors = iter(errors)
         topics = [
             OffsetDeleteResponseTopic(
                 name=t.name,
                 partitions=[
-                    OffsetDeleteResponsePartition(partition_index=p.partition_index, error_code=next(each))
+                    OffsetDeleteResponsePartition(partition_index=p.partition_index, error_code=next(remaining_errors))
                     for p in t.partitions
                 ],
             )
@@ -130,18 +136,22 @@ class GroupAdminApi:
 
 
 def describe_failed(request: DescribeGroupsRequest, error: int) -> DescribeGroupsResponse:
+    """Response to DescribeGroups with an error for each group."""
     return DescribeGroupsResponse(groups=[DescribedGroup(error_code=error, group_id=g) for g in request.groups])
 
 
 def list_failed(request: ListGroupsRequest, error: int) -> ListGroupsResponse:
+    """Response to ListGroups with an error."""
     return ListGroupsResponse(error_code=error)
 
 
 def delete_failed(request: DeleteGroupsRequest, error: int) -> DeleteGroupsResponse:
+    """Response to DeleteGroups with an error for each group."""
     return DeleteGroupsResponse(
         results=[DeletableGroupResult(group_id=group_id, error_code=error) for group_id in request.groups_names]
     )
 
 
 def offset_delete_failed(request: OffsetDeleteRequest, error: int) -> OffsetDeleteResponse:
+    """Response to OffsetDelete with an error."""
     return OffsetDeleteResponse(error_code=error)

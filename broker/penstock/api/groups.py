@@ -1,11 +1,11 @@
-"""FindCoordinator, JoinGroup, SyncGroup, Heartbeat and LeaveGroup: the life of a group's member."""
+"""FindCoordinator, JoinGroup, SyncGroup, Heartbeat and LeaveGroup: group membership."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable
 from functools import partial
 
-from penstock.api.producer_ids import TRANSACTIONS_REFUSED
+from penstock.api.producer_ids import TRANSACTIONS_UNSUPPORTED_ERROR
 from penstock.api.routes import RequestContext, Route
 from penstock.group.calls import JoinRequest, JoinResult, SyncRequest
 from penstock.group.coordinator import GroupCoordinator, JoinFuture, SyncFuture
@@ -20,21 +20,21 @@ from penstock.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResp
 from penstock.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 GROUP_KEY, TRANSACTION_KEY = 0, 1
-FIND_BATCH = 4
-"""Versions from here on ask for several coordinators at a time."""
-JOIN_TWO_STEP, JOIN_NULL_PROTOCOL, JOIN_SKIP_ASSIGNMENT = 4, 7, 9
-LEAVE_BATCH = 3
-SYNC_NAMES_PROTOCOL = 5
-"""From this version on SyncGroup must name the protocol type and the protocol (KIP-559)."""
+BATCHED_FIND_VERSION = 4
+"""The version from which FindCoordinator names several keys."""
+TWO_STEP_JOIN_VERSION, NULL_PROTOCOL_VERSION, SKIP_ASSIGNMENT_VERSION = 4, 7, 9
+BATCHED_LEAVE_VERSION = 3
+SYNC_PROTOCOL_VERSION = 5
+"""The version from which SyncGroup must name the protocol type and the protocol (KIP-559)."""
 
-NO_TRANSACTIONS = (
-    "This broker does not serve transactions yet: leave transactional.id unset; an idempotent producer "
-    "(enable.idempotence) is served."
+NO_TRANSACTIONS_MESSAGE = (
+    "this broker does not serve transactions; unset transactional.id, an idempotent producer "
+    "(enable.idempotence) is supported"
 )
 
 
 class GroupsApi:
-    """Handlers for members of groups."""
+    """Serves group members."""
 
     def __init__(
         self, coordinator: GroupCoordinator, view: ClusterView, transactions: TransactionCoordinator | None = None
@@ -44,6 +44,7 @@ class GroupsApi:
         self.view = view
 
     def routes(self) -> list[Route]:
+        """Routes of these APIs."""
         return [
             Route(FindCoordinatorRequest, FindCoordinatorResponse, self.find_coordinator, 0, 6, find_failed),
             Route(JoinGroupRequest, JoinGroupResponse, self.join_group, 0, 9, join_failed),
@@ -53,8 +54,9 @@ class GroupsApi:
         ]
 
     def find_coordinator(self, request: FindCoordinatorRequest, context: RequestContext) -> FindCoordinatorResponse:
+        """Serve FindCoordinator 0 to 6."""
         listener = context.peer.listener
-        if context.version >= FIND_BATCH:
+        if context.version >= BATCHED_FIND_VERSION:
             found = [self.find_one(key, request.key_type, listener) for key in request.coordinator_keys]
             return FindCoordinatorResponse(coordinators=found)
         one = self.find_one(request.key, request.key_type, listener)
@@ -67,36 +69,45 @@ class GroupsApi:
         )
 
     def find_one(self, key: str, key_type: int, listener: str) -> Coordinator:
+        """Return the coordinator of a key at its address for `listener`, or the error."""
         if key_type == GROUP_KEY:
             broker_id = self.coordinator.coordinator_of(key)
         elif key_type != TRANSACTION_KEY:
-            return no_coordinator(key, ErrorCode.INVALID_REQUEST, f"Coordinator key type {key_type} is not known.")
+            return no_coordinator(
+                key,
+                ErrorCode.INVALID_REQUEST,
+                f'coordinator key type "{key_type}" is unknown; use 0 (group) or 1 (transaction)',
+            )
         elif self.transactions is None:
-            return no_coordinator(key, TRANSACTIONS_REFUSED, NO_TRANSACTIONS)
+            return no_coordinator(key, TRANSACTIONS_UNSUPPORTED_ERROR, NO_TRANSACTIONS_MESSAGE)
         else:
             broker_id = self.transactions.coordinator_of(key)
         broker = self.view.brokers.get(broker_id)
         if broker is None:
-            return no_coordinator(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, "The coordinator is not there just now.")
+            return no_coordinator(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, "the coordinator is not available; retry")
         endpoint = broker.endpoint(listener)
         if endpoint is None:
-            message = f"The coordinator, broker {broker.broker_id}, has no listener {listener}."
+            message = (
+                f'the coordinator, broker {broker.broker_id}, has no listener "{listener}"; add it to its listeners'
+            )
             return no_coordinator(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, message)
         return Coordinator(key=key, node_id=broker.broker_id, host=endpoint.host, port=endpoint.port)
 
     async def join_group(self, request: JoinGroupRequest, context: RequestContext) -> JoinGroupResponse:
+        """Serve JoinGroup 0 to 9; wait for the rebalance."""
         version = context.version
         future = self.coordinator.join(request.group_id, join_request(request, context))
-        self.abandon_if_gone(request.group_id, future, context)
+        self.abandon_on_disconnect(request.group_id, future, context)
         answer = await future
         error = await self.coordinator.fencing.confirm(request.group_id, answer.error)
         return join_response(answer, version) if error is answer.error else join_failed(request, error)
 
     async def sync_group(self, request: SyncGroupRequest, context: RequestContext) -> SyncGroupResponse:
+        """Serve SyncGroup 0 to 5; wait for the leader's assignment."""
         names_protocol = request.protocol_type is not None and request.protocol_name is not None
-        if context.version >= SYNC_NAMES_PROTOCOL and not names_protocol:
+        if context.version >= SYNC_PROTOCOL_VERSION and not names_protocol:
             return sync_failed(request, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-        wanted = SyncRequest(
+        sync_request = SyncRequest(
             request.member_id,
             request.generation_id,
             request.group_instance_id,
@@ -104,8 +115,8 @@ class GroupsApi:
             request.protocol_name,
             {a.member_id: a.assignment for a in request.assignments},
         )
-        future = self.coordinator.sync(request.group_id, wanted)
-        self.abandon_if_gone(request.group_id, future, context)
+        future = self.coordinator.sync(request.group_id, sync_request)
+        self.abandon_on_disconnect(request.group_id, future, context)
         answer = await future
         error = await self.coordinator.fencing.confirm(request.group_id, answer.error)
         return SyncGroupResponse(
@@ -115,8 +126,8 @@ class GroupsApi:
             assignment=answer.assignment,
         )
 
-    def abandon_if_gone(self, group_id: str, future: JoinFuture | SyncFuture, context: RequestContext) -> None:
-        """Takes a wait back when its connection is lost."""
+    def abandon_on_disconnect(self, group_id: str, future: JoinFuture | SyncFuture, context: RequestContext) -> None:
+        """Cancel a member's wait when its connection is lost."""
         if future.done():
             return
         if context.exchange.is_disconnected:
@@ -127,18 +138,23 @@ class GroupsApi:
     def heartbeat(
         self, request: HeartbeatRequest, context: RequestContext
     ) -> HeartbeatResponse | Awaitable[HeartbeatResponse]:
+        """Serve Heartbeat 0 to 4; only a fatal error has to await its confirmation."""
         error = self.coordinator.heartbeat(
             request.group_id, request.member_id, request.group_instance_id, request.generation_id
         )
         return (
-            self.end_member(request.group_id, error) if error in FATAL_ERRORS else HeartbeatResponse(error_code=error)
+            self.confirm_heartbeat_error(request.group_id, error)
+            if error in FATAL_ERRORS
+            else HeartbeatResponse(error_code=error)
         )
 
-    async def end_member(self, group_id: str, error: ErrorCode) -> HeartbeatResponse:
+    async def confirm_heartbeat_error(self, group_id: str, error: ErrorCode) -> HeartbeatResponse:
+        """Return a fatal error once the store confirms this coordinator."""
         return HeartbeatResponse(error_code=await self.coordinator.fencing.confirm(group_id, error))
 
     def leave_group(self, request: LeaveGroupRequest, context: RequestContext) -> LeaveGroupResponse:
-        if context.version < LEAVE_BATCH:
+        """Serve LeaveGroup 0 to 5."""
+        if context.version < BATCHED_LEAVE_VERSION:
             error, errors = self.coordinator.leave(request.group_id, [(request.member_id, None)])
             return LeaveGroupResponse(error_code=error or errors[0])
         leaving = [(m.member_id, m.group_instance_id) for m in request.members]
@@ -148,7 +164,8 @@ class GroupsApi:
 
 
 def join_request(request: JoinGroupRequest, context: RequestContext) -> JoinRequest:
-    # Version 0 has no rebalance timeout: the session's was for both.
+    """Return the coordinator's form of a JoinGroup request."""
+    # Version 0 has no rebalance timeout: the session timeout applies to both.
     unset = request.rebalance_timeout_ms < 0
     return JoinRequest(
         request.protocol_type,
@@ -159,13 +176,14 @@ def join_request(request: JoinGroupRequest, context: RequestContext) -> JoinRequ
         request.group_instance_id,
         context.client_id or "",
         f"/{context.peer.host}",
-        two_step=context.version >= JOIN_TWO_STEP,
-        can_skip_assignment=context.version >= JOIN_SKIP_ASSIGNMENT,
+        two_step=context.version >= TWO_STEP_JOIN_VERSION,
+        can_skip_assignment=context.version >= SKIP_ASSIGNMENT_VERSION,
     )
 
 
 def join_response(answer: JoinResult, version: int) -> JoinGroupResponse:
-    protocol = "" if answer.protocol is None and version < JOIN_NULL_PROTOCOL else answer.protocol
+    """Return the JoinGroup response for an answer of the coordinator."""
+    protocol = "" if answer.protocol is None and version < NULL_PROTOCOL_VERSION else answer.protocol
     return JoinGroupResponse(
         error_code=answer.error,
         generation_id=answer.generation,
@@ -182,29 +200,36 @@ def join_response(answer: JoinResult, version: int) -> JoinGroupResponse:
 
 
 def left_response(member: MemberIdentity, error: ErrorCode) -> MemberResponse:
+    """Return the result for a member that leaves."""
     return MemberResponse(member_id=member.member_id, group_instance_id=member.group_instance_id, error_code=error)
 
 
 def no_coordinator(key: str, error: ErrorCode, message: str) -> Coordinator:
+    """Return the FindCoordinator result for an error."""
     return Coordinator(key=key, node_id=-1, port=-1, error_code=error, error_message=message)
 
 
 def find_failed(request: FindCoordinatorRequest, error: int) -> FindCoordinatorResponse:
+    """Response to FindCoordinator with an error for each key."""
     failed = [Coordinator(key=key, node_id=-1, port=-1, error_code=error) for key in request.coordinator_keys]
     return FindCoordinatorResponse(error_code=error, node_id=-1, port=-1, coordinators=failed)
 
 
 def join_failed(request: JoinGroupRequest, error: int) -> JoinGroupResponse:
+    """Response to JoinGroup with an error."""
     return JoinGroupResponse(error_code=error, protocol_name="", member_id=request.member_id)
 
 
 def sync_failed(request: SyncGroupRequest, error: int) -> SyncGroupResponse:
+    """Response to SyncGroup with an error."""
     return SyncGroupResponse(error_code=error)
 
 
 def heartbeat_failed(request: HeartbeatRequest, error: int) -> HeartbeatResponse:
+    """Response to Heartbeat with an error."""
     return HeartbeatResponse(error_code=error)
 
 
 def leave_failed(request: LeaveGroupRequest, error: int) -> LeaveGroupResponse:
+    """Response to LeaveGroup with an error."""
     return LeaveGroupResponse(error_code=error)

@@ -1,9 +1,9 @@
-"""The brokers that Metadata names: those that are registered, and for a while those that died. Used by `metadata`.
+"""The brokers that Metadata names: the registered ones, and dead ones for a while. Used by `metadata`.
 
-A broker that dies is noticed within a second. librdkafka forgets a broker that metadata no longer names, with all
-that waits for it; a transaction whose coordinator died then hangs. Apache Kafka names a dead broker until its session
-times out, so clients expect that. A broker that stops in order has handed its coordinator shards over before it leaves:
-it is no longer named at once.
+Penstock detects a dead broker within a second. librdkafka drops a broker that metadata no longer names with all
+requests that wait for it; a transaction whose coordinator died then hangs. Apache Kafka names a dead broker until its
+session times out, and clients rely on that. A broker that shuts down in order hands its coordinator shards over first
+and is dropped at once.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from collections.abc import Iterator
 
 from penstock.state.view import BrokerView, ClusterView
 
-DEAD_NAMED_S = 9.0
+DEAD_BROKER_RETENTION_S = 9.0
 """Kafka's default of `broker.session.timeout.ms`."""
 
 
-class BrokersSeen:
+class KnownBrokers:
     """Follows the view. Iterates over the brokers, registered ones first."""
 
     def __init__(self, view: ClusterView) -> None:
         self._view = view
         self._registered = dict(view.brokers)
         self._dead: dict[int, tuple[BrokerView, float]] = {}
-        """(the broker, when it went, on the loop's clock), in the order of their going."""
+        """(the broker, event loop time of its death), in order of death."""
         view.subscribe_brokers(self._on_brokers)
 
     def _on_brokers(self) -> None:
@@ -40,8 +40,8 @@ class BrokersSeen:
         yield from self._view.brokers.values()
         if self._dead:
             now_s = asyncio.get_running_loop().time()
-            for broker_id, (broker, gone_s) in list(self._dead.items()):
-                if now_s - gone_s > DEAD_NAMED_S or broker_id in self._view.brokers:
+            for broker_id, (broker, died_s) in list(self._dead.items()):
+                if now_s - died_s > DEAD_BROKER_RETENTION_S or broker_id in self._view.brokers:
                     del self._dead[broker_id]
                 else:
                     yield broker

@@ -1,6 +1,6 @@
-"""DescribeLogDirs, AlterReplicaLogDirs: how much of which partition lies where, and moving it.
+"""DescribeLogDirs and AlterReplicaLogDirs: log directories and the sizes of their partitions.
 
-`node` says what there is, through `LogSizes`.
+`node` provides the sizes through `LogSizes`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from penstock.wire.messages.describe_log_dirs import (
 
 @dataclass(frozen=True, slots=True)
 class LogDirState:
-    """A log directory: its absolute path, whether it has stopped after an I/O error, the size of its file system."""
+    """A log directory: absolute path, whether it failed with an I/O error, and the size of its file system."""
 
     path: str
     failed: bool
@@ -39,27 +39,30 @@ class LogDirState:
 
 
 class LogSizes(Protocol):
-    """What is on this broker's disks."""
+    """The logs on this broker's disks."""
 
-    def log_dirs(self) -> Sequence[LogDirState]: ...
+    def log_dirs(self) -> Sequence[LogDirState]:
+        """Return the state of each log directory."""
 
     def partition_bytes(self, path: str, topic_id: UUID, index: int) -> int | None:
-        """The size of a partition's log in a directory; None where it is not there, 0 where it has no data yet."""
+        """Return the size of a partition's log in a directory; 0 if it has no data yet, None if it is not there."""
 
 
 class LogDirsApi:
-    """What lies where. A partition stays in its directory: a broker has one, so there is none to move to."""
+    """Serves log directories. A broker has one directory, so a partition cannot move to another."""
 
     def __init__(self, view: ClusterView, sizes: LogSizes) -> None:
         self.view, self.sizes = view, sizes
 
     def routes(self) -> list[Route]:
+        """Routes of these APIs."""
         return [
-            Route(DescribeLogDirsRequest, DescribeLogDirsResponse, self.describe, 1, 5, failed),
-            Route(AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse, self.move, 1, 2, failed_move),
+            Route(DescribeLogDirsRequest, DescribeLogDirsResponse, self.describe, 1, 5, describe_failed),
+            Route(AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse, self.move, 1, 2, move_failed),
         ]
 
     def describe(self, request: DescribeLogDirsRequest, context: RequestContext) -> DescribeLogDirsResponse:
+        """Serve DescribeLogDirs 1 to 5."""
         results = []
         for state in self.sizes.log_dirs():
             if state.failed:
@@ -76,7 +79,7 @@ class LogDirsApi:
 
     def _topics(self, request: DescribeLogDirsRequest, path: str) -> list[DescribeLogDirsTopic]:
         found = []
-        for topic, indexes in self._asked(request):
+        for topic, indexes in self._requested_partitions(request):
             partitions = [
                 DescribeLogDirsPartition(partition_index=index, partition_size=size)
                 for index in indexes
@@ -86,26 +89,27 @@ class LogDirsApi:
                 found.append(DescribeLogDirsTopic(name=topic.name, partitions=partitions))
         return found
 
-    def _asked(self, request: DescribeLogDirsRequest) -> Iterable[tuple[TopicView, Iterable[int]]]:
-        """The topics and partitions that were asked for and are there; all where none were named."""
+    def _requested_partitions(self, request: DescribeLogDirsRequest) -> Iterable[tuple[TopicView, Iterable[int]]]:
+        """Yield the existing topics and partitions of a request; all if it names none."""
         if request.topics is None:
-            for topic in self.view.topics.values():
-                yield topic, range(len(topic.partitions))
+            for known in self.view.topics.values():
+                yield known, range(len(known.partitions))
             return
-        wanted: dict[str, set[int]] = {}
-        for asked in request.topics:
-            wanted.setdefault(asked.topic, set()).update(asked.partitions)
-        for name, indexes in wanted.items():
-            known = self.view.topics.get(name)
-            if known is not None:
-                yield known, sorted(i for i in indexes if 0 <= i < len(known.partitions))
+        requested: dict[str, set[int]] = {}
+        for topic in request.topics:
+            requested.setdefault(topic.topic, set()).update(topic.partitions)
+        for name, indexes in requested.items():
+            found = self.view.topics.get(name)
+            if found is not None:
+                yield found, sorted(i for i in indexes if 0 <= i < len(found.partitions))
 
     def move(self, request: AlterReplicaLogDirsRequest, context: RequestContext) -> AlterReplicaLogDirsResponse:
+        """Serve AlterReplicaLogDirs 1 and 2."""
         states = {state.path: state for state in self.sizes.log_dirs()}
-        return moved(request, lambda path, topic, index: self._moved(states.get(path), topic, index))
+        return move_response(request, lambda path, topic, index: self._move_error(states.get(path), topic, index))
 
-    def _moved(self, destination: LogDirState | None, topic: str, index: int) -> ErrorCode:
-        """What becomes of a partition that shall lie in `destination`. The directory is looked at first (KIP-113)."""
+    def _move_error(self, destination: LogDirState | None, topic: str, index: int) -> ErrorCode:
+        """Return the error for a move to `destination`. The directory is checked first (KIP-113)."""
         if destination is None:
             return ErrorCode.LOG_DIR_NOT_FOUND
         if destination.failed:
@@ -118,14 +122,16 @@ class LogDirsApi:
         return ErrorCode.NONE
 
 
-def moved(request: AlterReplicaLogDirsRequest, outcome: Callable[[str, str, int], int]) -> AlterReplicaLogDirsResponse:
-    """The answer with `outcome(path, topic, partition)`; of two directories for one partition the last counts."""
-    wanted: dict[str, dict[int, str]] = {}
+def move_response(
+    request: AlterReplicaLogDirsRequest, outcome: Callable[[str, str, int], int]
+) -> AlterReplicaLogDirsResponse:
+    """Return the response with `outcome(path, topic, partition)`; the last directory of a partition counts."""
+    requested: dict[str, dict[int, str]] = {}
     for directory in request.dirs:
         for topic in directory.topics:
-            wanted.setdefault(topic.name, {}).update(dict.fromkeys(topic.partitions, directory.path))
+            requested.setdefault(topic.name, {}).update(dict.fromkeys(topic.partitions, directory.path))
     results = []
-    for name, paths in wanted.items():
+    for name, paths in requested.items():
         partitions = [
             AlterReplicaLogDirPartitionResult(partition_index=index, error_code=outcome(path, name, index))
             for index, path in paths.items()
@@ -134,9 +140,11 @@ def moved(request: AlterReplicaLogDirsRequest, outcome: Callable[[str, str, int]
     return AlterReplicaLogDirsResponse(results=results)
 
 
-def failed(request: DescribeLogDirsRequest, error: int) -> DescribeLogDirsResponse:
+def describe_failed(request: DescribeLogDirsRequest, error: int) -> DescribeLogDirsResponse:
+    """Response to DescribeLogDirs with an error."""
     return DescribeLogDirsResponse(error_code=error)
 
 
-def failed_move(request: AlterReplicaLogDirsRequest, error: int) -> AlterReplicaLogDirsResponse:
-    return moved(request, lambda path, topic, index: error)
+def move_failed(request: AlterReplicaLogDirsRequest, error: int) -> AlterReplicaLogDirsResponse:
+    """Response to AlterReplicaLogDirs with an error for each partition."""
+    return move_response(request, lambda path, topic, index: error)

@@ -1,8 +1,8 @@
-"""ListOffsets, OffsetForLeaderEpoch, DeleteRecords and DescribeProducers: where a log begins and ends.
+"""ListOffsets, OffsetForLeaderEpoch, DeleteRecords and DescribeProducers: queries about logs.
 
-One request may name hundreds of thousands of partitions: it is worked off in slices, between which the event loop
-serves others, and given up when its client has gone. Searches by time may wait for the disk and open batches: a few run
-at a time, in threads that reads for consumers need too.
+A request may name hundreds of thousands of partitions: the handlers yield to the event loop between slices, and stop
+when the client disconnects. Searches by timestamp may wait for the disk and decompress batches: few run at a time, in
+the worker threads that fetches also need.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from penstock.wire.messages.offset_for_leader_epoch import (
 from penstock.wire.primitives import ZERO_UUID
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
-SPECIAL_SINCE = {
+SPECIAL_TIMESTAMP_VERSIONS = {
     LATEST: 1,
     EARLIEST: 1,
     MAX_TIMESTAMP: 7,
@@ -61,53 +61,54 @@ SPECIAL_SINCE = {
     LATEST_TIERED: 9,
     EARLIEST_PENDING_UPLOAD: 11,
 }
-"""The version of ListOffsets from which each means what it does."""
-STARTS = (EARLIEST, EARLIEST_LOCAL)
-NEVER = 1 << 15
-SLICE = 64
-"""Partitions that a request looks at before others have their turn; the first look at one makes its object."""
+"""The ListOffsets version from which each special timestamp is supported."""
+START_TIMESTAMPS = (EARLIEST, EARLIEST_LOCAL)
+NEVER_SUPPORTED = 1 << 15
+PARTITIONS_PER_SLICE = 64
+"""Partitions to process before yielding to the event loop; the first access to one creates its object."""
 MAX_SEARCHES = 2
-"""Searches by time at once, so that of the broker's worker threads some are always left to read for consumers."""
-MAX_PRODUCERS_TOLD = 100_000
-"""Producers in one answer, beyond which no further partition is described: each may have thousands."""
+"""Concurrent searches by timestamp, so that some worker threads are always left for fetches."""
+MAX_DESCRIBED_PRODUCERS = 100_000
+"""Producers per response, past which no further partition is described: each may have thousands."""
 
-NOWHERE = (-1, -1, -1)
-"""(timestamp, offset, leader epoch) where nothing is found."""
+NOT_FOUND = (-1, -1, -1)
+"""(timestamp, offset, leader epoch) if no record is found."""
 
 P = TypeVar("P")
 
 
-class ClientGone(Exception):
-    """Nobody waits for the answer any more."""
+class ClientDisconnected(Exception):
+    """The client has disconnected; no response is needed."""
 
 
 class LoopYield:
-    """Lets others have their turn while a long request is worked off."""
+    """Yields to the event loop during a long request."""
 
-    __slots__ = ("context", "done")
+    __slots__ = ("context", "work_done")
 
     def __init__(self, context: RequestContext) -> None:
         self.context = context
-        self.done = 0
+        self.work_done = 0
 
-    async def take(self, work: int = 1) -> None:
-        """Called before each partition, with what it or the one before cost, in partitions. Raises ClientGone."""
-        self.done += work
-        if self.done > SLICE:
-            self.done = 0
+    async def count(self, work: int = 1) -> None:
+        """Count `work`, in partitions, and yield if a slice is complete. Raises ClientDisconnected."""
+        self.work_done += work
+        if self.work_done > PARTITIONS_PER_SLICE:
+            self.work_done = 0
             await asyncio.sleep(0)
             if self.context.exchange.is_disconnected:
-                raise ClientGone
+                raise ClientDisconnected
 
 
 class LogQueriesApi:
-    """Handlers that look into logs without moving records."""
+    """Serves queries about logs."""
 
     def __init__(self, replicas: ReplicaManager) -> None:
         self.replicas = replicas
         self.searches = asyncio.Semaphore(MAX_SEARCHES)
 
     def routes(self) -> list[Route]:
+        """Routes of these APIs."""
         return [
             Route(ListOffsetsRequest, ListOffsetsResponse, self.list_offsets, 1, 11),
             Route(OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse, self.offset_for_leader_epoch, 2, 4),
@@ -115,84 +116,93 @@ class LogQueriesApi:
             Route(DescribeProducersRequest, DescribeProducersResponse, self.describe_producers, 0, 0),
         ]
 
-    def why_not(self, topic: str, index: int) -> ErrorCode:
-        """Why a partition is not here."""
+    def absence_error(self, topic: str, index: int) -> ErrorCode:
+        """Return the error for a partition that this broker does not lead."""
         return self.replicas.absence(topic, index)[0]
 
     async def list_offsets(self, request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse:
-        turns, topics, unread = LoopYield(context), [], UnreadAgeQuery(self.replicas.clock.wall_ms)
+        """Serve ListOffsets 1 to 11."""
+        loop_yield, topics, unread = LoopYield(context), [], UnreadAgeQuery(self.replicas.clock.wall_ms)
         unflushed = FlushWait()
         try:
             if self.replicas.unflushed:
                 for topic in request.topics:
-                    for asked in topic.partitions:
-                        await turns.take()
-                        if asked.timestamp not in STARTS:
-                            unflushed.add(self.replicas.find(topic.name, asked.partition_index))
+                    for requested in topic.partitions:
+                        await loop_yield.count()
+                        if requested.timestamp not in START_TIMESTAMPS:
+                            unflushed.add(self.replicas.find(topic.name, requested.partition_index))
                 await unflushed.wait()
             for topic in request.topics:
                 named = Counter(p.partition_index for p in topic.partitions)
                 answers = []
-                for asked in topic.partitions:
-                    await turns.take()
-                    if named[asked.partition_index] > 1:
-                        answer = failed_listing(asked.partition_index, ErrorCode.INVALID_REQUEST)
+                for requested in topic.partitions:
+                    await loop_yield.count()
+                    if named[requested.partition_index] > 1:
+                        answer = failed_listing(requested.partition_index, ErrorCode.INVALID_REQUEST)
                     else:
-                        answer = await self.list_one(topic.name, asked, request.isolation_level, context, unflushed)
-                        self.begin_unread(topic.name, asked, answer, unread)
-                        await turns.take(len(answer.unread_ages_ms))
+                        answer = await self.list_one(topic.name, requested, request.isolation_level, context, unflushed)
+                        self.add_unread_ages(topic.name, requested, answer, unread)
+                        await loop_yield.count(len(answer.unread_ages_ms))
                     answers.append(answer)
                     if unread.is_due:
                         await self.read_unread(unread, context)
                 topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
-            if unread.waiting:
+            if unread.pending_ages:
                 await self.read_unread(unread, context)
-        except ClientGone:
+        except ClientDisconnected:
             topics = []
         return ListOffsetsResponse(topics=topics)
 
-    def begin_unread(
-        self, topic: str, asked: ListOffsetsPartition, answer: ListOffsetsPartitionResponse, unread: UnreadAgeQuery
+    def add_unread_ages(
+        self,
+        topic: str,
+        requested: ListOffsetsPartition,
+        answer: ListOffsetsPartitionResponse,
+        unread: UnreadAgeQuery,
     ) -> None:
-        """Where the log begins, and the ages of what was not read, where a field of our own asks for them."""
-        partition = self.replicas.find(topic, asked.partition_index) if asked.committed_offsets else None
+        """Fill in Penstock's own fields: the log start offset and the ages of unread records, if requested."""
+        partition = self.replicas.find(topic, requested.partition_index) if requested.committed_offsets else None
         if partition is not None and not answer.error_code:
             answer.start_offset = partition.log.start_offset
-            answer.unread_ages_ms = unread.take(partition, asked.committed_offsets)
+            answer.unread_ages_ms = unread.add(partition, requested.committed_offsets)
 
     async def read_unread(self, unread: UnreadAgeQuery, context: RequestContext) -> None:
+        """Look up the queued ages in a thread."""
         async with self.searches:
             if context.exchange.is_disconnected:
-                raise ClientGone
-            await in_thread(unread.read_waiting)
+                raise ClientDisconnected
+            await in_thread(unread.read_pending)
 
     async def list_one(
         self,
         topic: str,
-        asked: ListOffsetsPartition,
+        requested: ListOffsetsPartition,
         isolation_level: int,
         context: RequestContext,
         unflushed: FlushWait,
     ) -> ListOffsetsPartitionResponse:
-        index = asked.partition_index
-        if asked.timestamp < 0 and context.version < SPECIAL_SINCE.get(asked.timestamp, NEVER):
+        """Return the offset for one partition, or the error."""
+        index = requested.partition_index
+        if requested.timestamp < 0 and context.version < SPECIAL_TIMESTAMP_VERSIONS.get(
+            requested.timestamp, NEVER_SUPPORTED
+        ):
             return failed_listing(index, ErrorCode.UNSUPPORTED_VERSION)
         partition = self.replicas.find(topic, index)
         if partition is None:
-            return failed_listing(index, self.why_not(topic, index))
-        error = epoch_error(asked.current_leader_epoch, partition.leader_epoch)
+            return failed_listing(index, self.absence_error(topic, index))
+        error = epoch_error(requested.current_leader_epoch, partition.leader_epoch)
         if error:
             return failed_listing(index, error)
         end = partition.last_stable_offset if isolation_level == READ_COMMITTED else partition.high_watermark
-        # A new leader does not know yet what is committed (KIP-207), or the disk does not finish a flush.
+        # A new leader does not know what is committed yet (KIP-207), or a flush takes too long.
         is_unknown = partition.high_watermark < partition.epoch_start or unflushed.hides(partition)
-        if is_unknown and asked.timestamp not in STARTS:
-            late = ErrorCode.OFFSET_NOT_AVAILABLE if context.version >= 5 else ErrorCode.LEADER_NOT_AVAILABLE
-            return failed_listing(index, late)
+        if is_unknown and requested.timestamp not in START_TIMESTAMPS:
+            unavailable = ErrorCode.OFFSET_NOT_AVAILABLE if context.version >= 5 else ErrorCode.LEADER_NOT_AVAILABLE
+            return failed_listing(index, unavailable)
         try:
-            found = known_place(partition, asked.timestamp, end)
+            found = immediate_offset(partition, requested.timestamp, end)
             if found is None:
-                found = await self.search(partition, asked.timestamp, end, context)
+                found = await self.search(partition, requested.timestamp, end, context)
         except LogError:
             return failed_listing(index, ErrorCode.KAFKA_STORAGE_ERROR)
         timestamp_ms, offset, epoch = found
@@ -203,136 +213,146 @@ class LogQueriesApi:
     async def search(
         self, partition: Leader, timestamp_ms: int, end: int, context: RequestContext
     ) -> tuple[int, int, int]:
-        """As `known_place`, for times; waits where as many searches as may run already do."""
+        """Return the same as `immediate_offset` for a timestamp; waits if MAX_SEARCHES are running."""
         log = partition.log
         async with self.searches:
             if context.exchange.is_disconnected:
-                raise ClientGone
+                raise ClientDisconnected
             if timestamp_ms == MAX_TIMESTAMP:
                 found = await in_thread(lambda: log.offset_of_max_timestamp(end))
             else:
-                assert timestamp_ms >= 0, f"{timestamp_ms} is a special timestamp that nobody knows"
+                assert timestamp_ms >= 0, f"{timestamp_ms} is an unknown special timestamp"
                 found = await in_thread(lambda: log.offset_for_timestamp(timestamp_ms, end))
-        return NOWHERE if found is None else (found.timestamp_ms, found.offset, found.leader_epoch)
+        return NOT_FOUND if found is None else (found.timestamp_ms, found.offset, found.leader_epoch)
 
     async def offset_for_leader_epoch(
         self, request: OffsetForLeaderEpochRequest, context: RequestContext
     ) -> OffsetForLeaderEpochResponse:
-        turns, topics = LoopYield(context), []
+        """Serve OffsetForLeaderEpoch 2 to 4."""
+        loop_yield, topics = LoopYield(context), []
         try:
             for topic in request.topics:
                 answers = []
-                for asked in topic.partitions:
-                    await turns.take()
+                for requested in topic.partitions:
+                    await loop_yield.count()
                     if topic.topic_id != ZERO_UUID:
-                        answers.append(self.log_end(topic.topic_id, asked.partition))
+                        answers.append(self.log_end(topic.topic_id, requested.partition))
                     else:
-                        answers.append(self.epoch_end(topic.topic, asked))
+                        answers.append(self.epoch_end(topic.topic, requested))
                 topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=answers))
-        except ClientGone:
+        except ClientDisconnected:
             topics = []
         return OffsetForLeaderEpochResponse(topics=topics)
 
     def log_end(self, topic_id: UUID, index: int) -> EpochEndOffset:
-        """For the controller, which looks for the replica that has the most where nobody leads: it names the topic's
-        id in a field of our own."""
+        """Return the end of a replica's log for the controller, which elects the most complete replica of a partition
+        without a leader. Its requests carry the topic id in a field of Penstock's own.
+        """
         found = self.replicas.log_end(topic_id, index)
         if found is None:
             return EpochEndOffset(partition=index, error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return EpochEndOffset(partition=index, leader_epoch=found[0], end_offset=found[1])
 
-    def epoch_end(self, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
-        partition = self.replicas.find(topic, asked.partition)
+    def epoch_end(self, topic: str, requested: OffsetForLeaderPartition) -> EpochEndOffset:
+        """Return the end offset of a leader epoch (KIP-101, KIP-320)."""
+        partition = self.replicas.find(topic, requested.partition)
         if partition is None:
-            return EpochEndOffset(partition=asked.partition, error_code=self.why_not(topic, asked.partition))
-        error = epoch_error(asked.current_leader_epoch, partition.leader_epoch)
+            return EpochEndOffset(
+                partition=requested.partition, error_code=self.absence_error(topic, requested.partition)
+            )
+        error = epoch_error(requested.current_leader_epoch, partition.leader_epoch)
         if error:
-            return EpochEndOffset(partition=asked.partition, error_code=error)
-        epoch, end = partition.end_of_epoch(asked.leader_epoch)
-        return EpochEndOffset(partition=asked.partition, leader_epoch=epoch, end_offset=end)
+            return EpochEndOffset(partition=requested.partition, error_code=error)
+        epoch, end = partition.end_of_epoch(requested.leader_epoch)
+        return EpochEndOffset(partition=requested.partition, leader_epoch=epoch, end_offset=end)
 
     async def delete_records(self, request: DeleteRecordsRequest, context: RequestContext) -> DeleteRecordsResponse:
-        turns, topics, unflushed = LoopYield(context), [], FlushWait()
+        """Serve DeleteRecords 0 to 2; wait for the replicas."""
+        loop_yield, topics, unflushed = LoopYield(context), [], FlushWait()
         deletion = RecordDeletion(context.exchange, request.timeout_ms)
         try:
             if self.replicas.unflushed:
                 for topic in request.topics:
-                    for asked in topic.partitions:
-                        await turns.take()
-                        unflushed.add(self.replicas.find(topic.name, asked.partition_index))
+                    for requested in topic.partitions:
+                        await loop_yield.count()
+                        unflushed.add(self.replicas.find(topic.name, requested.partition_index))
                 await unflushed.wait(deletion.remaining_s)
             for topic in request.topics:
                 results: list[DeleteRecordsPartitionResult] = []
                 topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))
-                for asked in topic.partitions:
-                    await turns.take()
-                    results.append(await self.delete_one(topic.name, asked, deletion, unflushed))
-            await deletion.replicated()
-        except ClientGone:
+                for requested in topic.partitions:
+                    await loop_yield.count()
+                    results.append(await self.delete_one(topic.name, requested, deletion, unflushed))
+            await deletion.wait_for_replicas()
+        except ClientDisconnected:
             topics = []
         finally:
-            deletion.end()
+            deletion.close()
         return DeleteRecordsResponse(topics=topics)
 
     async def delete_one(
-        self, topic: str, asked: DeleteRecordsPartition, deletion: RecordDeletion, unflushed: FlushWait
+        self, topic: str, requested: DeleteRecordsPartition, deletion: RecordDeletion, unflushed: FlushWait
     ) -> DeleteRecordsPartitionResult:
-        result = DeleteRecordsPartitionResult(partition_index=asked.partition_index, low_watermark=-1)
-        partition = self.replicas.find(topic, asked.partition_index)
+        """Delete at this broker, or return the error."""
+        result = DeleteRecordsPartitionResult(partition_index=requested.partition_index, low_watermark=-1)
+        partition = self.replicas.find(topic, requested.partition_index)
         if partition is None:
-            result.error_code = self.why_not(topic, asked.partition_index)
+            result.error_code = self.absence_error(topic, requested.partition_index)
         elif not partition.config.cleanup_delete:
             result.error_code = ErrorCode.POLICY_VIOLATION
         elif not self.replicas.may_discard() or unflushed.hides(partition):
-            # The store may have been restored, so that what is here may be needed again; or the disk does not flush.
+            # A restored store may need these records again (`may_discard`), or a flush takes too long.
             result.error_code = ErrorCode.REQUEST_TIMED_OUT
         else:
-            await deletion.delete(partition, asked.offset, result)
+            await deletion.delete(partition, requested.offset, result)
         return result
 
     async def describe_producers(
         self, request: DescribeProducersRequest, context: RequestContext
     ) -> DescribeProducersResponse:
-        turns, topics, told = LoopYield(context), [], 0
+        """Serve DescribeProducers 0 (KIP-664)."""
+        loop_yield, topics, described = LoopYield(context), [], 0
         try:
             for topic in request.topics:
                 answers: list[PartitionResponse] = []
                 for index in topic.partition_indexes:
-                    await turns.take(1 + len(answers[-1].active_producers) if answers else 1)
-                    if told < MAX_PRODUCERS_TOLD:
+                    await loop_yield.count(1 + len(answers[-1].active_producers) if answers else 1)
+                    if described < MAX_DESCRIBED_PRODUCERS:
                         answers.append(self.producers(topic.name, index))
-                        told += len(answers[-1].active_producers)
+                        described += len(answers[-1].active_producers)
                     else:
                         answers.append(too_many_producers(index))
                 topics.append(TopicResponse(name=topic.name, partitions=answers))
-        except ClientGone:
+        except ClientDisconnected:
             topics = []
         return DescribeProducersResponse(topics=topics)
 
     def producers(self, topic: str, index: int) -> PartitionResponse:
+        """Return the producers of one partition, or the error."""
         partition = self.replicas.find(topic, index)
         if partition is None:
-            return PartitionResponse(partition_index=index, error_code=self.why_not(topic, index))
+            return PartitionResponse(partition_index=index, error_code=self.absence_error(topic, index))
         return PartitionResponse(partition_index=index, active_producers=producers_of(partition))
 
 
-def known_place(partition: Leader, timestamp_ms: int, end: int) -> tuple[int, int, int] | None:
-    """(timestamp, offset, leader epoch) for a ListOffsets timestamp, offset -1 where there is none.
+def immediate_offset(partition: Leader, timestamp_ms: int, end: int) -> tuple[int, int, int] | None:
+    """Return (timestamp, offset, leader epoch) for a ListOffsets timestamp that needs no search, else None.
 
-    None where it must be searched for.
+    The offset is -1 if no record is found.
     """
     log = partition.log
     if timestamp_ms == LATEST:
         return -1, end, partition.leader_epoch
-    if timestamp_ms in STARTS:
+    if timestamp_ms in START_TIMESTAMPS:
         is_empty = log.start_offset >= log.end_offset
         return -1, log.start_offset, partition.leader_epoch if is_empty else log.epoch_at(log.start_offset)
     if timestamp_ms in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD) or not log.segments:
-        return NOWHERE
+        return NOT_FOUND
     return None
 
 
 def producers_of(partition: Leader) -> list[ProducerState]:
+    """Return the active producers of a partition."""
     return [
         ProducerState(
             producer_id=producer_id,
@@ -347,16 +367,20 @@ def producers_of(partition: Leader) -> list[ProducerState]:
 
 
 def too_many_producers(index: int) -> PartitionResponse:
-    message = f"{MAX_PRODUCERS_TOLD:,} producers are described already: ask for this partition in another request"
+    """Return the error for a partition past MAX_DESCRIBED_PRODUCERS."""
+    message = (
+        f"the response has {MAX_DESCRIBED_PRODUCERS:,} producers already; request this partition in another request"
+    )
     return PartitionResponse(partition_index=index, error_code=ErrorCode.INVALID_REQUEST, error_message=message)
 
 
 def failed_listing(index: int, error: ErrorCode) -> ListOffsetsPartitionResponse:
+    """Return the ListOffsets result for an error."""
     return ListOffsetsPartitionResponse(
         partition_index=index, error_code=error, timestamp=-1, offset=-1, leader_epoch=-1
     )
 
 
 async def in_thread(work: Callable[[], P]) -> P:
-    """Searching a log may wait for the disk."""
+    """Run `work`, which may wait for the disk, in a worker thread."""
     return await asyncio.get_running_loop().run_in_executor(None, work)

@@ -1,7 +1,7 @@
-"""Metadata: where everything is. What clients ask first, and again and again.
+"""Metadata: brokers, topics and partition leaders.
 
-The answers are made from the view, topic by topic; a topic's part is kept until the topic changes, since with many
-topics and many clients the same parts go out over and over.
+Responses are built from the cluster view per topic. A topic's part is cached until the topic changes, because clients
+request the same parts over and over.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Iterable
 from uuid import UUID
 
-from penstock.api.known_brokers import BrokersSeen
+from penstock.api.known_brokers import KnownBrokers
 from penstock.api.routes import RequestContext, Route
 from penstock.config.broker import BrokerConfig
 from penstock.config.internal_topics import INTERNAL_TOPICS
@@ -30,24 +30,25 @@ from penstock.wire.messages.metadata import (
 from penstock.wire.primitives import ZERO_UUID
 
 TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
-"""All that can be done with a topic, as a bit field of KIP-430: nobody is refused anything."""
+"""Bit field of operations on a topic (KIP-430): all of them, because there is no authorization."""
 CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
-IDS_FROM_VERSION = 12
-"""From here on a topic without a name can be answered."""
+NULL_NAME_VERSION = 12
+"""The version from which a topic in the response may have no name."""
 
 
 class MetadataApi:
-    """Metadata."""
+    """Serves Metadata 0 to 13."""
 
     def __init__(self, view: ClusterView, admin: TopicService, config: BrokerConfig) -> None:
         self.view, self.admin, self.config = view, admin, config
         self._parts: dict[UUID, MetadataResponseTopic] = {}
         self._all: list[MetadataResponseTopic] | None = None
         self._brokers = view.brokers
-        self._seen = BrokersSeen(view)
+        self._known_brokers = KnownBrokers(view)
         view.subscribe(self._on_changes)
 
     def routes(self) -> list[Route]:
+        """Routes of this API."""
         return [Route(MetadataRequest, MetadataResponse, self.metadata, 0, 13, failed_metadata)]
 
     def _on_changes(self, changes: list[TopicChange]) -> None:
@@ -59,6 +60,7 @@ class MetadataApi:
     def metadata(
         self, request: MetadataRequest, context: RequestContext
     ) -> MetadataResponse | Awaitable[MetadataResponse]:
+        """Return the requested topics, after creating missing ones if allowed."""
         if request.topics is None or (context.version == 0 and not request.topics):
             return self._response(request, context, self._all_topics())
         missing = self._missing(request) if request.allow_auto_topic_creation else []
@@ -67,11 +69,11 @@ class MetadataApi:
             if reserved:
                 missing = [name for name in missing if name not in reserved]
             return self._create_and_answer(request, context, missing, reserved)
-        return self._response(request, context, self._asked(request, context, {}))
+        return self._response(request, context, self._requested_topics(request, context, {}))
 
     def _missing(self, request: MetadataRequest) -> list[str]:
         topics = self.view.topics
-        names = (topic.name for topic in request.topics or () if not asks_by_id(topic))
+        names = (topic.name for topic in request.topics or () if not has_topic_id(topic))
         return list(dict.fromkeys(name for name in names if name and name not in topics))
 
     async def _create_and_answer(
@@ -80,15 +82,15 @@ class MetadataApi:
         outcomes = await asyncio.gather(*[self.admin.auto_create(name) for name in missing[:MAX_REQUEST_PARTITIONS]])
         errors = {outcome.name: outcome.error for outcome in outcomes}
         errors.update(dict.fromkeys(reserved, ErrorCode.INVALID_TOPIC_EXCEPTION))
-        return self._response(request, context, self._asked(request, context, errors))
+        return self._response(request, context, self._requested_topics(request, context, errors))
 
-    def _asked(
+    def _requested_topics(
         self, request: MetadataRequest, context: RequestContext, errors: dict[str, ErrorCode]
     ) -> list[MetadataResponseTopic]:
         found: list[MetadataResponseTopic] = []
         seen: set[str | UUID] = set()
         for asked in request.topics or ():
-            key = asked.topic_id if asked.name is None or asks_by_id(asked) else asked.name
+            key = asked.topic_id if asked.name is None or has_topic_id(asked) else asked.name
             if key in seen:
                 continue
             seen.add(key)
@@ -96,7 +98,7 @@ class MetadataApi:
             if topic is not None:
                 found.append(self._part(topic))
             elif isinstance(key, UUID):
-                name = None if context.version >= IDS_FROM_VERSION else ""
+                name = None if context.version >= NULL_NAME_VERSION else ""
                 error = ErrorCode.UNKNOWN_TOPIC_ID
                 found.append(MetadataResponseTopic(error_code=error, name=name, topic_id=asked.topic_id))
             else:
@@ -106,14 +108,14 @@ class MetadataApi:
 
     def _all_topics(self) -> list[MetadataResponseTopic]:
         if self._brokers is not self.view.brokers:
-            self._forget()
+            self._invalidate()
         if self._all is None:
             self._all = [self._part(topic) for topic in self.view.topics.values()]
         return self._all
 
     def _part(self, topic: TopicView) -> MetadataResponseTopic:
         if self._brokers is not self.view.brokers:
-            self._forget()
+            self._invalidate()
         part = self._parts.get(topic.topic_id)
         if part is None:
             part = self._parts[topic.topic_id] = MetadataResponseTopic(
@@ -124,14 +126,14 @@ class MetadataApi:
             )
         return part
 
-    def _forget(self) -> None:
-        """Brokers came or went: who is offline, and whether there is a leader, must be said anew."""
+    def _invalidate(self) -> None:
+        """Drop the cached parts: a change of brokers affects leaders and offline replicas."""
         self._parts.clear()
         self._all = None
         self._brokers = self.view.brokers
 
     def _partition(self, partition: PartitionView) -> MetadataResponsePartition:
-        error, leader, offline = reachable(partition, self.view)
+        error, leader, offline = partition_availability(partition, self.view)
         return MetadataResponsePartition(
             error_code=error,
             partition_index=partition.index,
@@ -143,8 +145,9 @@ class MetadataApi:
         )
 
     def _controller(self, brokers: list[MetadataResponseBroker]) -> int:
-        """The broker for requests of administrators. Every broker serves them, so one is named also between two
-        controllers: librdkafka, given none, does not ask again before its call has timed out."""
+        """Return the broker for admin requests. Every broker serves them, so one is named even between two controllers:
+        without one, librdkafka does not retry before its call has timed out.
+        """
         ids = [broker.node_id for broker in brokers]
         if self.view.controller_id in ids or not ids:
             return self.view.controller_id
@@ -156,7 +159,7 @@ class MetadataApi:
         view = self.view
         if request.include_topic_authorized_operations:
             topics = [with_operations(topic) for topic in topics]
-        brokers = brokers_by(context.peer.listener, self._seen)
+        brokers = brokers_on_listener(context.peer.listener, self._known_brokers)
         response = MetadataResponse(
             brokers=brokers, cluster_id=view.cluster_id, controller_id=self._controller(brokers), topics=topics
         )
@@ -165,16 +168,16 @@ class MetadataApi:
         return response
 
 
-def asks_by_id(topic: MetadataRequestTopic) -> bool:
-    """Whether the id counts. Java's admin client leaves an empty name beside it, where the schema allows null."""
+def has_topic_id(topic: MetadataRequestTopic) -> bool:
+    """Return whether the topic id counts. Java's admin client sends an empty name with it instead of null."""
     return topic.topic_id != ZERO_UUID
 
 
 def unknown_name_error(name: str, errors: dict[str, ErrorCode]) -> ErrorCode:
-    """Why there is no topic of that name: its creation failed, it cannot be, or it simply is not."""
+    """Return the error for a topic that does not exist: failed creation, invalid name, or unknown."""
     error = errors.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     if error is ErrorCode.NONE or error is ErrorCode.TOPIC_ALREADY_EXISTS:
-        return ErrorCode.LEADER_NOT_AVAILABLE  # deleted again meanwhile: the client asks once more
+        return ErrorCode.LEADER_NOT_AVAILABLE  # created and deleted again: the client retries
     if error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         try:
             check_name(name)
@@ -183,8 +186,8 @@ def unknown_name_error(name: str, errors: dict[str, ErrorCode]) -> ErrorCode:
     return error
 
 
-def reachable(partition: PartitionView, view: ClusterView) -> tuple[ErrorCode, int, list[int]]:
-    """(error, leader, offline replicas) of a partition, given the brokers that are alive."""
+def partition_availability(partition: PartitionView, view: ClusterView) -> tuple[ErrorCode, int, list[int]]:
+    """Return (error, leader, offline replicas) of a partition, given the registered brokers."""
     brokers = view.brokers
     offline = [broker for broker in partition.replicas if broker not in brokers]
     if partition.leader not in brokers:
@@ -192,8 +195,8 @@ def reachable(partition: PartitionView, view: ClusterView) -> tuple[ErrorCode, i
     return ErrorCode.NONE, partition.leader, offline
 
 
-def brokers_by(listener: str, brokers: Iterable[BrokerView]) -> list[MetadataResponseBroker]:
-    """The brokers, at the addresses that are advertised on the listener that was asked."""
+def brokers_on_listener(listener: str, brokers: Iterable[BrokerView]) -> list[MetadataResponseBroker]:
+    """Return the brokers with their addresses on the listener that received the request."""
     found = []
     for broker in brokers:
         endpoint = broker.endpoint(listener)
@@ -207,7 +210,9 @@ def brokers_by(listener: str, brokers: Iterable[BrokerView]) -> list[MetadataRes
 
 
 def with_operations(topic: MetadataResponseTopic) -> MetadataResponseTopic:
-    """The topic with what may be done to it: also to a name that no topic has, as in Kafka, but not to an id."""
+    """Return the topic with its authorized operations: also for an unknown name, as in Kafka, but not for an unknown
+    id.
+    """
     if topic.error_code == ErrorCode.UNKNOWN_TOPIC_ID:
         return topic
     return MetadataResponseTopic(
@@ -221,6 +226,7 @@ def with_operations(topic: MetadataResponseTopic) -> MetadataResponseTopic:
 
 
 def failed_metadata(request: MetadataRequest, error: int) -> MetadataResponse:
+    """Response to Metadata with an error for each topic."""
     topics = [
         MetadataResponseTopic(error_code=error, name=topic.name or "", topic_id=topic.topic_id)
         for topic in request.topics or ()

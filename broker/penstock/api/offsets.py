@@ -1,4 +1,4 @@
-"""OffsetCommit and OffsetFetch: where a group's consumers go on."""
+"""OffsetCommit and OffsetFetch: committed offsets of groups."""
 
 from __future__ import annotations
 
@@ -31,34 +31,36 @@ from penstock.wire.messages.offset_fetch import (
     OffsetFetchResponseTopics,
 )
 
-TOPIC_IDS = 10
-"""From this version on, of either API, topics are named by id."""
-TELLS_MISSING_GROUP = 9
-"""The first version of OffsetCommit whose clients know GROUP_ID_NOT_FOUND (KIP-848)."""
-FETCH_BATCH = 8
+TOPIC_ID_VERSION = 10
+"""The version of both APIs from which topics are named by id."""
+NOT_FOUND_VERSION = 9
+"""The first OffsetCommit version whose clients know GROUP_ID_NOT_FOUND (KIP-848)."""
+BATCHED_FETCH_VERSION = 8
 NO_OFFSET = -1
 
 KnownPartition = tuple[UUID, OffsetCommitRequestPartition, OffsetCommitResponsePartition]
-"""A topic's id, what is committed for one of its partitions, and the answer about it."""
+"""A topic id, a partition of the commit and its result."""
 
 
 class OffsetsApi:
-    """Handlers for committed offsets."""
+    """Serves committed offsets."""
 
     def __init__(self, coordinator: GroupCoordinator, view: ClusterView) -> None:
         self.coordinator = coordinator
         self.view = view
 
     def routes(self) -> list[Route]:
+        """Routes of these APIs."""
         return [
             Route(OffsetCommitRequest, OffsetCommitResponse, self.offset_commit, 2, 10, commit_failed),
             Route(OffsetFetchRequest, OffsetFetchResponse, self.offset_fetch, 1, 10, fetch_failed),
         ]
 
-    # --- commit
+    # -- commit
 
     async def offset_commit(self, request: OffsetCommitRequest, context: RequestContext) -> OffsetCommitResponse:
-        by_id = context.version >= TOPIC_IDS
+        """Serve OffsetCommit 2 to 10."""
+        by_id = context.version >= TOPIC_ID_VERSION
         topics = []
         known: list[KnownPartition] = []
         for asked in request.topics:
@@ -79,8 +81,9 @@ class OffsetsApi:
         return OffsetCommitResponse(topics=topics)
 
     async def commit_known(self, request: OffsetCommitRequest, version: int, known: list[KnownPartition]) -> None:
-        """Commit offsets of partitions that exist, and write errors into their answers. Partitions that do not exist
-        have their own error whatever the group's state, as in Kafka."""
+        """Commit the offsets of existing partitions and write errors into their results. Partitions that do not exist
+        keep their own error whatever the group's state, as in Kafka.
+        """
         error = self.group_error(request, version)
         if error:
             error = await self.coordinator.fencing.confirm(request.group_id, error)
@@ -93,7 +96,7 @@ class OffsetsApi:
             answer.error_code = self.commit_error(asked)
             if not answer.error_code:
                 answers.append(answer)
-                commits.append(commit_of(topic_id, asked))
+                commits.append(offset_commit_entry(topic_id, asked))
         retention_ms = request.retention_time_ms if request.retention_time_ms >= 0 else None
         failed = await self.coordinator.commit(request.group_id, commits, retention_ms)
         if failed:
@@ -102,15 +105,16 @@ class OffsetsApi:
                 answers[index].error_code = error
 
     def group_error(self, request: OffsetCommitRequest, version: int) -> ErrorCode:
-        """Why the group does not take the commit, or NONE."""
+        """Return the error if the group rejects the commit, or NONE."""
         generation = request.generation_id_or_member_epoch
         error = self.coordinator.check_commit(
             request.group_id, request.member_id, request.group_instance_id, generation
         )
         is_missing = error is ErrorCode.ILLEGAL_GENERATION and not self.coordinator.exists(request.group_id)
-        return ErrorCode.GROUP_ID_NOT_FOUND if is_missing and version >= TELLS_MISSING_GROUP else error
+        return ErrorCode.GROUP_ID_NOT_FOUND if is_missing and version >= NOT_FOUND_VERSION else error
 
     def commit_error(self, asked: OffsetCommitRequestPartition) -> ErrorCode:
+        """Return the error for an invalid offset or too much metadata, or NONE."""
         if asked.committed_offset < NO_OFFSET:
             return ErrorCode.INVALID_REQUEST
         metadata = asked.committed_metadata
@@ -118,14 +122,17 @@ class OffsetsApi:
             return ErrorCode.OFFSET_METADATA_TOO_LARGE
         return ErrorCode.NONE
 
-    # --- fetch
+    # -- fetch
 
     def offset_fetch(
         self, request: OffsetFetchRequest, context: RequestContext
     ) -> OffsetFetchResponse | Awaitable[OffsetFetchResponse]:
-        """With `require_stable` (7 and later) a partition for which a transaction has brought an offset that is not
-        folded in has an error instead; others get the last one that is (KIP-447)."""
-        group_ids = [g.group_id for g in request.groups] if context.version >= FETCH_BATCH else [request.group_id]
+        """Serve OffsetFetch 1 to 10. With `require_stable`, a partition with a pending transactional offset gets an
+        error; without, it gets the last committed one (KIP-447).
+        """
+        group_ids = (
+            [g.group_id for g in request.groups] if context.version >= BATCHED_FETCH_VERSION else [request.group_id]
+        )
         if all(map(self.coordinator.reads.may_read, group_ids)):
             errors = {group_id: self.coordinator.error(group_id) for group_id in group_ids}
             return self.fetch(request, context.version, errors)
@@ -134,13 +141,14 @@ class OffsetsApi:
     async def prepare_and_fetch(
         self, request: OffsetFetchRequest, version: int, group_ids: list[str]
     ) -> OffsetFetchResponse:
+        """Load the offsets of the groups, then fetch."""
         return self.fetch(request, version, await self.coordinator.reads.prepare(group_ids))
 
     def fetch(self, request: OffsetFetchRequest, version: int, errors: dict[str, ErrorCode]) -> OffsetFetchResponse:
-        """What is in memory, of groups without an error."""
+        """Return the offsets in memory, for groups without an error."""
         stable = request.require_stable
-        if version >= FETCH_BATCH:
-            by_id = version >= TOPIC_IDS
+        if version >= BATCHED_FETCH_VERSION:
+            by_id = version >= TOPIC_ID_VERSION
             groups = [self.fetch_group(group, by_id, stable, errors[group.group_id]) for group in request.groups]
             return OffsetFetchResponse(groups=groups)
         if errors[request.group_id]:
@@ -151,11 +159,12 @@ class OffsetsApi:
                 OffsetFetchRequestTopics(name=t.name, partition_indexes=t.partition_indexes) for t in request.topics
             ]
         topics = self.fetch_topics(request.group_id, named, by_id=False, stable=stable)
-        return OffsetFetchResponse(topics=[old_topic(topic) for topic in topics])
+        return OffsetFetchResponse(topics=[legacy_topic(topic) for topic in topics])
 
     def fetch_group(
         self, asked: OffsetFetchRequestGroup, by_id: bool, stable: bool, error: ErrorCode
     ) -> OffsetFetchResponseGroup:
+        """Return a group's offsets, or its error."""
         if error:
             return OffsetFetchResponseGroup(group_id=asked.group_id, error_code=error)
         return OffsetFetchResponseGroup(
@@ -165,6 +174,7 @@ class OffsetsApi:
     def fetch_topics(
         self, group_id: str, asked: list[OffsetFetchRequestTopics] | None, by_id: bool, stable: bool
     ) -> list[OffsetFetchResponseTopics]:
+        """Return a group's offsets for the requested topics; all if `asked` is None."""
         if asked is None:
             return self.fetch_all(group_id, stable)
         topics = []
@@ -172,7 +182,7 @@ class OffsetsApi:
             topic = self.view.topics_by_id.get(each.topic_id) if by_id else self.view.topics.get(each.name)
             if topic is None:
                 error = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.NONE
-                partitions = [fetched(index, None, error) for index in each.partition_indexes]
+                partitions = [fetched_partition(index, None, error) for index in each.partition_indexes]
             else:
                 partitions = self.fetch_partitions(group_id, topic.topic_id, each.partition_indexes, stable)
             topics.append(OffsetFetchResponseTopics(name=each.name, topic_id=each.topic_id, partitions=partitions))
@@ -181,18 +191,20 @@ class OffsetsApi:
     def fetch_partitions(
         self, group_id: str, topic_id: UUID, indexes: Iterable[int], stable: bool
     ) -> list[OffsetFetchResponsePartitions]:
+        """Return a group's offsets for partitions of a topic."""
         table = self.coordinator.offsets.table
         unsettled = self.coordinator.offsets.pending.pending(group_id) if stable else ()
         found = []
         for index in indexes:
             key = OffsetKey(group_id, topic_id, index)
             if key in unsettled:
-                found.append(fetched(index, None, ErrorCode.UNSTABLE_OFFSET_COMMIT))
+                found.append(fetched_partition(index, None, ErrorCode.UNSTABLE_OFFSET_COMMIT))
             else:
-                found.append(fetched(index, table.get(key)))
+                found.append(fetched_partition(index, table.get(key)))
         return found
 
     def fetch_all(self, group_id: str, stable: bool) -> list[OffsetFetchResponseTopics]:
+        """Return all offsets of a group for topics that exist."""
         topics = []
         for topic_id, partitions in self.coordinator.offsets.table.topics_of_group(group_id).items():
             topic = self.view.topics_by_id.get(topic_id)
@@ -202,7 +214,8 @@ class OffsetsApi:
         return topics
 
 
-def commit_of(topic_id: UUID, asked: OffsetCommitRequestPartition) -> OffsetCommit:
+def offset_commit_entry(topic_id: UUID, asked: OffsetCommitRequestPartition) -> OffsetCommit:
+    """Return the coordinator's form of a committed partition."""
     return OffsetCommit(
         topic_id,
         asked.partition_index,
@@ -212,9 +225,10 @@ def commit_of(topic_id: UUID, asked: OffsetCommitRequestPartition) -> OffsetComm
     )
 
 
-def fetched(
+def fetched_partition(
     index: int, record: OffsetRecord | None, error: ErrorCode = ErrorCode.NONE
 ) -> OffsetFetchResponsePartitions:
+    """Return the result for a partition; no record means no committed offset."""
     if record is None:
         return OffsetFetchResponsePartitions(
             partition_index=index, committed_offset=NO_OFFSET, metadata="", error_code=error
@@ -228,8 +242,8 @@ def fetched(
     )
 
 
-def old_topic(topic: OffsetFetchResponseTopics) -> OffsetFetchResponseTopic:
-    """The same in the form of the versions before 8."""
+def legacy_topic(topic: OffsetFetchResponseTopics) -> OffsetFetchResponseTopic:
+    """Return a topic in the form of versions before 8."""
     return OffsetFetchResponseTopic(
         name=topic.name,
         partitions=[
@@ -246,6 +260,7 @@ def old_topic(topic: OffsetFetchResponseTopics) -> OffsetFetchResponseTopic:
 
 
 def commit_failed(request: OffsetCommitRequest, error: int) -> OffsetCommitResponse:
+    """Response to OffsetCommit with an error for each partition."""
     return OffsetCommitResponse(
         topics=[
             OffsetCommitResponseTopic(
@@ -262,7 +277,7 @@ def commit_failed(request: OffsetCommitRequest, error: int) -> OffsetCommitRespo
 
 
 def fetch_failed(request: OffsetFetchRequest, error: int) -> OffsetFetchResponse:
-    """The error wherever the version has a place for it: for each group, for the whole, and for each partition."""
+    """Response to OffsetFetch with an error at every level: group, response and partition."""
     groups = [OffsetFetchResponseGroup(group_id=g.group_id, error_code=error) for g in request.groups]
     topics = [
         OffsetFetchResponseTopic(

@@ -1,5 +1,4 @@
-"""InitProducerId: an id for a producer that wants its retries recognised, or that writes in transactions (KIP-98,
-KIP-360)."""
+"""InitProducerId: producer ids for idempotent and transactional producers (KIP-98, KIP-360)."""
 
 from __future__ import annotations
 
@@ -16,31 +15,32 @@ from penstock.wire.messages.init_producer_id import InitProducerIdRequest, InitP
 log = get_logger(__name__)
 
 NO_ID = NO_EPOCH = -1
-TRANSACTIONS_REFUSED = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-"""The one error for which every client gives up at once instead of asking for a coordinator again and again."""
+TRANSACTIONS_UNSUPPORTED_ERROR = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+"""The only error on which every client gives up instead of looking for a coordinator again and again."""
 
 
-FENCED_FROM = 4
+FENCED_VERSION = 4
 """The version from which clients know PRODUCER_FENCED (KIP-588)."""
 
 
 class ProducerIdsApi:
-    """Serves idempotent producers, and transactional ones where there is a coordinator."""
+    """Serves idempotent producers, and transactional ones if there is a coordinator."""
 
     def __init__(self, ids: ProducerIds, transactions: TransactionCoordinator | None = None) -> None:
         self.ids, self.transactions = ids, transactions
 
     def routes(self) -> list[Route]:
+        """Routes of this API."""
         return [Route(InitProducerIdRequest, InitProducerIdResponse, self.init_producer_id, 0, 5, failed)]
 
     async def init_producer_id(self, request: InitProducerIdRequest, context: RequestContext) -> InitProducerIdResponse:
-        """Always a new id with epoch 0, also for who has one.
+        """Allocate a new id with epoch 0, even for a producer that has one.
 
-        Without a transactional id nobody can tell whether an id and epoch are still the producer's own, so an epoch is
-        not bumped here: an idempotent client that lost its sequence does that by itself, or asks for a new id.
+        Without a transactional id, the broker cannot tell whether an id and epoch still belong to the producer, so it
+        does not bump the epoch: an idempotent client that lost its sequence does so itself, or requests a new id.
         """
         if request.transactional_id is not None and self.transactions is None:
-            return failed(request, TRANSACTIONS_REFUSED)
+            return failed(request, TRANSACTIONS_UNSUPPORTED_ERROR)
         if (request.producer_id == NO_ID) != (request.producer_epoch == NO_EPOCH):
             return failed(request, ErrorCode.INVALID_REQUEST)
         if request.transactional_id is not None and self.transactions is not None:
@@ -48,7 +48,7 @@ class ProducerIdsApi:
         try:
             return InitProducerIdResponse(producer_id=await self.ids.next_id(), producer_epoch=0)
         except (StoreError, BadRecord) as e:
-            log.warning("no producer id", error=str(e))
+            log.warning("failed to allocate a producer id", error=str(e))
             return failed(request, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
 
     async def transactional(
@@ -58,11 +58,12 @@ class ProducerIdsApi:
         transactions: TransactionCoordinator,
         version: int,
     ) -> InitProducerIdResponse:
+        """Initialize a transactional producer at its coordinator."""
         claimed = None
         if request.producer_id != NO_ID:
             claimed = ProducerIdentity(request.producer_id, request.producer_epoch)
         error, producer = await transactions.init_producer_id(transactional_id, request.transaction_timeout_ms, claimed)
-        if error is ErrorCode.PRODUCER_FENCED and version < FENCED_FROM:
+        if error is ErrorCode.PRODUCER_FENCED and version < FENCED_VERSION:
             error = ErrorCode.INVALID_PRODUCER_EPOCH
         if error:
             return failed(request, error)
@@ -70,4 +71,5 @@ class ProducerIdsApi:
 
 
 def failed(request: InitProducerIdRequest, error: int) -> InitProducerIdResponse:
+    """Response with an error."""
     return InitProducerIdResponse(error_code=error, producer_id=NO_ID, producer_epoch=NO_EPOCH)

@@ -1,7 +1,7 @@
-"""DescribeQuorum: who decides on the cluster's metadata, and how far it has come, in the terms of a KRaft quorum.
+"""DescribeQuorum: the controller and the metadata revision, in terms of a KRaft quorum.
 
-Metadata is in the store; tools that look for Kafka's metadata log find it as a log with the controller as its only
-voter, whose offsets are the store's revisions.
+Metadata is in the store. Tools that expect Kafka's metadata log see a log with the controller as its only voter and the
+store's revisions as offsets.
 """
 
 from __future__ import annotations
@@ -16,22 +16,23 @@ from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import describe_quorum as wire
 
 METADATA_TOPIC, METADATA_PARTITION = "__cluster_metadata", 0
-"""Kafka's names for the log of metadata (KIP-595); there is no such topic to read."""
+"""Kafka's name of the metadata log (KIP-595); no topic of this name can be read."""
 
 
 class QuorumApi:
-    """DescribeQuorum (KIP-595, KIP-836, KIP-853)."""
+    """Serves DescribeQuorum 0 to 2 (KIP-595, KIP-836, KIP-853)."""
 
     def __init__(self, store: Store, view: ClusterView, clock: Clock) -> None:
         self.store, self.view, self.clock = store, view, clock
 
     def routes(self) -> list[Route]:
+        """Routes of this API."""
         return [Route(wire.DescribeQuorumRequest, wire.DescribeQuorumResponse, self.describe, 0, 2, failed_describe)]
 
     async def describe(
         self, request: wire.DescribeQuorumRequest, context: RequestContext
     ) -> wire.DescribeQuorumResponse:
-        """One read of the store, whatever is asked, so that epoch and revision belong together."""
+        """Describe the quorum with a single read of the store, so that epoch and revision are consistent."""
         try:
             listing = await self.store.range(keys.CONTROLLER)
             found = next((e for e in listing.entries if e.key == keys.CONTROLLER), None)
@@ -60,7 +61,7 @@ class QuorumApi:
             return wire.DescribeQuorumResponsePartitionData(
                 partition_index=index,
                 error_code=ErrorCode.LEADER_NOT_AVAILABLE,
-                error_message="No broker is controller yet: try again.",
+                error_message="no controller is elected yet; retry",
                 leader_id=-1,
                 leader_epoch=-1,
                 high_watermark=-1,
@@ -79,7 +80,7 @@ class QuorumApi:
         )
 
     def _nodes(self, controller_id: int) -> list[wire.Node]:
-        """Where the controller can be reached; nothing while it is not registered."""
+        """Return the controller's listeners; empty while it is not registered."""
         broker = self.view.brokers.get(controller_id)
         if broker is None:
             return []
@@ -88,12 +89,14 @@ class QuorumApi:
 
 
 def unknown(topic: str, index: int) -> wire.DescribeQuorumResponsePartitionData:
+    """Return the error for a partition without a quorum."""
     return wire.DescribeQuorumResponsePartitionData(
         partition_index=index,
         error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        error_message=f"Partition {index} of {topic!r} has no quorum: only {METADATA_TOPIC}-{METADATA_PARTITION} has.",
+        error_message=f'"{topic}-{index}" has no quorum; only {METADATA_TOPIC}-{METADATA_PARTITION} has one',
     )
 
 
 def failed_describe(request: wire.DescribeQuorumRequest, error: int) -> wire.DescribeQuorumResponse:
+    """Response with an error."""
     return wire.DescribeQuorumResponse(error_code=error)

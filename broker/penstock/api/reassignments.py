@@ -1,6 +1,6 @@
-"""AlterPartitionReassignments, ListPartitionReassignments, ElectLeaders: where replicas are, and who leads.
+"""AlterPartitionReassignments, ListPartitionReassignments and ElectLeaders: replica placement and leadership.
 
-Served by every broker: a wish is written to the store, where the controller finds it (KIP-455, KIP-460).
+Every broker serves them: a request is written to the store, where the controller finds it (KIP-455, KIP-460).
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ from penstock.wire.messages import list_partition_reassignments as listing
 PREFERRED, UNCLEAN = 0, 1
 """Election types (KIP-460)."""
 MAX_PARTITIONS = 10_000
-"""Partitions that one request may name; their own records bound the others."""
+"""Partitions per request."""
 
 
 class ReassignmentsApi:
-    """Requests for `ReassignmentRequests`, and what is under way."""
+    """Forwards requests to `ReassignmentRequests` and lists ongoing reassignments."""
 
-    def __init__(self, view: ClusterView, wishes: ReassignmentRequests) -> None:
-        self.view, self.wishes = view, wishes
+    def __init__(self, view: ClusterView, reassignment_requests: ReassignmentRequests) -> None:
+        self.view, self.reassignment_requests = view, reassignment_requests
 
     def routes(self) -> list[Route]:
+        """Routes of these APIs."""
         return [
             Route(elect.ElectLeadersRequest, elect.ElectLeadersResponse, self.elect, 0, 2, failed_election),
             Route(
@@ -41,7 +42,7 @@ class ReassignmentsApi:
             Route(
                 listing.ListPartitionReassignmentsRequest,
                 listing.ListPartitionReassignmentsResponse,
-                self.listed,
+                self.list_reassignments,
                 0,
                 0,
                 lambda request, error: listing.ListPartitionReassignmentsResponse(error_code=error),
@@ -51,7 +52,7 @@ class ReassignmentsApi:
     async def alter(
         self, request: alter.AlterPartitionReassignmentsRequest, context: RequestContext
     ) -> alter.AlterPartitionReassignmentsResponse:
-        """Each partition for itself; it is under way when the answer comes."""
+        """Start or cancel reassignments, each partition independently; they are recorded before the response."""
         response = alter.AlterPartitionReassignmentsResponse(
             allow_replication_factor_change=request.allow_replication_factor_change, responses=[]
         )
@@ -61,10 +62,14 @@ class ReassignmentsApi:
             for t in request.topics
             for p in t.partitions
         ]
-        if (refusal := refused(len(asked), len({(wish.topic, wish.partition) for wish in asked}))) is not None:
+        if (
+            refusal := request_error(
+                len(asked), len({(reassignment.topic, reassignment.partition) for reassignment in asked})
+            )
+        ) is not None:
             response.error_code, response.error_message = refusal.error, refusal.message
             return response
-        outcomes = iter(await self.wishes.reassign(asked))
+        outcomes = iter(await self.reassignment_requests.reassign(asked))
         for topic in request.topics:
             partitions = [
                 alter.ReassignablePartitionResponse(
@@ -75,16 +80,16 @@ class ReassignmentsApi:
             response.responses.append(alter.ReassignableTopicResponse(name=topic.name, partitions=partitions))
         return response
 
-    def listed(
+    def list_reassignments(
         self, request: listing.ListPartitionReassignmentsRequest, context: RequestContext
     ) -> listing.ListPartitionReassignmentsResponse:
-        """What is under way, of the partitions asked for or (None) of all."""
+        """Return the ongoing reassignments of the requested partitions, or of all."""
         if request.topics is None:
-            found = [(topic, under_way(topic, None)) for topic in self.view.topics.values()]
+            found = [(topic, ongoing_reassignments(topic, None)) for topic in self.view.topics.values()]
         else:
-            wanted = {asked.name: set(asked.partition_indexes) for asked in request.topics}
-            known = [self.view.topics[name] for name in wanted if name in self.view.topics]
-            found = [(topic, under_way(topic, wanted[topic.name])) for topic in known]
+            requested = {asked.name: set(asked.partition_indexes) for asked in request.topics}
+            known = [self.view.topics[name] for name in requested if name in self.view.topics]
+            found = [(topic, ongoing_reassignments(topic, requested[topic.name])) for topic in known]
         return listing.ListPartitionReassignmentsResponse(
             topics=[
                 listing.OngoingTopicReassignment(name=topic.name, partitions=partitions)
@@ -94,19 +99,19 @@ class ReassignmentsApi:
         )
 
     async def elect(self, request: elect.ElectLeadersRequest, context: RequestContext) -> elect.ElectLeadersResponse:
-        """Of all partitions (None) only those are told that needed an election."""
+        """Elect leaders. If the request names no partitions, the response lists only those that needed an election."""
         if request.election_type not in (PREFERRED, UNCLEAN):
-            message = f"unknown election type {request.election_type}; use 0 (preferred) or 1 (unclean)"
+            message = f'election type "{request.election_type}" is unknown; use 0 (preferred) or 1 (unclean)'
             return failed_election(request, ErrorCode.INVALID_REQUEST, message)
         is_unclean = request.election_type == UNCLEAN
         if request.topic_partitions is None:
-            asked = self._in_need(is_unclean)
+            asked = self._partitions_to_elect(is_unclean)
         else:
             asked = [(t.topic, index) for t in request.topic_partitions for index in t.partitions]
-            refusal = refused(len(asked), len(set(asked)))
+            refusal = request_error(len(asked), len(set(asked)))
             if refusal is not None:
                 return failed_election(request, refusal.error, refusal.message)
-        outcomes = await self.wishes.elect(asked, is_unclean)
+        outcomes = await self.reassignment_requests.elect(asked, is_unclean)
         results: dict[str, elect.ReplicaElectionResult] = {}
         for (topic, index), outcome in zip(asked, outcomes, strict=True):
             if request.topic_partitions is None and outcome.error is ErrorCode.ELECTION_NOT_NEEDED:
@@ -117,7 +122,7 @@ class ReassignmentsApi:
             )
         return elect.ElectLeadersResponse(replica_election_results=list(results.values()))
 
-    def _in_need(self, is_unclean: bool) -> list[tuple[str, int]]:
+    def _partitions_to_elect(self, is_unclean: bool) -> list[tuple[str, int]]:
         brokers = self.view.brokers
         return [
             (topic.name, partition.index)
@@ -127,19 +132,22 @@ class ReassignmentsApi:
         ]
 
 
-def refused(count: int, distinct: int) -> ConfigOutcome | None:
-    """Why a request is wrong as a whole."""
+def request_error(count: int, distinct: int) -> ConfigOutcome | None:
+    """Return the error of a request that is rejected as a whole, else None."""
     if count > MAX_PARTITIONS:
         return ConfigOutcome(
-            ErrorCode.INVALID_REQUEST, f"{count} partitions in one request: at most {MAX_PARTITIONS}; split it."
+            ErrorCode.INVALID_REQUEST,
+            f"{count} partitions exceed the limit of {MAX_PARTITIONS} per request; split the request",
         )
     if distinct < count:
-        return ConfigOutcome(ErrorCode.INVALID_REQUEST, "A partition is named twice in the request.")
+        return ConfigOutcome(
+            ErrorCode.INVALID_REQUEST, "a partition appears twice in the request; remove the duplicate"
+        )
     return None
 
 
-def under_way(topic: TopicView, wanted: set[int] | None) -> list[listing.OngoingPartitionReassignment]:
-    """Of the wanted partitions of a topic, or (None) of all."""
+def ongoing_reassignments(topic: TopicView, requested: set[int] | None) -> list[listing.OngoingPartitionReassignment]:
+    """Return the ongoing reassignments of a topic's requested partitions, or of all."""
     return [
         listing.OngoingPartitionReassignment(
             partition_index=partition.index,
@@ -148,13 +156,14 @@ def under_way(topic: TopicView, wanted: set[int] | None) -> list[listing.Ongoing
             removing_replicas=partition.removing,
         )
         for partition in topic.partitions
-        if reassign.is_reassigning(partition) and (wanted is None or partition.index in wanted)
+        if reassign.is_reassigning(partition) and (requested is None or partition.index in requested)
     ]
 
 
 def failed_election(
     request: elect.ElectLeadersRequest, error: int, message: str | None = None
 ) -> elect.ElectLeadersResponse:
+    """Response to ElectLeaders with an error for each partition."""
     results = [
         elect.ReplicaElectionResult(
             topic=asked.topic,

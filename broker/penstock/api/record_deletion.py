@@ -1,7 +1,7 @@
-"""DeleteRecords: this broker deletes as leader, and the answer waits for the replicas that may lead after it.
+"""DeleteRecords: the leader deletes, and the response waits for the replicas that may become leader.
 
-One that has not deleted yet would bring back, as the next leader, what clients were told is gone. Nothing is polled:
-followers say where their logs start when that has changed. Made by `log_queries` for each request.
+A replica that lags could bring deleted records back after an election. There is no polling: followers report their log
+start offset when it changes. `log_queries` creates one object per request.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.delete_records import DeleteRecordsPartitionResult
 
 HIGH_WATERMARK = -1
-"""As an offset: all that readers may see."""
+"""Offset that stands for the high watermark."""
 MAX_WAIT_MS = 300_000
-"""Clients may ask for 24 days."""
-NOTHING = -1
+"""Upper bound of a request's `timeout_ms`, which may be 24 days."""
+NO_OFFSET = -1
 
 
 class RecordDeletion:
-    """One request: `delete` for each partition, `replicated` once, and `end` whatever happens."""
+    """The deletions of one request. Call `delete` per partition, then `wait_for_replicas`, and always `close`."""
 
     def __init__(self, exchange: RequestExchange, timeout_ms: int) -> None:
         self.exchange = exchange
         self.deadline_s = asyncio.get_running_loop().time() + min(max(timeout_ms, 0), MAX_WAIT_MS) / 1000
         self.waits: list[tuple[Leader, Deletion]] = []
         self.remaining = 0
-        self.over = asyncio.Event()
+        self.finished = asyncio.Event()
 
     @property
     def remaining_s(self) -> float:
-        """The time left until the request's timeout, in seconds; 0 where it has passed."""
+        """Seconds until the request's timeout, at least 0."""
         return max(self.deadline_s - asyncio.get_running_loop().time(), 0.0)
 
     async def delete(self, partition: Leader, offset: int, result: DeleteRecordsPartitionResult) -> None:
-        """Deletes at this broker. `result` says what came of it; that time ran out, until all replicas have too."""
-        result.low_watermark = NOTHING
+        """Delete at this broker. `result` gets an error, or REQUEST_TIMED_OUT until all replicas have deleted too."""
+        result.low_watermark = NO_OFFSET
         target = partition.high_watermark if offset == HIGH_WATERMARK else offset
         if not 0 <= target <= partition.high_watermark:
             result.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
@@ -54,31 +54,32 @@ class RecordDeletion:
             result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
             return
         result.error_code = ErrorCode.REQUEST_TIMED_OUT
-        deletion = Deletion(target, partial(self.settle, partition, result))
+        deletion = Deletion(target, partial(self.on_replicated, partition, result))
         self.waits.append((partition, deletion))
         self.remaining += 1
         partition.when_deleted(deletion)
 
-    def settle(self, partition: Leader, result: DeleteRecordsPartitionResult, error: int) -> None:
+    def on_replicated(self, partition: Leader, result: DeleteRecordsPartitionResult, error: int) -> None:
+        """Write the outcome of a partition into its result."""
         result.error_code = error
-        result.low_watermark = NOTHING if error else partition.low_watermark
+        result.low_watermark = NO_OFFSET if error else partition.low_watermark
         self.remaining -= 1
         if not self.remaining:
-            self.over.set()
+            self.finished.set()
 
-    async def replicated(self) -> None:
-        """Returns when the replicas have deleted too, time is up, or nobody waits for the answer any more."""
+    async def wait_for_replicas(self) -> None:
+        """Return when the replicas have deleted, the timeout has passed or the client has disconnected."""
         if not self.remaining:
             return
-        self.over.clear()
-        self.exchange.on_disconnect(self.over.set)
+        self.finished.clear()
+        self.exchange.on_disconnect(self.finished.set)
         try:
             async with asyncio.timeout_at(self.deadline_s):
-                await self.over.wait()
+                await self.finished.wait()
         except TimeoutError:
-            pass  # the results say so
+            pass  # the results hold REQUEST_TIMED_OUT
 
-    def end(self) -> None:
-        """Leaves nothing behind at the partitions."""
+    def close(self) -> None:
+        """Remove the waits from the partitions."""
         for partition, deletion in self.waits:
             partition.deletions.forget(deletion)

@@ -1,4 +1,4 @@
-"""CreateTopics, DeleteTopics, CreatePartitions: requests for `TopicService`, and its answers as responses."""
+"""CreateTopics, DeleteTopics and CreatePartitions: requests to `TopicService`."""
 
 from __future__ import annotations
 
@@ -32,18 +32,19 @@ from penstock.wire.messages.delete_topics import (
 )
 from penstock.wire.primitives import ZERO_UUID
 
-DELETION_DISABLED_FROM = 3
-"""The version of DeleteTopics from which there is a code for it."""
-CONFIGS_FROM = 5
+DELETION_DISABLED_VERSION = 3
+"""The DeleteTopics version from which clients know TOPIC_DELETION_DISABLED."""
+CONFIGS_VERSION = 5
 
 
 class TopicsApi:
-    """The life of topics."""
+    """Creates, grows and deletes topics."""
 
     def __init__(self, view: ClusterView, admin: TopicService, config: BrokerConfig) -> None:
         self.view, self.admin, self.config = view, admin, config
 
     def routes(self) -> list[Route]:
+        """Routes of these APIs."""
         return [
             Route(CreateTopicsRequest, CreateTopicsResponse, self.create, 2, 7, failed_create),
             Route(DeleteTopicsRequest, DeleteTopicsResponse, self.delete, 1, 6, failed_delete),
@@ -51,7 +52,8 @@ class TopicsApi:
         ]
 
     async def create(self, request: CreateTopicsRequest, context: RequestContext) -> CreateTopicsResponse:
-        outcomes = await self.admin.create([new_topic(t) for t in request.topics], request.validate_only)
+        """Serve CreateTopics 2 to 7."""
+        outcomes = await self.admin.create([topic_request(t) for t in request.topics], request.validate_only)
         return CreateTopicsResponse(topics=[self._created(outcome, context.version) for outcome in outcomes])
 
     def _created(self, outcome: TopicOutcome, version: int) -> CreatableTopicResult:
@@ -63,10 +65,10 @@ class TopicsApi:
             num_partitions=outcome.partition_count,
             replication_factor=outcome.replication_factor,
         )
-        if version >= CONFIGS_FROM:
-            # null would mean that the client may not see the settings
+        if version >= CONFIGS_VERSION:
+            # null means that the client is not authorized to see the settings
             result.configs = []
-        if version >= CONFIGS_FROM and outcome.error is ErrorCode.NONE:
+        if version >= CONFIGS_VERSION and outcome.error is ErrorCode.NONE:
             result.configs = [
                 CreatableTopicConfigs(
                     name=d.setting.name, value=d.value, read_only=d.is_read_only, config_source=d.source
@@ -76,11 +78,12 @@ class TopicsApi:
         return result
 
     async def delete(self, request: DeleteTopicsRequest, context: RequestContext) -> DeleteTopicsResponse:
+        """Serve DeleteTopics 1 to 6."""
         asked = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
         results: list[DeletableTopicResult] = []
         for start in range(0, len(asked), MAX_CONCURRENT_TOPICS):
-            part = asked[start : start + MAX_CONCURRENT_TOPICS]
-            results += await asyncio.gather(*[self._deleted(topic, context.version) for topic in part])
+            topics_slice = asked[start : start + MAX_CONCURRENT_TOPICS]
+            results += await asyncio.gather(*[self._deleted(topic, context.version) for topic in topics_slice])
         return DeleteTopicsResponse(responses=results)
 
     async def _deleted(self, asked: DeleteTopicState, version: int) -> DeletableTopicResult:
@@ -88,20 +91,23 @@ class TopicsApi:
         topic = self.view.topics_by_id.get(asked.topic_id) if by_id else self.view.topics.get(asked.name or "")
         if not by_id and asked.topic_id != ZERO_UUID:
             topic = None
-            outcome = ConfigOutcome(
-                ErrorCode.INVALID_REQUEST, "A topic is named by its name or by its id, not by both."
-            )
+            outcome = ConfigOutcome(ErrorCode.INVALID_REQUEST, "the topic has both a name and an id; use only one")
         elif by_id and asked.topic_id == ZERO_UUID:
-            outcome = ConfigOutcome(ErrorCode.INVALID_REQUEST, "A topic is named neither by its name nor by its id.")
+            outcome = ConfigOutcome(
+                ErrorCode.INVALID_REQUEST, "the topic has neither a name nor an id; set one of them"
+            )
         elif topic is not None:
             outcome = await self.admin.delete(topic)
         elif by_id:
-            outcome = ConfigOutcome(ErrorCode.UNKNOWN_TOPIC_ID, f"There is no topic with the id {asked.topic_id}.")
+            outcome = ConfigOutcome(
+                ErrorCode.UNKNOWN_TOPIC_ID,
+                f'topic id "{asked.topic_id}" does not exist; run `penstock topic list` to see all topics',
+            )
         else:
             refusal = unknown_topic(asked.name or "")
             outcome = ConfigOutcome(refusal.error, refusal.message)
         error = outcome.error
-        if error is ErrorCode.TOPIC_DELETION_DISABLED and version < DELETION_DISABLED_FROM:
+        if error is ErrorCode.TOPIC_DELETION_DISABLED and version < DELETION_DISABLED_VERSION:
             error = ErrorCode.INVALID_REQUEST
         name = topic.name if topic is not None else asked.name
         topic_id = topic.topic_id if topic is not None else asked.topic_id
@@ -110,26 +116,30 @@ class TopicsApi:
     async def create_partitions(
         self, request: CreatePartitionsRequest, context: RequestContext
     ) -> CreatePartitionsResponse:
+        """Serve CreatePartitions 0 to 3."""
         names = [topic.name for topic in request.topics]
-        once = len(set(names)) == len(names)
-        results = [await self._grown(topic, request.validate_only, once) for topic in request.topics]
+        is_distinct = len(set(names)) == len(names)
+        results = [await self._grown(topic, request.validate_only, is_distinct) for topic in request.topics]
         return CreatePartitionsResponse(results=results)
 
     async def _grown(
-        self, topic: CreatePartitionsTopic, validate_only: bool, once: bool
+        self, topic: CreatePartitionsTopic, validate_only: bool, is_distinct: bool
     ) -> CreatePartitionsTopicResult:
-        if not once:
-            outcome = ConfigOutcome(ErrorCode.INVALID_REQUEST, "A topic is named twice in the request.")
+        if not is_distinct:
+            outcome = ConfigOutcome(
+                ErrorCode.INVALID_REQUEST, "a topic appears twice in the request; remove the duplicate"
+            )
         else:
             given = None if topic.assignments is None else [a.broker_ids for a in topic.assignments]
             outcome = await self.admin.create_partitions(topic.name, topic.count, given, validate_only)
         return CreatePartitionsTopicResult(name=topic.name, error_code=outcome.error, error_message=outcome.message)
 
 
-def new_topic(topic: CreatableTopic) -> TopicRequest:
+def topic_request(topic: CreatableTopic) -> TopicRequest:
+    """Return the service's form of a topic to create."""
     assignment = {a.partition_index: a.broker_ids for a in topic.assignments}
     if len(assignment) < len(topic.assignments):
-        assignment[-1] = []  # a partition was named twice: refused as not numbered from 0
+        assignment[-1] = []  # a duplicate partition: rejected because of the invalid index
     return TopicRequest(
         topic.name,
         topic.num_partitions,
@@ -140,16 +150,19 @@ def new_topic(topic: CreatableTopic) -> TopicRequest:
 
 
 def failed_create(request: CreateTopicsRequest, error: int) -> CreateTopicsResponse:
+    """Response to CreateTopics with an error for each topic."""
     results = [CreatableTopicResult(name=t.name, error_code=error, configs=[]) for t in request.topics]
     return CreateTopicsResponse(topics=results)
 
 
 def failed_delete(request: DeleteTopicsRequest, error: int) -> DeleteTopicsResponse:
+    """Response to DeleteTopics with an error for each topic."""
     results = [DeletableTopicResult(name=name, error_code=error) for name in request.topic_names]
     results += [DeletableTopicResult(name=t.name, topic_id=t.topic_id, error_code=error) for t in request.topics]
     return DeleteTopicsResponse(responses=results)
 
 
 def failed_partitions(request: CreatePartitionsRequest, error: int) -> CreatePartitionsResponse:
+    """Response to CreatePartitions with an error for each topic."""
     results = [CreatePartitionsTopicResult(name=topic.name, error_code=error) for topic in request.topics]
     return CreatePartitionsResponse(results=results)

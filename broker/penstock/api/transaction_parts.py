@@ -1,5 +1,6 @@
-"""What the parts of a transaction are asked for, beside its coordinator: WriteTxnMarkers, from coordinators and from
-people who end what hangs (KIP-664), and TxnOffsetCommit, from producers to a group's coordinator (KIP-98, KIP-447)."""
+"""The participants of a transaction: WriteTxnMarkers, from coordinators and from admin clients that end hanging
+transactions (KIP-664), and TxnOffsetCommit, from producers to the group coordinator (KIP-98, KIP-447).
+"""
 
 from __future__ import annotations
 
@@ -43,12 +44,12 @@ from penstock.wire.messages.write_txn_markers import (
 from penstock.wire.primitives import ZERO_UUID
 
 MAX_MARKERS = 100_000
-"""Partitions that one request may have marked."""
+"""Partitions per WriteTxnMarkers request."""
 NO_GENERATION = -1
-ABORTABLE_FROM = 4
-"""The version of TxnOffsetCommit from which clients know TRANSACTION_ABORTABLE."""
-LOADING_FROM = 2
-"""The version of TxnOffsetCommit from which clients know COORDINATOR_LOAD_IN_PROGRESS."""
+ABORTABLE_VERSION = 4
+"""The TxnOffsetCommit version from which clients know TRANSACTION_ABORTABLE."""
+LOADING_VERSION = 2
+"""The TxnOffsetCommit version from which clients know COORDINATOR_LOAD_IN_PROGRESS."""
 COORDINATOR_ERRORS = frozenset(
     {ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR}
 )
@@ -56,7 +57,7 @@ RETRIABLE = COORDINATOR_ERRORS | {ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.N
 
 
 class TransactionPartsApi:
-    """Handlers of a partition's leader and of a group's coordinator."""
+    """Serves partition leaders and group coordinators that take part in a transaction."""
 
     def __init__(
         self,
@@ -70,6 +71,7 @@ class TransactionPartsApi:
         self.offsets, self.verifier = offsets, verifier
 
     def routes(self) -> list[Route]:
+        """Routes of these APIs."""
         return [
             Route(WriteTxnMarkersRequest, WriteTxnMarkersResponse, self.write_txn_markers, 1, 2, markers_failed),
             Route(TxnOffsetCommitRequest, TxnOffsetCommitResponse, self.txn_offset_commit, 0, 4, commit_failed),
@@ -78,27 +80,29 @@ class TransactionPartsApi:
     async def write_txn_markers(
         self, request: WriteTxnMarkersRequest, context: RequestContext
     ) -> WriteTxnMarkersResponse:
-        """Answers when all markers are below the high watermark, or cannot be written; a coordinator is told before if
-        that takes long."""
+        """Respond when all markers are below the high watermark or have failed; a coordinator gets an earlier response
+        if that takes long.
+        """
         if sum(len(t.partition_indexes) for m in request.markers for t in m.topics) > MAX_MARKERS:
             return markers_failed(request, ErrorCode.INVALID_REQUEST)
         return WriteTxnMarkersResponse(markers=list(await asyncio.gather(*map(self.write_one, request.markers))))
 
     async def write_one(self, asked: WritableTxnMarker) -> WritableTxnMarkerResult:
+        """Write the markers of one transaction."""
         if asked.producer_id < 0 or asked.producer_epoch < 0:
             return marker_result(
                 asked, [ErrorCode.INVALID_REQUEST] * sum(len(t.partition_indexes) for t in asked.topics)
             )
         marker = Marker(asked.producer_id, asked.producer_epoch, asked.transaction_result, asked.coordinator_epoch)
         targets = [target for topic in asked.topics for target in self.targets(topic)]
-        # Beside a broker that is alone there are no coordinators, whatever the request says.
+        # A single broker has no other coordinators, whatever the request says.
         number = UNNUMBERED if self.groups.is_alone else asked.transaction_number
         return marker_result(
-            asked, [not_leader(e) for e in await self.markers.send(TransactionEnding(marker, number), targets)]
+            asked, [marker_error(e) for e in await self.markers.send(TransactionEnding(marker, number), targets)]
         )
 
     def targets(self, asked: WritableTxnMarkerTopic) -> list[MarkerTarget]:
-        """Coordinators say which topic they mean; people have its name."""
+        """Return the target partitions. Coordinators name topics by id, admin clients by name."""
         topic: str | UUID = asked.name
         if asked.topic_id != ZERO_UUID:
             topic = asked.topic_id
@@ -112,8 +116,9 @@ class TransactionPartsApi:
     async def txn_offset_commit(
         self, request: TxnOffsetCommitRequest, context: RequestContext
     ) -> TxnOffsetCommitResponse:
+        """Serve TxnOffsetCommit 0 to 4, with errors that the client's version knows."""
         answer = await self.commit_offsets(request, context.version)
-        if context.version < LOADING_FROM:
+        if context.version < LOADING_VERSION:
             for partition in (p for topic in answer.topics for p in topic.partitions):
                 if partition.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
                     partition.error_code = ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -131,17 +136,17 @@ class TransactionPartsApi:
         writer = self.offsets.writer(request.group_id)
         error = self.group_id_error(request.group_id)
         if error:
-            return self.commit_refused(request, error)
+            return self.rejected_commit(request, error)
         answer = self.verifier.verify_group(request.transactional_id, producer, request.group_id)
         if not isinstance(answer, VerifiedTransaction):
             answer = await answer
-        error = told(self.verifier.check_result(request.producer_id, answer), version)
-        # This does not wait unless it finds an error: what was verified a moment ago still holds.
+        error = client_error(self.verifier.check_result(request.producer_id, answer), version)
+        # This awaits only if it finds an error: otherwise the verification still holds.
         error = error or await self.groups.fencing.confirm(request.group_id, self.group_error(request))
         if error:
-            return self.commit_refused(request, error)
+            return self.rejected_commit(request, error)
         commits: list[OffsetCommit] = []
-        waiting: list[TxnOffsetCommitResponsePartition] = []
+        pending: list[TxnOffsetCommitResponsePartition] = []
         topics = []
         for asked in request.topics:
             topic = self.view.topics.get(asked.name)
@@ -153,7 +158,7 @@ class TransactionPartsApi:
                 )
                 partitions.append(answered)
                 if topic is not None and not answered.error_code:
-                    waiting.append(answered)
+                    pending.append(answered)
                     metadata = p.committed_metadata or ""
                     commits.append(
                         OffsetCommit(
@@ -163,7 +168,7 @@ class TransactionPartsApi:
             topics.append(TxnOffsetCommitResponseTopic(name=asked.name, partitions=partitions))
         who = TxnCommit(request.group_id, request.transactional_id, producer, answer.number)
         for index in await self.offsets.commit(writer, who, commits):
-            waiting[index].error_code = self.groups.commit_failure(request.group_id)
+            pending[index].error_code = self.groups.commit_failure(request.group_id)
         return TxnOffsetCommitResponse(topics=topics)
 
     def group_error(self, request: TxnOffsetCommitRequest) -> ErrorCode:
@@ -176,14 +181,14 @@ class TransactionPartsApi:
         )
 
     def group_id_error(self, group_id: str) -> ErrorCode:
-        """Whether this broker coordinates the group, and a group can have the id."""
+        """Return the error if this broker does not coordinate the group or the id is invalid, or NONE."""
         error = self.groups.error(group_id)
         if not error and not 0 < len(group_id) <= MAX_GROUP_ID_CHARS:
             return ErrorCode.INVALID_GROUP_ID
         return error
 
-    def commit_refused(self, request: TxnOffsetCommitRequest, error: ErrorCode) -> TxnOffsetCommitResponse:
-        """The same error for each partition that exists."""
+    def rejected_commit(self, request: TxnOffsetCommitRequest, error: ErrorCode) -> TxnOffsetCommitResponse:
+        """Response with `error` for each partition that exists."""
         answer = commit_failed(request, error)
         for topic in answer.topics:
             for partition in topic.partitions:
@@ -192,6 +197,7 @@ class TransactionPartsApi:
         return answer
 
     def partition_error(self, asked: TxnOffsetCommitRequestPartition, count: int) -> ErrorCode:
+        """Return the error for an unknown partition, an invalid offset or too much metadata, or NONE."""
         if not 0 <= asked.partition_index < count:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if asked.committed_offset < 0:
@@ -202,33 +208,33 @@ class TransactionPartsApi:
         return ErrorCode.NONE
 
 
-def told(error: ErrorCode, version: int) -> ErrorCode:
-    """What verification found, in the errors that clients know for this request."""
+def client_error(error: ErrorCode, version: int) -> ErrorCode:
+    """Map a verification error to one that TxnOffsetCommit clients know."""
     if error is ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     if error in RETRIABLE:
-        # Of the transaction's coordinator: the group's is the one that was asked, and it is there.
+        # These errors concern the transaction coordinator; this broker, the group coordinator, is available.
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     if error in (ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE):
-        return ErrorCode.TRANSACTION_ABORTABLE if version >= ABORTABLE_FROM else ErrorCode.INVALID_TXN_STATE
+        return ErrorCode.TRANSACTION_ABORTABLE if version >= ABORTABLE_VERSION else ErrorCode.INVALID_TXN_STATE
     return error
 
 
-def not_leader(error: ErrorCode) -> ErrorCode:
-    """The error of a group coordinator, as the leader of a partition of the offsets' topic names it."""
+def marker_error(error: ErrorCode) -> ErrorCode:
+    """Map an error of the group coordinator to that of the leader of an offsets topic partition."""
     return ErrorCode.NOT_LEADER_OR_FOLLOWER if error in COORDINATOR_ERRORS else error
 
 
 def marker_result(asked: WritableTxnMarker, errors: list[ErrorCode]) -> WritableTxnMarkerResult:
-    """`errors` in the order of the partitions that were asked for."""
-    left = iter(errors)
+    """Return the result of a marker; `errors` are in the order of its partitions."""
+    remaining_errors = iter(errors)
     return WritableTxnMarkerResult(
         producer_id=asked.producer_id,
         topics=[
             WritableTxnMarkerTopicResult(
                 name=topic.name,
                 partitions=[
-                    WritableTxnMarkerPartitionResult(partition_index=index, error_code=next(left))
+                    WritableTxnMarkerPartitionResult(partition_index=index, error_code=next(remaining_errors))
                     for index in topic.partition_indexes
                 ],
             )
@@ -238,12 +244,14 @@ def marker_result(asked: WritableTxnMarker, errors: list[ErrorCode]) -> Writable
 
 
 def markers_failed(request: WriteTxnMarkersRequest, error: int) -> WriteTxnMarkersResponse:
+    """Response to WriteTxnMarkers with an error for each partition."""
     code = ErrorCode(error)
     results = [marker_result(m, [code] * sum(len(t.partition_indexes) for t in m.topics)) for m in request.markers]
     return WriteTxnMarkersResponse(markers=results)
 
 
 def commit_failed(request: TxnOffsetCommitRequest, error: int) -> TxnOffsetCommitResponse:
+    """Response to TxnOffsetCommit with an error for each partition."""
     return TxnOffsetCommitResponse(
         topics=[
             TxnOffsetCommitResponseTopic(

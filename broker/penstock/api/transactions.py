@@ -1,7 +1,7 @@
-"""AddPartitionsToTxn, AddOffsetsToTxn and EndTxn: what a transactional producer asks its coordinator for (KIP-98); and
-DescribeTransactions and ListTransactions, for people who look for what hangs (KIP-664).
+"""AddPartitionsToTxn, AddOffsetsToTxn and EndTxn for transactional producers (KIP-98), and DescribeTransactions and
+ListTransactions for operators (KIP-664).
 
-The versions with which a client speaks transactions v2 (EndTxn 5) are left out until that feature can be finalized.
+The versions of transactions v2 (EndTxn 5) are not served until that feature can be finalized.
 """
 
 from __future__ import annotations
@@ -39,21 +39,22 @@ from penstock.wire.messages.list_transactions import ListTransactionsRequest, Li
 from penstock.wire.messages.list_transactions import TransactionState as ListedTransaction
 from penstock.wire.primitives import ZERO_UUID
 
-BATCHED = 4
-"""From this version on of AddPartitionsToTxn brokers ask, for several transactions at a time."""
-FENCED_FROM = 2
-"""The version from which clients know PRODUCER_FENCED; before, the producer's epoch is called invalid (KIP-588)."""
+BATCHED_VERSION = 4
+"""The AddPartitionsToTxn version that brokers use, for several transactions at a time."""
+FENCED_VERSION = 2
+"""The version from which clients know PRODUCER_FENCED; earlier ones get INVALID_PRODUCER_EPOCH (KIP-588)."""
 MAX_DESCRIBED = 10_000
-MAX_PATTERN = 256
+MAX_PATTERN_LENGTH = 256
 
 
 class TransactionsApi:
-    """Handlers for transactions."""
+    """Serves transactions at their coordinator."""
 
     def __init__(self, coordinator: TransactionCoordinator, view: ClusterView, clock: Clock) -> None:
         self.coordinator, self.view, self.clock = coordinator, view, clock
 
     def routes(self) -> list[Route]:
+        """Routes of these APIs."""
         return [
             Route(AddPartitionsToTxnRequest, AddPartitionsToTxnResponse, self.add_partitions, 0, 5, add_failed),
             Route(AddOffsetsToTxnRequest, AddOffsetsToTxnResponse, self.add_offsets, 0, 4, offsets_failed),
@@ -65,7 +66,8 @@ class TransactionsApi:
     async def add_partitions(
         self, request: AddPartitionsToTxnRequest, context: RequestContext
     ) -> AddPartitionsToTxnResponse:
-        if context.version >= BATCHED:
+        """Serve AddPartitionsToTxn 0 to 5."""
+        if context.version >= BATCHED_VERSION:
             results = [await self.add_batched(one, context.version) for one in request.transactions]
             return AddPartitionsToTxnResponse(results_by_transaction=results)
         producer = ProducerIdentity(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
@@ -75,16 +77,17 @@ class TransactionsApi:
         return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=topics)
 
     async def add_batched(self, asked: AddPartitionsToTxnTransaction, version: int) -> AddPartitionsToTxnResult:
+        """Add or verify the partitions of one transaction of a batched request."""
         producer = ProducerIdentity(asked.producer_id, asked.producer_epoch)
         if asked.verify_only:
-            return await self.verified(asked, producer)
+            return await self.verify(asked, producer)
         topics = await self.add_topics(asked.transactional_id, producer, asked.topics, version)
         return AddPartitionsToTxnResult(transactional_id=asked.transactional_id, topic_results=topics)
 
     async def add_topics(
         self, transactional_id: str, producer: ProducerIdentity, topics: list[AddPartitionsToTxnTopic], version: int
     ) -> list[AddPartitionsToTxnTopicResult]:
-        """All partitions are added, or none: then the ones that are sound in themselves were not attempted."""
+        """Add all partitions or none; if one is unknown, the others get OPERATION_NOT_ATTEMPTED."""
         partitions: dict[UUID, list[int]] = {}
         unknown: set[tuple[str, int]] = set()
         for topic in topics:
@@ -99,7 +102,9 @@ class TransactionsApi:
         elif sum(map(len, partitions.values())) > MAX_PARTITIONS:
             error = ErrorCode.INVALID_REQUEST
         else:
-            error = told(await self.coordinator.add_to_transaction(transactional_id, producer, partitions), version)
+            error = client_error(
+                await self.coordinator.add_to_transaction(transactional_id, producer, partitions), version
+            )
         return [
             topic_result(
                 topic,
@@ -111,11 +116,11 @@ class TransactionsApi:
             for topic in topics
         ]
 
-    async def verified(
+    async def verify(
         self, asked: AddPartitionsToTxnTransaction, producer: ProducerIdentity
     ) -> AddPartitionsToTxnResult:
-        """Whether partitions, or under the name of the offsets' topic groups, are part of the transaction in hand; and
-        which transaction that is. Nothing is refused for good before the store says that this broker coordinates it.
+        """Return whether partitions, or groups under the name of the offsets topic, belong to the ongoing transaction,
+        and its number. A final error is returned only once the store confirms this coordinator.
         """
         if any(self.is_unknown(topic, index) for topic in asked.topics for index in topic.partitions):
             return AddPartitionsToTxnResult(
@@ -144,14 +149,14 @@ class TransactionsApi:
         return AddPartitionsToTxnResult(
             transactional_id=asked.transactional_id,
             topic_results=[
-                topic_result(topic, [abortable(answer.error) for answer in of_topic])
+                topic_result(topic, [verification_error(answer.error) for answer in of_topic])
                 for topic, of_topic in zip(asked.topics, answers, strict=True)
             ],
             transaction_number=max((answer.number for of_topic in answers for answer in of_topic), default=-1),
         )
 
     def is_unknown(self, topic: AddPartitionsToTxnTopic, index: int) -> bool:
-        """Whether a partition that is named without a topic id does not exist. Penstock's brokers name topics by id."""
+        """Return whether a partition named without a topic id does not exist. Penstock's brokers send topic ids."""
         if topic.topic_id != ZERO_UUID or topic.name == OFFSETS_TOPIC:
             return False
         return self.view.topic_partition(topic.name, index) is None
@@ -159,7 +164,7 @@ class TransactionsApi:
     def verify_one(
         self, transactional_id: str, producer: ProducerIdentity, topic: AddPartitionsToTxnTopic, index: int
     ) -> VerifiedTransaction:
-        """Brokers of ours say which topic they mean."""
+        """Verify one partition. Penstock's brokers name the topic by id."""
         topic_id: UUID | None = topic.topic_id
         if topic_id == ZERO_UUID:
             found = self.view.topics.get(topic.name)
@@ -172,20 +177,23 @@ class TransactionsApi:
         return self.coordinator.verify(transactional_id, producer, topic_id, index)
 
     async def add_offsets(self, request: AddOffsetsToTxnRequest, context: RequestContext) -> AddOffsetsToTxnResponse:
+        """Serve AddOffsetsToTxn 0 to 4."""
         if len(request.group_id) > MAX_GROUP_ID_CHARS:
             return offsets_failed(request, ErrorCode.INVALID_GROUP_ID)
         producer = ProducerIdentity(request.producer_id, request.producer_epoch)
         error = await self.coordinator.add_to_transaction(request.transactional_id, producer, {}, [request.group_id])
-        return AddOffsetsToTxnResponse(error_code=told(error, context.version))
+        return AddOffsetsToTxnResponse(error_code=client_error(error, context.version))
 
     async def end_txn(self, request: EndTxnRequest, context: RequestContext) -> EndTxnResponse:
+        """Serve EndTxn 0 to 4."""
         producer = ProducerIdentity(request.producer_id, request.producer_epoch)
         error = await self.coordinator.end_transaction(request.transactional_id, producer, request.committed)
-        return EndTxnResponse(error_code=told(error, context.version))
+        return EndTxnResponse(error_code=client_error(error, context.version))
 
     async def describe(
         self, request: DescribeTransactionsRequest, context: RequestContext
     ) -> DescribeTransactionsResponse:
+        """Serve DescribeTransactions 0."""
         asked = list(dict.fromkeys(request.transactional_ids))
         if len(asked) > MAX_DESCRIBED:
             return describe_failed(request, ErrorCode.INVALID_REQUEST)
@@ -195,6 +203,7 @@ class TransactionsApi:
         return DescribeTransactionsResponse(transaction_states=[self.describe_one(one) for one in asked])
 
     def describe_one(self, transactional_id: str) -> DescribedTransaction:
+        """Describe a transaction, or return the error."""
         error, record = self.coordinator.describe(transactional_id)
         if record is None:
             return DescribedTransaction(transactional_id=transactional_id, error_code=error)
@@ -209,6 +218,7 @@ class TransactionsApi:
         )
 
     def topics_of(self, record: TransactionRecord) -> list[TopicData]:
+        """Return the partitions of a transaction, for topics that exist."""
         found = []
         for topic_id, indexes in record.partitions.items():
             topic = self.view.topics_by_id.get(topic_id)
@@ -219,7 +229,7 @@ class TransactionsApi:
     async def list_transactions(
         self, request: ListTransactionsRequest, context: RequestContext
     ) -> ListTransactionsResponse:
-        """All that the filters let through, of this broker's shards."""
+        """Serve ListTransactions 0 to 2: the transactions of this broker's shards that match the filters."""
         error = self.coordinator.unavailable or await self.coordinator.confirm_shards()
         if error:
             return list_failed(request, error)
@@ -236,7 +246,7 @@ class TransactionsApi:
         for transactional_id, record in self.coordinator:
             if (states and record.state not in states) or (ids and record.producer_id not in ids):
                 continue
-            # As in Kafka, a transaction that has not begun counts as older than any.
+            # As in Kafka, a transaction without a start time counts as older than any.
             if request.duration_filter >= 0 and now_ms - record.started_ms <= request.duration_filter:
                 continue
             if pattern is None or pattern.fullmatch(transactional_id):
@@ -251,31 +261,32 @@ class TransactionsApi:
 
 
 def simple_pattern(text: str) -> re.Pattern[str]:
-    """A pattern of literal characters, `.` for any one and `.*` for any number. Raises ValueError for any other.
+    """Compile a pattern of literal characters, `.` and `.*`. Raises ValueError for any other.
 
-    General expressions can take for ever, and the broker has one thread for everybody.
+    General expressions may backtrack exponentially, which would block the event loop.
     """
-    if len(text) > MAX_PATTERN or re.search(r"[][\\^$|?+(){}]", text) or re.search(r"(?<!\.)\*", text):
-        raise ValueError(f"only literal characters, . and .* are taken, not {text!r}")
+    if len(text) > MAX_PATTERN_LENGTH or re.search(r"[][\\^$|?+(){}]", text) or re.search(r"(?<!\.)\*", text):
+        raise ValueError(f'pattern "{text}" is not supported; use literal characters, . and .*')
     parts = [re.escape(part).replace(r"\.", ".") for part in re.split(r"(?:\.\*)+", text)]
     if len(parts) > 4:
-        raise ValueError("at most three .* are taken")
+        raise ValueError(f'pattern "{text}" is not supported; use at most three .*')
     return re.compile(".*".join(parts), re.DOTALL)
 
 
-def told(error: ErrorCode, version: int) -> ErrorCode:
-    """The error as clients of a version know it."""
-    if error is ErrorCode.PRODUCER_FENCED and version < FENCED_FROM:
+def client_error(error: ErrorCode, version: int) -> ErrorCode:
+    """Map an error to one that the client's version knows."""
+    if error is ErrorCode.PRODUCER_FENCED and version < FENCED_VERSION:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     return error
 
 
-def abortable(error: ErrorCode) -> ErrorCode:
-    """The result of a verification, as brokers that ask for one know it."""
+def verification_error(error: ErrorCode) -> ErrorCode:
+    """Map a verification result to an error that the requesting broker knows."""
     return ErrorCode.TRANSACTION_ABORTABLE if error is ErrorCode.INVALID_TXN_STATE else error
 
 
 def topic_result(topic: AddPartitionsToTxnTopic, errors: list[ErrorCode]) -> AddPartitionsToTxnTopicResult:
+    """Return a topic's result with an error for each partition."""
     return AddPartitionsToTxnTopicResult(
         name=topic.name,
         results_by_partition=[
@@ -286,6 +297,7 @@ def topic_result(topic: AddPartitionsToTxnTopic, errors: list[ErrorCode]) -> Add
 
 
 def add_failed(request: AddPartitionsToTxnRequest, error: int) -> AddPartitionsToTxnResponse:
+    """Response to AddPartitionsToTxn with an error for each partition."""
     code = ErrorCode(error)
     return AddPartitionsToTxnResponse(
         error_code=code,
@@ -296,17 +308,21 @@ def add_failed(request: AddPartitionsToTxnRequest, error: int) -> AddPartitionsT
 
 
 def offsets_failed(request: AddOffsetsToTxnRequest, error: int) -> AddOffsetsToTxnResponse:
+    """Response to AddOffsetsToTxn with an error."""
     return AddOffsetsToTxnResponse(error_code=error)
 
 
 def end_failed(request: EndTxnRequest, error: int) -> EndTxnResponse:
+    """Response to EndTxn with an error."""
     return EndTxnResponse(error_code=error)
 
 
 def describe_failed(request: DescribeTransactionsRequest, error: int) -> DescribeTransactionsResponse:
+    """Response to DescribeTransactions with an error for each transactional id."""
     states = [DescribedTransaction(transactional_id=one, error_code=error) for one in request.transactional_ids]
     return DescribeTransactionsResponse(transaction_states=states)
 
 
 def list_failed(request: ListTransactionsRequest, error: int) -> ListTransactionsResponse:
+    """Response to ListTransactions with an error."""
     return ListTransactionsResponse(error_code=error)

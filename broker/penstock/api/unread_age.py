@@ -1,7 +1,7 @@
-"""How long the first record has waited that a group has not read, for admin clients: our own fields of ListOffsets.
+"""The age of the first record that a group has not read, for admin clients: Penstock's own fields of ListOffsets.
 
-As the metrics tell it (`http.lag`), it is the age of the batch which holds that record, by its largest timestamp and
-the leader's clock. Only headers are read, in threads, for many partitions at a time. Used by `log_queries`.
+As in the metrics (`http.lag`), it is the age of the batch that holds the record, by its largest timestamp and the
+leader's clock. Only batch headers are read, in threads, for many partitions at a time. Used by `log_queries`.
 """
 
 from __future__ import annotations
@@ -14,60 +14,61 @@ from penstock.replica.leader import Leader
 
 ALL_READ, UNKNOWN = 0, -1
 MAX_OFFSETS = 10_000
-"""Offsets of one request; what is asked beyond is answered as unknown."""
-READ_TOGETHER = 256
-"""Offsets that one thread looks up before others get it."""
+"""Offsets per request; further ones get UNKNOWN."""
+READ_BATCH_OFFSETS = 256
+"""Offsets that one thread looks up before the next one starts."""
 
 
 @dataclass(slots=True)
-class WantedAge:
-    """Offsets of one log whose batches are to be looked at, and where in the answer their ages stand."""
+class PendingAges:
+    """Offsets of one log to look up, and the positions of their ages in the response."""
 
     log: PartitionLog
     offsets: list[int]
-    places: list[int]
+    positions: list[int]
     ages_ms: list[int]
 
 
 @dataclass(slots=True)
 class UnreadAgeQuery:
-    """What one request asks: `take` for each partition, `read_waiting` in a thread where it `is_due` and at the end."""
+    """One request's query: call `add` per partition, and `read_pending` in a thread if `is_due` and at the end."""
 
     now_ms: Callable[[], int]
-    taken: int = 0
-    waiting: list[WantedAge] = field(default_factory=list)
-    waiting_offsets: int = 0
+    requested: int = 0
+    pending_ages: list[PendingAges] = field(default_factory=list)
+    pending_offsets: int = 0
 
-    def take(self, partition: Leader, offsets: Sequence[int]) -> list[int]:
-        """The ages of a partition's offsets; those that must be looked up are filled in by `read_waiting`."""
+    def add(self, partition: Leader, offsets: Sequence[int]) -> list[int]:
+        """Return the ages for a partition's offsets; `read_pending` fills in those that need a lookup."""
         ages_ms = [UNKNOWN] * len(offsets)
         if not offsets:
             return ages_ms
-        log, end, allowed = partition.log, partition.high_watermark, MAX_OFFSETS - self.taken
-        self.taken += len(offsets)
-        wanted = WantedAge(log, [], [], ages_ms)
-        for place, offset in enumerate(offsets[: max(allowed, 0)]):
+        log, end, allowed = partition.log, partition.high_watermark, MAX_OFFSETS - self.requested
+        self.requested += len(offsets)
+        pending = PendingAges(log, [], [], ages_ms)
+        for position, offset in enumerate(offsets[: max(allowed, 0)]):
             if offset < 0:
                 continue
             if max(offset, log.start_offset) >= end:
-                ages_ms[place] = ALL_READ
+                ages_ms[position] = ALL_READ
             else:
-                wanted.offsets.append(max(offset, log.start_offset))
-                wanted.places.append(place)
-        if wanted.offsets:
-            self.waiting.append(wanted)
-            self.waiting_offsets += len(wanted.offsets)
+                pending.offsets.append(max(offset, log.start_offset))
+                pending.positions.append(position)
+        if pending.offsets:
+            self.pending_ages.append(pending)
+            self.pending_offsets += len(pending.offsets)
         return ages_ms
 
     @property
     def is_due(self) -> bool:
-        return self.waiting_offsets >= READ_TOGETHER
+        """Whether enough offsets are pending for a lookup."""
+        return self.pending_offsets >= READ_BATCH_OFFSETS
 
-    def read_waiting(self) -> None:
-        """Fills in what waits. May wait for the disk: in a thread."""
-        waiting, self.waiting, self.waiting_offsets = self.waiting, [], 0
-        for wanted in waiting:
+    def read_pending(self) -> None:
+        """Fill in the pending ages. Reads from disk: call it in a thread."""
+        pending_ages, self.pending_ages, self.pending_offsets = self.pending_ages, [], 0
+        for pending in pending_ages:
             now_ms = self.now_ms()
-            for place, time_ms in zip(wanted.places, wanted.log.batch_times(wanted.offsets), strict=True):
+            for position, time_ms in zip(pending.positions, pending.log.batch_times(pending.offsets), strict=True):
                 if time_ms is not None and time_ms >= 0:
-                    wanted.ages_ms[place] = max(now_ms - time_ms, 0)
+                    pending.ages_ms[position] = max(now_ms - time_ms, 0)

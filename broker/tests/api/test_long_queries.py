@@ -1,4 +1,4 @@
-"""Requests about very many partitions, and searches by time: nobody else waits for them longer than a moment."""
+"""Requests about many partitions, and searches by timestamp: other clients wait for them only a moment."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ async def test_a_long_request_is_given_up_when_its_client_has_gone(wire: Wire, a
 async def test_producers_are_described_up_to_a_bound_and_the_rest_is_to_be_asked_for_again(
     wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.api.log_queries.MAX_PRODUCERS_TOLD", 2)
+    monkeypatch.setattr("penstock.api.log_queries.MAX_DESCRIBED_PRODUCERS", 2)
     partition = await wire.path.partition()
     for producer_id in (1, 2):
         accepted(partition, batch_of(producer=(producer_id, 0, 0)))

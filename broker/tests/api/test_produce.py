@@ -307,7 +307,7 @@ class WithoutLease:
 
 
 async def test_a_gap_is_for_the_next_leader_to_judge_where_there_may_be_one(wire: Wire) -> None:
-    """An idempotent producer that comes back from a successor; to be told of a gap is the end of it."""
+    """An idempotent producer that comes back from a successor; a sequence error from this broker would end it."""
     await wire.path.create()
     await wire.produced(9, {("t", 0): batch_of(1, producer=(7, 0, 0))})
     wire.produce.leaderships = Leaderships(wire.path.topics.store, wire.path.replicas)
@@ -337,7 +337,7 @@ async def test_what_does_not_count_in_time_is_answered_as_timed_out(
     }
     assert not wire.produce.waiting
     wire.path.files.let_go()
-    await wire.path.flushed()  # what comes to count now is nobody's answer any more
+    await wire.path.flushed()  # the response is sent: a later commit changes nothing
     partition = wire.path.replicas.find("strict", 0)
     assert partition is not None
     assert partition.high_watermark == 3

@@ -23,7 +23,7 @@ from penstock.wire.messages.describe_configs import DescribeConfigsRequest, Desc
 
 @pytest.fixture
 async def cluster(broker):
-    """Brokers 0, 1 and 2, of which the first is asked; nobody is controller, so that wishes stay wishes."""
+    """Brokers 0, 1 and 2; requests go to the first. No broker is controller, so requests stay recorded."""
     for number in (1, 2):
         record = BrokerRecord(broker_id=number, incarnation=UUID(int=70 + number), endpoints=[])
         await broker.store.txn([], [PutOp(keys.broker(number), encode(record))])

@@ -10,7 +10,7 @@ from log_kit import START_MS
 from replica_kit import accepted, batch_of
 from wire_in_memory import Wire, opened_wire
 
-from penstock.api.unread_age import MAX_OFFSETS, READ_TOGETHER
+from penstock.api.unread_age import MAX_OFFSETS, READ_BATCH_OFFSETS
 from penstock.log.batch_times import batch_times
 from penstock.log.search import LogSearch
 from penstock.replica.leader import Leader
@@ -163,8 +163,8 @@ async def test_many_partitions_of_one_request_are_looked_up_together(wire: Wire,
 
 async def test_more_offsets_than_one_thread_takes_and_than_a_request_may_ask_for(wire: Wire) -> None:
     await led(wire, 3)
-    many = await ages(wire, [0] * (READ_TOGETHER + 1))
-    assert many == [59_998] * (READ_TOGETHER + 1)
+    many = await ages(wire, [0] * (READ_BATCH_OFFSETS + 1))
+    assert many == [59_998] * (READ_BATCH_OFFSETS + 1)
     too_many = await ages(wire, [3] * (MAX_OFFSETS + 2))
     assert too_many == [0] * MAX_OFFSETS + [-1] * 2
 

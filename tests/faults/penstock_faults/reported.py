@@ -26,7 +26,7 @@ REPORTED = (
         name="own-writes-hidden",
         says="the latest offset is below what the same client's produce was acknowledged with",
         file="api/log_queries.py",
-        old="                            unflushed.add(self.replicas.find(topic.name, asked.partition_index))\n",
+        old="                            unflushed.add(self.replicas.find(topic.name, requested.partition_index))\n",
         new="                            pass\n",
         caught_by=(API + "test_own_writes.py::test_the_latest_offset_is_behind_what_was_acknowledged",),
     ),
@@ -122,7 +122,7 @@ REPORTED = (
         file="api/known_brokers.py",
         old="            if broker_id not in self._view.brokers and broker_id in owners:\n",
         new="            if False:\n",
-        caught_by=(API + "test_brokers_seen.py::test_a_dead_coordinator_stays_named_as_long_as_on_kafka",),
+        caught_by=(API + "test_known_brokers.py::test_a_dead_coordinator_stays_named_as_long_as_on_kafka",),
     ),
     Fault(
         name="stopped-broker-named",
@@ -130,7 +130,7 @@ REPORTED = (
         file="api/known_brokers.py",
         old="            if broker_id not in self._view.brokers and broker_id in owners:\n",
         new="            if broker_id not in self._view.brokers:\n",
-        caught_by=(API + "test_brokers_seen.py::test_a_broker_that_handed_its_shards_over_is_no_longer_named",),
+        caught_by=(API + "test_known_brokers.py::test_a_broker_that_handed_its_shards_over_is_no_longer_named",),
     ),
     Fault(
         name="letter-to-gone-topic",
