@@ -15,7 +15,7 @@ from penstock.cli.common import CommandError, ExitCode
 from penstock.cli.output import size_text
 from penstock.client import Admin, ClientError, ClusterInfo, LogDir, Node, Reassignment, TopicInfo, TopicPartition
 from penstock.placement.model import Move, NoBrokersError, PartitionKey, PlacementBroker
-from penstock.placement.plan import plan_what_can_be
+from penstock.placement.plan import plan_feasible_moves
 
 DOMAIN, RACK, DRAINING, REMOVABLE = "broker.failure.domain", "broker.rack", "broker.draining", "broker.removable"
 BOUNDS = (
@@ -210,7 +210,7 @@ def made_plan(
     picture: ClusterSnapshot, brokers: list[PlacementBroker], wanted: Mapping[str, int] | None = None
 ) -> MovePlan:
     try:
-        moves, left_out = plan_what_can_be(brokers, picture.existing(), wanted)
+        moves, left_out = plan_feasible_moves(brokers, picture.existing(), wanted)
     except NoBrokersError as e:
         raise CommandError(str(e), ExitCode.REFUSED) from None
     return MovePlan(moves, left_out, received_bytes(picture, moves))

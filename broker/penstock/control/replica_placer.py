@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from penstock.control.results import AdminError
 from penstock.placement.model import PartitionKey, PlacementBroker
-from penstock.placement.place import place
+from penstock.placement.place import place_partitions
 from penstock.state.view import BrokerView, ClusterView, TopicChange, TopicView
 from penstock.wire.errors import ErrorCode
 
@@ -85,7 +85,7 @@ class ReplicaPlacer:
         brokers = [
             PlacementBroker(b.broker_id, tuple(part for part in b.failure_domain.split("/") if part)) for b in usable
         ]
-        return place(brokers, existing, count, factor, topic=name or None)
+        return place_partitions(brokers, existing, count, factor, topic=name or None)
 
 
 def usable_brokers(view: ClusterView, draining: Collection[int]) -> list[BrokerView]:

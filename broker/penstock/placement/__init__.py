@@ -1,1 +1,1 @@
-"""Where replicas live: pure functions from brokers, failure domains and what there is to what should be."""
+"""Replica placement: pure functions that compute assignments from brokers, failure domains and existing replicas."""

@@ -1,11 +1,11 @@
-"""The tree of failure domains: what one partition may look like on it, and what share of partitions a broker is due.
+"""The tree of failure domains: legal replica sets of a partition, and each broker's fair share of partitions.
 
-`place` and `plan` ask. Brokers are bits of an integer here (bit i is the i-th usable broker by id), and a set of
+Used by `place` and `plan`. Brokers are bits of an integer here (bit i is the i-th usable broker by id), and a set of
 brokers is an integer.
 
-A set of replicas is legal when at each domain, from the top down, the replicas in two sibling domains differ by at most
-one, except where the one with fewer has no more brokers to give. With q replicas in a domain whose children have
-c_1, c_2, ... brokers, that means: there is a level L such that each child holds min(c, L) or min(c, L + 1).
+A set of replicas is legal if at each domain, from the top down, the replicas in two sibling domains differ by at most
+one, unless the domain with fewer replicas has no more brokers. With q replicas in a domain whose children have c_1,
+c_2, ... brokers, this means: there is a level L such that each child holds min(c, L) or min(c, L + 1).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from penstock.placement.model import PlacementBroker
 
 
 class Domain:
-    """A zone, a node or (without children) a broker. `mask` are the brokers in it."""
+    """A zone, a node or (without children) a broker. `mask` holds its brokers."""
 
     __slots__ = ("_allowed", "_extends", "_levels", "capacity", "children", "mask")
 
@@ -30,7 +30,8 @@ class Domain:
         self._allowed: dict[tuple[int, int], int] = {}
 
     def levels(self, quota: int) -> tuple[list[int], int, int]:
-        """(least replicas of each child, L + 1, how many children hold one more than the least), for `quota` here."""
+        """Return (minimum replicas of each child, L + 1, number of children that hold one more), for `quota` replicas
+        here."""
         found = self._levels.get(quota)
         if found is None:
             level = 0
@@ -41,14 +42,14 @@ class Domain:
         return found
 
     def limits(self, quota: int) -> tuple[list[int], list[int]]:
-        """(least, most) replicas of each child where this domain holds `quota`."""
+        """Return (minimum, maximum) replicas of each child if this domain holds `quota`."""
         least, level, extra = self.levels(quota)
         if not extra:
             return least, least
         return least, [min(child.capacity, level) for child in self.children]
 
     def extends(self, held: int, quota: int) -> bool:
-        """True where replicas on `held` (all in this domain) can be completed to a legal `quota`."""
+        """Return whether replicas on `held` (all in this domain) can be completed to a legal `quota`."""
         if not self.children or not held:
             return held.bit_count() <= quota
         if held.bit_count() > quota:
@@ -59,7 +60,7 @@ class Domain:
         return found
 
     def allowed(self, held: int, quota: int) -> int:
-        """The brokers of this domain that can join `held` on the way to a legal `quota`."""
+        """Return the brokers of this domain that can join `held` towards a legal `quota`."""
         if held.bit_count() >= quota:
             return 0
         if not self.children:
@@ -70,7 +71,7 @@ class Domain:
         return found
 
     def _full(self, held: int, quota: int) -> list[bool] | None:
-        """For each child, whether it has to hold the most; None where `held` cannot be completed."""
+        """Return for each child whether it must hold the maximum; None if `held` cannot be completed."""
         least, _, extra = self.levels(quota)
         full = []
         for child, low in zip(self.children, least, strict=True):
@@ -97,25 +98,25 @@ class Domain:
 
 
 class Domains:
-    """The tree over the usable brokers, and the legal sets and fair shares for each replication factor."""
+    """The tree of usable brokers, with legal sets and fair shares for each replication factor."""
 
     def __init__(self, usable: Sequence[PlacementBroker]) -> None:
-        assert usable, "a tree of domains needs a broker"
+        assert usable, "a tree of domains has a broker"
         self.ids = [broker.broker_id for broker in usable]
         self.bit_of = {broker_id: bit for bit, broker_id in enumerate(self.ids)}
         self.root = _tree([(broker.failure_domain, bit) for bit, broker in enumerate(usable)])
         self._shares: dict[int, list[Fraction]] = {}
 
     def allowed(self, held: int, factor: int) -> int:
-        """The brokers that can join `held` on the way to a legal set of `factor` replicas."""
+        """Return the brokers that can join `held` towards a legal set of `factor` replicas."""
         return self.root.allowed(held, factor)
 
     def legal(self, held: int, factor: int) -> bool:
-        """True where `held` is a spread of exactly `factor` replicas as good as the domains permit."""
+        """Return whether `held` is a legal set of exactly `factor` replicas."""
         return held.bit_count() == factor and self.root.extends(held, factor)
 
     def mask_of(self, replicas: Sequence[int]) -> int:
-        """The bits of those `replicas` that are on usable brokers."""
+        """Return the bits of the `replicas` that are on usable brokers."""
         mask = 0
         for broker_id in replicas:
             bit = self.bit_of.get(broker_id)
@@ -124,10 +125,10 @@ class Domains:
         return mask
 
     def shares(self, factor: int) -> list[Fraction]:
-        """What each broker is due of one partition with `factor` replicas; the sum is `factor`.
+        """Return each broker's fair share of one partition with `factor` replicas; the sum is `factor`.
 
-        Siblings share what their domain is due by their numbers of brokers, as far as the spread permits: in domains
-        of one shape each broker is due factor / brokers.
+        Siblings divide their parent's share in proportion to their number of brokers, as far as the spread permits:
+        with domains of equal shape, each broker gets factor / brokers.
         """
         found = self._shares.get(factor)
         if found is None:
@@ -138,7 +139,7 @@ class Domains:
 
 
 def bits(mask: int) -> Iterator[int]:
-    """The positions of the bits in `mask`, lowest first."""
+    """Yield the positions of the set bits, lowest first."""
     while mask:
         low = mask & -mask
         yield low.bit_length() - 1
@@ -146,7 +147,7 @@ def bits(mask: int) -> Iterator[int]:
 
 
 def _tree(members: list[tuple[tuple[str, ...], int]]) -> Domain:
-    """A domain of brokers given as (rest of their path, bit). A chain of single children is kept: it costs nothing."""
+    """Return a domain of brokers given as (rest of the path, bit). Chains of single children are kept, at no cost."""
     inner: dict[str, list[tuple[tuple[str, ...], int]]] = {}
     children = []
     for path, bit in members:
@@ -170,7 +171,7 @@ def _share_out(domain: Domain, quota: Fraction, shares: list[Fraction]) -> None:
     low, high = domain.limits(whole)
     least, most = [Fraction(low_i) for low_i in low], [Fraction(high_i) for high_i in high]
     if part:
-        # Some partitions have one replica more here than others: the limits are those of the mixture.
+        # Some partitions have one more replica here than others: interpolate between the limits of both.
         low, high = domain.limits(whole + 1)
         least = [(1 - part) * a + part * b for a, b in zip(least, low, strict=True)]
         most = [(1 - part) * a + part * b for a, b in zip(most, high, strict=True)]
@@ -182,7 +183,7 @@ def _share_out(domain: Domain, quota: Fraction, shares: list[Fraction]) -> None:
 def _proportional(
     total: Fraction, weights: Sequence[int], least: Sequence[Fraction], most: Sequence[Fraction]
 ) -> list[Fraction]:
-    """`total` in proportion to `weights`, each part within its limits."""
+    """Divide `total` in proportion to `weights`, each part within its limits."""
     parts: list[Fraction] = [Fraction(0)] * len(weights)
     free = set(range(len(weights)))
     rest = total
@@ -196,9 +197,9 @@ def _proportional(
             for i in free:
                 parts[i] = rate * weights[i]
             break
-        # Where more is missing below than is left over above, the ones below are certain; else the ones above.
-        settled, limit = (below, least) if short >= over else (above, most)
-        for i in settled:
+        # If the shortfall exceeds the surplus, the parts below their minimum are final, else those above the maximum.
+        final, limit = (below, least) if short >= over else (above, most)
+        for i in final:
             parts[i] = limit[i]
             rest -= limit[i]
             free.discard(i)

@@ -1,18 +1,18 @@
-"""The fewest changes that bring holdings within bounds: a flow of least cost, pushed along shortest paths.
+"""Brings replica sets within bounds with the fewest changes: a minimum-cost flow by successive shortest paths.
 
-`plan` uses it twice: for replicas, and then for preferred leaders (which are holdings of one broker a partition).
+`plan` uses it for replicas, and then for preferred leaders (which are sets of one broker per partition).
 
-A partition holds a set of brokers; what sets are possible is told by `allowed`. Each broker has bounds for what it
-holds of a row of partitions (a topic) and of all. The network: a partition feeds (row, broker), which feeds the broker,
-which feeds the sum. Holding a broker that was not held before costs 1. What lies outside its bounds is excess (or,
-below zero, lack) at its node, and is pushed from excess to lack along paths of least cost: the partition gains a
-broker, or changes one for another, or the slack between bounds moves. That is the method of successive shortest paths
-[Ahuja, Magnanti, Orlin, "Network Flows", 1993, chapter 9], several paths at a time; the exchange of brokers inside a
-partition is that of matroid intersection, since the legal sets of a partition are the bases of a matroid.
+A partition holds a set of brokers; `allowed` defines the possible sets. Each broker has bounds for what it holds of a
+row of partitions (a topic) and in total. In the network, a partition feeds (row, broker), which feeds the broker, which
+feeds the sum. Holding a broker that was not held before costs 1. Flow outside the bounds of a node is its excess (or,
+if negative, its lack) and is pushed from excess to lack along paths of least cost: a partition gains a broker or
+exchanges one for another, or the slack between bounds shifts. This is the method of successive shortest paths [Ahuja,
+Magnanti, Orlin, "Network Flows", 1993, chapter 9], several paths at a time; exchanging brokers inside a partition is
+matroid intersection, since the legal sets of a partition are the bases of a matroid.
 
-Why this is the optimum: what is held at the beginning was all held before, so no cost can be saved without leaving some
-excess where it is; and pushing along shortest paths keeps it so. Work goes with what is out of bounds, and one look at
-the rest for each length of path; where nothing is out of bounds, one pass says so.
+Optimality: initially, all held brokers were held before, so no cost can be saved without leaving excess; pushing along
+shortest paths preserves this. The work grows with the excess, plus one scan of the rest per path length; if everything
+is within bounds, one pass shows it.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from dataclasses import dataclass
 from penstock.placement.domains import bits
 
 Allowed = Callable[[int, int], int]
-"""(partition, brokers it holds) -> the brokers that it may hold besides."""
+"""(partition, brokers it holds) -> the brokers that it may hold in addition."""
 
 GAIN = -1
-"""In place of the broker given up: none, the partition gains one."""
+"""Used for the broker given up: the partition gains a broker."""
 SLACK = -1
-"""In place of the partition: the arc is a slack between bounds."""
+"""Used for the partition: the arc is a slack between bounds."""
 Arc = tuple[int, int, int]
-"""(from, to, the partition that changes or SLACK)."""
+"""(from, to, the partition that changes, or SLACK)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The least and the most that each broker holds, by bit."""
+    """The minimum and the maximum that each broker holds, by bit."""
 
     least: list[int]
     most: list[int]
@@ -43,29 +43,30 @@ class Bounds:
 
 @dataclass(slots=True)
 class FlowTask:
-    """What is to be brought within bounds. Lists go by partition where nothing else is said."""
+    """The sets to bring within bounds. Lists are indexed by partition unless stated otherwise."""
 
     brokers: int
     row_of: list[int]
-    wanted: list[int]
-    """How many brokers each partition is to hold."""
+    required: list[int]
+    """Number of brokers that each partition must hold."""
     held: list[int]
-    """What each holds: at the beginning a part of `before` that `allowed` lets grow to what is wanted."""
+    """Brokers that each partition holds: initially a subset of `before` that `allowed` can extend to the required
+    number."""
     before: list[int]
-    """What was held and costs nothing to hold."""
+    """Brokers that cost nothing to hold."""
     allowed: Allowed
     row_bounds: Sequence[Bounds]
-    """By row."""
+    """Indexed by row."""
     bounds: Bounds
 
 
-def settle(task: FlowTask) -> bool:
-    """Changes `task.held` until all is within bounds, at the least cost. False where that cannot be reached."""
-    return _Flow(task).run()
+def solve(task: FlowTask) -> bool:
+    """Change `task.held` until everything is within bounds, at least cost. Return False if that is impossible."""
+    return _FlowNetwork(task).run()
 
 
-class _Flow:
-    """Nodes: row * brokers + bit; then one for each broker; then the sum; then the partitions."""
+class _FlowNetwork:
+    """The network. Nodes: row * brokers + bit; then one for each broker; then the sum; then the partitions."""
 
     def __init__(self, task: FlowTask) -> None:
         self.task = task
@@ -87,12 +88,12 @@ class _Flow:
             for bit in bits(held):
                 counts[base + bit] += 1
                 self.holders.setdefault(base + bit, {})[partition] = None
-            lack = task.wanted[partition] - held.bit_count()
-            assert lack >= 0, "a partition starts with no more than it is to hold"
+            lack = task.required[partition] - held.bit_count()
+            assert lack >= 0, "a partition starts with at most the required number of brokers"
             if lack:
                 self.excess[self.first_partition + partition] = lack
         inflow = [0] * width
-        # What (row, broker) sends to its broker, and the broker to the sum: as near to what is held as bounds let.
+        # The flow of (row, broker) to its broker, and of the broker to the sum: the held number, clamped to the bounds.
         self.sent = counts
         for row, bounds in enumerate(task.row_bounds):
             base = row * width
@@ -110,12 +111,13 @@ class _Flow:
         for bit, count in enumerate(inflow):
             if count != self.total[bit]:
                 self.excess[self.first_broker + bit] = count - self.total[bit]
-        over = sum(self.total) - sum(task.wanted)
+        over = sum(self.total) - sum(task.required)
         if over:
             self.excess[self.sum_node] = over
-        assert sum(self.excess.values()) == 0, "what is too much somewhere is missing elsewhere"
+        assert sum(self.excess.values()) == 0, "excess and lack are equal"
 
     def run(self) -> bool:
+        """Push excess until none is left; return False if some cannot be pushed."""
         while self.excess:
             if not self._distances() or not self._push():
                 return False
@@ -124,7 +126,7 @@ class _Flow:
     # --- arcs
 
     def _slack(self, node: int) -> Sequence[int]:
-        """Where the slack between bounds leads from `node`."""
+        """Return the nodes to which slack between bounds leads from `node`."""
         if node < self.first_broker:
             up = self.first_broker + node % self.width
             return (up,) if self._has_slack(node, up) else ()
@@ -138,7 +140,7 @@ class _Flow:
         return ()
 
     def _least(self, bit: int) -> list[int]:
-        """The least that a broker holds of each row."""
+        """Return the minimum of a broker for each row."""
         return [bounds.least[bit] for bounds in self.task.row_bounds]
 
     def _has_slack(self, node: int, target: int) -> bool:
@@ -151,13 +153,13 @@ class _Flow:
             return self.total[bit] < self.task.bounds.most[bit]
         return self.sent[target] > self.task.row_bounds[target // self.width].least[bit]
 
-    def _choices(self, partition: int, given_up: int) -> tuple[int, int, int]:
-        """(cost of a broker held before, those, the others): what can take the place of `given_up` (or GAIN)."""
+    def _replacements(self, partition: int, replaced: int) -> tuple[int, int, int]:
+        """Return (cost with a broker held before, such brokers, others) that can replace `replaced` or GAIN."""
         task = self.task
         held, before = task.held[partition], task.before[partition]
         cost = 0
-        if given_up != GAIN:
-            bit = 1 << given_up
+        if replaced != GAIN:
+            bit = 1 << replaced
             if not held & bit:
                 return 0, 0, 0
             held ^= bit
@@ -168,7 +170,7 @@ class _Flow:
         return cost, allowed & before, allowed & ~before
 
     def _partitions_at(self, node: int) -> tuple[Sequence[int], int, int]:
-        """(partitions that can change at `node`, the broker that they give up or GAIN, first node of the row)."""
+        """Return (partitions that can change at `node`, the broker they give up or GAIN, first node of the row)."""
         if node < self.first_broker:
             bit = node % self.width
             return list(self.holders.get(node, ())), bit, node - bit
@@ -177,10 +179,10 @@ class _Flow:
         partition = node - self.first_partition
         return (partition,), GAIN, self.task.row_of[partition] * self.width
 
-    # --- a phase: how far each node is from the excess, then as many shortest paths as there are
+    # --- a phase: distances from the excess, then all shortest paths
 
     def _distances(self) -> bool:
-        """Finds `reached`: the distance of each node as far as the nearest lack. False where no lack can be reached.
+        """Compute `reached`: the distance of each node up to the nearest lack. Return False if no lack can be reached.
 
         A distance is (cost less potentials, arcs since the cost last rose).
         """
@@ -200,14 +202,14 @@ class _Flow:
                 if nearest is not None and arcs >= nearest:
                     break
                 for target, step in self._steps(node):
-                    place = (cost, arcs + 1) if step == 0 else (cost + step, 0)
+                    distance = (cost, arcs + 1) if step == 0 else (cost + step, 0)
                     known = self.reached.get(target)
-                    if known is None or (known > place and known[0] > cost):
-                        self.reached[target] = place
+                    if known is None or (known > distance and known[0] > cost):
+                        self.reached[target] = distance
                         if not step and target < self.first_broker:
                             bit = target % self.width
                             self.closed[target - bit] = self.closed.get(target - bit, 0) | 1 << bit
-                        queues.setdefault(place[0], []).append(target) if step else queue.append(target)
+                        queues.setdefault(distance[0], []).append(target) if step else queue.append(target)
                 if self.excess.get(node, 0) < 0 and nearest is None:
                     nearest = arcs
             if nearest is not None:
@@ -216,21 +218,21 @@ class _Flow:
         return False
 
     def _steps(self, node: int) -> Iterator[tuple[int, int]]:
-        """(to, cost less potentials) for each arc that leaves `node`."""
-        here = self.potential.get(node, 0)
+        """Yield (target, cost less potentials) for each arc that leaves `node`."""
+        potential = self.potential.get(node, 0)
         for target in self._slack(node):
-            yield target, max(0, here - self.potential.get(target, 0))
-        partitions, given_up, base = self._partitions_at(node)
+            yield target, max(0, potential - self.potential.get(target, 0))
+        partitions, replaced, base = self._partitions_at(node)
         by_cost = {-1: 0, 0: 0, 1: 0}
         for partition in partitions:
-            cost, cheap, dear = self._choices(partition, given_up)
+            cost, cheap, expensive = self._replacements(partition, replaced)
             by_cost[cost] |= cheap
-            by_cost[cost + 1] |= dear
-        done = self.closed.get(base, 0)
+            by_cost[cost + 1] |= expensive
+        covered = self.closed.get(base, 0)
         for cost, targets in by_cost.items():
-            for bit in bits(targets & ~done):
-                yield base + bit, max(0, cost + here - self.potential.get(base + bit, 0))
-            done |= targets
+            for bit in bits(targets & ~covered):
+                yield base + bit, max(0, cost + potential - self.potential.get(base + bit, 0))
+            covered |= targets
 
     def _raise_potentials(self) -> None:
         for node, (cost, _) in self.reached.items():
@@ -238,12 +240,12 @@ class _Flow:
                 self.potential[node] = self.potential.get(node, 0) + cost - self.cost
 
     def _push(self) -> bool:
-        """Pushes excess along shortest paths until none is left of this length. False where none could be used."""
-        self.dead: set[int] = set()
-        self.ways: dict[int, Iterator[Arc]] = {}
+        """Push excess along shortest paths until no path of this length is left. Return False if none could be used."""
+        self.exhausted: set[int] = set()
+        self.arcs_from: dict[int, Iterator[Arc]] = {}
         self.open: dict[int, int] = {}
-        for node, place in self.reached.items():
-            if node < self.first_broker and place[0] <= self.cost:
+        for node, distance in self.reached.items():
+            if node < self.first_broker and distance[0] <= self.cost:
                 bit = node % self.width
                 self.open[node - bit] = self.open.get(node - bit, 0) | 1 << bit
         pushed = False
@@ -261,80 +263,80 @@ class _Flow:
             node = nodes[-1]
             if self.excess.get(node, 0) < 0:
                 return path
-            way = self.ways.get(node)
-            if way is None:
-                way = self.ways[node] = self._onward(node)
-            arc = next(way, None)
+            arcs = self.arcs_from.get(node)
+            if arcs is None:
+                arcs = self.arcs_from[node] = self._onward(node)
+            arc = next(arcs, None)
             if arc is not None:
                 nodes.append(arc[1])
                 path.append(arc)
                 continue
-            self.dead.add(nodes.pop())
+            self.exhausted.add(nodes.pop())
             if path:
                 path.pop()
         return None
 
-    def _near(self, node: int, target: int, cost: int) -> bool:
-        """True where the arc to `target` is part of a shortest path. Such arcs make no circle."""
-        place = self.reached.get(target)
-        if place is None or place[0] > self.cost or place <= self.reached[node] or target in self.dead:
+    def _is_shortest(self, node: int, target: int, cost: int) -> bool:
+        """Return whether the arc to `target` is part of a shortest path. Such arcs form no cycle."""
+        distance = self.reached.get(target)
+        if distance is None or distance[0] > self.cost or distance <= self.reached[node] or target in self.exhausted:
             return False
         return cost + self.potential.get(node, 0) - self.potential.get(target, 0) <= 0
 
-    def _near_in_row(self, node: int, base: int) -> dict[int, int]:
-        """By the cost of an exchange, the brokers of the row that are `_near` by it."""
-        here, potential = self.reached[node], self.potential.get(node, 0)
-        near = {-1: 0, 0: 0, 1: 0}
+    def _shortest_in_row(self, node: int, base: int) -> dict[int, int]:
+        """Return, by exchange cost, the brokers of the row that lie on a shortest path."""
+        distance, potential = self.reached[node], self.potential.get(node, 0)
+        shortest = {-1: 0, 0: 0, 1: 0}
         for bit in bits(self.open.get(base, 0)):
             target = base + bit
-            if self.reached[target] <= here or target in self.dead:
+            if self.reached[target] <= distance or target in self.exhausted:
                 continue
             most = self.potential.get(target, 0) - potential
-            for cost in near:
+            for cost in shortest:
                 if cost <= most:
-                    near[cost] |= 1 << bit
-        return near
+                    shortest[cost] |= 1 << bit
+        return shortest
 
     def _onward(self, node: int) -> Iterator[Arc]:
-        """The arcs of shortest paths out of `node`; asked again, an arc of slack comes as long as it has any."""
+        """Yield the arcs of shortest paths out of `node`; an arc of slack repeats as long as it has any."""
         for target in self._slack(node):
-            while self._near(node, target, 0) and self._has_slack(node, target):
+            while self._is_shortest(node, target, 0) and self._has_slack(node, target):
                 yield node, target, SLACK
-        partitions, given_up, base = self._partitions_at(node)
+        partitions, replaced, base = self._partitions_at(node)
         if not partitions:
             return
-        near = self._near_in_row(node, base)
+        shortest = self._shortest_in_row(node, base)
         for partition in partitions:
             untried = -1
             while True:
-                cost, cheap, dear = self._choices(partition, given_up)
-                targets = ((cheap & near[cost]) | (dear & near[cost + 1])) & untried
+                cost, cheap, expensive = self._replacements(partition, replaced)
+                targets = ((cheap & shortest[cost]) | (expensive & shortest[cost + 1])) & untried
                 if not targets:
                     break
-                # Each partition begins elsewhere, so that what one broker gives up goes to many.
-                turned = targets >> (partition % self.width) << (partition % self.width)
-                bit = (turned or targets) & -(turned or targets)
+                # Each partition starts at another broker, so that the load of one broker is spread over many.
+                rotated = targets >> (partition % self.width) << (partition % self.width)
+                bit = (rotated or targets) & -(rotated or targets)
                 untried &= ~bit
                 target = base + bit.bit_length() - 1
-                if target not in self.dead:
+                if target not in self.exhausted:
                     yield node, target, partition
 
     def _apply(self, path: list[Arc]) -> bool:
-        """Pushes one unit along `path`; False, and nothing changed, where it changes one partition twice and cannot."""
-        done: list[tuple[int, int]] = []
+        """Push one unit along `path`; return False, without a change, if it changes one partition twice and cannot."""
+        changes: list[tuple[int, int]] = []
         for node, target, partition in path:
             if partition == SLACK:
                 continue
-            given_up = node % self.width if node < self.first_broker else GAIN
+            replaced = node % self.width if node < self.first_broker else GAIN
             bit = 1 << target % self.width
-            _, cheap, dear = self._choices(partition, given_up)
-            if not (cheap | dear) & bit:
-                for changed, held in reversed(done):
+            _, cheap, expensive = self._replacements(partition, replaced)
+            if not (cheap | expensive) & bit:
+                for changed, held in reversed(changes):
                     self.task.held[changed] = held
                 return False
             held = self.task.held[partition]
-            done.append((partition, held))
-            self.task.held[partition] = (held if given_up == GAIN else held ^ (1 << given_up)) | bit
+            changes.append((partition, held))
+            self.task.held[partition] = (held if replaced == GAIN else held ^ (1 << replaced)) | bit
         for node, target, partition in path:
             if partition != SLACK:
                 if node < self.first_broker:

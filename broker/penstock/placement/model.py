@@ -1,7 +1,6 @@
-"""What goes into placement and what comes out, and what is said when it cannot be done.
+"""The inputs, outputs and errors of placement.
 
-`place` and `plan` take and return these; topic administration, the controller and the operator build them from what
-they know.
+`place` and `plan` use them; topic administration, the controller and the operator create them.
 """
 
 from __future__ import annotations
@@ -12,45 +11,45 @@ from itertools import pairwise
 from typing import NamedTuple
 
 MAX_BROKERS = 10_000
-"""A bound on the input: sets of brokers are kept as integers with one bit a broker."""
+"""Maximum number of brokers: sets of brokers are integers with one bit per broker."""
 
 
 MAX_DEPTH = 16
-"""Parts of a failure domain's path."""
+"""Maximum number of parts of a failure domain's path."""
 
 
 class PlacementError(Exception):
-    """Replicas cannot be placed as asked. The message names the thing and the cure."""
+    """The replicas cannot be placed; the message names the cause and the fix."""
 
 
 class NoBrokersError(PlacementError):
-    """No broker may take a replica."""
+    """No broker may host a replica."""
 
 
 class TooFewBrokersError(PlacementError):
-    """`topic` (None for one that is being created) wants `wanted` replicas, and only `usable` brokers may hold one."""
+    """`topic` (None for a new one) needs `required` replicas, but only `usable` brokers may host one."""
 
-    def __init__(self, topic: str | None, wanted: int, usable: int) -> None:
-        what = "A new partition" if topic is None else f"Topic {topic!r}"
+    def __init__(self, topic: str | None, required: int, usable: int) -> None:
+        what = "new partition" if topic is None else f'partition of topic "{topic}"'
         super().__init__(
-            f"{what} wants {wanted} replicas on different brokers, but only {usable} broker(s) may take replicas:"
-            f" add brokers, end a drain, or ask for a replication factor of at most {usable}."
+            f"cannot place {required} replicas of a {what}: only {usable} broker(s) may host replicas;"
+            f" add brokers, end a drain, or use a replication factor of at most {usable}"
         )
         self.topic = topic
-        self.wanted = wanted
+        self.required = required
         self.usable = usable
 
 
 class BadInputError(PlacementError):
-    """The input contradicts itself: a broker twice, a number below its minimum."""
+    """The input is inconsistent: a broker listed twice, or a number below its minimum."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlacementBroker:
-    """One broker as placement sees it.
+    """A broker as placement sees it.
 
     `failure_domain` is the path above the broker, widest part first, such as ("zone-a", "node-7"); it may be empty, and
-    paths may differ in length. An `excluded` broker (draining, or gone) takes nothing new, and `plan` empties it.
+    paths may differ in length. An `excluded` broker (draining or gone) gets no replicas, and `plan_moves` empties it.
     """
 
     broker_id: int
@@ -59,22 +58,22 @@ class PlacementBroker:
 
 
 class PartitionKey(NamedTuple):
-    """A partition. `topic` is whatever identifies a topic to the caller, its name or its id."""
+    """A partition. `topic` identifies the topic for the caller, by name or ID."""
 
     topic: str
     partition: int
 
 
 Replicas = Sequence[int]
-"""Broker ids of one partition, the preferred leader first."""
+"""Broker IDs of one partition, the preferred leader first."""
 
-Cluster = Mapping[PartitionKey, Replicas]
+Assignments = Mapping[PartitionKey, Replicas]
 """The replicas of each partition, of any number of topics."""
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A partition whose replicas change, or, where `before` and `after` hold the same brokers, only their order."""
+    """A partition whose replicas change; if `before` and `after` hold the same brokers, only their order changes."""
 
     key: PartitionKey
     before: tuple[int, ...]
@@ -82,51 +81,52 @@ class Move:
 
     @property
     def adds(self) -> frozenset[int]:
-        """Brokers that have to copy the partition."""
+        """Brokers that must copy the partition."""
         return frozenset(self.after) - frozenset(self.before)
 
     @property
     def removes(self) -> frozenset[int]:
-        """Brokers that give the partition up."""
+        """Brokers that give up the partition."""
         return frozenset(self.before) - frozenset(self.after)
 
     @property
     def moves_data(self) -> bool:
-        """False where nothing but the preferred leader (or a dropped replica) changes."""
+        """False if only the preferred leader changes or replicas are dropped."""
         return bool(self.adds)
 
 
-def checked_brokers(brokers: Sequence[PlacementBroker]) -> list[PlacementBroker]:
-    """The brokers that may take replicas, by id.
+def select_usable_brokers(brokers: Sequence[PlacementBroker]) -> list[PlacementBroker]:
+    """Return the brokers that may host replicas, by ID.
 
-    Raises `BadInputError` for a broker named twice for too many or too deep a
-    domain, `NoBrokersError` where none is usable.
+    Raises `BadInputError` for a broker listed twice, for too many brokers or for too deep a domain; `NoBrokersError` if
+    no broker is usable.
     """
     if len(brokers) > MAX_BROKERS:
-        raise BadInputError(f"{len(brokers)} brokers are more than the {MAX_BROKERS} that placement takes.")
+        raise BadInputError(f"cannot place replicas: {len(brokers)} brokers exceed the limit of {MAX_BROKERS}")
     ordered = sorted(brokers, key=lambda broker: broker.broker_id)
     for one, other in pairwise(ordered):
         if one.broker_id == other.broker_id:
-            raise BadInputError(f"Broker {one.broker_id} is listed twice: name each broker once.")
+            raise BadInputError(f"cannot place replicas: broker {one.broker_id} is listed twice; list each broker once")
     for broker in ordered:
         if len(broker.failure_domain) > MAX_DEPTH:
             raise BadInputError(
-                f"Broker {broker.broker_id} has a failure domain of {len(broker.failure_domain)} parts: {MAX_DEPTH} is"
-                " the most."
+                f"cannot place replicas: the failure domain of broker {broker.broker_id} has"
+                f" {len(broker.failure_domain)} parts; use at most {MAX_DEPTH}"
             )
     usable = [broker for broker in ordered if not broker.excluded]
     if not usable:
         raise NoBrokersError(
-            f"None of {len(brokers)} broker(s) may take replicas: start a broker, or end the drain of one."
+            f"cannot place replicas: none of {len(brokers)} broker(s) may host replicas; start a broker or end a drain"
         )
     return usable
 
 
 def check_partition(key: PartitionKey, replicas: Replicas) -> None:
-    """Raises `BadInputError` where a partition has no replica or one broker twice."""
+    """Raise `BadInputError` if a partition has no replica or one broker twice."""
     if not replicas:
-        raise BadInputError(f"Partition {key.topic!r}-{key.partition} has no replicas: leave it out.")
+        raise BadInputError(f'partition {key.partition} of topic "{key.topic}" has no replicas; leave it out')
     if len(set(replicas)) < len(replicas):
         raise BadInputError(
-            f"Partition {key.topic!r}-{key.partition} has a broker twice in {list(replicas)[:20]}: name each once."
+            f'partition {key.partition} of topic "{key.topic}" lists a broker twice in {list(replicas)[:20]};'
+            " list each broker once"
         )

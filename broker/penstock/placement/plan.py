@@ -1,7 +1,7 @@
-"""The fewest moves from the replicas there are to replicas that are legal and balanced.
+"""Plans the fewest moves from the current replicas to legal and balanced ones.
 
-The controller calls `plan` when brokers join (rebalance), drain or are gone, and when a topic's replication factor
-changes; the operator, to show what a change would cost.
+Called by the controller when brokers join (rebalancing), drain or are gone and when a topic's replication factor
+changes, and by the operator to show the cost of a change.
 """
 
 from __future__ import annotations
@@ -14,41 +14,43 @@ from functools import partial
 from penstock.placement import flow
 from penstock.placement.domains import Domains, bits
 from penstock.placement.model import (
+    Assignments,
     BadInputError,
-    Cluster,
     Move,
     PartitionKey,
     PlacementBroker,
     TooFewBrokersError,
     check_partition,
-    checked_brokers,
+    select_usable_brokers,
 )
 
 
-def plan(brokers: Sequence[PlacementBroker], existing: Cluster, wanted: Mapping[str, int] | None = None) -> list[Move]:
-    """The partitions whose replicas should change, in order of their keys; nothing where nothing is wrong.
+def plan_moves(
+    brokers: Sequence[PlacementBroker], existing: Assignments, replication_factors: Mapping[str, int] | None = None
+) -> list[Move]:
+    """Return the partitions whose replicas should change, in key order; empty if everything is balanced.
 
-    `wanted` gives replication factors by topic; a topic that it does not name keeps its own (the largest among its
-    partitions). Brokers in `existing` that are not in `brokers` are gone: they are treated as excluded ones.
+    `replication_factors` is by topic; other topics keep theirs (the largest among their partitions). Brokers in
+    `existing` that are not in `brokers` are gone and treated as excluded.
 
-    Afterwards each partition is spread over the domains as `domains` says, no excluded broker holds anything, and each
-    broker holds its fair share (`Domains.shares`), rounded down or up, of each topic and of all. Among all outcomes of
-    which this is true, this is one with the fewest replicas copied. Then preferred leaders are balanced over
-    topics and the whole by changing as few of them as possible, without moving data.
+    Afterwards each partition is legally spread over the domains (see `domains`), no excluded broker holds a replica,
+    and each broker holds its fair share (`Domains.shares`), rounded down or up, of each topic and in total. The result
+    is one with the fewest copied replicas. Then preferred leaders are balanced within topics and the cluster with as
+    few changes as possible, without moving data.
 
-    Raises `NoBrokersError`, `TooFewBrokersError` (leave that topic out, and the rest can still be planned) and
+    Raises `NoBrokersError`, `TooFewBrokersError` (the rest can still be planned without that topic) and
     `BadInputError`.
     """
-    usable = checked_brokers(brokers)
+    usable = select_usable_brokers(brokers)
     keys = sorted(existing)
     for key in keys:
         check_partition(key, existing[key])
     if not keys:
         return []
-    cluster = _Topics(keys, _factors(keys, existing, wanted or {}, len(usable)))
+    cluster = _TopicRows(keys, _factors(keys, existing, replication_factors or {}, len(usable)))
     domains = Domains(usable)
-    sets = _settle_replicas(cluster, domains, [existing[key] for key in keys])
-    leaders = _settle_leaders(cluster, domains, sets, [existing[key] for key in keys])
+    sets = _balance_replicas(cluster, domains, [existing[key] for key in keys])
+    leaders = _balance_leaders(cluster, domains, sets, [existing[key] for key in keys])
     moves = []
     for key, held, leader in zip(keys, sets, leaders, strict=True):
         before = tuple(existing[key])
@@ -59,10 +61,10 @@ def plan(brokers: Sequence[PlacementBroker], existing: Cluster, wanted: Mapping[
     return moves
 
 
-def plan_what_can_be(
-    brokers: Sequence[PlacementBroker], existing: Cluster, wanted: Mapping[str, int] | None = None
+def plan_feasible_moves(
+    brokers: Sequence[PlacementBroker], existing: Assignments, replication_factors: Mapping[str, int] | None = None
 ) -> tuple[list[Move], list[str]]:
-    """`plan` without the topics that want more replicas than there are brokers for; those are named beside the moves.
+    """Plan without the topics that need more replicas than there are brokers; return (moves, those topics).
 
     Raises `NoBrokersError` and `BadInputError`.
     """
@@ -70,7 +72,7 @@ def plan_what_can_be(
     refused: list[str] = []
     while True:
         try:
-            return plan(brokers, left, wanted), refused
+            return plan_moves(brokers, left, replication_factors), refused
         except TooFewBrokersError as e:
             if e.topic is None:
                 raise
@@ -78,16 +80,17 @@ def plan_what_can_be(
             left = {key: replicas for key, replicas in left.items() if key.topic != e.topic}
 
 
-class _Topics:
-    """Partitions by number in the order of their keys, and the rows that they are balanced in.
+class _TopicRows:
+    """Partitions by number in key order, and the rows in which they are balanced.
 
-    A row is a topic, except that topics of one partition share a row with those of the same factor: a broker holds such
-    a partition or not, and a topic's bounds say nothing more.
+    A row is a topic, except that topics with one partition share a row with those of the same replication factor: a
+    broker either holds such a partition or not, so a bound per topic adds nothing.
     """
 
     def __init__(self, keys: Sequence[PartitionKey], factors: Mapping[str, int]) -> None:
         self.factor_of = [factors[key.topic] for key in keys]
         sizes = Counter(key.topic for key in keys)
+        """Partitions of each of the row's topics."""
         numbers: dict[str | int, int] = {}
         self.row_of = []
         for key, factor in zip(keys, self.factor_of, strict=True):
@@ -98,25 +101,27 @@ class _Topics:
         self.sizes = [1 if isinstance(row, int) else in_row[number] for number, row in enumerate(rows)]
         """Partitions of each of the row's topics."""
         self.topics = [in_row[number] // size for number, size in enumerate(self.sizes)]
-        """Topics in each row."""
+        """Number of topics in each row."""
 
 
-def _factors(keys: Sequence[PartitionKey], existing: Cluster, wanted: Mapping[str, int], usable: int) -> dict[str, int]:
-    """The replication factor of each topic, topics in order."""
+def _factors(
+    keys: Sequence[PartitionKey], existing: Assignments, replication_factors: Mapping[str, int], usable: int
+) -> dict[str, int]:
+    """Return the replication factor of each topic, in key order."""
     factors: dict[str, int] = {}
     for key in keys:
         factors[key.topic] = max(factors.get(key.topic, 0), len(existing[key]))
     for topic in factors:
-        factor = factors[topic] = wanted.get(topic, factors[topic])
+        factor = factors[topic] = replication_factors.get(topic, factors[topic])
         if factor < 1:
-            raise BadInputError(f"Topic {topic!r} cannot have a replication factor of {factor}: ask for at least 1.")
+            raise BadInputError(f'invalid replication factor {factor} of topic "{topic}": it must be at least 1')
         if factor > usable:
             raise TooFewBrokersError(topic, factor, usable)
     return factors
 
 
-def _settle_replicas(cluster: _Topics, domains: Domains, existing: Sequence[Sequence[int]]) -> list[int]:
-    """The brokers of each partition."""
+def _balance_replicas(cluster: _TopicRows, domains: Domains, existing: Sequence[Sequence[int]]) -> list[int]:
+    """Return the brokers of each partition."""
     held, before = [], []
     for factor, replicas in zip(cluster.factor_of, existing, strict=True):
         kept = 0
@@ -137,28 +142,29 @@ def _settle_replicas(cluster: _Topics, domains: Domains, existing: Sequence[Sequ
     task = flow.FlowTask(
         brokers=len(domains.ids),
         row_of=cluster.row_of,
-        wanted=cluster.factor_of,
+        required=cluster.factor_of,
         held=held,
         before=before,
         allowed=lambda partition, mask: domains.allowed(mask, cluster.factor_of[partition]),
         row_bounds=row_bounds,
         bounds=_rounded(due),
     )
-    settled = flow.settle(task)
-    assert settled, "fair shares of legal sets can always be rounded to legal sets"
+    is_balanced = flow.solve(task)
+    assert is_balanced, "fair shares of legal sets can always be rounded to legal sets"
     for factor, mask in zip(cluster.factor_of, held, strict=True):
         assert domains.legal(mask, factor), "replicas are spread over the failure domains from the top down"
     return held
 
 
-def _settle_leaders(
-    cluster: _Topics, domains: Domains, sets: Sequence[int], existing: Sequence[Sequence[int]]
+def _balance_leaders(
+    cluster: _TopicRows, domains: Domains, sets: Sequence[int], existing: Sequence[Sequence[int]]
 ) -> list[int]:
-    """The preferred leader of each partition, by bit.
+    """Return the preferred leader of each partition, by bit.
 
-    First with the same number for each broker, in topics and in the whole; where the replicas do not permit that
-    (domains of different shapes, topics with different factors), with less: what a broker leads of a topic, then also
-    of the whole, goes by what it holds. The last can always be reached.
+    The first attempt gives each broker the same number of leaders, within topics and in total. If the replicas do not
+    permit that (domains of different shapes, topics with different replication factors), the bounds are relaxed: a
+    broker's leaders of a topic, then also in total, are proportional to its replicas. The last bounds can always be
+    met.
     """
     width = len(domains.ids)
     held_by_row = [[0] * width for _ in cluster.sizes]
@@ -180,20 +186,20 @@ def _settle_leaders(
         task = flow.FlowTask(
             brokers=width,
             row_of=cluster.row_of,
-            wanted=[1] * len(sets),
+            required=[1] * len(sets),
             held=(held := list(before)),
             before=before,
             allowed=partial(_one_of, sets),
             row_bounds=row_bounds,
             bounds=bounds,
         )
-        if flow.settle(task):
+        if flow.solve(task):
             return [mask.bit_length() - 1 for mask in held]
-    raise AssertionError("leaders in proportion to replicas can always be reached")
+    raise AssertionError("leaders in proportion to replicas are always possible")
 
 
 def _successor(domains: Domains, held: int, replicas: Sequence[int]) -> int:
-    """The first of `replicas` that stays, as a bit: it would lead anyway. 0 where none does."""
+    """Return the bit of the first of `replicas` that stays: it would become leader. 0 if none stays."""
     for broker_id in replicas:
         bit = domains.bit_of.get(broker_id)
         if bit is not None and held >> bit & 1:
@@ -206,14 +212,14 @@ def _one_of(sets: Sequence[int], partition: int, held: int) -> int:
 
 
 def _rounded(fair: Sequence[Fraction], topics: int = 1) -> flow.Bounds:
-    """Each fair share rounded down and up, that many `topics` of them."""
+    """Return bounds for each fair share rounded down and up, times `topics`."""
     least = [share.numerator // share.denominator * topics for share in fair]
     most = [-(-share.numerator // share.denominator) * topics for share in fair]
     return flow.Bounds(least, most)
 
 
 def _ordered(before: Sequence[int], after: Sequence[int], leader: int) -> tuple[int, ...]:
-    """`after` with its leader first, then what stays in its old order, then what is new."""
+    """Return `after` with its leader first, then the remaining old replicas in their order, then the new ones."""
     kept = [broker for broker in before if broker in after and broker != leader]
     new = [broker for broker in after if broker not in before and broker != leader]
     return (leader, *kept, *new)

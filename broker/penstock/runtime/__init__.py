@@ -1,1 +1,1 @@
-"""What the process stands on: clocks and files, handed in so that a simulation can replace them."""
+"""Process services that a simulation can replace: clocks and files; also logging, counters and Linux system calls."""

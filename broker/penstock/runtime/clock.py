@@ -1,6 +1,7 @@
-"""The clocks of a process. Everybody who needs the time is given a `Clock`; only `node` makes the real one.
+"""The clocks of a process. `node` creates the real one and passes it to its components.
 
-Timers are the event loop's (`call_later`, `loop.time()`); this is for timestamps and for noticing leaps.
+The event loop provides timers (`call_later`, `loop.time()`); this module is for timestamps and for detecting clock
+jumps.
 """
 
 from __future__ import annotations
@@ -10,22 +11,24 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Two clocks whose difference tells when the wall clock was set."""
+    """Two clocks; a change of their difference means that the wall clock was set."""
 
     def wall_ms(self) -> int:
-        """Milliseconds since 1970, UTC; may leap."""
+        """Return milliseconds since 1970, UTC; may jump."""
 
     def boot_ms(self) -> int:
-        """Milliseconds since boot, suspended time counted; never goes back."""
+        """Return milliseconds since boot, including suspended time; never goes back."""
 
 
 class SystemClock:
-    """The machine's own clocks."""
+    """The clocks of the machine."""
 
     def wall_ms(self) -> int:
+        """Return milliseconds since 1970, UTC; may jump."""
         return time.time_ns() // 1_000_000
 
     def boot_ms(self) -> int:
+        """Return milliseconds since boot, including suspended time where the system has such a clock."""
         return time.clock_gettime_ns(BOOT_CLOCK) // 1_000_000
 
 

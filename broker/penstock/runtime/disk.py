@@ -1,4 +1,5 @@
-"""The real file system, as `files` asks for it. Made by `node` and by tools that read a data directory offline."""
+"""The real file system behind the protocol of `files`. Created by `node` and by tools that read a data directory
+offline."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ TEMPORARY = ".tmp"
 
 
 class OsFile:
-    """A file descriptor. Its file position is always the end of the file, so that appending is one write."""
+    """A file descriptor whose file position is always the end of the file, so that an append is one write."""
 
     __slots__ = ("fd", "path", "tail")
 
@@ -31,20 +32,22 @@ class OsFile:
         return f"<OsFile {self.path} fd {self.fd}>"
 
     def append(self, data: Buffer) -> None:
+        """Write all of `data` at the end. After an OSError any part of it may have been written."""
         size = len(data)
-        began_ns = perf_counter_ns()
+        started_ns = perf_counter_ns()
         written = os.write(self.fd, data)
         if written != size:
-            self.append_rest(memoryview(data), written)
+            self.append_remaining(memoryview(data), written)
         if self.tail is not None:
-            self.tail.appended(size, perf_counter_ns() - began_ns)
+            self.tail.record_append(size, perf_counter_ns() - started_ns)
 
-    def append_rest(self, data: memoryview, written: int) -> None:
-        """After a short write: the next one either takes more or says why not."""
+    def append_remaining(self, data: memoryview, written: int) -> None:
+        """Finish a short write: the next write either continues or raises."""
         while written < len(data):
             written += os.write(self.fd, data[written:])
 
     def write_at(self, offset: int, data: Buffer) -> None:
+        """Overwrite bytes in place."""
         view = memoryview(data)
         while view:
             written = os.pwrite(self.fd, view, offset)
@@ -52,42 +55,50 @@ class OsFile:
         os.lseek(self.fd, 0, os.SEEK_END)
 
     def read_at(self, offset: int, size: int) -> bytes:
+        """Return up to `size` bytes; fewer only at the end of the file."""
         data = os.pread(self.fd, size, offset)
         if len(data) == size or not data:
             return data
-        return self.read_rest(data, offset, size)
+        return self.read_remaining(data, offset, size)
 
-    def read_rest(self, data: bytes, offset: int, size: int) -> bytes:
-        """After a short read: goes on to the end of the range or of the file."""
+    def read_remaining(self, data: bytes, offset: int, size: int) -> bytes:
+        """Continue a short read up to the end of the range or of the file."""
         parts = [data]
-        got = len(data)
-        while got < size and (data := os.pread(self.fd, size - got, offset + got)):
+        read_bytes = len(data)
+        while read_bytes < size and (data := os.pread(self.fd, size - read_bytes, offset + read_bytes)):
             parts.append(data)
-            got += len(data)
+            read_bytes += len(data)
         return b"".join(parts)
 
-    def cached(self, offset: int, size: int) -> bool:
+    def is_cached(self, offset: int, size: int) -> bool:
+        """Return whether the range is in the page cache, as far as known."""
         return size <= 0 or linux.is_cached(self.fd, offset, size)
 
     def size(self) -> int:
+        """Return the size in bytes."""
         return os.fstat(self.fd).st_size
 
     def truncate(self, size: int) -> None:
+        """Set the size in bytes; appends continue there."""
         os.ftruncate(self.fd, size)
         os.lseek(self.fd, size, os.SEEK_SET)
         if self.tail is not None:
             self.tail.reset(size)
 
     def sync(self) -> None:
+        """Return when the content and the size are on disk (fdatasync)."""
         linux.datasync(self.fd)
 
     def start_writeback(self, offset: int, size: int) -> None:
+        """Ask the kernel to write a range, without waiting."""
         linux.start_writeback(self.fd, offset, size)
 
     def fileno(self) -> int:
+        """Return the descriptor, for sendfile."""
         return self.fd
 
     def close(self) -> None:
+        """Close the descriptor; no effect if it is closed."""
         fd, self.fd = self.fd, -1
         if self.tail is not None:
             self.tail.fd = -1
@@ -96,10 +107,10 @@ class OsFile:
 
 
 class OsFiles:
-    """The machine's own file system. Locks last until the process ends or `unlock`.
+    """The file system of the machine. Locks last until the process ends or `unlock`.
 
-    `tail_cache_bytes` is how much of what was appended last stays in the page cache where new memory is dear (see
-    `page_cache`); negative leaves all of that to the kernel.
+    `tail_cache_bytes` bounds how much recently appended data stays in the page cache on machines where new memory is
+    slow (see `page_cache`); a negative value leaves the page cache to the kernel.
     """
 
     def __init__(self, tail_cache_bytes: int = -1) -> None:
@@ -107,26 +118,31 @@ class OsFiles:
         self.page_cache = PageCache(tail_cache_bytes) if tail_cache_bytes >= 0 else None
 
     def open(self, path: str, *, create: bool = False, read_only: bool = False) -> OsFile:
+        """Open a file for appending, or read-only; with `create`, create it if missing."""
         flags = os.O_CLOEXEC | (os.O_RDONLY if read_only else os.O_RDWR) | (os.O_CREAT if create else 0)
         fd = os.open(path, flags, FILE_MODE)
         if read_only:
             return OsFile(path, fd)
         end = os.lseek(fd, 0, os.SEEK_END)
-        return OsFile(path, fd, self.page_cache.follow(fd, end) if self.page_cache is not None else None)
+        return OsFile(path, fd, self.page_cache.track(fd, end) if self.page_cache is not None else None)
 
     def exists(self, path: str) -> bool:
+        """Return whether a path exists."""
         return os.path.exists(path)
 
     def list(self, path: str) -> list[str]:
+        """Return the names in a directory in no order; empty if the directory does not exist."""
         try:
             return os.listdir(path)
         except FileNotFoundError:
             return []
 
     def make_dir(self, path: str) -> None:
+        """Create a directory and its parents; no effect if it exists."""
         os.makedirs(path, DIR_MODE, exist_ok=True)
 
     def sync_dir(self, path: str) -> None:
+        """Make creations, renames and deletions in a directory durable."""
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
@@ -134,20 +150,25 @@ class OsFiles:
             os.close(fd)
 
     def rename(self, old: str, new: str) -> None:
+        """Rename atomically, replacing `new`."""
         os.replace(old, new)
 
     def remove(self, path: str) -> None:
+        """Delete a file."""
         os.remove(path)
 
     def remove_tree(self, path: str) -> None:
+        """Delete a directory and everything below it; no effect if it is missing."""
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(path)
 
     def read(self, path: str) -> bytes:
+        """Return the content of a file."""
         with open(path, "rb") as file:
             return file.read()
 
     def write_atomic(self, path: str, data: Buffer) -> None:
+        """Replace a file by way of a temporary file: write, fsync, rename, fsync of the directory."""
         temporary = path + TEMPORARY
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
         try:
@@ -165,10 +186,12 @@ class OsFiles:
         self.sync_dir(os.path.dirname(path))
 
     def free_bytes(self, path: str) -> int:
+        """Return the free space of the file system for unprivileged users."""
         status = os.statvfs(path)
         return status.f_bavail * status.f_frsize
 
     def lock(self, path: str) -> None:
+        """Lock a file exclusively until the process ends. Raises BlockingIOError if another process holds it."""
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -178,7 +201,7 @@ class OsFiles:
         self.locks[path] = fd
 
     def unlock(self, path: str) -> None:
-        """Gives a lock back before the process ends; nothing where it is not held."""
+        """Release a lock before the process ends; no effect if it is not held."""
         fd = self.locks.pop(path, None)
         if fd is not None:
             os.close(fd)

@@ -1,6 +1,6 @@
-"""The file system as the log needs it: a protocol, so that tests and simulations can fail it, cut it and forget.
+"""The file system as the log needs it: a protocol, so that tests and simulations can inject failures and crashes.
 
-`OsFiles` (in `disk`) is the real one. All methods raise OSError as the system calls do. Paths are strings.
+`disk.OsFiles` is the real one. All methods raise OSError as the system calls do. Paths are strings.
 """
 
 from __future__ import annotations
@@ -11,71 +11,79 @@ Buffer = bytes | bytearray | memoryview
 
 
 class File(Protocol):
-    """An open file. Appends are made by one thread at a time; `sync` and `read_at` may run in other threads."""
+    """An open file. One thread at a time appends; `sync` and `read_at` may run in other threads."""
 
     path: str
 
     def append(self, data: Buffer) -> None:
-        """Writes all of `data` at the end. After an OSError any part of it may have been written."""
+        """Write all of `data` at the end. After an OSError any part of it may have been written."""
 
     def write_at(self, offset: int, data: Buffer) -> None:
-        """Overwrites in place."""
+        """Overwrite bytes in place."""
 
     def read_at(self, offset: int, size: int) -> bytes:
-        """Up to `size` bytes; fewer only at the end of the file."""
+        """Return up to `size` bytes; fewer only at the end of the file."""
 
-    def cached(self, offset: int, size: int) -> bool:
-        """Whether reading that range is known not to wait for the disk."""
+    def is_cached(self, offset: int, size: int) -> bool:
+        """Return whether reading the range is known not to wait for the disk."""
 
-    def size(self) -> int: ...
+    def size(self) -> int:
+        """Return the size in bytes."""
 
-    def truncate(self, size: int) -> None: ...
+    def truncate(self, size: int) -> None:
+        """Set the size in bytes; appends continue there."""
 
     def sync(self) -> None:
-        """fdatasync: returns when the content, and the size, are on disk."""
+        """Return when the content and the size are on disk (fdatasync)."""
 
     def start_writeback(self, offset: int, size: int) -> None:
-        """Asks the kernel to begin writing a range, without waiting; does nothing where it cannot be asked."""
+        """Ask the kernel to write a range, without waiting; no effect where unsupported."""
 
     def fileno(self) -> int:
-        """The descriptor, for sendfile."""
+        """Return the descriptor, for sendfile."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Close the file."""
 
 
 class Files(Protocol):
     """A file system."""
 
-    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> File: ...
+    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> File:
+        """Open a file for appending, or read-only; with `create`, create it if missing."""
 
-    def exists(self, path: str) -> bool: ...
+    def exists(self, path: str) -> bool:
+        """Return whether a path exists."""
 
     def list(self, path: str) -> list[str]:
-        """The names in a directory, in no order; empty where there is no such directory."""
+        """Return the names in a directory in no order; empty if the directory does not exist."""
 
     def make_dir(self, path: str) -> None:
-        """Makes a directory and its parents; nothing where it is there."""
+        """Create a directory and its parents; no effect if it exists."""
 
     def sync_dir(self, path: str) -> None:
-        """Makes creations, renames and deletions in a directory durable."""
+        """Make creations, renames and deletions in a directory durable."""
 
     def rename(self, old: str, new: str) -> None:
-        """Atomic; replaces `new`."""
+        """Rename atomically, replacing `new`."""
 
-    def remove(self, path: str) -> None: ...
+    def remove(self, path: str) -> None:
+        """Delete a file."""
 
-    def remove_tree(self, path: str) -> None: ...
+    def remove_tree(self, path: str) -> None:
+        """Delete a directory and everything below it; no effect if it is missing."""
 
     def read(self, path: str) -> bytes:
-        """A whole file."""
+        """Return the content of a file."""
 
     def write_atomic(self, path: str, data: Buffer) -> None:
-        """Replaces a file as a whole: temporary file, fsync, rename, fsync of the directory."""
+        """Replace a file by way of a temporary file: write, fsync, rename, fsync of the directory."""
 
-    def free_bytes(self, path: str) -> int: ...
+    def free_bytes(self, path: str) -> int:
+        """Return the free space of the file system that holds `path`."""
 
     def lock(self, path: str) -> None:
-        """Takes an exclusive lock on a file until the process ends; raises BlockingIOError where another has it."""
+        """Lock a file exclusively until the process ends. Raises BlockingIOError if another process holds it."""
 
     def unlock(self, path: str) -> None:
-        """Gives a lock back before the process ends; nothing where it is not held."""
+        """Release a lock before the process ends; no effect if it is not held."""

@@ -1,7 +1,7 @@
-"""What only Linux has, each with a fallback that is right everywhere and slower. Called by `disk`, `server` and `node`.
+"""Linux system calls, each with a slower portable fallback. Called by `disk`, `server` and `node`.
 
-fdatasync, reads that do not wait for the disk (preadv2 with RWF_NOWAIT), early writeback (sync_file_range), hints on
-how a file is read (posix_fadvise), and connections without pacing; and how many descriptors the process may have.
+fdatasync, non-blocking reads (preadv2 with RWF_NOWAIT), early writeback (sync_file_range), read hints (posix_fadvise),
+connections without pacing, and the descriptor limit.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from collections.abc import Callable
 ON_LINUX = sys.platform.startswith("linux")
 SYNC_FILE_RANGE_WRITE = 2
 PROBE_BYTES = 1 << 20
-"""How far apart a range is probed: pages come in by runs, and go the oldest first, so that the ends tell the most."""
-PROBED = [bytearray(1)]
-"""Where a probe's byte goes."""
+"""Distance of the probes in a range: the kernel loads pages in runs and evicts the oldest first, so the ends tell most.
+"""
+PROBE_BUFFERS = [bytearray(1)]
+"""Buffer for the byte that a probe reads."""
 
 
-def _sync(fd: int) -> None:
-    """Forces a file's content to disk where there is no fdatasync; macOS needs more than fsync."""
+def _force_sync(fd: int) -> None:
+    """Force a file's content to disk where there is no fdatasync; on macOS fsync is not enough."""
     if sys.platform == "darwin":
         import fcntl
 
@@ -31,22 +32,22 @@ def _sync(fd: int) -> None:
     os.fsync(fd)
 
 
-datasync: Callable[[int], None] = os.fdatasync if ON_LINUX else _sync
+datasync: Callable[[int], None] = os.fdatasync if ON_LINUX else _force_sync
 """Returns when a file's content and size are on disk."""
 
 RWF_NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
 
 
 def is_cached(fd: int, offset: int, size: int) -> bool:
-    """Whether the range seems to be in memory; False wherever that cannot be told."""
+    """Return whether a range seems to be in the page cache; False if unknown."""
     if not RWF_NOWAIT:
         return False
     last = offset + size - 1
     try:
         for position in range(offset, last, PROBE_BYTES):
-            os.preadv(fd, PROBED, position, RWF_NOWAIT)
-        os.preadv(fd, PROBED, last, RWF_NOWAIT)
-    except OSError:  # EAGAIN: it would wait; EOPNOTSUPP: this file system cannot say
+            os.preadv(fd, PROBE_BUFFERS, position, RWF_NOWAIT)
+        os.preadv(fd, PROBE_BUFFERS, last, RWF_NOWAIT)
+    except OSError:  # EAGAIN: not in the page cache; EOPNOTSUPP: unsupported by the file system
         return False
     return True
 
@@ -61,28 +62,28 @@ def _find_sync_file_range() -> Callable[[int, int, int], None]:
     function.restype = ctypes.c_int
 
     def start_writeback(fd: int, offset: int, size: int) -> None:
-        # A hint: a failure here is found again, and then counts, by the sync that follows.
+        # Only a hint: the sync that follows reports a write error.
         function(fd, offset, size, SYNC_FILE_RANGE_WRITE)
 
     return start_writeback
 
 
 start_writeback = _find_sync_file_range()
-"""Asks for a range of dirty pages to be written, without waiting for it."""
+"""Ask the kernel to write a range of dirty pages, without waiting."""
 
 
-def forget(fd: int, offset: int, size: int) -> None:
-    """Tells the kernel that a range will not be read again soon."""
+def drop_cached(fd: int, offset: int, size: int) -> None:
+    """Tell the kernel that a range will not be read again soon."""
     if hasattr(os, "posix_fadvise"):
         os.posix_fadvise(fd, offset, size, os.POSIX_FADV_DONTNEED)
 
 
-def do_without_pacing(sock: socket.socket) -> None:
-    """For a listener that only this machine reaches: what it accepts is not paced, whatever the system's default.
+def disable_pacing(sock: socket.socket) -> None:
+    """Disable pacing for the connections of a loopback listener, whatever the system's default.
 
-    BBR finds a path's bandwidth by spreading packets over time, with a timer for each. Between two processes there is
-    nothing to find, and the timers cost several times what sending does. Reno sends at once, is part of every kernel
-    and may be chosen by anybody.
+    BBR estimates a path's bandwidth by spreading packets over time, with a timer for each. Between two local processes
+    there is no bandwidth to estimate, and the timers cost several times as much as sending. Reno sends at once, is part
+    of every kernel and needs no privilege.
     """
     if hasattr(socket, "TCP_CONGESTION"):
         with contextlib.suppress(OSError):
@@ -93,20 +94,20 @@ MAX_DESCRIPTORS = 1 << 20
 
 
 def raise_descriptor_limit() -> int:
-    """Takes as many descriptors as the system lets this process have; returns how many that is."""
+    """Raise the limit of open file descriptors to the hard limit and return it."""
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
+    target = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < target:
         with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-            soft = wanted
+            resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
+            soft = target
     return MAX_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
 
 
 def boot_id() -> str:
-    """Names the machine's present boot: what is in its page cache lives as long. Empty where that cannot be told."""
+    """Return the ID of the machine's current boot, which is the lifetime of its page cache; empty if unknown."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()

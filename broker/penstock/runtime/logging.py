@@ -1,8 +1,8 @@
-"""Structured logs of a process: text on a terminal, JSON lines elsewhere; both on standard error.
+"""Structured logs of a process on standard error: text on a terminal, JSON lines otherwise.
 
-`node` calls `configure` once, before anything logs. Whoever logs calls `get_logger`. Importing this module first also
-keeps rich out of the process: structlog would load it for tracebacks that we do not draw, at the price of 0.2 s and
-some megabytes in a broker.
+`node` calls `configure` once, before the first log event; modules call `get_logger`. Importing this module first also
+avoids importing rich: structlog loads it for tracebacks that Penstock does not use, which costs 0.2 s and several
+megabytes per broker.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any, Literal, TextIO
 
 from penstock.runtime.clock import Clock, SystemClock
 
-RICH = ("rich", "rich.console", "rich.pretty", "rich.traceback")
+UNUSED_MODULES = ("rich", "rich.console", "rich.pretty", "rich.traceback")
 
 
 def import_structlog() -> Any:
-    """structlog, without the optional rich behind it unless somebody has loaded that already."""
-    hidden = [] if "structlog" in sys.modules else [name for name in RICH if name not in sys.modules]
+    """Import structlog without the optional rich, unless rich is already imported."""
+    hidden = [] if "structlog" in sys.modules else [name for name in UNUSED_MODULES if name not in sys.modules]
     for name in hidden:
         sys.modules[name] = None  # type: ignore[assignment]
     try:
@@ -42,14 +42,14 @@ _level = "info"
 
 
 def get_logger(name: str) -> Any:
-    """A logger whose lines carry `source=name`; it obeys `configure` even when made before it."""
+    """Return a logger whose events carry `source=name`; `configure` also applies to loggers created before it."""
     return structlog.get_logger(source=name)
 
 
 def configure(
     level: str = "info", format: Format = "auto", stream: TextIO | None = None, clock: Clock | None = None
 ) -> None:
-    """Sends all logs of the process, the standard library's included, to `stream` (default: standard error).
+    """Send all logs of the process, including the standard library's, to `stream` (default: standard error).
 
     Raises ValueError for an unknown level.
     """
@@ -60,7 +60,7 @@ def configure(
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
-            stamp(clock or SystemClock()),
+            add_timestamps(clock or SystemClock()),
             structlog.processors.StackInfoRenderer(),
             *renderers(text, terminal),
         ],
@@ -71,34 +71,35 @@ def configure(
 
 
 def check_level(level: str) -> None:
+    """Raise ValueError for an unknown level."""
     if level not in LEVELS:
-        raise ValueError(f"unknown log level {level!r}: choose one of {', '.join(LEVELS)}")
+        raise ValueError(f'unknown log level "{level}"; choose one of {", ".join(LEVELS)}')
 
 
 def set_level(level: str) -> None:
-    """Changes the level of all loggers at once. Raises ValueError for an unknown level."""
+    """Change the level of all loggers. Raises ValueError for an unknown level."""
     global _level
     check_level(level)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())))
-    adopt_standard_library(level)
+    forward_standard_library(level)
     _level = level
 
 
 def current_level() -> str:
-    """The level that holds."""
+    """Return the current level."""
     return _level
 
 
-def renderers(text: bool, colours: bool) -> list[Callable[..., Any]]:
-    """The last processors: what turns an event into a line."""
+def renderers(text: bool, colors: bool) -> list[Callable[..., Any]]:
+    """Return the last processors, which render an event as a line."""
     if text:
         plain = structlog.dev.plain_traceback
-        return [structlog.dev.ConsoleRenderer(colors=colours, exception_formatter=plain, pad_event_to=0)]
+        return [structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=plain, pad_event_to=0)]
     return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]
 
 
-def stamp(clock: Clock) -> Callable[[Any, str, Event], Event]:
-    """A processor that adds the wall clock's time, UTC, to the millisecond."""
+def add_timestamps(clock: Clock) -> Callable[[Any, str, Event], Event]:
+    """Return a processor that adds the wall clock's time, UTC, in milliseconds."""
 
     def add_time(_: Any, __: str, event: Event) -> Event:
         when = datetime.fromtimestamp(clock.wall_ms() / 1000, tz=UTC)
@@ -109,15 +110,16 @@ def stamp(clock: Clock) -> Callable[[Any, str, Event], Event]:
 
 
 class Forwarder(logging.Handler):
-    """Hands the records of libraries that use the standard `logging` to structlog."""
+    """Forwards records of libraries that use the standard `logging` to structlog."""
 
     def emit(self, record: logging.LogRecord) -> None:
+        """Log a record through structlog."""
         fields: dict[str, Any] = {"exc_info": record.exc_info} if record.exc_info else {}
         structlog.get_logger(source=record.name).log(max(record.levelno, logging.DEBUG), record.getMessage(), **fields)
 
 
-def adopt_standard_library(level: str) -> None:
-    """Libraries log warnings and worse, or everything where the level is debug."""
+def forward_standard_library(level: str) -> None:
+    """Forward warnings and errors of libraries, or everything at level debug."""
     root = logging.getLogger()
     root.handlers = [Forwarder()]
     root.setLevel(logging.DEBUG if level == "debug" else logging.WARNING)

@@ -15,7 +15,7 @@ from ipaddress import ip_address
 
 from penstock.api.exchange import FrameHandler
 from penstock.config.listeners import ListenerAddress
-from penstock.runtime.linux import do_without_pacing
+from penstock.runtime.linux import disable_pacing
 from penstock.server.connection import ServerConnection
 from penstock.server.hub import Hub
 from penstock.server.limits import ServerLimits
@@ -113,7 +113,7 @@ async def bind_sockets(
             if family == socket.AF_INET6:
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             if ip_address(where[0]).is_loopback:
-                do_without_pacing(sock)
+                disable_pacing(sock)
             sock.bind((where[0], port, *where[2:]))
             port = sock.getsockname()[1]
             sock.setblocking(False)

@@ -247,7 +247,9 @@ class SocketOutput(Output):
         flags = 0
         for part in self.queue:
             if isinstance(part, LogSlice):
-                if part.size > MAX_COPIED_SLICE_BYTES or (buffers and not part.file.cached(part.position, part.size)):
+                if part.size > MAX_COPIED_SLICE_BYTES or (
+                    buffers and not part.file.is_cached(part.position, part.size)
+                ):
                     flags = MSG_MORE
                     break
                 if not buffers and not self.is_readable(part):
@@ -294,7 +296,7 @@ class SocketOutput(Output):
 
     def is_readable(self, part: LogSlice) -> bool:
         """Return whether the first part can be read without waiting for the disk; if not, start a read-ahead."""
-        if self.was_read_ahead or part.file.cached(part.position + self.position, part.size - self.position):
+        if self.was_read_ahead or part.file.is_cached(part.position + self.position, part.size - self.position):
             self.was_read_ahead = False
             return True
         self.was_read_ahead = True  # sent next even if evicted again: bounds the read-aheads
@@ -315,7 +317,7 @@ class SocketOutput(Output):
         file = part.file
         if self.was_read_ahead:
             self.was_read_ahead = False
-        elif not file.cached(start, max_bytes):
+        elif not file.is_cached(start, max_bytes):
             self.was_read_ahead = True
             self.read_ahead(part)
             return 0
@@ -427,7 +429,7 @@ class TransportOutput(Output):
                 self.drop_head()
                 continue
             size = min(head.size - self.position, READ_AHEAD_BYTES)
-            if not head.file.cached(head.position + self.position, size):
+            if not head.file.is_cached(head.position + self.position, size):
                 self.read_ahead(head)
                 return
             try:

@@ -280,7 +280,7 @@ def test_a_damaged_batch_is_named_and_cut_out_of_a_brokers_files(alone: Cli, tmp
     assert saved.read_bytes() == garbage()
     assert alone("log", "dump", str(path), "--records").code == 0
     again = alone("log", "cut", str(path), "--offset", "0")
-    assert (again.code, "is sound" in again.err) == (1, True)
+    assert (again.code, "is valid" in again.err) == (1, True)
     missing = alone("log", "cut", str(path.with_name("00000000000000000009.log")), "--offset", "9")
     assert (missing.code, "Traceback" in missing.err) == (1, False)
 

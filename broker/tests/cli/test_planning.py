@@ -124,7 +124,7 @@ def test_a_draining_broker_gets_nothing_and_a_missing_one_is_emptied() -> None:
 
 
 def test_a_cluster_in_which_nobody_may_take_anything_is_refused() -> None:
-    with pytest.raises(CommandError, match="may take replicas"):
+    with pytest.raises(CommandError, match="may host replicas"):
         plan_rebalance(picture([broker(1, is_draining=True)], {"t": [(1,)]}))
 
 

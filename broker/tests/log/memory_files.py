@@ -53,7 +53,7 @@ class MemoryFile:
         assert self.open, f"{self.path} is closed"
         return bytes(self.content[offset : offset + size])
 
-    def cached(self, offset: int, size: int) -> bool:
+    def is_cached(self, offset: int, size: int) -> bool:
         return True
 
     def size(self) -> int:

@@ -1,4 +1,4 @@
-"""What placement promises, told a second time and by other means, and how to draw brokers and clusters."""
+"""A second, slow implementation of the placement rules, and strategies that draw brokers and clusters."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Spec:
     @classmethod
     def fewest_copied(cls, brokers, cluster, factors, good):
         """The fewest replicas to copy for a cluster of spread partitions of which `good` is true, topic by topic and
-        as a whole: every possible outcome is looked at. `good(counts, factors)` gets replicas by broker."""
+        as a whole, by exhaustive search. `good(counts, factors)` gets replicas by broker."""
         ids = sorted(cls.usable(brokers))
         legal = {
             factor: [s for s in combinations(ids, factor) if cls.is_spread(brokers, s)]
@@ -145,7 +145,7 @@ class Spec:
 
     @classmethod
     def clusters(cls, brokers, topics=3, partitions=6, gone=True):
-        """Replicas with nothing right about them but that no partition has a broker twice."""
+        """Arbitrary replicas, except that no partition has a broker twice."""
         ids = [broker.broker_id for broker in brokers] + ([7777] if gone else [])
         most = min(4, len(cls.usable(brokers)))
         replicas = st.lists(st.sampled_from(ids), min_size=1, max_size=most, unique=True).map(tuple)

@@ -17,12 +17,12 @@ from penstock.placement.model import (
     NoBrokersError,
     PlacementBroker,
     TooFewBrokersError,
-    checked_brokers,
+    select_usable_brokers,
 )
 
 
 def tree(brokers):
-    return Domains(checked_brokers(brokers))
+    return Domains(select_usable_brokers(brokers))
 
 
 @settings(max_examples=300, deadline=None)
@@ -102,19 +102,19 @@ def test_paths_may_differ_in_length():
     ("brokers", "error", "words"),
     [
         ([], NoBrokersError, "start a broker"),
-        ([PlacementBroker(1, (), True)], NoBrokersError, "None of 1 broker"),
-        ([PlacementBroker(1), PlacementBroker(1)], BadInputError, "Broker 1 is listed twice"),
-        ([PlacementBroker(1, ("a",) * (MAX_DEPTH + 1))], BadInputError, "Broker 1 has a failure domain of 17 parts"),
+        ([PlacementBroker(1, (), True)], NoBrokersError, "none of 1 broker"),
+        ([PlacementBroker(1), PlacementBroker(1)], BadInputError, "broker 1 is listed twice"),
+        ([PlacementBroker(1, ("a",) * (MAX_DEPTH + 1))], BadInputError, "failure domain of broker 1 has 17 parts"),
         ([PlacementBroker(1)] * (MAX_BROKERS + 1), BadInputError, "10001 brokers"),
     ],
 )
 def test_brokers_that_cannot_be_used_are_refused_by_name(brokers, error, words):
     with pytest.raises(error, match=words):
-        checked_brokers(brokers)
+        select_usable_brokers(brokers)
 
 
 def test_too_few_brokers_names_the_topic_and_the_cure():
     error = TooFewBrokersError("orders", 3, 2)
-    assert (error.topic, error.wanted, error.usable) == ("orders", 3, 2)
-    assert "'orders' wants 3 replicas" in str(error)
+    assert (error.topic, error.required, error.usable) == ("orders", 3, 2)
+    assert 'cannot place 3 replicas of a partition of topic "orders"' in str(error)
     assert "add brokers" in str(error)

@@ -16,12 +16,12 @@ from penstock.placement.model import (
     PlacementBroker,
     TooFewBrokersError,
 )
-from penstock.placement.place import place
-from penstock.placement.plan import plan, plan_what_can_be
+from penstock.placement.place import place_partitions
+from penstock.placement.plan import plan_feasible_moves, plan_moves
 
 
 def topic_on(brokers, count, factor, topic="t"):
-    return {PartitionKey(topic, i): tuple(r) for i, r in enumerate(place(brokers, {}, count, factor))}
+    return {PartitionKey(topic, i): tuple(r) for i, r in enumerate(place_partitions(brokers, {}, count, factor))}
 
 
 def draw_wanted(data, spec, brokers, cluster):
@@ -36,7 +36,7 @@ def test_afterwards_partitions_are_spread_and_each_broker_has_its_fair_share(spe
     cluster = data.draw(spec.clusters(brokers, topics=4, partitions=12))
     wanted = draw_wanted(data, spec, brokers, cluster)
     factors = spec.factors(cluster, wanted)
-    after = spec.after(cluster, plan(brokers, cluster, wanted))
+    after = spec.after(cluster, plan_moves(brokers, cluster, wanted))
     for key, replicas in after.items():
         assert len(replicas) == len(set(replicas)) == factors[key.topic]
         assert spec.is_spread(brokers, replicas)
@@ -52,7 +52,7 @@ def test_in_domains_of_one_shape_replicas_and_leaders_are_within_one_by_topic_an
     brokers = data.draw(spec.equal_shapes(most=12))
     cluster = data.draw(spec.clusters(brokers, topics=4, partitions=20))
     factor = data.draw(st.integers(1, min(4, len(brokers))))
-    after = spec.after(cluster, plan(brokers, cluster, dict.fromkeys(spec.topics(cluster), factor)))
+    after = spec.after(cluster, plan_moves(brokers, cluster, dict.fromkeys(spec.topics(cluster), factor)))
     for topic in (None, *spec.topics(after)):
         replicas, leaders = spec.counts(after, topic)
         assert spec.is_even(brokers, replicas)
@@ -65,7 +65,7 @@ def test_in_domains_of_any_shape_brokers_of_one_domain_are_within_one(spec, data
     brokers = data.draw(spec.any_shapes())
     cluster = data.draw(spec.clusters(brokers, topics=3, partitions=12))
     factor = data.draw(st.integers(1, min(4, len(spec.usable(brokers)))))
-    after = spec.after(cluster, plan(brokers, cluster, dict.fromkeys(spec.topics(cluster), factor)))
+    after = spec.after(cluster, plan_moves(brokers, cluster, dict.fromkeys(spec.topics(cluster), factor)))
     for domain in {broker.failure_domain for broker in brokers}:
         mine = [b for b in brokers if b.failure_domain == domain]
         if not spec.usable(mine):
@@ -82,8 +82,8 @@ def test_planning_again_finds_nothing_to_do(spec, data):
     brokers = data.draw(spec.any_shapes())
     cluster = data.draw(spec.clusters(brokers, topics=4, partitions=12))
     wanted = draw_wanted(data, spec, brokers, cluster)
-    after = spec.after(cluster, plan(brokers, cluster, wanted))
-    assert plan(brokers, after, wanted) == []
+    after = spec.after(cluster, plan_moves(brokers, cluster, wanted))
+    assert plan_moves(brokers, after, wanted) == []
 
 
 @settings(max_examples=200, deadline=None)
@@ -92,7 +92,7 @@ def test_the_order_of_the_input_makes_no_difference(spec, data):
     brokers = data.draw(spec.any_shapes())
     cluster = data.draw(spec.clusters(brokers))
     shuffled = dict(data.draw(st.permutations(list(cluster.items()))))
-    assert plan(data.draw(st.permutations(brokers)), shuffled) == plan(brokers, cluster)
+    assert plan_moves(data.draw(st.permutations(brokers)), shuffled) == plan_moves(brokers, cluster)
 
 
 @settings(max_examples=200, deadline=None)
@@ -100,7 +100,7 @@ def test_the_order_of_the_input_makes_no_difference(spec, data):
 def test_moves_say_what_was_and_keep_the_order_of_who_stays(spec, data):
     brokers = data.draw(spec.any_shapes())
     cluster = data.draw(spec.clusters(brokers))
-    moves = plan(brokers, cluster)
+    moves = plan_moves(brokers, cluster)
     assert [move.key for move in moves] == sorted({move.key for move in moves})
     for move in moves:
         assert move.before == cluster[move.key]
@@ -115,7 +115,7 @@ def test_moves_say_what_was_and_keep_the_order_of_who_stays(spec, data):
 def test_a_joining_broker_gets_its_share_and_nothing_moves_between_the_others(spec, brokers, partitions, factor):
     factor = min(factor, brokers)
     cluster = topic_on(spec.flat(brokers), partitions, factor)
-    moves = plan(spec.flat(brokers + 1), cluster)
+    moves = plan_moves(spec.flat(brokers + 1), cluster)
     assert {b for move in moves for b in move.adds} <= {brokers}
     share = partitions * factor / (brokers + 1)
     assert spec.copied(moves) in (int(share), -int(-share // 1))
@@ -129,7 +129,7 @@ def test_of_a_leaving_broker_only_its_own_replicas_move(spec, brokers, partition
     cluster = topic_on(spec.flat(brokers), partitions, factor)
     rest = spec.flat(brokers, excluded=[0]) if how else spec.flat(brokers)[1:]
     lost = [key for key, replicas in cluster.items() if 0 in replicas]
-    moves = plan(rest, cluster)
+    moves = plan_moves(rest, cluster)
     others = [move for move in moves if move.removes - {0}]
     if others:
         counts = spec.counts(cluster)[0]
@@ -146,14 +146,14 @@ def test_of_a_leaving_broker_only_its_own_replicas_move(spec, brokers, partition
 def test_another_factor_only_adds_or_only_drops(spec, brokers, partitions, factor, to):
     factor, to = min(factor, brokers), min(to, brokers)
     cluster = topic_on(spec.flat(brokers), partitions, factor)
-    moves = plan(spec.flat(brokers), cluster, {"t": to})
+    moves = plan_moves(spec.flat(brokers), cluster, {"t": to})
     assert spec.copied(moves) == partitions * max(0, to - factor)
     assert sum(len(move.removes) for move in moves) == partitions * max(0, factor - to)
 
 
 def test_leaders_are_balanced_without_moving_data(spec):
     cluster = {PartitionKey("t", i): (0, 1, 2) for i in range(9)}
-    moves = plan(spec.flat(3), cluster)
+    moves = plan_moves(spec.flat(3), cluster)
     assert len(moves) == 6
     assert not any(move.moves_data or move.removes for move in moves)
     assert spec.counts(spec.after(cluster, moves))[1] == Counter({0: 3, 1: 3, 2: 3})
@@ -161,35 +161,35 @@ def test_leaders_are_balanced_without_moving_data(spec):
 
 def test_a_topic_on_one_broker_is_spread_even_where_the_whole_is_balanced(spec):
     cluster = {PartitionKey(f"t{b}", i): (b,) for b in range(3) for i in range(3)}
-    after = spec.after(cluster, plan(spec.flat(3), cluster))
+    after = spec.after(cluster, plan_moves(spec.flat(3), cluster))
     assert all(spec.counts(after, topic)[0] == Counter({0: 1, 1: 1, 2: 1}) for topic in ("t0", "t1", "t2"))
 
 
 def test_a_second_replica_in_a_zone_moves_when_another_zone_has_none(spec):
     brokers = spec.zones(2, 2)
     cluster = {PartitionKey("t", 0): (0, 1), PartitionKey("t", 1): (2, 3)}
-    moves = plan(brokers, cluster)
+    moves = plan_moves(brokers, cluster)
     assert spec.copied(moves) == 2
     assert all(spec.is_spread(brokers, replicas) for replicas in spec.after(cluster, moves).values())
 
 
 def test_two_replicas_on_one_node_part_when_another_node_of_the_zone_is_free():
     brokers = [PlacementBroker(0, ("z", "n0")), PlacementBroker(1, ("z", "n0")), PlacementBroker(2, ("z", "n1"))]
-    assert plan(brokers, {PartitionKey("t", 0): (0, 1)}) == [Move(PartitionKey("t", 0), (0, 1), (0, 2))]
+    assert plan_moves(brokers, {PartitionKey("t", 0): (0, 1)}) == [Move(PartitionKey("t", 0), (0, 1), (0, 2))]
 
 
 def test_a_broker_that_nobody_knows_is_gone(spec):
-    assert plan(spec.flat(2), {PartitionKey("t", 0): (9, 1)}) == [Move(PartitionKey("t", 0), (9, 1), (1, 0))]
+    assert plan_moves(spec.flat(2), {PartitionKey("t", 0): (9, 1)}) == [Move(PartitionKey("t", 0), (9, 1), (1, 0))]
 
 
 def test_an_empty_cluster_needs_nothing(spec):
-    assert plan(spec.flat(2), {}) == []
+    assert plan_moves(spec.flat(2), {}) == []
 
 
 def test_topics_with_different_factors_are_balanced_together(spec):
     brokers = spec.flat(4)
     cluster = {PartitionKey(f"t{t}", i): tuple(range(1 + t)) for t in range(3) for i in range(5)}
-    after = spec.after(cluster, plan(brokers, cluster))
+    after = spec.after(cluster, plan_moves(brokers, cluster))
     replicas, leaders = spec.counts(after)
     assert spec.is_even(brokers, replicas)
     assert spec.is_even(brokers, leaders)
@@ -198,36 +198,36 @@ def test_topics_with_different_factors_are_balanced_together(spec):
 @pytest.mark.parametrize(
     ("brokers", "cluster", "wanted", "error", "words"),
     [
-        ([], {("t", 0): (1,)}, {}, NoBrokersError, "None of 0"),
-        ([PlacementBroker(1)], {("t", 0): ()}, {}, BadInputError, "'t'-0 has no replicas"),
-        ([PlacementBroker(1)], {("t", 0): (1, 1)}, {}, BadInputError, "'t'-0 has a broker twice"),
-        ([PlacementBroker(1)], {("t", 0): (1,)}, {"t": 0}, BadInputError, "replication factor of 0"),
+        ([], {("t", 0): (1,)}, {}, NoBrokersError, "none of 0"),
+        ([PlacementBroker(1)], {("t", 0): ()}, {}, BadInputError, 'partition 0 of topic "t" has no replicas'),
+        ([PlacementBroker(1)], {("t", 0): (1, 1)}, {}, BadInputError, 'partition 0 of topic "t" lists a broker twice'),
+        ([PlacementBroker(1)], {("t", 0): (1,)}, {"t": 0}, BadInputError, "replication factor 0"),
         (
             [PlacementBroker(1), PlacementBroker(2, (), True)],
             {("t", 0): (1, 2)},
             {},
             TooFewBrokersError,
-            "Topic 't' wants 2 .* only 1",
+            'cannot place 2 replicas of a partition of topic "t": only 1',
         ),
     ],
 )
 def test_what_cannot_be_planned_is_refused_by_name(brokers, cluster, wanted, error, words):
     with pytest.raises(error, match=words):
-        plan(brokers, {PartitionKey(*key): replicas for key, replicas in cluster.items()}, wanted)
+        plan_moves(brokers, {PartitionKey(*key): replicas for key, replicas in cluster.items()}, wanted)
 
 
 def test_leaders_are_even_over_zones_of_different_sizes_where_the_replicas_permit(spec):
     brokers = spec.zones(1, 2, 4)
     cluster = {PartitionKey("t", i): (0, 1 + i % 2, 3 + i % 4) for i in range(28)}
-    replicas, leaders = spec.counts(spec.after(cluster, plan(brokers, cluster)))
+    replicas, leaders = spec.counts(spec.after(cluster, plan_moves(brokers, cluster)))
     assert replicas[0] == 28
     assert set(leaders.values()) == {4}
 
 
 def test_topics_with_no_room_are_left_out_and_named_and_the_rest_is_planned(spec):
     cluster = {PartitionKey("wide", 0): (0, 1, 2), PartitionKey("t", 0): (2,), PartitionKey("broad", 0): (0, 1, 2, 3)}
-    moves, refused = plan_what_can_be(spec.flat(2), cluster)
+    moves, refused = plan_feasible_moves(spec.flat(2), cluster)
     assert [move.key.topic for move in moves] == ["t"]
     assert sorted(refused) == ["broad", "wide"]
     with pytest.raises(NoBrokersError):
-        plan_what_can_be([], cluster)
+        plan_feasible_moves([], cluster)

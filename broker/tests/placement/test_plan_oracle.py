@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.placement.plan import plan
+from penstock.placement.plan import plan_moves
 
 
 @settings(max_examples=300, deadline=None)
@@ -18,7 +18,7 @@ def test_a_plan_from_any_state_copies_the_fewest_replicas(spec, data):
     def good(counts, of):
         return spec.is_fair(brokers, counts, of)
 
-    assert spec.copied(plan(brokers, cluster)) == spec.fewest_copied(brokers, cluster, factors, good)
+    assert spec.copied(plan_moves(brokers, cluster)) == spec.fewest_copied(brokers, cluster, factors, good)
 
 
 @settings(max_examples=200, deadline=None)
@@ -31,7 +31,7 @@ def test_where_domains_have_one_shape_the_outcome_is_the_cheapest_within_one(spe
     def good(counts, of):
         return spec.is_even(brokers, counts)
 
-    assert spec.copied(plan(brokers, cluster)) == spec.fewest_copied(brokers, cluster, factors, good)
+    assert spec.copied(plan_moves(brokers, cluster)) == spec.fewest_copied(brokers, cluster, factors, good)
 
 
 @settings(max_examples=150, deadline=None)
@@ -41,7 +41,7 @@ def test_a_change_from_a_planned_state_copies_the_fewest_replicas(spec, data):
     everybody = data.draw(spec.any_shapes(most=5, excluded=False))
     cut = data.draw(st.integers(1, len(everybody)))
     cluster = data.draw(spec.clusters(everybody[:cut], topics=2, partitions=5, gone=False))
-    cluster = spec.after(cluster, plan(everybody[:cut], cluster))
+    cluster = spec.after(cluster, plan_moves(everybody[:cut], cluster))
     then = data.draw(st.integers(1, len(everybody)))
     wanted = {topic: data.draw(st.integers(1, min(then, 4))) for topic in spec.topics(cluster)}
     brokers = everybody[:then]
@@ -50,4 +50,4 @@ def test_a_change_from_a_planned_state_copies_the_fewest_replicas(spec, data):
         return spec.is_fair(brokers, counts, of)
 
     best = spec.fewest_copied(brokers, cluster, spec.factors(cluster, wanted), good)
-    assert spec.copied(plan(brokers, cluster, wanted)) == best
+    assert spec.copied(plan_moves(brokers, cluster, wanted)) == best

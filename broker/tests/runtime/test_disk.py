@@ -76,10 +76,10 @@ def test_what_was_just_written_is_cached_and_hints_do_no_harm(tmp_path: Path) ->
     file.append(bytes(1 << 20))
     file.start_writeback(0, 1 << 20)
     file.sync()
-    assert file.cached(0, 0)
+    assert file.is_cached(0, 0)
     if linux.RWF_NOWAIT:
-        assert file.cached(0, 1 << 20)
-    linux.forget(file.fileno(), 0, 1 << 20)
+        assert file.is_cached(0, 1 << 20)
+    linux.drop_cached(file.fileno(), 0, 1 << 20)
     assert file.read_at(0, 1 << 20) == bytes(1 << 20)
     file.close()
 
@@ -119,5 +119,5 @@ def test_where_nothing_is_known_of_the_cache_nothing_counts_as_cached(
     file = OsFiles().open(str(tmp_path / "f"), create=True)
     file.append(b"abc")
     monkeypatch.setattr(linux, "RWF_NOWAIT", 0)
-    assert not file.cached(0, 3)
+    assert not file.is_cached(0, 3)
     file.close()

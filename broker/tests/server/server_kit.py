@@ -132,7 +132,7 @@ class SegmentFile:
         self.path = str(path)
         self.content = content
         self.fd = os.open(path, os.O_RDONLY)
-        self.is_cached = True
+        self.cached = True
         self.reads = 0
         self.error: OSError | None = None
         self.lent = 0
@@ -140,8 +140,8 @@ class SegmentFile:
     def fileno(self) -> int:
         return self.fd
 
-    def cached(self, offset: int, size: int) -> bool:
-        return self.is_cached
+    def is_cached(self, offset: int, size: int) -> bool:
+        return self.cached
 
     def read_at(self, offset: int, size: int) -> bytes:
         self.reads += 1

@@ -42,7 +42,7 @@ def answer_of(segment: SegmentFile, rng: random.Random, largest: int) -> tuple[l
 def test_answers_of_buffers_and_slices_arrive_whole_and_in_order(run: Run, segment: SegmentFile, cached: bool) -> None:
     async def scenario() -> None:
         rng = random.Random(11)
-        segment.is_cached = cached
+        segment.cached = cached
         expected = []
 
         def answer(exchange: RequestExchange, content: bytes) -> None:
@@ -81,7 +81,7 @@ def test_a_large_slice_reaches_a_slow_reader_while_others_are_served(run: Run, s
 
 def test_what_is_not_in_the_page_cache_is_read_by_a_thread_first(run: Run, segment: SegmentFile) -> None:
     async def scenario() -> None:
-        segment.is_cached = False
+        segment.cached = False
         threads: list[int] = []
         read_at = segment.read_at
 
@@ -118,7 +118,7 @@ def test_a_connection_lost_in_the_middle_gives_its_slices_back(run: Run, segment
 
 def test_a_slice_is_given_back_only_after_the_thread_that_reads_it(run: Run, segment: SegmentFile) -> None:
     async def scenario() -> None:
-        segment.is_cached = False
+        segment.cached = False
         started, go_on = threading.Event(), threading.Event()
         read_at = segment.read_at
 
@@ -162,7 +162,7 @@ def test_an_answer_to_nobody_is_given_back_at_once(run: Run, segment: SegmentFil
 
 def test_records_that_cannot_be_read_close_the_connection(run: Run, segment: SegmentFile) -> None:
     async def scenario() -> None:
-        segment.is_cached = False
+        segment.cached = False
         segment.error = OSError(errno.EIO, os.strerror(errno.EIO))
         desk = Desk(lambda e, _: e.reply([(1 << 20).to_bytes(4, "big"), segment.slice(0, 1 << 20)]))
         async with serving(desk) as service:

@@ -8,7 +8,7 @@ import pytest
 from clusters.cluster_kit import NS, World, formed
 
 from penstock.placement.model import PlacementBroker
-from penstock.placement.plan import plan
+from penstock.placement.plan import plan_moves
 from penstock_operator.ports.kube import CONFIG_MAPS
 from penstock_operator.reconcile.cluster.moves import existing
 from penstock_operator.specs.settings import DOMAIN, DRAINING, THROTTLE
@@ -28,7 +28,7 @@ def is_balanced(world: World) -> bool:
     """By zones: what `placement` would leave as it is, but for who leads."""
     topics = world.brokers.topics_by_name
     brokers = [PlacementBroker(n, tuple((world.setting(n, DOMAIN) or "").split("/"))) for n in world.brokers.registered]
-    return not any(move.moves_data for move in plan(brokers, existing(topics)))
+    return not any(move.moves_data for move in plan_moves(brokers, existing(topics)))
 
 
 def noted(world: World) -> dict[str, str]:

@@ -18,8 +18,8 @@ from doubles.broker_groups import Groups
 
 from penstock.config.topic import TOPIC_SETTINGS
 from penstock.placement.model import PartitionKey, PlacementBroker, PlacementError
-from penstock.placement.place import place
-from penstock.placement.plan import plan_what_can_be
+from penstock.placement.place import place_partitions
+from penstock.placement.plan import plan_feasible_moves
 from penstock_operator.ports.brokers import (
     BrokersError,
     BrokerSnapshot,
@@ -83,7 +83,7 @@ class InMemoryBrokers(Groups):
         """A topic that is there already; `partitions` may name the replicas of each."""
         if isinstance(partitions, int):
             wanted = replicas if replicas is not None else min(3, len(self.registered))
-            placed: Sequence[Sequence[int]] = place(self._placement(), self._existing(), partitions, wanted)
+            placed: Sequence[Sequence[int]] = place_partitions(self._placement(), self._existing(), partitions, wanted)
         else:
             placed = partitions
         made = ObservedTopicState(name, self._new_id(), tuple(self._fresh(p) for p in placed), dict(settings or {}))
@@ -240,7 +240,7 @@ class InMemoryBrokers(Groups):
         if count < 1:
             raise refused("INVALID_PARTITIONS", f"{count} partitions")
         try:
-            placed = place(self._placement(), self._existing(), count, factor)
+            placed = place_partitions(self._placement(), self._existing(), count, factor)
         except PlacementError as e:
             raise refused("INVALID_REPLICATION_FACTOR", str(e)) from None
         parts = tuple(self._fresh(p) for p in placed)
@@ -252,7 +252,9 @@ class InMemoryBrokers(Groups):
         if more <= 0:
             raise refused("INVALID_PARTITIONS", f"topic {name!r} has {len(topic.partitions)} partitions")
         try:
-            placed = place(self._placement(), self._existing(), more, len(topic.partitions[0].replicas), topic=name)
+            placed = place_partitions(
+                self._placement(), self._existing(), more, len(topic.partitions[0].replicas), topic=name
+            )
         except PlacementError as e:
             raise refused("INVALID_REPLICATION_FACTOR", str(e)) from None
         parts = topic.partitions + tuple(self._fresh(p) for p in placed)
@@ -322,7 +324,7 @@ class InMemoryBrokers(Groups):
             for name, topic in self.topics_by_name.items()
             for i, p in enumerate(topic.partitions)
         }
-        moves, _ = plan_what_can_be(self._placement(), existing)
+        moves, _ = plan_feasible_moves(self._placement(), existing)
         draining = {n for n in self.registered if self._broker(n).is_draining}
         for move in moves:
             if draining & set(move.before):

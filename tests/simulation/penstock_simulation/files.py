@@ -43,7 +43,7 @@ class SimFile:
         self.check()
         return bytes(self.inode.content[offset : offset + size])
 
-    def cached(self, offset: int, size: int) -> bool:
+    def is_cached(self, offset: int, size: int) -> bool:
         return not self.disk.uncached or self.disk.rng.random() >= self.disk.uncached
 
     def size(self) -> int:

@@ -17,7 +17,7 @@ from penstock.control.controller.keeper import PartitionKeeper
 from penstock.control.controller.registry import Registry
 from penstock.control.controller.writer import MAX_BATCH_PARTITIONS, ProposalOutcome, ProposalWriter, StoreProposal
 from penstock.placement.model import Move, PartitionKey, PlacementBroker, PlacementError
-from penstock.placement.plan import plan_what_can_be
+from penstock.placement.plan import plan_feasible_moves
 from penstock.runtime.clock import Clock
 from penstock.runtime.logging import get_logger
 from penstock.state.view import BrokerView, ClusterView
@@ -59,7 +59,7 @@ def rebalance(view: ClusterView) -> list[Move]:
     Moves name topics by their ids. It can take seconds: call it in a thread, with a view that does not change. Raises
     `PlacementError`.
     """
-    return plan_what_can_be(placement_brokers(view.brokers.values()), existing_replicas(view))[0]
+    return plan_feasible_moves(placement_brokers(view.brokers.values()), existing_replicas(view))[0]
 
 
 def moves_off(moves: Iterable[Move], brokers: Collection[int]) -> list[Move]:
@@ -146,7 +146,7 @@ class Replacement:
         brokers = placement_brokers(present, emptied | self._draining())
         existing = existing_replicas(self.view)
         self._queue, self._planned_for = [], emptied  # also on failure: retried after REPLAN_S
-        moves, refused = await asyncio.to_thread(plan_what_can_be, brokers, existing)
+        moves, refused = await asyncio.to_thread(plan_feasible_moves, brokers, existing)
         self._queue = [self._keep_absent(move, emptied) for move in moves_off(moves, emptied)]
         for topic in refused:
             known = self.view.topics_by_id.get(UUID(topic))

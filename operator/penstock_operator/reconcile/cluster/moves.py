@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from penstock.placement.model import Move, NoBrokersError, PartitionKey, PlacementBroker
-from penstock.placement.plan import plan_what_can_be
+from penstock.placement.plan import plan_feasible_moves
 from penstock_operator.ports.brokers import BrokerSnapshot, ObservedTopicState
 from penstock_operator.reconcile.cluster.observed import ObservedCluster, ReportedState
 
@@ -45,7 +45,7 @@ def next_moves(observed: ObservedCluster, planned: PlannedMoves | None) -> MoveR
     moves = open_moves(planned, brokers, said.topics)
     if moves is None:
         try:
-            made, _ = plan_what_can_be(brokers, existing(said.topics))
+            made, _ = plan_feasible_moves(brokers, existing(said.topics))
         except NoBrokersError as e:
             return MoveReconciler({}, 0, None, str(e))
         planned = PlannedMoves(tuple(made), brokers)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from penstock.placement.domains import Domains, bits
-from penstock.placement.model import PlacementBroker, PlacementError, checked_brokers
+from penstock.placement.model import PlacementBroker, PlacementError, select_usable_brokers
 from penstock_operator.ports.brokers import ObservedBrokerState, ObservedPartition
 
 Targets = dict[int, tuple[int, ...]]
@@ -22,7 +22,7 @@ Targets = dict[int, tuple[int, ...]]
 def domains_of(brokers: tuple[ObservedBrokerState, ...]) -> Domains | None:
     """The tree of those that may take replicas; None where none may."""
     try:
-        return Domains(checked_brokers([as_placed(broker) for broker in brokers]))
+        return Domains(select_usable_brokers([as_placed(broker) for broker in brokers]))
     except PlacementError:
         return None
 
