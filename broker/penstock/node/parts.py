@@ -37,7 +37,7 @@ class Hosted:
     def __contains__(self, key: object) -> bool:
         assert isinstance(key, tuple), key
         topic = self.view.topics_by_id.get(key[0])
-        return key[1] < len(topic.partitions) if topic is not None else self.watcher.has_part_of(key[0])
+        return key[1] < len(topic.partitions) if topic is not None else self.watcher.has_keys_of(key[0])
 
 
 class DirSizes:

@@ -1,7 +1,7 @@
-"""What the embedded store holds, in memory: the committed entries and, above them, those on their way to the disk.
+"""The embedded store's in-memory entries: the committed ones, and the pending ones on their way to the disk.
 
-Transactions are decided on what will be true when all writes before them have succeeded; reads see only what is
-committed. Where a write fails, everything that was decided on top of it is dropped with it (`abandon`).
+Transactions are decided on the pending state, as if all earlier writes had succeeded; reads see only the committed
+state. If a write fails, `abandon` drops it and everything decided after it. Used by `embedded`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from penstock.state.store import Compare, CompareTarget, DeleteOp, Operation, St
 
 
 class StoreContents:
-    """Entries by key, with an index in key order that holds committed and pending keys alike."""
+    """Entries by key, with a sorted index of committed and pending keys."""
 
     def __init__(self, entries: Iterable[StoreEntry], revision: int) -> None:
         self.committed = {entry.key: entry for entry in entries}
@@ -24,19 +24,20 @@ class StoreContents:
         self._keys = sorted(self.committed)
 
     def holds(self, compare: Compare) -> bool:
-        """Whether a condition is true of the pending state."""
+        """Return whether a condition holds in the pending state."""
         entry = self.latest(compare.key)
         if compare.target is CompareTarget.VALUE:
-            return entry is not None and compared(entry.value, compare.op, compare.value)
-        return compared(number_of(entry, compare.target), compare.op, compare.value)
+            return entry is not None and matches(entry.value, compare.op, compare.value)
+        return matches(compared_number(entry, compare.target), compare.op, compare.value)
 
     def latest(self, key: str) -> StoreEntry | None:
+        """Return the pending entry of a key, else the committed one."""
         if key in self._pending:
             return self._pending[key][1]
         return self.committed.get(key)
 
     def range(self, prefix: str) -> list[StoreEntry]:
-        """The committed entries under a prefix, in key order."""
+        """Return the committed entries with a prefix, in key order."""
         committed = self.committed
         return [committed[key] for key in self._keys_under(prefix) if key in committed]
 
@@ -47,7 +48,7 @@ class StoreContents:
         return self._keys[start:end]
 
     def plan(self, operations: Sequence[Operation]) -> Revision | None:
-        """Applies operations to the pending state as the next revision; None where they change nothing."""
+        """Apply operations to the pending state as the next revision; None if they change nothing."""
         number = self.pending_revision + 1
         revision = Revision(number, [], [])
         for operation in operations:
@@ -76,7 +77,7 @@ class StoreContents:
         revision.before.append(before)
 
     def commit(self, revision: Revision) -> None:
-        """A pending revision has become durable."""
+        """Commit a pending revision that has become durable."""
         assert revision.number == self.committed_revision + 1, f"{revision.number} after {self.committed_revision}"
         self.committed_revision = revision.number
         for event in revision.events:
@@ -92,13 +93,14 @@ class StoreContents:
                     del self._keys[bisect_left(self._keys, key)]
 
     def abandon(self) -> None:
-        """Nothing pending will become durable."""
+        """Drop the pending state after a failed write."""
         self._pending.clear()
         self.pending_revision = self.committed_revision
         self._keys = sorted(self.committed)
 
 
-def number_of(entry: StoreEntry | None, target: CompareTarget) -> int:
+def compared_number(entry: StoreEntry | None, target: CompareTarget) -> int:
+    """Return the number that a condition compares; 0 for a missing key."""
     if entry is None:
         return 0
     if target is CompareTarget.MOD_REVISION:
@@ -106,7 +108,8 @@ def number_of(entry: StoreEntry | None, target: CompareTarget) -> int:
     return entry.create_revision if target is CompareTarget.CREATE_REVISION else entry.version
 
 
-def compared(left: int | bytes, op: str, right: int | bytes) -> bool:
+def matches(left: int | bytes, op: str, right: int | bytes) -> bool:
+    """Return whether `left op right`."""
     if op == "=":
         return left == right
     if op == "!=":

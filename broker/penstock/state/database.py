@@ -1,7 +1,7 @@
-"""The embedded store's file: one SQLite table of what is current, written by one thread. Called by `embedded` alone.
+"""The embedded store's file: one SQLite table of current entries, written by one thread. Called only by `embedded`.
 
-Statements carry many rows each: the interpreter lock is given up and taken again around every statement, so a loop of
-small ones would wait for a busy event loop each time.
+Each statement writes many rows: SQLite releases the interpreter lock around each statement, so many small ones would
+wait for a busy event loop each time.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from penstock.state.store import StoreEntry, StoreError
 T = TypeVar("T")
 
 SQLITE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
-"""What a damaged file raises. SQLite quotes a damaged schema in its message, which then may not be UTF-8."""
+"""Exceptions of a damaged file. SQLite quotes a damaged schema in its message, which then may not be UTF-8."""
 SCHEMA_VERSION = 1
 APPLICATION_ID = 0x50454E53
-"""Marks the file as ours in SQLite's header ("PENS")."""
+"""Identifies the file as Penstock's in SQLite's header ("PENS")."""
 ROWS_PER_STATEMENT = 96
 IN_MEMORY = ":memory:"
 FIRST_REVISION = 1
@@ -41,13 +41,13 @@ CREATE TABLE state (revision INTEGER NOT NULL, checksum INTEGER NOT NULL);
 
 
 class DiskFull(StoreError):
-    """No space: the write was rolled back, and a later one may succeed."""
+    """The disk is full. The write was rolled back, and a later one may succeed."""
 
 
 class Database:
-    """The file at `path` (or in memory). Raises `StoreError` where it is not ours, newer, damaged, or in use.
+    """The file at `path`, or in memory. Raises `StoreError` if it is another program's, newer, damaged or in use.
 
-    After the constructor it belongs to the thread that calls `write`.
+    After construction only the thread that calls `write` uses it.
     """
 
     def __init__(self, path: str) -> None:
@@ -58,12 +58,12 @@ class Database:
                 path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=2 * ROWS_PER_STATEMENT
             )
         except (OSError, *SQLITE_ERRORS) as e:
-            raise StoreError(f"cannot open the state database {path}: {e}") from e
+            raise StoreError(f'cannot open the state database "{path}": {e}') from e
         try:
             self._prepare(new)
         except SQLITE_ERRORS as e:
             self._connection.close()
-            raise refusal(path, e) from e
+            raise open_error(path, e) from e
         except StoreError:
             self._connection.close()
             raise
@@ -89,37 +89,37 @@ class Database:
 
     def _check_log(self) -> None:
         try:
-            found = wal_check.damage(self.path + "-wal")
+            found = wal_check.find_damage(self.path + "-wal")
         except OSError as e:
-            raise StoreError(f"cannot read {self.path}-wal: {e}") from e
+            raise StoreError(f'cannot read "{self.path}-wal": {e}') from e
         if found is not None:
-            raise damaged(self.path + "-wal", found)
+            raise damage_error(self.path + "-wal", found)
 
     def _check_identity(self) -> None:
         identity = self._connection.execute("PRAGMA application_id").fetchone()[0]
         version = self._connection.execute("PRAGMA user_version").fetchone()[0]
         tables = self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
         if identity != APPLICATION_ID and tables:
-            raise StoreError(f"{self.path} is a database of another program: choose another data directory")
+            raise StoreError(f'"{self.path}" is the database of another program; use another data directory')
         if version > SCHEMA_VERSION:
             raise StoreError(
-                f"the state database {self.path} has format {version}, and this version of Penstock reads up to"
-                f" {SCHEMA_VERSION}: run the version that wrote it, or a newer one"
+                f'the state database "{self.path}" has format {version}, but this version of Penstock supports up to'
+                f" {SCHEMA_VERSION}; run the version that wrote it, or a newer one"
             )
 
     def load(self) -> tuple[list[StoreEntry], int]:
-        """All entries in key order and the revision, each checked. Deletes keys that hung on a lease: see `embedded`.
+        """Return all entries in key order and the revision; delete keys with a lease (see `embedded`).
 
-        Raises `StoreError` where a row is damaged.
+        Raises `StoreError` if a row is damaged.
         """
         try:
             found = self._connection.execute("PRAGMA quick_check(1)").fetchone()[0]
             if found != "ok":
-                raise damaged(self.path, str(found))
+                raise damage_error(self.path, str(found))
             revision = self._load_revision()
             rows = self._connection.execute("SELECT * FROM entries ORDER BY key").fetchall()
         except (*SQLITE_ERRORS, struct.error) as e:
-            raise refusal(self.path, e) from e
+            raise open_error(self.path, e) from e
         entries = [entry_of(row, self.path) for row in rows]
         leased = [entry.key.encode() for entry in entries if entry.lease]
         if leased:
@@ -131,13 +131,13 @@ class Database:
     def _load_revision(self) -> int:
         rows = self._connection.execute("SELECT revision, checksum FROM state").fetchall()
         if len(rows) != 1 or not isinstance(rows[0][0], int) or revision_checksum(rows[0][0]) != rows[0][1]:
-            raise damaged(self.path, "the revision's checksum is wrong")
+            raise damage_error(self.path, "the revision's checksum is wrong")
         return int(rows[0][0])
 
     def write(self, puts: Sequence[StoreEntry], deletes: Sequence[bytes], revision: int) -> None:
-        """One durable commit: entries put, keys deleted, the new revision.
+        """Write entries, delete keys and set the revision in one durable commit.
 
-        Raises `DiskFull` after rolling back; any other `StoreError` means that the file must not be used any more.
+        Raises `DiskFull` after a rollback; after any other `StoreError` the file must not be used any longer.
         """
         execute = self._connection.execute
         try:
@@ -158,21 +158,24 @@ class Database:
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
             except SQLITE_ERRORS as e:
-                return StoreError(f"the state database {self.path} could not roll back: {e}")
-            return DiskFull(f"no space to write the state database {self.path}: free some")
-        return StoreError(f"the state database {self.path} failed: {error}; it is not used until the broker restarts")
+                return StoreError(f'cannot roll back the state database "{self.path}": {e}')
+            return DiskFull(f'cannot write the state database "{self.path}": the disk is full; free some space')
+        return StoreError(f'the state database "{self.path}" failed: {error}; restart the broker')
 
     def close(self) -> None:
+        """Close the file."""
         self._connection.close()
 
 
 def row_of(entry: StoreEntry) -> Row:
+    """Return the row of an entry, with its checksum."""
     key = entry.key.encode()
     numbers = (entry.create_revision, entry.mod_revision, entry.version, entry.lease)
     return (key, entry.value, *numbers, checksum(key, entry.value, *numbers))
 
 
 def entry_of(row: Row, path: str) -> StoreEntry:
+    """Return the entry of a row. Raises `StoreError` if its checksum is wrong."""
     key, value, create_revision, mod_revision, version, lease, expected = row
     try:
         sound = checksum(key, value, create_revision, mod_revision, version, lease) == expected
@@ -180,44 +183,50 @@ def entry_of(row: Row, path: str) -> StoreEntry:
     except (TypeError, AttributeError, struct.error, UnicodeDecodeError):
         sound, text = False, repr(key)
     if not sound:
-        raise damaged(path, f"the checksum of {text} is wrong")
+        raise damage_error(path, f"the checksum of {text} is wrong")
     return StoreEntry(text, value, create_revision, mod_revision, version, lease)
 
 
-NUMBERS = struct.Struct("<qqqq")
+ROW_NUMBERS = struct.Struct("<qqqq")
 
 
 def checksum(key: bytes, value: bytes, create_revision: int, mod_revision: int, version: int, lease: int) -> int:
-    """CRC32C over all that a row says."""
-    return crc32c(value, crc32c(NUMBERS.pack(create_revision, mod_revision, version, lease), crc32c(key)))
+    """Return the CRC-32C of all columns of a row."""
+    return crc32c(value, crc32c(ROW_NUMBERS.pack(create_revision, mod_revision, version, lease), crc32c(key)))
 
 
 def revision_checksum(revision: int) -> int:
-    return crc32c(NUMBERS.pack(revision, 0, 0, 0))
+    """Return the CRC-32C of the stored revision."""
+    return crc32c(ROW_NUMBERS.pack(revision, 0, 0, 0))
 
 
-def damaged(path: str, what: str) -> StoreError:
+def damage_error(path: str, what: str) -> StoreError:
+    """Return the error for a damaged file."""
     return StoreError(
-        f"the state database {path} is damaged: {what};"
-        " restore the file from a backup, or begin with another data directory"
+        f'the state database "{path}" is damaged: {what}; restore it from a backup, or use another data directory'
     )
 
 
-def refusal(path: str, error: Exception) -> StoreError:
+def open_error(path: str, error: Exception) -> StoreError:
+    """Return the error for a SQLite failure during opening."""
     if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return StoreError(f"the state database {path} is in use by another process: stop that, or use other data")
+        return StoreError(
+            f'the state database "{path}" is in use by another process; stop it, or use another data directory'
+        )
     if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL:
-        return DiskFull(f"no space for the state database {path}: free some")
+        return DiskFull(f'cannot open the state database "{path}": the disk is full; free some space')
     return StoreError(
-        f"the state database {path} cannot be read: {error}; restore it from a backup, or begin with other data"
+        f'cannot read the state database "{path}": {error}; restore it from a backup, or use another data directory'
     )
 
 
 def chunks(items: Sequence[T]) -> list[Sequence[T]]:
+    """Split rows into those of single statements."""
     return [items[i : i + ROWS_PER_STATEMENT] for i in range(0, len(items), ROWS_PER_STATEMENT)]
 
 
 def sync_directory(path: str) -> None:
+    """Fsync a directory, so that a new file in it is durable."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,9 +1,8 @@
-"""The store inside a broker's own process: memory to read from, SQLite (`database`) so that it lasts. Made by `node`.
+"""The store inside a single broker's process: memory for reads, SQLite (`database`) for durability. Created by `node`.
 
-Transactions are decided on the event loop and written by a thread, all that arrived during one commit together in the
-next: each has its revision and is answered when it is on disk, and they share the cost of the sync.
-
-Leases end with the process: the only client lives in it, so at the next opening their keys are gone.
+Transactions are decided on the event loop and written by a thread. Those that arrive during one commit share the next:
+each has its own revision, and they share one sync. Leases end with the process, its only client: the next start deletes
+their keys.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from penstock.state.store import (
 )
 
 MAX_BATCH = 4096
-"""Transactions that share one commit at most."""
+"""Maximum number of transactions per commit."""
 MAX_LEASE_S = 86_400.0
 RETRY_S = 1.0
 
@@ -50,18 +49,20 @@ class StoreJob:
 
 @dataclass(slots=True)
 class EmbeddedLease:
+    """A granted lease."""
+
     ttl_s: float
     deadline_s: float
-    """On the loop's clock."""
+    """Expiry on the loop's clock."""
     timer: asyncio.TimerHandle
     keys: set[str]
-    """What was put with it; some may since have been deleted, or put without it."""
+    """Keys that were put with the lease; some may since have been deleted, or put without it."""
 
 
 class EmbeddedStore:
-    """A `Store` in the file `path`, or with ":memory:" in none. Raises `StoreError` where the file cannot be used.
+    """A `Store` in the file `path`, or in memory (":memory:"). Raises `StoreError` if the file cannot be used.
 
-    `history_events` and `history_bytes` bound how far back a watch can begin.
+    `history_events` and `history_bytes` bound how far in the past a watch can start.
     """
 
     def __init__(self, path: str, *, history_events: int = MAX_EVENTS, history_bytes: int = MAX_BYTES) -> None:
@@ -81,14 +82,16 @@ class EmbeddedStore:
         self._work: SimpleQueue[list[StoreJob] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self.commits = 0
-        """Commits so far, for the metrics: fewer than transactions where those share."""
+        """Number of commits, for metrics: fewer than transactions, which share them."""
 
     async def get(self, key: str) -> StoreEntry | None:
+        """Return the committed entry of a key."""
         self._check_open()
         check_key(key)
         return self._contents.committed.get(key)
 
     async def range(self, prefix: str, revision: int = 0) -> StoreListing:
+        """Return the committed entries with a prefix, as of `revision` (0: now)."""
         self._check_open()
         entries = self._contents.range(prefix)
         current = self._contents.committed_revision
@@ -101,13 +104,14 @@ class EmbeddedStore:
     async def txn(
         self, compares: Sequence[Compare], then: Sequence[Operation], otherwise: Sequence[Operation] = ()
     ) -> TxnResult:
+        """Run a transaction; return when it is durable."""
         self._check_open()
         check_txn(compares, then, otherwise)
         succeeded = all(self._contents.holds(compare) for compare in compares)
         return TxnResult(succeeded, await self._apply(then if succeeded else otherwise))
 
     async def _apply(self, operations: Sequence[Operation]) -> int:
-        """Writes; returns the revision when that, and all that it was decided upon, is durable."""
+        """Write, and return the revision once it and all that it was decided on are durable."""
         leased = [op for op in operations if isinstance(op, PutOp) and op.lease]
         for put in leased:
             self._live_lease(put.lease)
@@ -143,7 +147,7 @@ class EmbeddedStore:
         self._work.put(self._in_flight)
 
     def _write_batches(self) -> None:
-        """The thread: one commit for each batch."""
+        """Write one commit per batch, in the writer thread."""
         assert self._loop is not None
         while (batch := self._work.get()) is not None:
             failure: StoreError | None = None
@@ -156,7 +160,7 @@ class EmbeddedStore:
             try:
                 self._loop.call_soon_threadsafe(self._written, failure)
             except RuntimeError:
-                return  # the loop was closed without closing the store
+                return  # the loop was closed before the store
 
     def _write(self, batch: list[StoreJob]) -> None:
         latest: dict[str, StoreEntry | None] = {}
@@ -171,7 +175,7 @@ class EmbeddedStore:
             self._database.write(puts, deletes, last)
 
     def _written(self, failure: StoreError | None) -> None:
-        """Back on the loop: the batch is durable, or it and all that was decided on top of it is not."""
+        """Complete a batch on the event loop: it is durable, or it and everything decided after it has failed."""
         batch, self._in_flight = self._in_flight, []
         if failure is not None:
             self._fail(batch, failure)
@@ -203,8 +207,9 @@ class EmbeddedStore:
             raise StoreUnavailable(str(self._failure))
 
     async def watch(self, prefix: str, from_revision: int) -> AsyncIterator[StoreChanges]:
+        """Yield changes with a prefix from `from_revision` on."""
         if from_revision < 1:
-            raise ValueError(f"a watch begins at revision 1 or later, not at {from_revision}")
+            raise ValueError(f"a watch must start at revision 1 or later, not at {from_revision}")
         while True:
             self._check_open()
             while from_revision <= self._history.last or from_revision < self._history.first_change:
@@ -223,9 +228,10 @@ class EmbeddedStore:
                 waiter.set_result(None)
 
     async def grant_lease(self, ttl_s: float) -> int:
+        """Grant a lease; return its id."""
         self._check_open()
         if not 0 < ttl_s <= MAX_LEASE_S:
-            raise ValueError(f"a lease lasts more than 0 and at most {MAX_LEASE_S} seconds, not {ttl_s}")
+            raise ValueError(f"a lease TTL must be above 0 and at most {MAX_LEASE_S} seconds, not {ttl_s}")
         loop = self._running_loop()
         lease = next(self._lease_ids)
         timer = loop.call_later(ttl_s, self._lease_timer, lease)
@@ -233,6 +239,7 @@ class EmbeddedStore:
         return lease
 
     async def keep_alive(self, lease: int) -> None:
+        """Renew a lease."""
         self._check_open()
         held = self._live_lease(lease)
         held.timer.cancel()
@@ -241,14 +248,15 @@ class EmbeddedStore:
         held.timer = loop.call_later(held.ttl_s, self._lease_timer, lease)
 
     async def revoke_lease(self, lease: int) -> None:
+        """End a lease and delete its keys."""
         self._check_open()
         await self._end_lease(lease, self._live_lease(lease))
 
     def _live_lease(self, lease: int) -> EmbeddedLease:
-        """Raises `LeaseExpired`, also where the time is over but a busy loop has not run the timer yet."""
+        """Raise `LeaseExpired` also if the TTL has passed but a busy loop has not run the timer yet."""
         held = self._leases.get(lease)
         if held is None or held.deadline_s <= self._running_loop().time():
-            raise LeaseExpired(f"the lease {lease} is not there, or not any more")
+            raise LeaseExpired(f"lease {lease} does not exist or has expired")
         return held
 
     def _lease_timer(self, lease: int) -> None:
@@ -258,7 +266,7 @@ class EmbeddedStore:
 
     def _lease_ended(self, lease: int, held: EmbeddedLease, done: asyncio.Future[None]) -> None:
         if not done.cancelled() and done.exception() is not None and not self._closed:
-            # The disk is full: the keys are still there, and must go once there is space.
+            # The disk is full: retry the deletion of the keys.
             self._leases[lease] = held
             held.deadline_s = 0.0
             held.timer = self._running_loop().call_later(RETRY_S, self._lease_timer, lease)
@@ -273,6 +281,7 @@ class EmbeddedStore:
         return done
 
     async def compact(self, revision: int) -> None:
+        """Drop history before `revision`."""
         self._check_open()
         if revision > self._contents.committed_revision:
             raise ValueError(
@@ -281,7 +290,7 @@ class EmbeddedStore:
         self._history.forget_before(revision)
 
     async def close(self) -> None:
-        """Waits for what is on its way to the disk, then closes the file. Watches end with `StoreUnavailable`."""
+        """Wait for pending writes and close the file. Watches end with `StoreUnavailable`."""
         if self._closed:
             return
         self._closed = True
@@ -289,7 +298,7 @@ class EmbeddedStore:
             lease.timer.cancel()
         self._leases.clear()
         if self._queue or self._in_flight:
-            with suppress(StoreUnavailable):  # those who wait for the writes are told
+            with suppress(StoreUnavailable):  # the writers get the error
                 await self._submit(None)
         self._wake_watchers()
         if self._thread is not None:

@@ -1,7 +1,6 @@
-"""The recent changes of the embedded store, kept in memory: watches can begin in the past. Used by `embedded`.
+"""The embedded store's recent changes, kept in memory, so that watches can start in the past. Used by `embedded`.
 
-It is bounded: where it would grow past its bounds the oldest revisions are forgotten, and a watch that still wanted
-them is told so (`Compacted`), as with etcd.
+Its size is bounded. The oldest revisions are dropped, and watches that need them fail with `Compacted`, as with etcd.
 """
 
 from __future__ import annotations
@@ -11,26 +10,27 @@ from dataclasses import dataclass
 from penstock.state.store import Compacted, StoreChanges, StoreEntry, StoreEvent
 
 MAX_EVENTS = 16_384
-"""More than the largest burst that is one request, a topic of 10,000 partitions; some 10 MB where keys are small."""
+"""More than the largest single request, a topic of 10,000 partitions; about 10 MB with small keys."""
 MAX_BYTES = 8 << 20
 MAX_DELIVERY = 4096
-"""Events that one `StoreChanges` holds before it is cut at the next revision."""
+"""Events in one `StoreChanges` after which it ends at the next revision."""
 
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """The changes of one transaction, and beside each what the key was before."""
+    """The changes of one transaction, each with the entry before it."""
 
     number: int
     events: list[StoreEvent]
     before: list[StoreEntry | None]
 
     def size_bytes(self) -> int:
+        """Return the size of keys and values."""
         return sum(len(e.key) + (len(e.entry.value) if e.entry else 0) for e in self.events)
 
 
 class History:
-    """Revisions without gaps up to `last`; changes from `first_change` on are known, states from `first_state` on."""
+    """Consecutive revisions up to `last`. Changes are known from `first_change` on, states from `first_state` on."""
 
     def __init__(self, revision: int, max_events: int = MAX_EVENTS, max_bytes: int = MAX_BYTES) -> None:
         self.last = revision
@@ -41,6 +41,7 @@ class History:
         self._events = self._bytes = 0
 
     def add(self, revision: Revision) -> None:
+        """Append the next revision; drop the oldest past the bounds."""
         assert revision.number == self.last + 1, f"revision {revision.number} follows {self.last}"
         self.last = revision.number
         self._revisions[revision.number] = revision
@@ -50,17 +51,17 @@ class History:
             self.forget_before(self.first_change + 1)
 
     def forget_before(self, revision: int) -> None:
-        """Drops changes before `revision`."""
+        """Drop changes before `revision`."""
         while self.first_change < revision:
-            gone = self._revisions.pop(self.first_change, None)
+            dropped = self._revisions.pop(self.first_change, None)
             self.first_change += 1
-            if gone is not None:
-                self._events -= len(gone.events)
-                self._bytes -= gone.size_bytes()
+            if dropped is not None:
+                self._events -= len(dropped.events)
+                self._bytes -= dropped.size_bytes()
         self.first_state = max(self.first_state, revision)
 
     def changes(self, prefix: str, from_revision: int) -> tuple[StoreChanges, int]:
-        """Changes under a prefix at `from_revision` and later, and where to go on. Raises `Compacted`."""
+        """Return changes with a prefix from `from_revision` on, and the revision to continue at. Raises `Compacted`."""
         if from_revision < self.first_change:
             raise Compacted(f"revision {from_revision} is no longer kept: the oldest is {self.first_change}")
         found: list[StoreEvent] = []
@@ -71,7 +72,7 @@ class History:
         return StoreChanges(number - 1, found), number
 
     def undo(self, prefix: str, entries: list[StoreEntry], revision: int) -> list[StoreEntry]:
-        """What `entries`, current ones under a prefix, were at `revision`. Raises `Compacted`."""
+        """Return `entries`, the current ones with a prefix, as they were at `revision`. Raises `Compacted`."""
         if revision < self.first_state:
             raise Compacted(f"revision {revision} is no longer kept: the oldest is {self.first_state}")
         states = {entry.key: entry for entry in entries}

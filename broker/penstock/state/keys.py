@@ -1,7 +1,7 @@
-"""Where in the store each thing is: the one place that puts keys together and takes them apart.
+"""Builds and parses all keys of the store.
 
-Brokers watch `METADATA`; what changes with the traffic (groups, offsets, producer ids) lies outside of it, so that it
-wakes nobody. Names chosen by clients are percent-encoded, so that a key has as many parts as it should.
+Brokers watch `METADATA`. Keys that change with traffic (groups, offsets, producer ids) are outside of it and wake no
+broker. Names that clients choose are percent-encoded, so that the number of path segments is fixed.
 """
 
 from __future__ import annotations
@@ -14,199 +14,214 @@ from zlib import crc32
 ROOT = "/penstock/v1/"
 
 METADATA = ROOT + "metadata/"
-"""All that every broker follows."""
+"""Prefix that every broker watches."""
 CLUSTER = METADATA + "cluster"
 CONTROLLER = METADATA + "controller"
 BROKERS = METADATA + "brokers/"
 BROKER_CONFIGS = METADATA + "broker-configs/"
-"""Broker settings changed at run time: one key for each broker that has its own, and one for all of them."""
+"""Broker settings changed at run time: one key per broker with its own, and one for all brokers."""
 TOPICS = METADATA + "topics/"
 TOPIC_NAMES = METADATA + "topic-names/"
-"""A topic exists when its name is here: written last at its creation, deleted first at its end."""
+"""A topic exists while its name has a key: written last at creation, deleted first at deletion."""
 PARTITIONS = METADATA + "partitions/"
 ELECTIONS = METADATA + "elections/"
-"""One key for each election of a controller, by epoch, which outlives the controller."""
+"""One key per controller election, by epoch, which outlives the controller."""
 RESTORED = METADATA + "restored"
-"""Here while the store is one that was restored from a backup and not recovered: nothing may then follow from it."""
+"""Exists while the store is a restored backup that has not been recovered: no broker may act on it."""
 REPORTS = ROOT + "reports/"
-"""What brokers have of partitions, told while `RESTORED` is there."""
+"""Replica reports of brokers, written while `RESTORED` exists."""
 
 ADOPTION = ROOT + "adoption"
-"""Here while a broker that was alone is being moved into this store: until that is done there is no cluster."""
+"""Exists while a single broker is being adopted into this store: there is no cluster until it is complete."""
 ENROLLED = ROOT + "enrolled"
-"""The broker that registered last: whoever decides something about all brokers sees that another has come."""
+"""The broker that registered last: a transaction that depends on all brokers compares it."""
 PRODUCER_IDS = ROOT + "producer-ids"
 GROUPS = ROOT + "groups/"
 OFFSETS = ROOT + "offsets/"
 
 GROUP_SETTINGS = ROOT + "group-settings/"
-"""What is set for groups, by shard; also for those that nobody has joined and that have no offsets."""
+"""Settings of groups, by shard; groups without members or offsets can have them."""
 
 ALL_BROKERS = "default"
 
 SHARD_COUNT = 64
-"""Coordinator shards of all groups and transactional ids; fixed, as every broker must find the same for a name."""
+"""Number of coordinator shards of groups and transactional ids; fixed, since all brokers must agree on a name's
+shard."""
 SHARDS = METADATA + "shards/"
-"""Which broker coordinates each shard; none of them where there is one broker."""
+"""The coordinator of each shard; no keys without a cluster."""
 SHARD_FENCES = ROOT + "shard-fences/"
-"""Changed by a shard's coordinator after a write that got no answer: if that was not done, it never will be."""
+"""Changed by a shard's coordinator after a write without a response: if that was not applied, it never will be."""
 SHARDS_CLEANED = ROOT + "shards-cleaned/"
-"""Up to which revision a shard holds nothing of topics that were deleted."""
+"""Revision up to which a shard has no data of deleted topics."""
 
 
 @lru_cache(16_384)
 def shard_of(name: str) -> int:
-    """The shard of a group id or a transactional id: the CRC-32 (as in zlib) of its UTF-8 bytes, modulo 64."""
+    """Return the shard of a group id or transactional id: the CRC-32 (zlib) of its UTF-8 bytes, modulo 64."""
     return crc32(name.encode()) % SHARD_COUNT
 
 
 def shard(number: int) -> str:
+    """Return the key of a shard's `ShardRecord`."""
     return f"{SHARDS}{number}"
 
 
 def shard_fence(number: int) -> str:
+    """Return the key of a shard's `ShardFenceRecord`."""
     return f"{SHARD_FENCES}{number}"
 
 
 def shard_cleaned(number: int) -> str:
+    """Return the key of a shard's `ShardCleanedRecord`."""
     return f"{SHARDS_CLEANED}{number}"
 
 
 def broker(broker_id: int) -> str:
+    """Return the key of a broker's registration."""
     return f"{BROKERS}{broker_id}"
 
 
 def broker_config(broker_id: int | None) -> str:
-    """The settings of one broker, or with None those for all."""
+    """Return the key of a broker's settings, or with None of those for all brokers."""
     return f"{BROKER_CONFIGS}{ALL_BROKERS if broker_id is None else broker_id}"
 
 
 def election(epoch: int) -> str:
+    """Return the key of an election."""
     return f"{ELECTIONS}{epoch:010d}"
 
 
 def election_epoch(key: str) -> int:
-    """The epoch in a key made by `election`. Raises ValueError for another."""
+    """Parse a key of `election`. Raises ValueError."""
     return int(key[len(ELECTIONS) :])
 
 
 def report(broker_id: int) -> str:
-    """What a broker tells of itself; its partitions are behind it, in chunks."""
+    """Return the key of a broker's report; its chunks have keys below it."""
     return f"{REPORTS}{broker_id}"
 
 
 def reports(broker_id: int) -> str:
-    """The prefix of what a broker tells of its partitions."""
+    """Return the prefix of the chunks of a broker's report."""
     return f"{REPORTS}{broker_id}/"
 
 
 def report_chunk(broker_id: int, number: int) -> str:
+    """Return the key of a chunk of a broker's report."""
     return f"{REPORTS}{broker_id}/{number:05d}"
 
 
 def topic(topic_id: UUID) -> str:
+    """Return the key of a topic's record."""
     return f"{TOPICS}{topic_id}"
 
 
 def topic_name(name: str) -> str:
+    """Return the key of a topic's name."""
     return TOPIC_NAMES + quote(name, safe="")
 
 
 def partitions(topic_id: UUID) -> str:
-    """The prefix of all partitions of a topic."""
+    """Return the prefix of all partitions of a topic."""
     return f"{PARTITIONS}{topic_id}/"
 
 
 def partition(topic_id: UUID, index: int) -> str:
+    """Return the key of a partition's record."""
     return f"{PARTITIONS}{topic_id}/{index}"
 
 
 @lru_cache(16_384)
 def _group_part(group_id: str) -> str:
-    """A group in a key, behind its shard: what a shard holds is one range."""
+    """Return the path of a group below its shard, so that a shard is one range."""
     return f"{shard_of(group_id)}/{quote(group_id, safe='')}"
 
 
 def groups(number: int) -> str:
-    """The prefix of all groups of a shard."""
+    """Return the prefix of all groups of a shard."""
     return f"{GROUPS}{number}/"
 
 
 def group(group_id: str) -> str:
+    """Return the key of a group's record."""
     return GROUPS + _group_part(group_id)
 
 
 def group_of(key: str) -> str:
-    """The group id in a key made by `group`."""
+    """Return the group id in a key of `group`."""
     return unquote(key[len(GROUPS) :].partition("/")[2])
 
 
 def group_settings(group_id: str) -> str:
+    """Return the key of a group's settings."""
     return GROUP_SETTINGS + _group_part(group_id)
 
 
 def settings_of_groups(number: int) -> str:
-    """The prefix of the settings of all groups of a shard."""
+    """Return the prefix of the settings of all groups of a shard."""
     return f"{GROUP_SETTINGS}{number}/"
 
 
 def group_of_settings(key: str) -> str:
-    """The group id in a key made by `group_settings`."""
+    """Return the group id in a key of `group_settings`."""
     return unquote(key[len(GROUP_SETTINGS) :].partition("/")[2])
 
 
 def group_offsets(group_id: str) -> str:
-    """The prefix of all offsets of a group."""
+    """Return the prefix of all offsets of a group."""
     return f"{OFFSETS}{_group_part(group_id)}/"
 
 
 def offset(group_id: str, topic_id: UUID, index: int) -> str:
+    """Return the key of a committed offset."""
     return f"{OFFSETS}{_group_part(group_id)}/{topic_id}/{index}"
 
 
 def parse_offset(key: str) -> tuple[str, UUID, int]:
-    """(group id, topic id, partition) of a key made by `offset`. Raises ValueError for another."""
+    """Parse a key of `offset` to (group id, topic id, partition). Raises ValueError."""
     parts = key[len(OFFSETS) :].split("/")
     if not key.startswith(OFFSETS) or len(parts) != 4:
-        raise ValueError(f"{key} is no key of a committed offset")
+        raise ValueError(f'"{key}" is not the key of a committed offset')
     return unquote(parts[1]), UUID(parts[2]), int(parts[3])
 
 
 TRANSACTIONS = ROOT + "transactions/"
-"""The state of each transactional id, by coordinator shard."""
+"""State of each transactional id, by coordinator shard."""
 TXN_OFFSETS = ROOT + "txn-offsets/"
-"""Offsets committed in a transaction that are not folded into the group's yet, by the group's shard."""
+"""Offsets committed in a transaction and not yet applied to the group, by the group's shard."""
 
 
 def transactions(number: int) -> str:
-    """The prefix of all transactional ids of a shard."""
+    """Return the prefix of all transactional ids of a shard."""
     return f"{TRANSACTIONS}{number}/"
 
 
 def transaction(transactional_id: str) -> str:
+    """Return the key of a transactional id's record."""
     return f"{TRANSACTIONS}{shard_of(transactional_id)}/{quote(transactional_id, safe='')}"
 
 
 def parse_transaction(key: str) -> tuple[int, str]:
-    """(shard, transactional id) of a key made by `transaction`. Raises ValueError for another."""
+    """Parse a key of `transaction` to (shard, transactional id). Raises ValueError."""
     parts = key[len(TRANSACTIONS) :].split("/")
     if not key.startswith(TRANSACTIONS) or len(parts) != 2:
-        raise ValueError(f"{key} is no key of a transaction")
+        raise ValueError(f'"{key}" is not the key of a transaction')
     return int(parts[0]), unquote(parts[1])
 
 
 def txn_offsets(number: int) -> str:
-    """The prefix of what transactions have brought for the groups of a shard."""
+    """Return the prefix of transactional offsets for the groups of a shard."""
     return f"{TXN_OFFSETS}{number}/"
 
 
 def txn_offset(group_id: str, producer_id: int, topic_id: UUID, index: int) -> str:
+    """Return the key of an offset in a transaction."""
     return f"{TXN_OFFSETS}{_group_part(group_id)}/{producer_id}/{topic_id}/{index}"
 
 
 def parse_txn_offset(key: str) -> tuple[str, int, UUID, int]:
-    """(group id, producer id, topic id, partition) of a key made by `txn_offset`. Raises ValueError for another."""
+    """Parse a key of `txn_offset` to (group id, producer id, topic id, partition). Raises ValueError."""
     parts = key[len(TXN_OFFSETS) :].split("/")
     if not key.startswith(TXN_OFFSETS) or len(parts) != 5:
-        raise ValueError(f"{key} is no key of an offset in a transaction")
+        raise ValueError(f'"{key}" is not the key of a transactional offset')
     return unquote(parts[1]), int(parts[2]), UUID(parts[3]), int(parts[4])

@@ -1,7 +1,7 @@
-"""The values in the store: JSON, so that people can read them; one structure for each kind of key (see `keys`).
+"""The values in the store as JSON, which administrators can read: one struct per kind of key (see `keys`).
 
-A field that a newer version added is ignored by an older one, and has a default for records written before it.
-Times are wall-clock milliseconds since 1970.
+An older version ignores fields that a newer one added; new fields have defaults for existing records. Times are
+wall-clock milliseconds since 1970.
 """
 
 from __future__ import annotations
@@ -20,43 +20,49 @@ BrokerId = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
 Int32 = Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
 Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
-"""What goes out on the wire in as many bits must fit into them."""
+"""Integers must fit into their size on the wire."""
 MAX_PARTITIONS = 200_000
-"""Partitions of one topic that a record may claim."""
+"""Maximum number of partitions of one topic."""
 
 
 class BadRecord(StoreError, ValueError):
-    """The value of a key is no record of its kind; the message names the key and says what is wrong."""
+    """The value of a key is not valid; the message has the key and the reason."""
 
 
 class StoredRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """Base of all values in the store."""
+    """Base class of all values in the store."""
 
 
 class ClusterRecord(StoredRecord, frozen=True, kw_only=True):
+    """The cluster's identity and versions."""
+
     cluster_id: str
     schema_version: Count = 1
-    """Of keys and records; a broker refuses a store whose number it does not know."""
+    """Version of keys and records; a broker refuses a store with a newer one."""
     feature_level: Count = 1
-    """What all brokers have agreed that they may write and send."""
+    """Formats that all brokers may write and send; see `control.features`."""
 
 
 class ControllerRecord(StoredRecord, frozen=True, kw_only=True):
+    """The elected controller."""
+
     broker_id: BrokerId
     epoch: Count = 0
 
 
 class EndpointRecord(StoredRecord, frozen=True, kw_only=True):
+    """The advertised address of a listener."""
+
     listener: str
     host: str
     port: Annotated[int, msgspec.Meta(ge=0, le=65535)]
 
 
 class BrokerRecord(StoredRecord, frozen=True, kw_only=True):
-    """A broker that has registered. `incarnation` is another after each start; `failure_domain` is a path, zone/node.
+    """A registered broker. `incarnation` changes with each start; `failure_domain` is a path such as zone/node.
 
-    The revision at which its key was created is the broker's epoch: with its id it names this incarnation in leader
-    and ISR entries and in requests between brokers.
+    The create revision of its key is the broker epoch. Together with the broker id it identifies this incarnation in
+    partition records and in requests between brokers.
     """
 
     broker_id: BrokerId
@@ -68,19 +74,22 @@ class BrokerRecord(StoredRecord, frozen=True, kw_only=True):
     registered_ms: Int64 = 0
     directory_id: UUID | None = None
     boot_id: str = ""
-    """Of the machine: what was in its page cache is there as long as this is the same."""
+    """Boot id of the machine: while it is the same, the page cache has survived."""
     was_unclean: bool = False
-    """Whether the run before this one did not end cleanly."""
+    """Whether the previous run ended with an unclean shutdown."""
     feature_level: Count = 1
-    """The highest that this broker knows."""
+    """Highest feature level that this broker supports."""
 
 
 class BrokerConfigRecord(StoredRecord, frozen=True, kw_only=True):
+    """Settings of one or all brokers, changed at run time."""
+
     settings: dict[str, str]
 
 
 class TopicRecord(StoredRecord, frozen=True, kw_only=True):
-    """`partition_count` partitions have keys of their own. `deleting` is the tombstone: its data may be removed."""
+    """A topic with `partition_count` partitions under keys of their own. `deleting` marks a tombstone: its data may be
+    removed."""
 
     name: str
     topic_id: UUID
@@ -89,24 +98,26 @@ class TopicRecord(StoredRecord, frozen=True, kw_only=True):
     created_ms: Int64 = 0
     deleting: bool = False
     deleted_ms: Int64 = 0
-    """When it was deleted; 0 in the tombstones of older versions."""
+    """Time of deletion; 0 in tombstones of older versions."""
 
 
 class TopicNameRecord(StoredRecord, frozen=True, kw_only=True):
+    """The topic id of a name."""
+
     topic_id: UUID
 
 
 MAX_REPLICAS = 32
-"""Of a partition; while it moves, those that come and those that go are in its record together."""
+"""Maximum number of replicas of a partition; during a reassignment the record has the old and the new ones."""
 Replicas = Annotated[list[BrokerId], msgspec.Meta(min_length=1, max_length=2 * MAX_REPLICAS)]
 
 
 class PartitionRecord(StoredRecord, frozen=True, kw_only=True):
-    """`replicas` has the preferred leader first; `leader` is -1 where there is none. An ISR is never empty.
+    """A partition. `replicas` has the preferred leader first; `leader` is -1 without one. The ISR is never empty.
 
-    `isr_epochs` are the broker epochs of the ISR's members, in their order; none of them where there is one broker.
-    `eligible` are replicas that left the ISR while it could not accept acks=all and so have all that is committed
-    (KIP-966); `last_isr` is what the ISR was before its last member was lost.
+    `isr_epochs` are the broker epochs of the ISR members, in their order; empty without a cluster. `eligible` are
+    replicas that left the ISR while it was below min.insync.replicas, so they have all committed records (KIP-966).
+    `last_isr` is the ISR before its last member was lost.
     """
 
     replicas: Replicas
@@ -121,13 +132,13 @@ class PartitionRecord(StoredRecord, frozen=True, kw_only=True):
 
 
 class ProducerIdsRecord(StoredRecord, frozen=True, kw_only=True):
-    """`next_id` and all after it have not been given to anybody."""
+    """Producer ids from `next_id` on have not been allocated."""
 
     next_id: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 
 class MemberRecord(StoredRecord, frozen=True, kw_only=True):
-    """A member of a group as of its last completed rebalance; timeouts in milliseconds."""
+    """A group member as of the last completed rebalance; timeouts in milliseconds."""
 
     member_id: str
     instance_id: str | None = None
@@ -136,12 +147,12 @@ class MemberRecord(StoredRecord, frozen=True, kw_only=True):
     session_timeout_ms: Count = 0
     rebalance_timeout_ms: Count = 0
     subscription: bytes = b""
-    """What it sent for the protocol that was chosen."""
+    """Its metadata for the chosen protocol."""
     assignment: bytes = b""
 
 
 class GroupRecord(StoredRecord, frozen=True, kw_only=True):
-    """A group of consumers as of its last completed rebalance; `state_ms` is when it got into its present state."""
+    """A consumer group as of its last completed rebalance; `state_ms` is when its state last changed."""
 
     protocol_type: str = ""
     generation: Int32 = 0
@@ -152,14 +163,14 @@ class GroupRecord(StoredRecord, frozen=True, kw_only=True):
 
 
 class GroupSettingsRecord(StoredRecord, frozen=True, kw_only=True):
-    """What is set for a group; `changed_ms` is when it last was."""
+    """Settings of a group, last changed at `changed_ms`."""
 
     settings: dict[str, str]
     changed_ms: Int64 = 0
 
 
 class OffsetRecord(StoredRecord, frozen=True, kw_only=True):
-    """A committed offset; `leader_epoch` -1 is unknown, `expire_ms` -1 leaves expiry to the broker's settings."""
+    """A committed offset. `leader_epoch` -1 is unknown; `expire_ms` -1 means the broker's retention applies."""
 
     offset: Int64
     leader_epoch: Int32 = -1
@@ -169,10 +180,8 @@ class OffsetRecord(StoredRecord, frozen=True, kw_only=True):
 
 
 class ShardRecord(StoredRecord, frozen=True, kw_only=True):
-    """Who coordinates a shard of groups and transactional ids: this incarnation of a broker and no other.
-
-    The epoch rises with each change of hands.
-    """
+    """The broker incarnation that coordinates a shard of groups and transactional ids. Each change increments the
+    epoch."""
 
     broker_id: BrokerId
     broker_epoch: Int64
@@ -180,25 +189,23 @@ class ShardRecord(StoredRecord, frozen=True, kw_only=True):
 
 
 class ShardFenceRecord(StoredRecord, frozen=True, kw_only=True):
-    """`epoch` is that of the coordinator that wrote it; what counts is the revision of the key."""
+    """Written by the coordinator of `epoch` to change the revision of its key."""
 
     epoch: Count
 
 
 class ShardCleanedRecord(StoredRecord, frozen=True, kw_only=True):
-    """A shard holds no committed offsets of topics whose tombstones are of `revision` or older."""
+    """A shard has no committed offsets of topics with tombstones up to `revision`."""
 
     revision: Int64
 
 
 class TransactionRecord(StoredRecord, frozen=True, kw_only=True):
-    """A transactional id (KIP-98). `partitions` and `groups` are those of the transaction in hand.
+    """A transactional id (KIP-98). `partitions` and `groups` belong to the ongoing transaction.
 
-    `number` is that of the transaction in hand, or of the last: they are counted, so that what is said of one is never
-    taken for another's.
-
-    `last_epoch` is the epoch before the present one where the same producer may still name it (KIP-360), else -1;
-    `last_producer_id` likewise where the present id replaced one whose epochs were used up.
+    `number` counts transactions and is that of the ongoing or the last one, so that their messages are not confused.
+    `last_epoch` is the previous epoch while the same producer may still use it (KIP-360), else -1; `last_producer_id`
+    likewise, if this producer id replaced one whose epochs were exhausted.
     """
 
     producer_id: Int64
@@ -210,14 +217,13 @@ class TransactionRecord(StoredRecord, frozen=True, kw_only=True):
     partitions: dict[UUID, list[Count]] = {}
     groups: list[str] = []
     started_ms: Int64 = -1
-    """When the transaction in hand began."""
+    """Start of the ongoing transaction."""
     updated_ms: Int64 = 0
     number: Int64 = 0
 
 
 class TxnOffsetRecord(StoredRecord, frozen=True, kw_only=True):
-    """An offset committed in a transaction: counts when that does. `record` is what it then becomes; `number` is that
-    of the transaction."""
+    """An offset committed in transaction `number`; when that commits, `record` becomes the group's offset."""
 
     transactional_id: str
     epoch: Annotated[int, msgspec.Meta(ge=0, le=(1 << 15) - 1)]
@@ -227,15 +233,16 @@ class TxnOffsetRecord(StoredRecord, frozen=True, kw_only=True):
 
 @cache
 def decoder(cls: type[R]) -> msgspec.json.Decoder[R]:
+    """Return the decoder of a record type."""
     return msgspec.json.Decoder(cls)
 
 
 def decode(cls: type[R], key: str, value: bytes) -> R:
-    """The record that is the value of `key`. Raises `BadRecord`."""
+    """Decode the value of `key`. Raises `BadRecord`."""
     try:
         record: R = decoder(cls).decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
-        raise BadRecord(f"the value of {key} is no {cls.__name__}: {e}") from None
+        raise BadRecord(f'the value of "{key}" is not a valid {cls.__name__}: {e}') from None
     return record
 
 

@@ -1,8 +1,7 @@
-"""The store of what brokers must agree on: a small part of etcd's semantics, as a protocol.
+"""The metadata store: a subset of etcd's semantics, as a protocol. Implementations: `embedded` (SQLite) and `etcd`.
 
-Implementations: `embedded` (SQLite, one broker) and later etcd. Both pass one contract suite.
-
-Keys are strings, values bytes. Each successful writing transaction has one revision, greater than all before it.
+Both pass one contract test suite. Keys are strings, values bytes. Each successful writing transaction has one revision,
+greater than all before it.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class StoreEntry:
-    """A key as it stands at some revision. `version` counts its writes since it was created; `lease` 0 is none."""
+    """A key at some revision. `version` counts its writes since creation; `lease` 0 is none."""
 
     key: str
     value: bytes
@@ -34,7 +33,7 @@ class StoreListing:
 
 
 class CompareTarget(Enum):
-    """What of a key a transaction compares; a key that is not there has 0 for each, and no value."""
+    """What a condition compares. A missing key has 0 for the numbers, and no value."""
 
     MOD_REVISION = "mod"
     CREATE_REVISION = "create"
@@ -53,16 +52,18 @@ class Compare:
 
     @classmethod
     def absent(cls, key: str) -> Compare:
+        """Return the condition that the key does not exist."""
         return cls(key, CompareTarget.CREATE_REVISION, 0)
 
     @classmethod
     def unchanged(cls, entry: StoreEntry) -> Compare:
+        """Return the condition that the key has not been written since `entry`."""
         return cls(entry.key, CompareTarget.MOD_REVISION, entry.mod_revision)
 
 
 @dataclass(frozen=True, slots=True)
 class PutOp:
-    """Writes a key; with a lease it goes when that ends."""
+    """Writes a key. With a lease, the key is deleted when the lease ends."""
 
     key: str
     value: bytes
@@ -71,7 +72,7 @@ class PutOp:
 
 @dataclass(frozen=True, slots=True)
 class DeleteOp:
-    """Deletes a key, or, with `prefix`, all keys that start with it."""
+    """Deletes a key, or with `prefix` all keys that start with it."""
 
     key: str
     prefix: bool = False
@@ -90,7 +91,7 @@ class TxnResult:
 
 @dataclass(frozen=True, slots=True)
 class StoreEvent:
-    """A change of one key: what it is now, or None where it was deleted."""
+    """A change of one key: its new entry, None if it was deleted."""
 
     key: str
     entry: StoreEntry | None
@@ -98,59 +99,60 @@ class StoreEvent:
 
 @dataclass(frozen=True, slots=True)
 class StoreChanges:
-    """All changes of one or more whole revisions, the last of which is `revision`, in order."""
+    """All changes of one or more complete revisions up to `revision`, in order."""
 
     revision: int
     events: list[StoreEvent]
 
 
 class StoreError(Exception):
-    """The store could not do it; the message names it and the cure."""
+    """A store operation failed; the message has the reason and the fix."""
 
 
 class StoreUnavailable(StoreError):
-    """No answer for now: whether a write took effect is unknown. The same call may succeed later."""
+    """The store did not respond: whether a write took effect is unknown. A retry may succeed."""
 
 
 class Compacted(StoreError):
-    """The revision asked for is no longer kept: list again, and watch from there."""
+    """The requested revision has been compacted: list again, and watch from there."""
 
 
 class LeaseExpired(StoreError):
-    """The lease is not there, or not any more."""
+    """The lease does not exist or has expired."""
 
 
 MAX_TXN_OPERATIONS = 128
-"""Conditions, and operations, that one transaction may have each (etcd's default)."""
+"""Maximum number of conditions, and of operations, per transaction (etcd's default)."""
 
 
 class Store(Protocol):
-    """Durable when a call returns. Every method may raise `StoreUnavailable`."""
+    """Writes are durable when a call returns. Every method can raise `StoreUnavailable`."""
 
     async def get(self, key: str) -> StoreEntry | None:
-        """Linearizable."""
+        """Return the entry of a key, linearizably."""
 
     async def range(self, prefix: str, revision: int = 0) -> StoreListing:
-        """All keys with the prefix, as of `revision` (0: now). Raises `Compacted`."""
+        """Return all entries with a prefix, as of `revision` (0: now). Raises `Compacted`."""
 
     async def txn(
         self, compares: Sequence[Compare], then: Sequence[Operation], otherwise: Sequence[Operation] = ()
     ) -> TxnResult:
-        """Does `then` if all conditions hold, else `otherwise`; atomic. Raises ValueError past MAX_TXN_OPERATIONS."""
+        """Apply `then` if all conditions hold, else `otherwise`, atomically. Raises ValueError beyond the limits."""
 
     def watch(self, prefix: str, from_revision: int) -> AsyncIterator[StoreChanges]:
-        """Changes at `from_revision` and later, in revision order, for ever. Raises `Compacted` from the iterator."""
+        """Yield changes from `from_revision` on, in order, forever. Raises `Compacted` from the iterator."""
 
     async def grant_lease(self, ttl_s: float) -> int:
-        """A new lease's id."""
+        """Grant a lease; return its id."""
 
     async def keep_alive(self, lease: int) -> None:
-        """Renews a lease for its whole time. Raises `LeaseExpired`."""
+        """Renew a lease for its full TTL. Raises `LeaseExpired`."""
 
     async def revoke_lease(self, lease: int) -> None:
-        """Ends a lease now and deletes its keys."""
+        """End a lease and delete its keys."""
 
     async def compact(self, revision: int) -> None:
-        """Forgets history before `revision`; what is current stays."""
+        """Drop history before `revision`; current entries stay."""
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Close the store."""

@@ -1,7 +1,7 @@
-"""The records of the cluster's metadata as they stand in the store, and the views that follow. Used by `watcher`.
+"""The cluster's metadata records as stored, and the views built from them. Used by `watcher`.
 
-`put` and `delete` take in single keys and remember which topics they touch; `project` then makes the views of those
-alone, so that the cost of a change does not depend on how much else there is.
+`put` and `delete` apply single keys and record the topics they affect; `project` rebuilds only the views of those, so
+that the cost of a change does not depend on the size of the cluster.
 """
 
 from __future__ import annotations
@@ -31,23 +31,24 @@ from penstock.state.store import StoreEntry
 from penstock.state.view import BrokerEndpoint, BrokerView, PartitionView, ShardView, TopicView
 
 CONFIG_CACHE = 1024
-NOBODY: list[int] = []
-"""Shared by all partitions, which mostly have four empty lists each; what is in a view is never changed in place."""
+NO_BROKERS: list[int] = []
+"""Empty list shared by all partitions, most of which have four; views are never changed in place."""
 
 
 @dataclass(slots=True)
 class TopicTable:
-    """All that is known of one topic id; it is a topic once its name points to it and its partitions are all here."""
+    """The records of one topic id. It is a topic once its name refers to it and all its partitions exist."""
 
     record: TopicRecord | None = None
     partitions: dict[int, PartitionView] = field(default_factory=dict)
     projected: list[PartitionView] | None = None
-    """What was last made a view of, where only partitions may have changed since."""
+    """Partitions of the last view, if only partitions may have changed since."""
 
 
 @dataclass
 class Tables:
-    """The records by kind. `problems` has, by key, why a value was not understood; the last one that was then stays."""
+    """The records by kind. `problems` has the reason for each unreadable key, whose last readable value stays in
+    effect."""
 
     cluster: ClusterRecord | None = None
     controller: ControllerRecord | None = None
@@ -57,7 +58,7 @@ class Tables:
     topics: dict[UUID, TopicTable] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
     touched: dict[UUID, set[int] | None] = field(default_factory=dict)
-    """Topics that changed; the indexes of partitions where nothing else of the topic did."""
+    """Changed topics, each with its changed partitions, or None if more has changed."""
     brokers_touched: bool = False
     configs_touched: bool = False
     shards: dict[int, ShardView] = field(default_factory=dict)
@@ -66,11 +67,11 @@ class Tables:
     _configs: dict[tuple[tuple[str, str], ...], TopicConfig] = field(default_factory=dict)
 
     def put(self, entry: StoreEntry) -> None:
-        """Takes in a key's new value; notes a problem where it is not understood."""
+        """Apply a key's new value; record a problem if it is unreadable."""
         try:
             self._put(entry)
         except ValueError as e:
-            self.problems[entry.key] = str(e) if isinstance(e, BadRecord) else f"{entry.key} is no key of ours: {e}"
+            self.problems[entry.key] = str(e) if isinstance(e, BadRecord) else f'"{entry.key}" is not a valid key: {e}'
         else:
             if self.problems:
                 self.problems.pop(entry.key, None)
@@ -92,7 +93,7 @@ class Tables:
             topic_id = self._id(key[len(keys.TOPICS) :])
             table = self._table(topic_id)
             table.record = decode(TopicRecord, key, value)
-            if table.record.deleting:  # a tombstone stays for a day: nothing reads a deleted topic's partitions
+            if table.record.deleting:  # nothing reads them, and a tombstone stays for a day
                 table.partitions, table.projected = {}, None
             self.touch([topic_id])
         elif key.startswith(keys.TOPIC_NAMES):
@@ -120,9 +121,10 @@ class Tables:
             self.cluster = decode(ClusterRecord, key, value)
         elif key == keys.CONTROLLER:
             self.controller = decode(ControllerRecord, key, value)
-        # Anything else is a newer version's.
+        # Other keys belong to newer versions.
 
     def delete(self, key: str) -> None:
+        """Apply the deletion of a key."""
         self.problems.pop(key, None)
         if key.startswith((keys.PARTITIONS, keys.TOPICS)):
             self._delete_of_topic(key)
@@ -141,7 +143,7 @@ class Tables:
             self.controller = None
 
     def touch(self, topics: Iterable[UUID]) -> None:
-        """These are to be looked at as a whole."""
+        """Mark topics to be rebuilt completely."""
         for topic_id in topics:
             self.touched[topic_id] = None
 
@@ -162,7 +164,7 @@ class Tables:
             del self._ids[id_text]
 
     def _id(self, text: str) -> UUID:
-        """A topic id, parsed once for all the keys that it is in. Raises ValueError."""
+        """Parse a topic id once for all keys that contain it. Raises ValueError."""
         topic_id = self._ids.get(text)
         if topic_id is None:
             topic_id = self._ids[text] = UUID(text)
@@ -174,8 +176,8 @@ class Tables:
             table = self.topics[topic_id] = TopicTable()
         return table
 
-    def keep_understood(self, before: Tables) -> None:
-        """Where a value is not understood, takes over what was understood of its key `before`."""
+    def keep_readable(self, before: Tables) -> None:
+        """Keep the last readable value from `before` of each unreadable key."""
         for key in self.problems:
             if key.startswith(keys.TOPIC_NAMES) and (name := unquote(key[len(keys.TOPIC_NAMES) :])) in before.names:
                 self.names[name] = before.names[name]
@@ -192,9 +194,9 @@ class Tables:
                 table.partitions[int(index)] = known.partitions[int(index)]
 
     def unnamed(self) -> list[UUID]:
-        """Topic ids of which something is stored that no name points to, and that are not being deleted.
+        """Return the topic ids that no name refers to and that are not being deleted.
 
-        Not those whose name may be among the values that are not understood.
+        Excludes those whose name may be among the unreadable values.
         """
         named = set(self.names.values())
         return [i for i, table in self.topics.items() if i not in named and not self._may_be_named(i, table)]
@@ -205,15 +207,16 @@ class Tables:
         return table.record.deleting or keys.topic_name(table.record.name) in self.problems
 
     def is_deleting(self, topic_id: UUID) -> bool:
+        """Return whether a topic has a tombstone."""
         table = self.topics.get(topic_id)
         return table is not None and table.record is not None and table.record.deleting
 
     def project(
         self, topic_id: UUID, defaults: TopicConfig, indexes: Collection[int] | None = None
     ) -> TopicView | None:
-        """The topic as it is to be seen; None where it is not (yet, or any more) one.
+        """Return the view of a topic; None if it does not exist (yet, or any longer).
 
-        With `indexes` only these partitions are put in anew, so that a change costs little in a large topic.
+        With `indexes` only those partitions are replaced, so that a change in a large topic is cheap.
         """
         table = self.topics.get(topic_id)
         if table is None or table.record is None or table.record.deleting:
@@ -233,7 +236,9 @@ class Tables:
                 partitions = [table.partitions[i] for i in range(record.partition_count)]
             except KeyError as e:
                 key = keys.partition(topic_id, e.args[0])
-                self.problems.setdefault(key, f"{key} is missing: topic {record.name} has {record.partition_count}")
+                self.problems.setdefault(
+                    key, f'"{key}" is missing: topic "{record.name}" has {record.partition_count} partitions'
+                )
                 table.projected = None
                 return None
         table.projected = partitions
@@ -250,33 +255,35 @@ class Tables:
         if config is None:
             config, problems = resolve_leniently(overrides, defaults)
             if problems:
-                self.problems[keys.topic(record.topic_id)] = f"topic {record.name}: {'; '.join(problems)}"
+                self.problems[keys.topic(record.topic_id)] = f'topic "{record.name}": {"; ".join(problems)}'
             if len(self._configs) >= CONFIG_CACHE:
                 self._configs.clear()
             self._configs[cache_key] = config
         return config
 
     def forget_configs(self) -> None:
-        """The defaults have changed: nothing that was resolved with them holds."""
+        """Drop resolved settings after a change of the defaults."""
         self._configs.clear()
 
 
 def broker_view(record: BrokerRecord, epoch: int) -> BrokerView:
+    """Return the view of a broker's registration."""
     endpoints = [BrokerEndpoint(e.listener, e.host, e.port) for e in record.endpoints]
     return BrokerView(record.broker_id, endpoints, record.rack, epoch, record.failure_domain, record.draining)
 
 
 def partition_view(index: int, record: PartitionRecord, revision: int) -> PartitionView:
+    """Return the view of a partition's record."""
     return PartitionView(
         index,
         record.replicas,
         record.leader,
         record.leader_epoch,
         record.isr,
-        record.isr_epochs or NOBODY,
-        record.adding or NOBODY,
-        record.removing or NOBODY,
-        record.eligible or NOBODY,
-        record.last_isr or NOBODY,
+        record.isr_epochs or NO_BROKERS,
+        record.adding or NO_BROKERS,
+        record.removing or NO_BROKERS,
+        record.eligible or NO_BROKERS,
+        record.last_isr or NO_BROKERS,
         revision,
     )

@@ -1,6 +1,6 @@
-"""A broker's view of the cluster: what the store says, as of one revision. Read by everybody, written by `Watcher`.
+"""A broker's view of the cluster: the store's content as of one revision. Written only by `Watcher`.
 
-Rooms above hold a `ClusterView` and look things up in it without waiting; they learn of changes by `subscribe`.
+Other packages read a `ClusterView` synchronously and learn of changes by `subscribe`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from penstock.config.values import TopicConfig
 
 @dataclass(slots=True)
 class PartitionView:
-    """Who holds a partition. `isr` and `replicas` are broker ids, the preferred leader first in `replicas`.
+    """A partition. `isr` and `replicas` are broker ids; `replicas` has the preferred leader first.
 
-    `revision` is that of the record: a change of the record is written on the condition that it is still the same.
+    `revision` is that of the record; changes of the record are written on the condition that it is the same.
     """
 
     index: int
@@ -35,7 +35,7 @@ class PartitionView:
 
 @dataclass(slots=True)
 class TopicView:
-    """A topic; `overrides` are the settings given for it, by name; `config` is what follows with the defaults."""
+    """A topic; `overrides` are its own settings by name, `config` the effective ones."""
 
     name: str
     topic_id: UUID
@@ -47,7 +47,7 @@ class TopicView:
 
 @dataclass(frozen=True, slots=True)
 class BrokerEndpoint:
-    """Where a listener can be reached from outside."""
+    """The advertised address of a listener."""
 
     listener: str
     host: str
@@ -56,7 +56,7 @@ class BrokerEndpoint:
 
 @dataclass(slots=True)
 class BrokerView:
-    """A broker that is registered, so alive as far as the store knows. `epoch` names this incarnation of it."""
+    """A registered broker, so alive as far as the store knows. `epoch` identifies its incarnation."""
 
     broker_id: int
     endpoints: list[BrokerEndpoint]
@@ -66,13 +66,13 @@ class BrokerView:
     draining: bool = False
 
     def endpoint(self, listener: str) -> BrokerEndpoint | None:
+        """Return the endpoint of a listener; None if it has none."""
         return next((e for e in self.endpoints if e.listener == listener), None)
 
 
 @dataclass(frozen=True, slots=True)
 class ShardView:
-    """Who coordinates a shard of groups and transactional ids. `revision` is that of the record: a coordinator's writes
-    compare it."""
+    """The coordinator of a shard of groups and transactional ids. Its writes compare `revision`, that of the record."""
 
     broker_id: int
     broker_epoch: int
@@ -82,15 +82,16 @@ class ShardView:
 
 @dataclass(frozen=True, slots=True)
 class TopicChange:
-    """A topic before and after: no `old` for a new one, no `new` for a deleted one; a recreated one is two changes."""
+    """A topic before and after: `old` is None for a new topic, `new` for a deleted one. A recreated topic is two
+    changes."""
 
     old: TopicView | None
     new: TopicView | None
     indexes: Collection[int] | None = None
-    """The partitions that differ, where nothing else of the topic does; None where that is not known."""
+    """The changed partitions if only partitions have changed; None if unknown."""
 
     def differences(self) -> Iterator[tuple[PartitionView | None, PartitionView | None]]:
-        """(before, after) of each partition that differs, None where there is none; looks at those alone if it can."""
+        """Yield (before, after) of each changed partition, None for a missing one."""
         before = self.old.partitions if self.old is not None else []
         after = self.new.partitions if self.new is not None else []
         if self.indexes is not None:
@@ -101,11 +102,11 @@ class TopicChange:
 
 @dataclass
 class ClusterView:
-    """The view. Objects in it are replaced, not changed in place, when the store changes."""
+    """The view. Objects in it are replaced, never changed in place."""
 
     cluster_id: str = ""
     feature_level: int = 1
-    """What formats may be used in the store and between brokers: see `control.features`."""
+    """Level of the formats in the store and between brokers: see `control.features`."""
     controller_id: int = -1
     controller_epoch: int = 0
     revision: int = 0
@@ -113,35 +114,36 @@ class ClusterView:
     topics: dict[str, TopicView] = field(default_factory=dict)
     topics_by_id: dict[UUID, TopicView] = field(default_factory=dict)
     deleting: set[UUID] = field(default_factory=set)
-    """Topics whose deletion was decided (a tombstone): their data may be removed. A topic that is missing from the view
-    for another reason may not."""
+    """Topics with a tombstone: their data may be removed. A topic that is missing from the view for another reason must
+    be kept."""
     listeners: list[Callable[[list[TopicChange]], None]] = field(default_factory=list)
 
     shards: dict[int, ShardView] = field(default_factory=dict)
-    """By number; those that nobody was ever given are missing, and all are where there is one broker."""
+    """By number; unassigned shards are missing. Empty without a cluster."""
     shard_listeners: list[Callable[[set[int]], None]] = field(default_factory=list)
 
     broker_listeners: list[Callable[[], None]] = field(default_factory=list)
 
     def subscribe_brokers(self, listener: Callable[[], None]) -> None:
-        """Calls `listener`, on the loop, after `brokers` has changed."""
+        """Call `listener` on the event loop after `brokers` has changed."""
         self.broker_listeners.append(listener)
 
     def subscribe_shards(self, listener: Callable[[set[int]], None]) -> None:
-        """Calls `listener`, on the loop, with the numbers of shards that changed, after they are in the view."""
+        """Call `listener` on the event loop with the numbers of changed shards, once the view has them."""
         self.shard_listeners.append(listener)
 
     def shard_owner(self, number: int) -> BrokerView | None:
-        """The broker that coordinates a shard, if that incarnation of it is alive."""
+        """Return the broker that coordinates a shard, if that incarnation is alive."""
         shard = self.shards.get(number)
         broker = self.brokers.get(shard.broker_id) if shard is not None else None
         return broker if broker is not None and shard is not None and broker.epoch == shard.broker_epoch else None
 
     def subscribe(self, listener: Callable[[list[TopicChange]], None]) -> None:
-        """Calls `listener`, on the loop, with each revision's changes of topics after they are in the view."""
+        """Call `listener` on the event loop with the topic changes of each revision, once the view has them."""
         self.listeners.append(listener)
 
     def topic_partition(self, name: str, index: int) -> PartitionView | None:
+        """Return a partition by topic name; None if it does not exist."""
         topic = self.topics.get(name)
         if topic is None or not 0 <= index < len(topic.partitions):
             return None

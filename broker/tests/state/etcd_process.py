@@ -30,8 +30,8 @@ START_DEADLINE_S = 60.0
 
 
 class ReservedPorts:
-    """Ports of 127.0.0.1 that are nobody's by chance until `release`: on Linux only who asks for that very port, as
-    etcd does with SO_REUSEADDR, can listen on it. Where nobody does, connections are refused."""
+    """Ports of 127.0.0.1 that no other process gets by chance until `release`. On Linux, only a process that binds one
+    explicitly with SO_REUSEADDR, as etcd does, can listen on it; until then, connections are refused."""
 
     def __init__(self, count: int) -> None:
         self._sockets = [socket.socket() for _ in range(count)]
@@ -166,7 +166,7 @@ class EtcdCluster:
                 "--log-level=warn",
                 # One member elects itself, however slow the machine: quicker, and with leases from one second on.
                 *(["--heartbeat-interval=20", "--election-timeout=200"] if self._size == 1 else []),
-                # For as long as nobody pulls the plug: what is written survives a killed process all the same.
+                # Enough without power loss: writes survive a killed process.
                 *([] if self._is_durable else ["--unsafe-no-fsync"]),
                 *self._arguments,
             ]

@@ -61,7 +61,7 @@ class Following:
         if self._task.done():
             await self._task
 
-    async def end(self) -> None:
+    async def close(self) -> None:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
@@ -71,8 +71,8 @@ def member_in_use(store: EtcdStore, etcd: EtcdCluster) -> EtcdMember:
 
 
 async def test_a_write_goes_to_the_next_endpoint_when_the_first_cannot_be_reached(etcd: EtcdCluster) -> None:
-    with ReservedPorts(1) as [nobody]:
-        async with opened(f"http://127.0.0.1:{nobody}", *etcd.endpoints) as store:
+    with ReservedPorts(1) as [unused]:
+        async with opened(f"http://127.0.0.1:{unused}", *etcd.endpoints) as store:
             assert (await store.txn([], [PutOp("/f/first", b"")])).succeeded
             assert store.endpoints.failovers == 1
             assert await store.get("/f/first") is not None
@@ -83,7 +83,7 @@ async def test_no_endpoint_that_answers_is_an_error_that_names_them_and_the_reas
     with ReservedPorts(2) as ports:
         async with opened(*[f"http://127.0.0.1:{port}" for port in ports]) as store:
             for call in (store.get("/k"), store.txn([], [PutOp("/k", b"")]), store.grant_lease(5), store.range("/")):
-                with pytest.raises(StoreUnavailable, match=rf"{ports[0]}.*{ports[1]}.*refused.*is it running"):
+                with pytest.raises(StoreUnavailable, match=rf"{ports[0]}.*{ports[1]}.*refused.*check that a majority"):
                     await call
 
 
@@ -138,9 +138,9 @@ async def test_leases_are_granted_renewed_and_ended_although_answers_are_lost(et
 
         async def prepared() -> None:
             proxy.is_swallowing = False
-            store.endpoints.failed(store.endpoints.current)
+            store.endpoints.fail_over(store.endpoints.current)
             while store.endpoints.current.url != proxy.url:
-                store.endpoints.failed(store.endpoints.current)
+                store.endpoints.fail_over(store.endpoints.current)
             await store.get("/f/warm")
             proxy.swallowed_bytes = 0
             proxy.is_swallowing = True
@@ -156,7 +156,7 @@ async def test_leases_are_granted_renewed_and_ended_although_answers_are_lost(et
 
 
 class Failing:
-    """A method of etcd's that fails as often as it is told to."""
+    """A method of etcd's API that fails `times` times."""
 
     def __init__(self, times: int, details: str) -> None:
         self.calls, self._times, self._details = 0, times, details
@@ -209,7 +209,7 @@ async def test_a_watch_resumes_after_its_connection_was_cut_and_misses_nothing(e
         await following.until(written[-1][0])
         assert following.seen == written
         assert proxy.connections > 5
-        await following.end()
+        await following.close()
 
 
 async def test_a_watch_goes_on_while_etcd_is_killed_and_comes_back(tmp_path: Path) -> None:
@@ -229,7 +229,7 @@ async def test_a_watch_goes_on_while_etcd_is_killed_and_comes_back(tmp_path: Pat
             # A put that was done and answered too late was done again.
             assert (following.seen[0], following.seen[-1]) == ((start, ("/k/0",)), (last, ("/k/1",)))
             assert {names for _, names in following.seen[1:]} == {("/k/1",)}
-            await following.end()
+            await following.close()
 
 
 @pytest.mark.parametrize("how", ["paused", "killed"])
@@ -258,7 +258,7 @@ async def test_reads_writes_and_watches_move_on_when_the_member_in_use_is(three:
             else:
                 lost.start()
             await asyncio.to_thread(lost.wait_ready)
-            await following.end()
+            await following.close()
 
 
 async def test_nothing_is_decided_by_a_member_that_has_lost_its_majority(three: EtcdCluster) -> None:
@@ -286,7 +286,7 @@ async def test_endpoints_of_two_etcd_clusters_are_refused(etcd: EtcdCluster, tmp
             await store.txn([], [PutOp("/f/one", b"")])
             proxy.is_refusing = True
             proxy.cut()
-            with pytest.raises(ForeignCluster, match=f"{other.endpoints[0]}.*only members of one etcd"):
+            with pytest.raises(ForeignCluster, match=f"{other.endpoints[0]}.*endpoints of one etcd"):
                 await persistently(lambda: store.get("/f/one"))
 
 

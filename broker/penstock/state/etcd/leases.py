@@ -1,6 +1,6 @@
-"""Leases: keys that go when nobody renews them any more. Used by `store`.
+"""Leases: keys that are deleted when their lease is not renewed. Used by `store`.
 
-A lease's id is chosen here, so that asking for it twice makes one lease: all of these requests may be repeated.
+The client chooses a lease's id, so that a repeated grant creates one lease: all requests here can be retried.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ MAX_LEASE_S = 86_400.0
 
 
 class Leases:
-    """Grants, renews and ends leases by way of a `EtcdCaller`."""
+    """Grants, renews and revokes leases by an `EtcdCaller`."""
 
     def __init__(self, caller: EtcdCaller) -> None:
         self._caller = caller
 
     async def grant(self, ttl_s: float) -> int:
-        """A new lease's id; etcd counts whole seconds, so the time is rounded up (and to etcd's least, about 2 s)."""
+        """Grant a lease; return its id. etcd rounds the TTL up to whole seconds, and to its minimum of about 2 s."""
         if not 0 < ttl_s <= MAX_LEASE_S:
-            raise ValueError(f"a lease lasts more than 0 and at most {MAX_LEASE_S} seconds, not {ttl_s}")
+            raise ValueError(f"a lease TTL must be above 0 and at most {MAX_LEASE_S} seconds, not {ttl_s}")
         lease = secrets.randbits(62) + 1
         sent = 0
 
@@ -47,15 +47,15 @@ class Leases:
         return lease
 
     async def keep_alive(self, lease: int) -> None:
-        """Raises `LeaseExpired`."""
+        """Renew a lease. Raises `LeaseExpired`."""
         response = await self._caller.call(
             lambda endpoint: EtcdKeepAlive(endpoint), rpc_pb2.LeaseKeepAliveRequest(ID=lease), repeatable=True
         )
         if response.TTL <= 0:
-            raise LeaseExpired(f"the lease {lease} is not there, or not any more")
+            raise LeaseExpired(f"lease {lease} does not exist or has expired")
 
     async def revoke(self, lease: int) -> None:
-        """Raises `LeaseExpired`."""
+        """End a lease and delete its keys. Raises `LeaseExpired`."""
         sent = 0
 
         def pick(endpoint: EtcdEndpoint) -> Any:
@@ -68,19 +68,20 @@ class Leases:
         except LeaseExpired:
             if sent < 2:
                 raise
-            # Ended by the request whose answer did not come.
+            # Ended by the request whose response was lost.
 
 
 class EtcdKeepAlive:
-    """etcd renews leases on a stream only: this makes one question and one answer of it."""
+    """Adapts etcd's renewal stream to one request and one response."""
 
     def __init__(self, endpoint: EtcdEndpoint) -> None:
         self._endpoint = endpoint
 
     async def __call__(self, request: Any, *, timeout: float, metadata: Any) -> Any:  # noqa: ASYNC109 (gRPC's signature)
+        """Send one renewal on a new stream; return its response."""
         call = self._endpoint.lease.LeaseKeepAlive(timeout=timeout, metadata=metadata)
         try:
-            with suppress(asyncio.InvalidStateError):  # it has ended: reading says why
+            with suppress(asyncio.InvalidStateError):  # the stream has ended: the read raises the reason
                 await call.write(request)
             response = await call.read()
             if response is grpc.aio.EOF:

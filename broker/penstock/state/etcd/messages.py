@@ -1,6 +1,6 @@
-"""The store's structures as etcd's messages, and back. Used by `store` and `watch`.
+"""Converts the store's structures to etcd's messages and back. Used by `store` and `watch`.
 
-The message classes are generated (aetcd); that package's own client is loaded with them and not used.
+The message classes are generated (aetcd); that package's own client is loaded but not used.
 """
 
 from __future__ import annotations
@@ -27,38 +27,40 @@ RESULTS = {
 DELETE_EVENT = 1
 FIRST_KEY = b"\x00"
 AFTER_LAST_KEY = b"\x00"
-"""As the end of a range: no end."""
+"""Range end that means no end."""
 
 
-def span(prefix: str) -> tuple[bytes, bytes]:
-    """First key, and the one after the last, of a prefix. UTF-8 has no byte 0xff, so the last one can be counted up."""
+def prefix_range(prefix: str) -> tuple[bytes, bytes]:
+    """Return the first key of a prefix and the end of its range. UTF-8 has no byte 0xff, so the last byte can be
+    incremented."""
     if not prefix:
         return FIRST_KEY, AFTER_LAST_KEY
     first = prefix.encode()
     return first, first[:-1] + bytes([first[-1] + 1])
 
 
-def text(key: bytes) -> str:
-    """A key as a string; one that somebody else wrote and that is no UTF-8 keeps its bytes as lone surrogates."""
+def decode_key(key: bytes) -> str:
+    """Decode a key; bytes of another client's key that are not UTF-8 become lone surrogates."""
     return key.decode(errors="surrogateescape")
 
 
 def entry_of(kv: Any) -> StoreEntry:
-    return StoreEntry(text(kv.key), kv.value, kv.create_revision, kv.mod_revision, kv.version, kv.lease)
+    """Return the entry of a key-value message."""
+    return StoreEntry(decode_key(kv.key), kv.value, kv.create_revision, kv.mod_revision, kv.version, kv.lease)
 
 
 def event_of(event: Any) -> tuple[int, StoreEvent]:
-    """(revision, event)."""
+    """Return (revision, event)."""
     kv = event.kv
     if event.type == DELETE_EVENT:
-        return kv.mod_revision, StoreEvent(text(kv.key), None)
-    return kv.mod_revision, StoreEvent(text(kv.key), entry_of(kv))
+        return kv.mod_revision, StoreEvent(decode_key(kv.key), None)
+    return kv.mod_revision, StoreEvent(decode_key(kv.key), entry_of(kv))
 
 
 def txn_request(compares: Sequence[Compare], then: Sequence[Operation], otherwise: Sequence[Operation]) -> Any:
-    """The request; a transaction that writes in neither branch reads a key, so that etcd decides it linearizably.
+    """Return the request. A transaction without writes reads a key, so that etcd decides it linearizably.
 
-    Without that, etcd would answer one that only compares from what its member happens to know.
+    Otherwise etcd would serve a transaction that only compares from the member's local state.
     """
     success = [operation_of(op) for op in then]
     if not then and not otherwise:
@@ -70,6 +72,7 @@ def txn_request(compares: Sequence[Compare], then: Sequence[Operation], otherwis
 
 
 def compare_of(compare: Compare) -> Any:
+    """Return the message of a condition."""
     target, field = TARGETS[compare.target]
     return rpc_pb2.Compare(
         key=compare.key.encode(), target=target, result=RESULTS[compare.op], **{field: compare.value}
@@ -77,11 +80,12 @@ def compare_of(compare: Compare) -> Any:
 
 
 def operation_of(operation: Operation) -> Any:
+    """Return the message of an operation."""
     if isinstance(operation, PutOp):
         put = rpc_pb2.PutRequest(key=operation.key.encode(), value=operation.value, lease=operation.lease)
         return rpc_pb2.RequestOp(request_put=put)
     if operation.prefix:
-        first, end = span(operation.key)
+        first, end = prefix_range(operation.key)
         delete = rpc_pb2.DeleteRangeRequest(key=first, range_end=end)
     else:
         delete = rpc_pb2.DeleteRangeRequest(key=operation.key.encode())

@@ -1,7 +1,7 @@
-"""The store on etcd: `Store` for a cluster of brokers. Made by `node` where an etcd is named; importing it loads gRPC.
+"""The `Store` on etcd, for a cluster of brokers. Created by `node` if an etcd is configured; importing it loads gRPC.
 
-A store belongs to the event loop that uses it first. A thread with a loop of its own (to renew a lease while the main
-loop is busy) makes a store of its own there: nothing is shared between two, not even connections.
+A store belongs to the event loop that first uses it. A thread with its own loop (for lease renewal while the main loop
+is busy) creates its own store: two stores share nothing, not even connections.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from aetcd.rpc import rpc_pb2
 from penstock.state.etcd import messages
 from penstock.state.etcd.auth import Authenticator
 from penstock.state.etcd.calls import EtcdCaller
-from penstock.state.etcd.channels import NEVER_KEY, Endpoints, EtcdEndpoint
+from penstock.state.etcd.channels import PROBE_KEY, Endpoints, EtcdEndpoint
 from penstock.state.etcd.errors import MessageTooLarge
 from penstock.state.etcd.leases import Leases
 from penstock.state.etcd.maintenance import EtcdMaintenance
@@ -26,26 +26,29 @@ from penstock.state.store import Compacted, Compare, Operation, StoreChanges, St
 
 PAGE_KEYS = 2000
 PAGE_BYTES = 1 << 20
-"""What a page should have: the number of keys asked for follows the size of those that came."""
-RELISTS = 3
-"""How often a range is begun again when what it was reading is compacted before its end."""
+"""Target size of a page: the number of requested keys follows the size of the last page."""
+MAX_RELISTS = 3
+"""Attempts of a range whose revision is compacted before its last page."""
 CLOSE_GRACE_S = 2.0
 
 
 def pick_range(endpoint: EtcdEndpoint) -> Any:
+    """Return the endpoint's Range method."""
     return endpoint.kv.Range
 
 
 def pick_txn(endpoint: EtcdEndpoint) -> Any:
+    """Return the endpoint's Txn method."""
     return endpoint.kv.Txn
 
 
 def pick_compact(endpoint: EtcdEndpoint) -> Any:
+    """Return the endpoint's Compact method."""
     return endpoint.kv.Compact
 
 
 class EtcdStore:
-    """`Store` on an etcd cluster (3.4 or newer). Connects when first used; raises `InvalidEtcdOption` before that."""
+    """`Store` on an etcd cluster (3.4 or newer). Connects on first use; raises `InvalidEtcdOption` before that."""
 
     def __init__(self, options: EtcdOptions) -> None:
         self.endpoints = Endpoints(options)
@@ -57,19 +60,20 @@ class EtcdStore:
 
     @property
     def cluster_id(self) -> str:
-        """Which etcd this is, another after it was restored from a backup; "" before it has answered."""
+        """The etcd cluster's id, which changes after a restore; "" before the first response."""
         return self.endpoints.identity.cluster_id
 
     async def get(self, key: str) -> StoreEntry | None:
+        """Return the entry of a key, linearizably."""
         check_key(key)
         response = await self.caller.call(pick_range, rpc_pb2.RangeRequest(key=key.encode()), repeatable=True)
         return messages.entry_of(response.kvs[0]) if response.kvs else None
 
     async def range(self, prefix: str, revision: int = 0) -> StoreListing:
-        """In pages, all as of one revision; only the first decides which, and is linearizable."""
+        """Return the entries with a prefix, in pages as of one revision; only the first page is linearizable."""
         if revision:
             return await self._pages(prefix, revision)
-        for _ in range(RELISTS):
+        for _ in range(MAX_RELISTS):
             try:
                 return await self._pages(prefix, 0)
             except Compacted as e:
@@ -77,7 +81,7 @@ class EtcdStore:
         raise compacted
 
     async def _pages(self, prefix: str, revision: int) -> StoreListing:
-        first, end = messages.span(prefix)
+        first, end = messages.prefix_range(prefix)
         limit = PAGE_KEYS
         entries: list[StoreEntry] = []
         while True:
@@ -100,16 +104,16 @@ class EtcdStore:
     async def txn(
         self, compares: Sequence[Compare], then: Sequence[Operation], otherwise: Sequence[Operation] = ()
     ) -> TxnResult:
-        """Not repeated where the outcome is unknown, except one that writes nothing."""
+        """Run a transaction; it is not retried if its outcome is unknown, except one without writes."""
         check_txn(compares, then, otherwise)
         request = messages.txn_request(compares, then, otherwise)
         response = await self.caller.call(pick_txn, request, repeatable=not then and not otherwise)
         return TxnResult(response.succeeded, response.header.revision)
 
     async def watch(self, prefix: str, from_revision: int) -> AsyncIterator[StoreChanges]:
-        """A broken stream is resumed on another endpoint; of the changes, the consumer notices at most a delay."""
+        """Yield changes with a prefix. A broken stream resumes on another endpoint without loss."""
         if from_revision < 1:
-            raise ValueError(f"a watch begins at revision 1 or later, not at {from_revision}")
+            raise ValueError(f"a watch must start at revision 1 or later, not at {from_revision}")
         self.endpoints.check_open()
         watch = Watch(self.caller, prefix, from_revision)
         self._watches.add(watch)
@@ -121,19 +125,22 @@ class EtcdStore:
             self._watches.discard(watch)
 
     async def grant_lease(self, ttl_s: float) -> int:
+        """Grant a lease; return its id."""
         return await self._leases.grant(ttl_s)
 
     async def keep_alive(self, lease: int) -> None:
+        """Renew a lease."""
         await self._leases.keep_alive(lease)
 
     async def revoke_lease(self, lease: int) -> None:
+        """End a lease and delete its keys."""
         await self._leases.revoke(lease)
 
     async def compact(self, revision: int) -> None:
-        """Has etcd forget what was overwritten or deleted before `revision`; it frees the space by and by.
+        """Compact history before `revision`; etcd frees the space gradually.
 
-        etcd is told the revision before: members before 3.5.16 drop deletions of the very revision they compact to, and
-        a watch from there would miss them without a word.
+        etcd gets the revision before it: members before 3.5.16 drop deletions at the compacted revision itself, and a
+        watch from there would silently miss them.
         """
         current = await self.revision()
         if revision > current:
@@ -144,25 +151,25 @@ class EtcdStore:
             request = rpc_pb2.CompactionRequest(revision=revision - 1, physical=False)
             await self.caller.call(pick_compact, request, repeatable=True)
         except Compacted:
-            return  # to there or further already
+            return  # compacted already
 
     async def revision(self) -> int:
-        """The store's revision, linearizable."""
-        request = rpc_pb2.RangeRequest(key=NEVER_KEY, count_only=True)
+        """Return the store's revision, linearizably."""
+        request = rpc_pb2.RangeRequest(key=PROBE_KEY, count_only=True)
         response = await self.caller.call(pick_range, request, repeatable=True)
         revision: int = response.header.revision
         return revision
 
     def maintenance(self) -> EtcdMaintenance:
-        """For the controller, which looks after an etcd that is ours."""
+        """Return the maintenance API, for the controller."""
         return EtcdMaintenance(self.caller, self.endpoints)
 
     async def close(self) -> None:
-        """Ends watches with `StoreUnavailable`, gives calls under way a moment, and closes the connections."""
+        """End watches with `StoreUnavailable`, give calls under way a grace period, and close the connections."""
         if self.endpoints.is_closed:
             return
         self.endpoints.is_closed = True
         for watch in list(self._watches):
-            watch.end()
+            watch.close()
         await self.auth.close()
         await self.endpoints.close(CLOSE_GRACE_S)
