@@ -1,7 +1,7 @@
-"""What a data frame's columns mean to the sink, as Spark's Kafka sink takes them; checked when the write is planned.
+"""Checks and converts a data frame's columns, with the rules of Spark's Kafka sink. Called when a write is planned.
 
-`value` (string or binary) is needed; `key` (string or binary), `headers`, `topic`, `partition` and `timestamp` may be
-there. Any other column is an error: it would be lost without a word.
+`value` (string or binary) is required; `key` (string or binary), `headers`, `topic`, `partition` and `timestamp` are
+optional. Any other column is an error, because it would be lost silently.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from penstock_spark.model.columns import HEADER
 from penstock_spark.model.errors import InvalidOption
 
 HEADERS = "array<struct<key: string, value: binary>>"
-TAKEN = {
+COLUMN_TYPES = {
     "key": "string or binary",
     "value": "string or binary",
     "headers": HEADERS,
@@ -37,8 +37,8 @@ TAKEN = {
 US_PER_MS = 1000
 
 
-class Columns(NamedTuple):
-    """Which of the columns are there besides `value`. `topic` is False where the option names one, which wins."""
+class SinkColumns(NamedTuple):
+    """Which columns exist besides `value`. `topic` is False if the option sets the topic, which has precedence."""
 
     key: bool
     headers: bool
@@ -47,29 +47,30 @@ class Columns(NamedTuple):
     timestamp: bool
 
 
-def columns_of(schema: StructType, topic: str | None) -> Columns:
-    """Raises `InvalidOption`, naming the column."""
+def sink_columns(schema: StructType, topic: str | None) -> SinkColumns:
+    """Return the columns of a schema. Raises `InvalidOption`, naming the column."""
     for column in schema.fields:
-        wanted = TAKEN.get(column.name)
-        if wanted is None:
+        expected = COLUMN_TYPES.get(column.name)
+        if expected is None:
             raise InvalidOption(
-                f"column {column.name!r} has no place in a record, which takes {', '.join(TAKEN)}: drop it, or put it "
-                "into 'value', as with to_json(struct(...))"
+                f'column "{column.name}" is not a field of a record ({", ".join(COLUMN_TYPES)}); drop it, or put it '
+                'into "value", for example with to_json(struct(...))'
             )
         if not fits(column):
             given = column.dataType.simpleString()
-            raise InvalidOption(f"column {column.name!r} is {given}, but must be {wanted}: cast it")
+            raise InvalidOption(f'column "{column.name}" is {given}, but must be {expected}; add a cast')
     names = [column.name for column in schema.fields]
     if len(set(names)) < len(names):
-        raise InvalidOption(f"a column is there twice among {', '.join(names)}")
+        raise InvalidOption(f"duplicate column among {', '.join(names)}; rename or drop one")
     if "value" not in names:
-        raise InvalidOption("column 'value' (string or binary) is needed")
+        raise InvalidOption('column "value" is missing; add it as string or binary')
     if topic is None and "topic" not in names:
-        raise InvalidOption("no topic: set option 'topic', or have a column 'topic'")
-    return Columns("key" in names, "headers" in names, topic is None, "partition" in names, "timestamp" in names)
+        raise InvalidOption('the topic is missing; set option "topic", or add a column "topic"')
+    return SinkColumns("key" in names, "headers" in names, topic is None, "partition" in names, "timestamp" in names)
 
 
 def fits(column: StructField) -> bool:
+    """Return whether a column has the type that its name requires."""
     kind = column.dataType
     if column.name == "headers":
         return isinstance(kind, ArrayType) and are_headers(kind.elementType)
@@ -83,13 +84,14 @@ def fits(column: StructField) -> bool:
 
 
 def are_headers(kind: DataType) -> bool:
+    """Return whether a type is that of a header."""
     if not isinstance(kind, StructType) or [f.name for f in kind.fields] != ["key", "value"]:
         return False
     return isinstance(kind.fields[0].dataType, StringType) and isinstance(kind.fields[1].dataType, BinaryType)
 
 
-def rows_of(batch: pa.RecordBatch, columns: Columns, now_ms: int) -> EncodableRows:
-    """The columns as records have them; rows without a time get `now_ms`."""
+def encodable_rows(batch: pa.RecordBatch, columns: SinkColumns, now_ms: int) -> EncodableRows:
+    """Return the rows to encode; rows without a timestamp get `now_ms`."""
     count = batch.num_rows
     key = as_binary(batch.column("key")) if columns.key else pa.nulls(count, pa.binary())
     headers = batch.column("headers").cast(pa.list_(HEADER)) if columns.headers else None
@@ -104,18 +106,19 @@ def rows_of(batch: pa.RecordBatch, columns: Columns, now_ms: int) -> EncodableRo
 
 
 def as_binary(array: pa.Array) -> pa.BinaryArray:
+    """Return an array as binary, without a copy if it is binary already."""
     return array if pa.types.is_binary(array.type) else array.cast(pa.binary())
 
 
-def part_of(rows: EncodableRows, start: int, length: int) -> EncodableRows:
-    """Some of the rows, without a copy."""
+def slice_rows(rows: EncodableRows, start: int, length: int) -> EncodableRows:
+    """Return a slice of the rows, without a copy."""
     headers = None if rows.headers is None else rows.headers.slice(start, length)
     times = rows.timestamp_ms[start : start + length]
     return EncodableRows(rows.key.slice(start, length), rows.value.slice(start, length), headers, times)
 
 
-def in_order(rows: EncodableRows, order: np.ndarray) -> EncodableRows:
-    """The rows in another order."""
+def reorder_rows(rows: EncodableRows, order: np.ndarray) -> EncodableRows:
+    """Return the rows in another order."""
     indices = pa.array(order)
     headers = None if rows.headers is None else rows.headers.take(indices)
     return EncodableRows(rows.key.take(indices), rows.value.take(indices), headers, rows.timestamp_ms[order])

@@ -1,7 +1,7 @@
-"""The driver's JVM as its Python processes find it: which process it is, and what it was told of its executors.
+"""Finds the driver's JVM and its settings from one of its Python processes.
 
-Planning and commits run in Python workers of the JVM, which have no session to ask; but they are its descendants, and
-its command line and files hold its settings. Where something cannot be found out, the careful answer is given.
+Planning and commits run in Python workers of the JVM. They have no session, but are descendants of the JVM, whose
+command line and files have its settings. If something is unknown, the safe value is used.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ _SETTING = re.compile(r"\s*([^\s=:#!][^\s=:]*)\s*[=:\s]\s*(.*?)\s*")
 
 @dataclass(frozen=True, slots=True)
 class SinkDriver:
-    """`started` tells a process from a later one with the same id. `settings` are those of Spark that can be seen."""
+    """The driver's JVM. `started` distinguishes it from a later process with the same id. `settings` are Spark's, where
+    visible."""
 
     pid: int
     started: str
@@ -29,16 +30,17 @@ class SinkDriver:
 
     @property
     def executors_are_local(self) -> bool:
-        """Whether every task runs on this machine. False where it is not known."""
+        """Whether every task runs on this machine; False if unknown."""
         return self.settings.get("spark.master", "").startswith("local")
 
     @property
     def speculates(self) -> bool:
+        """Whether Spark runs speculative copies of tasks."""
         return self.settings.get("spark.speculation", "").strip().lower() == "true"
 
 
 def find_driver() -> SinkDriver:
-    """The nearest ancestor that is a JVM; else the nearest that is none of Spark's Python processes."""
+    """Return the nearest ancestor that is a JVM, else the nearest that is not a Python process of Spark."""
     found = None
     for pid in ancestors(os.getpid()):
         words = command_line(pid)
@@ -48,33 +50,36 @@ def find_driver() -> SinkDriver:
         if found is None and not any("pyspark" in word for word in words):
             found = pid
     pid = found or os.getppid()
-    return SinkDriver(pid, start_of(pid), settings_of(command_line(pid)))
+    return SinkDriver(pid, start_time(pid), settings_of(command_line(pid)))
 
 
 def ancestors(pid: int) -> Iterator[int]:
+    """Yield the ids of a process's ancestors, nearest first."""
     for _ in range(MAX_ANCESTORS):
         pid = parent_of(pid)
         if pid <= 1:
             if pid == 1:
-                yield 1  # in a container the JVM may be the first process
+                yield 1  # in a container the JVM may have process id 1
             return
         yield pid
 
 
 def parent_of(pid: int) -> int:
+    """Return the id of a process's parent; 0 if unknown."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         return int(_stat(pid)[1])
     return _ps_number(pid, "ppid=")
 
 
-def start_of(pid: int) -> str:
-    """When a process began, in whatever unit the system has; "" where nobody knows."""
+def start_time(pid: int) -> str:
+    """Return the start time of a process in the system's unit; empty if unknown."""
     with contextlib.suppress(OSError, IndexError):
         return _stat(pid)[19]
     return re.sub(r"\W+", "-", _ps(pid, "lstart=")).strip("-")
 
 
 def command_line(pid: int) -> list[str]:
+    """Return the command line of a process; empty if unknown."""
     with contextlib.suppress(OSError):
         data = Path(f"/proc/{pid}/cmdline").read_bytes()
         return [word.decode(errors="replace") for word in data.split(b"\0") if word]
@@ -82,17 +87,18 @@ def command_line(pid: int) -> list[str]:
 
 
 def is_alive(pid: int, started: str) -> bool:
+    """Return whether a process with this start time still runs."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
         pass
-    return start_of(pid) in (started, "")
+    return start_time(pid) in (started, "")
 
 
 def settings_of(words: list[str]) -> dict[str, str]:
-    """Spark's settings in a JVM's command line and the files that it names; what comes first in Spark wins."""
+    """Return Spark's settings from a JVM's command line and the files it names, with Spark's precedence."""
     found: dict[str, str] = {}
     files: list[Path] = []
     for word, following in zip(words, [*words[1:], ""], strict=True):
@@ -120,20 +126,20 @@ def settings_of(words: list[str]) -> dict[str, str]:
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields of /proc/<pid>/stat after the name, which may hold blanks and brackets: state, parent, ..."""
+    """Return the fields of /proc/<pid>/stat after the name, which may have spaces and brackets: state, parent, ..."""
     return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
 
 
 def _ps(pid: int, column: str) -> str:
     with contextlib.suppress(OSError, subprocess.SubprocessError):
-        done = subprocess.run(  # noqa: S603 (numbers and constants)
+        result = subprocess.run(  # noqa: S603 (numbers and constants)
             ["ps", "-o", column, "-p", str(pid)],  # noqa: S607 (on systems without /proc, which all have it)
             capture_output=True,
             text=True,
             timeout=10,
             check=False,
         )
-        return done.stdout.strip()
+        return result.stdout.strip()
     return ""
 
 

@@ -1,9 +1,8 @@
-"""Which task may write to which partition, and from which sequence: sans-io, one for each transaction.
+"""Decides which task may write to which partition, and from which sequence number. Sans-io, one for each transaction.
 
-Batches of one producer id carry sequences that rise along a partition, so two tasks must not write to it at once.
-A task that holds a partition gives it back when what it had in hand for it is acknowledged by the brokers; that never
-depends on getting another partition. So nobody who holds waits for one who waits, and there is no deadlock; those who
-wait are served in the order in which they came.
+The sequence numbers of a producer id increase along a partition, so two tasks must not write to it at the same time. A
+task releases a partition once its waiting batches for it are acknowledged; it never waits for another partition before
+that. So no holder waits for a waiting task, and there is no deadlock. Requests are served in order of arrival.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ SEQUENCES = 1 << 31
 
 
 class PartitionGrant(NamedTuple):
-    """For the request `number` of `holder`."""
+    """A partition granted to the request `number` of `holder`."""
 
     holder: int
     number: int
@@ -26,17 +25,19 @@ class PartitionGrant(NamedTuple):
 
 
 class WaitingTask(NamedTuple):
+    """A request that waits for one of its candidates."""
+
     holder: int
     number: int
     candidates: Sequence[Partition]
 
 
 class GrantNotHeld(Exception):
-    """A task gave back what it does not have."""
+    """A task released a partition that it does not hold."""
 
 
 class PartitionGrants:
-    """Call `acquire` and `release`; what they return is to be told to its holder."""
+    """Grants partitions. The caller sends the grants that `acquire` and `release` return to their holders."""
 
     def __init__(self) -> None:
         self.next_sequences: dict[Partition, int] = {}
@@ -44,8 +45,8 @@ class PartitionGrants:
         self.waiting: list[WaitingTask] = []
 
     def acquire(self, holder: int, number: int, candidates: Sequence[Partition]) -> PartitionGrant | None:
-        """The first candidate that is free; None where the request has to wait."""
-        assert candidates, "a task asked for no partition"
+        """Grant the first free candidate; None if the request must wait."""
+        assert candidates, "a request without candidates"
         for partition in candidates:
             if partition not in self.holders:
                 return self._give(WaitingTask(holder, number, candidates), partition)
@@ -53,11 +54,11 @@ class PartitionGrants:
         return None
 
     def release(self, holder: int, partition: Partition, next_sequence: int) -> PartitionGrant | None:
-        """Takes a partition back and gives it to who waits longest for it. Raises `GrantNotHeld`."""
+        """Release a partition and grant it to the oldest waiting request. Raises `GrantNotHeld`."""
         if self.holders.get(partition) != holder:
-            raise GrantNotHeld(f"{partition[0]}-{partition[1]} was given back by a task that does not hold it")
+            raise GrantNotHeld(f"{partition[0]}-{partition[1]} was released by a task that does not hold it")
         if not 0 <= next_sequence < SEQUENCES:
-            raise GrantNotHeld(f"{partition[0]}-{partition[1]} was given back with sequence {next_sequence}")
+            raise GrantNotHeld(f"{partition[0]}-{partition[1]} was released with sequence number {next_sequence}")
         del self.holders[partition]
         self.next_sequences[partition] = next_sequence
         for position, waiting in enumerate(self.waiting):

@@ -1,4 +1,4 @@
-"""Locks by name that are there only while somebody holds them or waits. Used by `service`."""
+"""Named locks that exist only while they are held or awaited. Used by `service`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 
 class NamedLocks:
-    """One holder of a name at a time, who come first are first; a name that nobody wants leaves nothing behind."""
+    """Locks by name, first come first served. A lock without users is removed."""
 
     def __init__(self) -> None:
         self._locks: dict[str, asyncio.Lock] = {}
@@ -16,11 +16,12 @@ class NamedLocks:
 
     @property
     def names(self) -> Iterable[str]:
-        """Those that are held or waited for."""
+        """Names of the locks that are held or awaited."""
         return self._locks.keys()
 
     @asynccontextmanager
     async def hold(self, name: str) -> AsyncIterator[None]:
+        """Hold the lock of a name."""
         lock = self._locks.setdefault(name, asyncio.Lock())
         self._users[name] = self._users.get(name, 0) + 1
         try:

@@ -1,7 +1,7 @@
-"""What writers, tasks and the transaction service say to one another: frames of msgpack, a length before each.
+"""Messages between writers, tasks and the transaction service: msgpack frames with a length prefix.
 
-The first frame of a connection is a `HelloMessage` with the service's token. Every request carries a number, its
-`NumberedReply` the same one; answers come in any order, because a request for a partition may wait for another task.
+The first frame of a connection is a `HelloMessage` with the service's token. Each request has a number, which its
+`NumberedReply` repeats; replies come in any order, because a request for a partition may wait for another task.
 """
 
 from __future__ import annotations
@@ -19,22 +19,24 @@ LENGTH = struct.Struct(">I")
 TOKEN_BYTES = 32
 
 Partition = tuple[str, int]
-"""A topic and the number of its partition."""
+"""A topic and a partition number."""
 
 
 class MalformedFrame(PenstockSparkError):
-    """A frame is longer than allowed, or holds none of the messages below."""
+    """A frame is too long, or holds no known message."""
 
 
 class HelloMessage(msgspec.Struct, tag="hello", array_like=True):
+    """The first message: authenticates the caller."""
+
     token: bytes
 
 
 class PlanMessage(msgspec.Struct, tag="plan", array_like=True):
-    """From the planning process, before any task: how the transaction of one run of a batch is made.
+    """Sent by the planning process before any task: settings for the transaction of one run of a batch.
 
-    `transactional_id` None: derived from the id of the query, which the tasks know. `topic` None: rows name theirs.
-    `skips_repeated`: a batch that comes again is taken for written, whatever is in it.
+    `transactional_id` None: derived from the query id, which tasks know. `topic` None: rows name their topic.
+    `skips_repeated`: a repeated batch counts as written, whatever its content.
     """
 
     attempt: str
@@ -46,9 +48,9 @@ class PlanMessage(msgspec.Struct, tag="plan", array_like=True):
 
 
 class OpenMessage(msgspec.Struct, tag="open", array_like=True):
-    """From a task that has rows: begins the batch's transaction where nobody did.
+    """Sent by a task with rows: starts the batch's transaction if it is not open.
 
-    `batch_id` -1 and `query_id` "" for a batch job. Answered by `OpenedReply`.
+    `batch_id` -1 and `query_id` "" for a batch job. The reply is an `OpenedReply`.
     """
 
     attempt: str
@@ -59,13 +61,13 @@ class OpenMessage(msgspec.Struct, tag="open", array_like=True):
 
 
 class AcquireMessage(msgspec.Struct, tag="acquire", array_like=True):
-    """The first partition of these that no other task writes to. Answered by `GrantedReply`, after a while."""
+    """Requests the first candidate that no other task holds. The reply, a `GrantedReply`, may take a while."""
 
     candidates: list[Partition]
 
 
 class ReleaseMessage(msgspec.Struct, tag="release", array_like=True):
-    """The partition is for others again; `next_sequence` follows the last one acknowledged."""
+    """Releases a partition; `next_sequence` follows the last acknowledged sequence number."""
 
     partition: Partition
     next_sequence: int
@@ -76,8 +78,8 @@ class DoneMessage(msgspec.Struct, tag="done", array_like=True):
 
 
 class CommitMessage(msgspec.Struct, tag="commit", array_like=True):
-    """`tasks` are those that wrote, as Spark counts them: no other may have. `rows` are all of the batch, also those
-    that were not written because an earlier run has written them."""
+    """Commits a batch. `tasks` are those that wrote, as Spark counts them. `rows` are all rows of the batch, including
+    rows skipped because an earlier run has written them."""
 
     attempt: str
     batch_id: int
@@ -86,12 +88,14 @@ class CommitMessage(msgspec.Struct, tag="commit", array_like=True):
 
 
 class AbortMessage(msgspec.Struct, tag="abort", array_like=True):
+    """Aborts a batch."""
+
     attempt: str
     reason: str
 
 
 class PingMessage(msgspec.Struct, tag="ping", array_like=True):
-    pass
+    """Checks that the service runs."""
 
 
 Request = Union[  # noqa: UP007 (msgspec, at run time)
@@ -108,12 +112,14 @@ Request = Union[  # noqa: UP007 (msgspec, at run time)
 
 
 class NumberedMessage(msgspec.Struct, array_like=True):
+    """A request with its number."""
+
     number: int
     request: Request
 
 
 class OpenedReply(msgspec.Struct, tag="opened", array_like=True):
-    """`is_committed`: an earlier run of the batch was committed; nothing is to be written."""
+    """The transaction is open. `is_committed`: an earlier run of the batch was committed; the task writes nothing."""
 
     is_committed: bool
     transactional_id: str
@@ -122,16 +128,18 @@ class OpenedReply(msgspec.Struct, tag="opened", array_like=True):
 
 
 class GrantedReply(msgspec.Struct, tag="granted", array_like=True):
+    """A partition is the task's, with its next sequence number."""
+
     partition: Partition
     next_sequence: int
 
 
 class OkReply(msgspec.Struct, tag="fine", array_like=True):
-    pass
+    """Success without a result."""
 
 
 class RefusedReply(msgspec.Struct, tag="refused", array_like=True):
-    """`is_lasting`: a restart of the query would be refused too."""
+    """The request failed. `is_lasting`: a restart of the query would fail too."""
 
     reason: str
     is_lasting: bool = False
@@ -141,6 +149,8 @@ Result = Union[OpenedReply, GrantedReply, OkReply, RefusedReply]  # noqa: UP007 
 
 
 class NumberedReply(msgspec.Struct, array_like=True):
+    """A result with the number of its request."""
+
     number: int
     result: Result
 
@@ -151,28 +161,32 @@ _answers = msgspec.msgpack.Decoder(NumberedReply)
 
 
 def frame(message: NumberedMessage | NumberedReply) -> bytes:
+    """Encode a message as a frame."""
     body = _encoder.encode(message)
     if len(body) > MAX_FRAME_BYTES:
-        raise MalformedFrame(f"a message of {len(body)} bytes: {MAX_FRAME_BYTES} is the most")
+        raise MalformedFrame(f"message has {len(body)} bytes; at most {MAX_FRAME_BYTES} are allowed")
     return LENGTH.pack(len(body)) + body
 
 
 def body_length(head: bytes) -> int:
+    """Return the length of a frame's body."""
     (length,) = LENGTH.unpack(head)
     if length > MAX_FRAME_BYTES:
-        raise MalformedFrame(f"a frame of {length} bytes: {MAX_FRAME_BYTES} is the most")
+        raise MalformedFrame(f"frame has {length} bytes; at most {MAX_FRAME_BYTES} are allowed")
     return int(length)
 
 
 def read_request(body: bytes) -> NumberedMessage:
+    """Decode a request. Raises `MalformedFrame`."""
     try:
         return _requests.decode(body)
     except (msgspec.DecodeError, msgspec.ValidationError) as e:
-        raise MalformedFrame(f"not a request to the transaction service: {e}") from None
+        raise MalformedFrame(f"invalid request to the transaction service: {e}") from None
 
 
 def read_answer(body: bytes) -> NumberedReply:
+    """Decode a reply. Raises `MalformedFrame`."""
     try:
         return _answers.decode(body)
     except (msgspec.DecodeError, msgspec.ValidationError) as e:
-        raise MalformedFrame(f"not an answer of the transaction service: {e}") from None
+        raise MalformedFrame(f"invalid reply of the transaction service: {e}") from None

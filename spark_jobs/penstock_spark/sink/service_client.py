@@ -1,5 +1,7 @@
-"""How writers and tasks speak with the transaction service: one question from the driver's processes, a session for a
-task that writes. See `messages` for the frames, `service` for the other side."""
+"""Clients of the transaction service: single calls from the driver's processes, and a session for a task that writes.
+
+See `messages` for the frames and `service` for the other side.
+"""
 
 from __future__ import annotations
 
@@ -34,25 +36,25 @@ from penstock_spark.sink.messages import (
 
 CONNECT_TIMEOUT_S = 30.0
 ANSWER_MARGIN_S = 30.0
-"""How much longer the service is waited for than it waits for the brokers."""
-QUESTIONS = 3
-"""What the service asks of brokers, one after the other, before it answers."""
+"""Extra time for the service's reply, beyond its own timeouts for brokers."""
+BROKER_ROUND_TRIPS = 3
+"""Requests to brokers, one after the other, that the service sends before it replies."""
 
 
 class ServiceUnreachable(PenstockSparkError):
-    """The transaction service in the driver does not answer (any more): the batch cannot be committed."""
+    """The transaction service of the driver does not respond, so the batch cannot be committed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceEndpoint:
-    """Where the service is; the token is what lets a caller in."""
+    """Address of the service, and the token that authenticates callers."""
 
     host: str
     port: int
     token: bytes
 
     def __repr__(self) -> str:
-        return f"Endpoint({self.address})"
+        return f"ServiceEndpoint({self.address})"
 
     @property
     def address(self) -> str:
@@ -62,20 +64,21 @@ class ServiceEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class ServiceTimeouts:
-    """For how many seconds a task waits for the service: for an answer that brokers have a part in, and for a
-    partition, which other tasks may use for as long as the transaction may last."""
+    """Timeouts in seconds for replies of the service: for one that includes broker requests, and for a partition, which
+    other tasks may hold as long as the transaction may last."""
 
     answer_s: float
     partition_s: float
 
     @classmethod
-    def of(cls, give_up_ms: int, transaction_timeout_ms: int) -> ServiceTimeouts:
-        answer_s = QUESTIONS * give_up_ms / 1000 + ANSWER_MARGIN_S
+    def for_options(cls, give_up_ms: int, transaction_timeout_ms: int) -> ServiceTimeouts:
+        """Return the timeouts that follow from the sink's options."""
+        answer_s = BROKER_ROUND_TRIPS * give_up_ms / 1000 + ANSWER_MARGIN_S
         return cls(answer_s, answer_s + transaction_timeout_ms / 1000)
 
 
-def ask(endpoint: ServiceEndpoint, request: Request, timeout_s: float) -> Result:
-    """One question, from a process without a loop. Raises `BatchFailed` with the reason where it is refused."""
+def call_service(endpoint: ServiceEndpoint, request: Request, timeout_s: float) -> Result:
+    """Send one request, from a process without a loop. Raises `BatchFailed` if the service refuses it."""
     try:
         with socket.create_connection((endpoint.host, endpoint.port), CONNECT_TIMEOUT_S) as sock:
             sock.settimeout(timeout_s)
@@ -94,19 +97,20 @@ def _exactly(sock: socket.socket, count: int) -> bytes:
     while len(data) < count:
         part = sock.recv(count - len(data))
         if not part:
-            raise ConnectionError("it closed the connection")
+            raise ConnectionError("the service closed the connection")
         data += part
     return bytes(data)
 
 
 def checked(result: Result) -> Result:
+    """Return a result; raise `BatchFailed` or `BatchDiffers` for a refusal."""
     if isinstance(result, RefusedReply):
         raise (BatchDiffers if result.is_lasting else BatchFailed)(result.reason)
     return result
 
 
 class TaskSession:
-    """A task's connection for as long as it writes; its end without `done` fails the batch. Lives on one loop."""
+    """A task's connection while it writes; if it ends without `complete`, the batch fails. Bound to one loop."""
 
     def __init__(
         self,
@@ -123,57 +127,62 @@ class TaskSession:
         self._receiving = asyncio.create_task(self._receive(), name="penstock-transaction-session")
 
     @classmethod
-    async def to(cls, endpoint: ServiceEndpoint, limits: ServiceTimeouts) -> TaskSession:
+    async def connect(cls, endpoint: ServiceEndpoint, limits: ServiceTimeouts) -> TaskSession:
+        """Connect and authenticate. Raises `ServiceUnreachable`."""
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port)
         except (OSError, TimeoutError) as e:
             raise ServiceUnreachable(
-                f"the transaction service of the driver cannot be reached at {endpoint.address} ({e}): "
-                "PENSTOCK_SPARK_SERVICE_HOST and PENSTOCK_SPARK_SERVICE_PORT in the driver's environment say at which "
-                "address the executors reach it"
+                f"cannot reach the transaction service of the driver at {endpoint.address}: {e}; set "
+                "PENSTOCK_SPARK_SERVICE_HOST and PENSTOCK_SPARK_SERVICE_PORT in the driver's environment to an address "
+                "that executors can reach"
             ) from e
         session = cls(reader, writer, endpoint, limits)
         try:
-            await session.ask(HelloMessage(endpoint.token), CONNECT_TIMEOUT_S)
+            await session.call(HelloMessage(endpoint.token), CONNECT_TIMEOUT_S)
         except BaseException:
             await session.close()
             raise
         return session
 
     async def open(self, request: OpenMessage) -> OpenedReply:
-        result = await self.ask(request, self._limits.answer_s)
-        assert isinstance(result, OpenedReply), f"{result} in answer to a task that opens"
+        """Open the batch's run for this task."""
+        result = await self.call(request, self._limits.answer_s)
+        assert isinstance(result, OpenedReply), f"{result} as reply to OpenMessage"
         return result
 
     async def acquire(self, partition: Partition) -> int:
-        result = await self.ask(AcquireMessage([partition]), self._limits.partition_s)
+        """Wait for a partition. Return its next sequence number."""
+        result = await self.call(AcquireMessage([partition]), self._limits.partition_s)
         assert isinstance(result, GrantedReply), f"{result} for {partition}"
         assert result.partition == partition, f"{result} for {partition}"
         return result.next_sequence
 
     async def release(self, partition: Partition, next_sequence: int) -> None:
-        """Does not wait: what goes wrong with it fails the batch, which the next answer tells."""
-        self._send(ReleaseMessage(partition, next_sequence)).add_done_callback(_seen)
+        """Release a partition without waiting: an error fails the batch, which the next reply reports."""
+        self._send(ReleaseMessage(partition, next_sequence)).add_done_callback(_ignore_error)
 
-    async def done(self) -> None:
-        await self.ask(DoneMessage(), self._limits.answer_s)
+    async def complete(self) -> None:
+        """Report that all rows are acknowledged."""
+        await self.call(DoneMessage(), self._limits.answer_s)
 
     async def close(self) -> None:
+        """Close the connection."""
         self._receiving.cancel()
         await asyncio.gather(self._receiving, return_exceptions=True)
         self._writer.close()
         with contextlib.suppress(OSError):
             await self._writer.wait_closed()
 
-    async def ask(self, request: Request, limit_s: float) -> Result:
-        """Raises `BatchFailed`; `ServiceUnreachable` also where no answer comes in time."""
+    async def call(self, request: Request, limit_s: float) -> Result:
+        """Send a request. Raises `BatchFailed`; `ServiceUnreachable` also after `limit_s`."""
         try:
             async with asyncio.timeout(limit_s):
                 return checked(await self._send(request))
         except TimeoutError:
             about = type(request).__name__.lower()
-            raise self._unreachable(f"did not answer ({about}) within {limit_s:.0f} s") from None
+            raise self._unreachable(f"did not reply to {about} within {limit_s:.0f} s") from None
 
     def _unreachable(self, why: str) -> ServiceUnreachable:
         return ServiceUnreachable(f"the transaction service at {self._endpoint.address} {why}")
@@ -193,7 +202,7 @@ class TaskSession:
         try:
             while True:
                 head = await self._reader.readexactly(LENGTH.size)
-                self._take(read_answer(await self._reader.readexactly(body_length(head))))
+                self._resolve(read_answer(await self._reader.readexactly(body_length(head))))
         except (OSError, asyncio.IncompleteReadError) as e:
             reason = str(e) if isinstance(e, OSError) else reason
         except MalformedFrame as e:
@@ -203,16 +212,16 @@ class TaskSession:
             for future in self._answers.values():
                 if not future.done():
                     future.set_exception(self._lost)
-                    future.add_done_callback(_seen)
+                    future.add_done_callback(_ignore_error)
             self._answers.clear()
 
-    def _take(self, answer: NumberedReply) -> None:
+    def _resolve(self, answer: NumberedReply) -> None:
         future = self._answers.pop(answer.number, None)
         if future is not None and not future.done():
             future.set_result(answer.result)
 
 
-def _seen(future: asyncio.Future[Result]) -> None:
-    """Nobody may wait for it: then its error is nobody's."""
+def _ignore_error(future: asyncio.Future[Result]) -> None:
+    """Mark the error as retrieved: there may be no waiter."""
     if not future.cancelled():
         future.exception()

@@ -1,8 +1,8 @@
-"""Where the transaction service's log goes: into the driver's log, for as long as somebody reads that.
+"""Writes the transaction service's log to the driver's log, as long as the driver reads it.
 
-The service inherits the standard error of the process that started it, which is a pipe to the JVM. It outlives that
-process, and may outlive whoever reads the pipe: then writing fails, or, where the pipe is full, waits for ever. Neither
-may stop a commit or keep a transaction open, so what cannot be written at once is dropped.
+The service inherits the standard error of the process that started it, which is a pipe to the JVM. The service outlives
+that process and may outlive the pipe's reader: writes then fail or, if the pipe is full, block forever. Neither may
+stop a commit or keep a transaction open, so output that cannot be written immediately is dropped.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, BinaryIO, TextIO, cast
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-AT_ONCE_BYTES = 4096
-"""A pipe that can be written to has room for a page."""
+MAX_WRITE_BYTES = 4096
+"""A writable pipe has room for a page."""
 
 
-class Careful(io.RawIOBase):
-    """Takes everything, raises nothing, and does not wait."""
+class NonBlockingStream(io.RawIOBase):
+    """Accepts all data, never blocks and never raises."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -29,19 +29,21 @@ class Careful(io.RawIOBase):
         self._poll.register(descriptor, select.POLLOUT)
 
     def writable(self) -> bool:
+        """Return True."""
         return True
 
     def write(self, data: ReadableBuffer) -> int:
+        """Write what fits now; drop the rest."""
         view = memoryview(data).cast("B")
         with contextlib.suppress(OSError):
-            for start in range(0, len(view), AT_ONCE_BYTES):
+            for start in range(0, len(view), MAX_WRITE_BYTES):
                 if not self._poll.poll(0):
                     break
-                os.write(self._descriptor, view[start : start + AT_ONCE_BYTES])
+                os.write(self._descriptor, view[start : start + MAX_WRITE_BYTES])
         return len(view)
 
 
-def careful_stream(descriptor: int) -> TextIO:
-    """A text stream to a file descriptor, which stays open."""
-    binary = cast("BinaryIO", Careful(descriptor))
+def non_blocking_stream(descriptor: int) -> TextIO:
+    """Return a text stream to a file descriptor, which stays open."""
+    binary = cast("BinaryIO", NonBlockingStream(descriptor))
     return io.TextIOWrapper(binary, encoding="utf-8", errors="backslashreplace", write_through=True)

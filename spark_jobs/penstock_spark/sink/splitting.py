@@ -1,7 +1,7 @@
-"""Arrow batches of rows into runs of rows for one partition each, vectorised: what `task` encodes.
+"""Splits Arrow batches into runs of rows for one partition each, vectorised. Called by `task`, which encodes them.
 
-The partition of a row is what its column `partition` says; else murmur2 of its key; rows with neither go where the
-task's turn is, a batch's worth at a time, so that batches are full and partitions evenly filled.
+The partition of a row is its column `partition` if set, else murmur2 of its key. Rows with neither go to one partition
+after the other, a batch's worth at a time, so that batches are full and partitions evenly filled.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import pyarrow as pa
 
 from penstock_spark.encode.ports import BatchEdges, EncodableRows, PartitionChooser
 from penstock_spark.model.errors import PenstockSparkError
-from penstock_spark.sink.columns import Columns, in_order, part_of, rows_of
+from penstock_spark.sink.columns import SinkColumns, encodable_rows, reorder_rows, slice_rows
 from penstock_spark.sink.messages import Partition
 
 GATHER_BYTES = 8 << 20
-"""At most so much is gathered before it is split, so that each of many partitions gets batches of some size."""
+"""Maximum size collected before a split, so that each of many partitions gets batches of reasonable size."""
 UNNAMED = -(1 << 63)
 
 
@@ -27,13 +27,15 @@ class BadRow(PenstockSparkError):
 
 
 class Splitter:
-    """`partitions_of` gives a topic's number of partitions, of which rows name at most the second argument (-1: none);
-    `turn` is where this task begins with rows without a key, so that tasks side by side begin at different
-    partitions."""
+    """Splits rows by partition.
+
+    `partitions_of` returns a topic's partition count, given the highest partition that rows name (-1: none). `turn` is
+    the start partition for rows without key, so that parallel tasks start with different partitions.
+    """
 
     def __init__(
         self,
-        columns: Columns,
+        columns: SinkColumns,
         topic: str | None,
         batch_bytes: int,
         partitions: PartitionChooser,
@@ -48,13 +50,13 @@ class Splitter:
     def split(
         self, batches: Iterator[pa.RecordBatch], now_ms: Callable[[], int]
     ) -> Iterator[tuple[Partition, EncodableRows]]:
-        """The rows of a partition come in their order."""
+        """Yield runs of rows; the rows of a partition keep their order."""
         for batch in self.gathered(batches):
-            rows = rows_of(batch, self.columns, now_ms())
+            rows = encodable_rows(batch, self.columns, now_ms())
             yield from self.by_partition(batch, rows)
 
     def gathered(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Batches put together to a size that is worth splitting."""
+        """Concatenate batches to a size that is worth splitting."""
         held: list[pa.RecordBatch] = []
         held_bytes = 0
         for batch in batches:
@@ -63,10 +65,10 @@ class Splitter:
             held.append(batch)
             held_bytes += batch.nbytes
             if held_bytes >= self._worth_splitting:
-                yield joined(held)
+                yield concatenate(held)
                 held, held_bytes = [], 0
         if held:
-            yield joined(held)
+            yield concatenate(held)
 
     @property
     def _worth_splitting(self) -> int:
@@ -76,8 +78,9 @@ class Splitter:
         return min(GATHER_BYTES, max(1, ways) * self.batch_bytes)
 
     def by_partition(self, batch: pa.RecordBatch, rows: EncodableRows) -> Iterator[tuple[Partition, EncodableRows]]:
+        """Yield the runs of one batch."""
         topics, codes = self.topics_of(batch)
-        named = named_of(batch) if self.columns.partition else None
+        named = named_partitions(batch) if self.columns.partition else None
         if len(topics) == 1 and rows.key.null_count == len(rows.key) and named is None:
             yield from self._in_turn(topics[0], rows)
             return
@@ -87,28 +90,28 @@ class Splitter:
         highest = [-1 if named is None else int(named[part].max()) for part in chosen]
         counts = np.array(list(map(self._partitions_of, topics, highest)), dtype=np.int64)
         firsts = np.concatenate(([0], np.cumsum(counts)))
-        places = np.empty(len(rows.key), dtype=np.int64)
+        lanes = np.empty(len(rows.key), dtype=np.int64)
         for code, (topic, part, count) in enumerate(zip(topics, chosen, counts.tolist(), strict=True)):
             keys = rows.key if isinstance(part, slice) else rows.key.take(pa.array(part))
             numbers = self._partitions(keys, count).astype(np.int64)
             if named is not None:
-                obey(named[part], numbers, topic, count)
+                apply_named(named[part], numbers, topic, count)
             self._fill_in_turn(numbers, count, rows)
-            places[part] = numbers + firsts[code]
-        yield from self._runs(topics, firsts, places, rows)
+            lanes[part] = numbers + firsts[code]
+        yield from self._runs(topics, firsts, lanes, rows)
 
     def topics_of(self, batch: pa.RecordBatch) -> tuple[list[str], np.ndarray]:
-        """The topics of a batch, and the number of each row's among them."""
+        """Return the topics of a batch, and the index of each row's topic."""
         if self.topic is not None:
             return [self.topic], np.zeros(0, dtype=np.int64)
         column = batch.column("topic")
         if column.null_count:
-            raise BadRow("a row has no topic (its column 'topic' is null): set option 'topic', or filter such rows")
+            raise BadRow('a row has no topic: column "topic" is null; set option "topic", or filter out such rows')
         encoded = column.dictionary_encode()
         return encoded.dictionary.to_pylist(), encoded.indices.to_numpy(zero_copy_only=False)
 
     def _fill_in_turn(self, numbers: np.ndarray, count: int, rows: EncodableRows) -> None:
-        """Rows with neither partition nor key."""
+        """Assign partitions to rows with neither partition nor key."""
         left = np.flatnonzero(numbers < 0)
         if len(left):
             turns = np.arange(len(left)) // self._rows_of_a_batch(rows)
@@ -116,10 +119,10 @@ class Splitter:
             self._turn += int(turns[-1]) + 1
 
     def _in_turn(self, topic: str, rows: EncodableRows) -> Iterator[tuple[Partition, EncodableRows]]:
-        """As above, where that is all of them: nothing has to be moved."""
+        """Yield runs for a batch in which no row has a partition or key: rows need not be moved."""
         count, edges = self._partitions_of(topic, -1), self._batch_edges(rows, self.batch_bytes)
         for start, end in pairwise(edges):
-            yield (topic, self._turn % count), part_of(rows, start, end - start)
+            yield (topic, self._turn % count), slice_rows(rows, start, end - start)
             self._turn += 1
 
     def _rows_of_a_batch(self, rows: EncodableRows) -> int:
@@ -127,35 +130,36 @@ class Splitter:
         return max(1, self.batch_bytes * len(rows.value) // max(1, int(size_bytes)))
 
     def _runs(
-        self, topics: list[str], firsts: np.ndarray, places: np.ndarray, rows: EncodableRows
+        self, topics: list[str], firsts: np.ndarray, lanes: np.ndarray, rows: EncodableRows
     ) -> Iterator[tuple[Partition, EncodableRows]]:
         if firsts[-1] < 1 << 15:
-            places = places.astype(np.int16)  # which sorts faster
-        order = np.argsort(places, kind="stable")
-        placed = places[order]
-        starts = np.concatenate(([0], np.flatnonzero(np.diff(placed)) + 1, [len(placed)]))
+            lanes = lanes.astype(np.int16)  # sorts faster
+        order = np.argsort(lanes, kind="stable")
+        ordered = lanes[order]
+        starts = np.concatenate(([0], np.flatnonzero(np.diff(ordered)) + 1, [len(ordered)]))
         if len(starts) > 2:
-            rows = in_order(rows, order)
+            rows = reorder_rows(rows, order)
         for start, end in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
-            place = int(placed[start])
-            code = int(np.searchsorted(firsts, place, side="right")) - 1
-            yield (topics[code], place - int(firsts[code])), part_of(rows, start, end - start)
+            lane = int(ordered[start])
+            code = int(np.searchsorted(firsts, lane, side="right")) - 1
+            yield (topics[code], lane - int(firsts[code])), slice_rows(rows, start, end - start)
 
 
-def named_of(batch: pa.RecordBatch) -> np.ndarray:
-    """The partition that each row names, `UNNAMED` where it names none."""
+def named_partitions(batch: pa.RecordBatch) -> np.ndarray:
+    """Return the partition that each row names; `UNNAMED` if none."""
     named: np.ndarray = batch.column("partition").cast(pa.int64()).fill_null(UNNAMED).to_numpy(zero_copy_only=False)
     return named
 
 
-def obey(named: np.ndarray, numbers: np.ndarray, topic: str, count: int) -> None:
-    """Rows that name their partition go there."""
+def apply_named(named: np.ndarray, numbers: np.ndarray, topic: str, count: int) -> None:
+    """Set the partition of rows that name one. Raises `BadRow` if the topic does not have it."""
     names = named != UNNAMED
     wrong = names & ((named < 0) | (named >= count))
     if wrong.any():
-        raise BadRow(f"a row names partition {named[wrong][0]} of topic {topic!r}, which has {count}")
+        raise BadRow(f'a row names partition {named[wrong][0]} of topic "{topic}", which has {count} partitions')
     numbers[names] = named[names]
 
 
-def joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+def concatenate(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """Concatenate batches."""
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)

@@ -1,8 +1,8 @@
-"""What runs in a task: rows in, encoded and sent; it ends when the brokers have acknowledged them all.
+"""Runs in a task: encodes and sends rows, and ends when the brokers have acknowledged them all.
 
-At least once, a task has an idempotent producer of its own, which the worker process keeps for the next task, so that
-brokers need not remember one for each. Exactly once, all tasks of a batch share the producer of its transaction, and
-the transaction service says who may write where (`service`).
+With at-least-once delivery, a task has its own idempotent producer, which the worker process keeps for the next task,
+so that brokers need not remember one per task. With exactly-once delivery, all tasks of a batch share the producer of
+its transaction, and the transaction service grants the partitions (`service`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from penstock_spark.link.patience import patiently
 from penstock_spark.model.connection import ConnectionOptions
 from penstock_spark.options.sink import SinkOptions
 from penstock_spark.sink.batch_sender import BatchSender, SenderSettings
-from penstock_spark.sink.columns import Columns
+from penstock_spark.sink.columns import SinkColumns
 from penstock_spark.sink.grants import SEQUENCES
 from penstock_spark.sink.messages import OpenedReply, OpenMessage, Partition
 from penstock_spark.sink.partition_lanes import EncodedBytesBudget
@@ -35,14 +35,14 @@ from penstock_spark.sink.service_client import ServiceEndpoint, ServiceTimeouts,
 from penstock_spark.sink.splitting import Splitter
 
 BUFFER_BYTES = 32 << 20
-"""Encoded and not acknowledged, for each task."""
+"""Limit of encoded and unacknowledged bytes in a task."""
 IDLE_LIMIT_S = 600.0
-"""A producer that is kept longer than this without use may be forgotten by the brokers."""
+"""Maximum idle time of a producer: brokers may expire producer ids that are unused longer."""
 
 
 @dataclass(frozen=True, slots=True)
-class TaskPlace:
-    """Which task of which batch; `query_id` "" and `batch_id` -1 for a batch job."""
+class TaskIdentity:
+    """A task of a batch; `query_id` is "" and `batch_id` -1 for a batch job."""
 
     number: int
     attempt_number: int
@@ -52,16 +52,16 @@ class TaskPlace:
 
 @dataclass(frozen=True, slots=True)
 class TaskTransaction:
-    """Where a task finds the transaction service, and under which name it knows this run of the batch."""
+    """Endpoint of the transaction service, and its key for this run of the batch."""
 
     endpoint: ServiceEndpoint
     attempt: str
 
 
 @dataclass(slots=True)
-class Written:
-    """`wrote`: whether the task has opened the batch's transaction. Rows of a batch that was committed by an earlier
-    run are `skipped`."""
+class WriteResult:
+    """What a task wrote. `wrote`: the task has opened the batch's transaction. `skipped`: rows of a batch that an
+    earlier run has committed."""
 
     rows: int = 0
     size_bytes: int = 0
@@ -70,8 +70,8 @@ class Written:
 
 
 @dataclass(slots=True)
-class OwnProducer:
-    """A producer id with the next sequence of each partition."""
+class ReusableProducer:
+    """A producer id with the next sequence number of each partition."""
 
     producer: ProducerId
     sequences: dict[Partition, int] = field(default_factory=dict)
@@ -79,18 +79,20 @@ class OwnProducer:
 
 
 class IdleProducers:
-    """Of this process, by connection: taken by one task at a time, given back when all was acknowledged."""
+    """Idle producers of this process by connection. A task pops one, and puts it back when all is acknowledged."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._idle: dict[ConnectionOptions, OwnProducer] = {}
+        self._idle: dict[ConnectionOptions, ReusableProducer] = {}
 
-    def take(self, connection: ConnectionOptions) -> OwnProducer | None:
+    def pop(self, connection: ConnectionOptions) -> ReusableProducer | None:
+        """Remove and return a producer that is not expired."""
         with self._lock:
             found = self._idle.pop(connection, None)
         return found if found is not None and time.monotonic() - found.used_s < IDLE_LIMIT_S else None
 
-    def give(self, connection: ConnectionOptions, producer: OwnProducer) -> None:
+    def put(self, connection: ConnectionOptions, producer: ReusableProducer) -> None:
+        """Store a producer."""
         producer.used_s = time.monotonic()
         with self._lock:
             self._idle[connection] = producer
@@ -100,19 +102,23 @@ _idle = IdleProducers()
 
 
 class TaskWriter:
-    """One task's writing. A context: left by an exception, what is under way is dropped."""
+    """Writes the rows of one task. A context manager: an exception drops what is in flight."""
 
     def __init__(
-        self, options: SinkOptions, columns: Columns, place: TaskPlace, transaction: TaskTransaction | None = None
+        self,
+        options: SinkOptions,
+        columns: SinkColumns,
+        identity: TaskIdentity,
+        transaction: TaskTransaction | None = None,
     ) -> None:
-        self.options, self.columns, self.place, self.transaction = options, columns, place, transaction
-        self.written = Written()
+        self.options, self.columns, self.identity, self.transaction = options, columns, identity, transaction
+        self.written = WriteResult()
         self._link = Link.to(options.connection)
         self._budget = EncodedBytesBudget(max(BUFFER_BYTES, 2 * options.batch_bytes))
         self._counts: dict[str, int] = {}
         self._sending: BatchSender | None = None
         self._session: TaskSession | None = None
-        self._producer = OwnProducer(ProducerId(-1, -1, False))
+        self._producer = ReusableProducer(ProducerId(-1, -1, False))
 
     def __enter__(self) -> Self:
         return self
@@ -121,10 +127,10 @@ class TaskWriter:
         if self._sending is not None or self._session is not None:
             self._link.run(lambda _: self._close())
 
-    def write(self, batches: Iterator[pa.RecordBatch]) -> Written:
-        """Returns once all rows are acknowledged. Raises `PenstockSparkError`."""
-        if self.transaction is not None and self.place.attempt_number:
-            self._begin()  # which refuses it, and fails the batch, even where this attempt would have no rows
+    def write(self, batches: Iterator[pa.RecordBatch]) -> WriteResult:
+        """Write rows; return once all are acknowledged. Raises `PenstockSparkError`."""
+        if self.transaction is not None and self.identity.attempt_number:
+            self._start()  # a second attempt fails the batch, even if it has no rows
         splitter = Splitter(
             self.columns,
             self.options.topic,
@@ -132,10 +138,10 @@ class TaskWriter:
             partitions,
             batch_edges,
             self._partitions_of,
-            self.place.number,
+            self.identity.number,
         )
         for partition, rows in splitter.split(batches, now_ms):
-            if self._sending is None and not self.written.skipped and not self._begin():
+            if self._sending is None and not self.written.skipped and not self._start():
                 self.written.skipped += len(rows.value)
                 continue
             if self.written.skipped:
@@ -145,46 +151,46 @@ class TaskWriter:
         if self._sending is not None:
             self._link.run(lambda _: self._finish())
             if self.transaction is None and self.options.idempotent:
-                _idle.give(self.options.connection, self._producer)
+                _idle.put(self.options.connection, self._producer)
         return self.written
 
-    def _begin(self) -> bool:
-        """Gets a producer; False where an earlier run of the batch has written all of it."""
+    def _start(self) -> bool:
+        """Get a producer; False if an earlier run of the batch has written all of it."""
         options = self.options
         if self.transaction is not None:
             opened = self._link.run(lambda _: self._open())
             self.written.wrote = True
             if opened.is_committed:
-                self._link.run(lambda _: self._done())
+                self._link.run(lambda _: self._complete())
                 return False
-            self._producer = OwnProducer(ProducerId(opened.producer_id, opened.epoch, True))
+            self._producer = ReusableProducer(ProducerId(opened.producer_id, opened.epoch, True))
             transactional_id = opened.transactional_id
         else:
             transactional_id = None
             if options.idempotent:
-                self._producer = _idle.take(options.connection) or self._link.run(self._new_producer)
+                self._producer = _idle.pop(options.connection) or self._link.run(self._new_producer)
         settings = SenderSettings(
             transactional_id, options.acks, options.request_bytes, options.in_flight,
             options.connection.request_timeout_ms, options.connection.give_up_ms,
         )  # fmt: skip
 
-        async def begin(cluster: ClusterConnections) -> BatchSender:
+        async def new_sender(cluster: ClusterConnections) -> BatchSender:
             return BatchSender(cluster, settings, self._budget, self._session)
 
-        self._sending = self._link.run(begin)
+        self._sending = self._link.run(new_sender)
         return True
 
     def _put(self, partition: Partition, rows: EncodableRows) -> None:
-        """Encodes and hands over; waits while too much is not acknowledged."""
-        assert self._sending is not None, "rows before there is a producer"
+        """Encode rows and pass them to the sender; wait while too many bytes are unacknowledged."""
+        assert self._sending is not None, "rows without a sender"
         options = self.options
         sequence = -1
         if self.transaction is not None:
-            sequence = 0  # the grant's comes later
+            sequence = 0  # the grant sets it later
         elif options.idempotent:
             sequence = self._producer.sequences.get(partition, 0)
         for batch in encode(rows, options.codec, options.batch_bytes, self._producer.producer, sequence):
-            self._budget.take(len(batch.data))
+            self._budget.acquire(len(batch.data))
             self.written.rows += batch.records
             self.written.size_bytes += len(batch.data)
             self._sending.loop.call_soon_threadsafe(self._sending.put, partition, batch)
@@ -192,7 +198,7 @@ class TaskWriter:
             self._producer.sequences[partition] = (sequence + len(rows.value)) % SEQUENCES
 
     def _partitions_of(self, topic: str, highest: int) -> int:
-        """Asked of the brokers anew where a row names a partition (`highest`) that nobody here knows of."""
+        """Return a topic's partition count; refresh it if a row names a higher partition (`highest`)."""
         count = self._counts.get(topic)
         if count is None or highest >= count:
             give_up_ms = self.options.connection.give_up_ms
@@ -208,30 +214,30 @@ class TaskWriter:
 
     # --- on the link's loop
 
-    async def _new_producer(self, cluster: ClusterConnections) -> OwnProducer:
+    async def _new_producer(self, cluster: ClusterConnections) -> ReusableProducer:
         identity = ClientIdentity()
         give_up_ms = self.options.connection.give_up_ms
         await patiently(cluster, give_up_ms, "a producer id", lambda: identity.renew(cluster))
-        return OwnProducer(ProducerId(identity.producer_id, identity.epoch, False))
+        return ReusableProducer(ProducerId(identity.producer_id, identity.epoch, False))
 
     async def _open(self) -> OpenedReply:
         assert self.transaction is not None, "no transaction to open"
         options = self.options
-        limits = ServiceTimeouts.of(options.connection.give_up_ms, options.transaction_timeout_ms)
-        self._session = await TaskSession.to(self.transaction.endpoint, limits)
-        place = self.place
+        limits = ServiceTimeouts.for_options(options.connection.give_up_ms, options.transaction_timeout_ms)
+        self._session = await TaskSession.connect(self.transaction.endpoint, limits)
+        task = self.identity
         return await self._session.open(
-            OpenMessage(self.transaction.attempt, place.query_id, place.batch_id, place.number, place.attempt_number)
+            OpenMessage(self.transaction.attempt, task.query_id, task.batch_id, task.number, task.attempt_number)
         )
 
     async def _finish(self) -> None:
         assert self._sending is not None, "nothing to finish"
         await self._sending.finish()
-        await self._done()
+        await self._complete()
 
-    async def _done(self) -> None:
+    async def _complete(self) -> None:
         if self._session is not None:
-            await self._session.done()
+            await self._session.complete()
 
     async def _close(self) -> None:
         if self._sending is not None:
@@ -241,8 +247,8 @@ class TaskWriter:
 
 
 async def count_partitions(cluster: ClusterConnections, topic: str, highest: int, *, creates: bool = False) -> int:
-    """Return a topic's number of partitions. What is known may be older than a partition that was added. With
-    `creates`, brokers are asked to create a topic that does not exist. Raises `ClientError`."""
+    """Return a topic's partition count. Cached metadata may lack a partition that was added. With `creates`, ask the
+    brokers to create a missing topic. Raises `ClientError`."""
     try:
         info = await cluster.topic(topic)
     except UnknownTopic:
@@ -257,4 +263,5 @@ async def count_partitions(cluster: ClusterConnections, topic: str, highest: int
 
 
 def now_ms() -> int:
+    """Return the wall clock in ms since the epoch."""
     return time.time_ns() // 1_000_000

@@ -1,13 +1,12 @@
-"""The requests of a transaction, repeated while that can help (KIP-98): what the transaction service asks of brokers.
+"""The transaction requests that the transaction service sends to brokers (KIP-98), with retries.
 
-Runs on the loop of a link. Each run of a batch gets an epoch of its own from InitProducerId, which aborts what an
-earlier driver, or an earlier run, left open, and fences it: nothing of theirs can be appended any more. For the same
-reason a run that failed is ended by asking for a new epoch, not by EndTxn: that would leave the epoch valid, and a task
-that does not know yet could still write with it. That request names the old epoch, so that a driver that was replaced
-does not fence the one that replaced it.
+Runs on the loop of a link. Each run of a batch gets its own epoch from InitProducerId, which aborts what an earlier
+driver or run left open and fences it: it can append nothing more. For the same reason a failed run is ended by a new
+epoch, not by EndTxn: EndTxn keeps the epoch valid, and a task that does not know of the failure could still write. That
+request names the old epoch, so that a replaced driver cannot fence its successor.
 
-The number of a batch is committed as an offset within its transaction: group = transactional id, offset = batch + 1,
-note = query and number of rows. It is there if and only if the rows are, so a restarted driver can tell.
+The batch number is committed as an offset within the batch's transaction: group = transactional id, offset = batch + 1,
+metadata = query and row count. It exists if and only if the rows do, so a restarted driver can tell.
 """
 
 from __future__ import annotations
@@ -48,11 +47,11 @@ T = TypeVar("T")
 R = TypeVar("R", bound=Payload)
 
 TRANSACTION = 1
-"""The key type of FindCoordinator."""
+"""Key type of transactional ids in FindCoordinator."""
 MANY_COORDINATORS = 4
-NEWEST_ADD, NEWEST_ADD_OFFSETS, NEWEST_OFFSETS, NEWEST_END = 3, 3, 4, 4
-"""The newest versions by which a producer does not claim to speak transactions v2 (KIP-890), whose epochs change with
-every EndTxn: here they change with every InitProducerId."""
+MAX_ADD_VERSION, MAX_ADD_OFFSETS_VERSION, MAX_OFFSETS_VERSION, MAX_END_VERSION = 3, 3, 4, 4
+"""Highest versions that do not imply transactions v2 (KIP-890), in which each EndTxn changes the epoch. Here each
+InitProducerId changes it."""
 NOT_ATTEMPTED = ErrorCode.OPERATION_NOT_ATTEMPTED
 MOVED = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 FENCED = (
@@ -63,50 +62,52 @@ FENCED = (
     ErrorCode.TRANSACTION_ABORTABLE,
 )
 BUSY_DELAYS_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
-"""While an earlier transaction's markers are written; the last one is repeated."""
+"""Delays while the markers of an earlier transaction are written; the last one repeats."""
 
 
-NOTE = re.compile(r"(?P<query>\S*)(?: rows=(?P<rows>[0-9]{1,18}))?")
+METADATA = re.compile(r"(?P<query>\S*)(?: rows=(?P<rows>[0-9]{1,18}))?")
 
 
 class ProducerFenced(PenstockSparkError):
-    """Another driver has the transactional id, or the brokers aborted the transaction because it took too long."""
+    """Another driver uses the transactional id, or the brokers aborted the transaction because it took too long."""
 
 
 class ProducerSession(NamedTuple):
+    """The producer id and epoch of a run."""
+
     producer_id: int
     epoch: int
 
 
 class TransactionClient:
-    """The transactions of one transactional id. `give_up_ms` bounds each method; then `Unavailable` is raised."""
+    """Transactions of one transactional id. Each method raises `Unavailable` after `give_up_ms`."""
 
     def __init__(self, cluster: ClusterConnections, transactional_id: str, timeout_ms: int, give_up_ms: int) -> None:
         self.cluster, self.transactional_id = cluster, transactional_id
         self.timeout_ms, self.give_up_ms = timeout_ms, give_up_ms
         self._node = -1
 
-    async def begin(self) -> ProducerSession:
-        """A new epoch; what was open under the id is aborted."""
+    async def start(self) -> ProducerSession:
+        """Start a new epoch; an open transaction of the id is aborted."""
         request = InitProducerIdRequest(transactional_id=self.transactional_id, transaction_timeout_ms=self.timeout_ms)
 
-        async def ask() -> ProducerSession:
+        async def send() -> ProducerSession:
             answer = await self._call(request, InitProducerIdResponse)
             self._check(answer.error_code)
             return ProducerSession(answer.producer_id, answer.producer_epoch)
 
         try:
-            return await self._persist(ask)
+            return await self._retry(send)
         except BrokerError as e:
             if e.code == ErrorCode.INVALID_TRANSACTION_TIMEOUT:
                 raise PenstockSparkError(
-                    f"option 'kafka.transaction.timeout.ms': the brokers allow less than {self.timeout_ms} ms "
-                    "(their transaction.max.timeout.ms)"
+                    f'option "kafka.transaction.timeout.ms": {self.timeout_ms} ms is more than the brokers allow; '
+                    "lower it, or raise transaction.max.timeout.ms of the brokers"
                 ) from None
             raise
 
     async def fence(self, producer: ProducerSession) -> None:
-        """Aborts what is open under this epoch and ends the epoch; nothing where another has followed it already."""
+        """Abort the epoch's transaction and end the epoch; does nothing if a newer epoch exists."""
         request = InitProducerIdRequest(
             transactional_id=self.transactional_id,
             transaction_timeout_ms=self.timeout_ms,
@@ -114,15 +115,18 @@ class TransactionClient:
             producer_epoch=producer.epoch,
         )
 
-        async def ask() -> None:
+        async def send() -> None:
             self._check((await self._call(request, InitProducerIdResponse)).error_code)
 
         with contextlib.suppress(ProducerFenced):
-            await self._persist(ask)
+            await self._retry(send)
 
     async def add(self, producer: ProducerSession, partitions: Iterable[Partition]) -> None:
-        """Makes partitions part of the transaction in hand."""
-        topics = [AddPartitionsToTxnTopic(name=name, partitions=p) for name, p in by_topic(places(partitions)).items()]
+        """Add partitions to the transaction."""
+        topics = [
+            AddPartitionsToTxnTopic(name=name, partitions=p)
+            for name, p in by_topic(topic_partitions(partitions)).items()
+        ]
         request = AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=self.transactional_id,
             v3_and_below_producer_id=producer.producer_id,
@@ -130,22 +134,24 @@ class TransactionClient:
             v3_and_below_topics=topics,
         )
 
-        async def ask() -> None:
-            answer = await self._call(request, AddPartitionsToTxnResponse, NEWEST_ADD)
+        async def send() -> None:
+            answer = await self._call(request, AddPartitionsToTxnResponse, MAX_ADD_VERSION)
             codes = {
                 (topic.name, p.partition_index): p.partition_error_code
                 for topic in answer.results_by_topic_v3_and_below
                 for p in topic.results_by_partition
                 if p.partition_error_code
             }
-            # what was "not attempted" is so because of another, which says more
+            # OPERATION_NOT_ATTEMPTED only says that another partition failed: report that one.
             for (name, partition), code in sorted(codes.items(), key=lambda item: item[1] == NOT_ATTEMPTED):
                 self._check(code, f"{name}-{partition}")
 
-        await self._persist(ask)
+        await self._retry(send)
 
-    async def mark(self, producer: ProducerSession, place: Partition, batch: LastBatch, query_id: str) -> None:
-        """Commits the number of the batch, and that of its rows, within the transaction."""
+    async def record_batch(
+        self, producer: ProducerSession, partition: Partition, batch: LastBatch, query_id: str
+    ) -> None:
+        """Commit the batch number and row count within the transaction."""
         group = self.transactional_id
         add = AddOffsetsToTxnRequest(
             transactional_id=self.transactional_id,
@@ -154,36 +160,36 @@ class TransactionClient:
             group_id=group,
         )
 
-        async def ask_add() -> None:
-            answer = await self._call(add, AddOffsetsToTxnResponse, NEWEST_ADD_OFFSETS)
+        async def send_add() -> None:
+            answer = await self._call(add, AddOffsetsToTxnResponse, MAX_ADD_OFFSETS_VERSION)
             self._check(answer.error_code)
 
-        await self._persist(ask_add)
+        await self._retry(send_add)
         offset = TxnOffsetCommitRequestPartition(
-            partition_index=place[1],
+            partition_index=partition[1],
             committed_offset=batch.batch_id + 1,
-            committed_metadata=note_of(query_id, batch.rows),
+            committed_metadata=encode_metadata(query_id, batch.rows),
         )
         commit = TxnOffsetCommitRequest(
             transactional_id=self.transactional_id,
             group_id=group,
             producer_id=producer.producer_id,
             producer_epoch=producer.epoch,
-            topics=[TxnOffsetCommitRequestTopic(name=place[0], partitions=[offset])],
+            topics=[TxnOffsetCommitRequestTopic(name=partition[0], partitions=[offset])],
         )
 
-        async def ask_commit() -> None:
+        async def send_commit() -> None:
             node = await self.cluster.coordinator(group)
             connection = await self.cluster.connection(node, COORDINATOR)
-            answer = await connection.call(commit, TxnOffsetCommitResponse, max_version=NEWEST_OFFSETS)
+            answer = await connection.call(commit, TxnOffsetCommitResponse, max_version=MAX_OFFSETS_VERSION)
             for topic in answer.topics:
                 for p in topic.partitions:
-                    check_group(self.cluster, group, p.error_code, f"group {group!r}")
+                    check_group(self.cluster, group, p.error_code, f'group "{group}"')
 
-        await self._persist(ask_commit)
+        await self._retry(send_commit)
 
-    async def end(self, producer: ProducerSession) -> None:
-        """Commits: returns when that is decided for good."""
+    async def commit(self, producer: ProducerSession) -> None:
+        """Commit the transaction; returns once the commit is decided."""
         request = EndTxnRequest(
             transactional_id=self.transactional_id,
             producer_id=producer.producer_id,
@@ -191,18 +197,18 @@ class TransactionClient:
             committed=True,
         )
 
-        async def ask() -> None:
-            answer = await self._call(request, EndTxnResponse, NEWEST_END)
+        async def send() -> None:
+            answer = await self._call(request, EndTxnResponse, MAX_END_VERSION)
             self._check(answer.error_code)
 
-        await self._persist(ask)
+        await self._retry(send)
 
     async def last_batch(self, query_id: str) -> LastBatch | None:
-        """The last batch of this query that was committed. Asked after `begin`, nobody else can commit one any more."""
+        """Return the query's last committed batch. After `start`, no other driver can commit one."""
         group = self.transactional_id
-        found = await self._persist(lambda: fetch_committed(self.cluster, group, None))
-        notes = [(place.offset - 1, rows_in(place.metadata, query_id)) for place in found.values()]
-        return max((LastBatch(batch_id, rows) for batch_id, rows in notes if rows is not None), default=None)
+        found = await self._retry(lambda: fetch_committed(self.cluster, group, None))
+        batches = [(one.offset - 1, rows_in_metadata(one.metadata, query_id)) for one in found.values()]
+        return max((LastBatch(batch_id, rows) for batch_id, rows in batches if rows is not None), default=None)
 
     # --- inside
 
@@ -211,10 +217,10 @@ class TransactionClient:
             self._node = -1
         if code in FENCED:
             raise ProducerFenced(
-                f"transactional id {self.transactional_id!r}: {ErrorCode(code).name}: another driver has taken it, or "
-                f"the transaction took longer than kafka.transaction.timeout.ms = {self.timeout_ms}"
+                f'transactional id "{self.transactional_id}": {ErrorCode(code).name}: another driver has taken it '
+                f"over, or the transaction took longer than kafka.transaction.timeout.ms ({self.timeout_ms} ms)"
             )
-        check(code, " ".join(filter(None, [f"transactional id {self.transactional_id!r}", about])))
+        check(code, " ".join(filter(None, [f'transactional id "{self.transactional_id}"', about])))
 
     async def _call(self, request: Payload, response: type[R], max_version: int | None = None) -> R:
         try:
@@ -227,7 +233,7 @@ class TransactionClient:
             raise
 
     async def coordinator(self) -> int:
-        """The broker that has the transactional id, asked for now. Raises `ClientError`."""
+        """Find the transaction coordinator of the id; not cached. Raises `ClientError`."""
         connection = await self.cluster.any_connection()
         name = self.transactional_id
         if connection.version(FindCoordinatorRequest) >= MANY_COORDINATORS:
@@ -240,20 +246,20 @@ class TransactionClient:
             request = FindCoordinatorRequest(key=name, key_type=TRANSACTION)
             answer = await connection.call(request, FindCoordinatorResponse)
             code, node = answer.error_code, answer.node_id
-        check(code, f"coordinator of transactional id {name!r}")
+        check(code, f'coordinator of transactional id "{name}"')
         if node not in self.cluster.metadata.brokers:
             await self.cluster.refresh()
         if node not in self.cluster.metadata.brokers:
-            raise BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"transactional id {name!r}")
+            raise BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f'transactional id "{name}"')
         return node
 
-    async def _persist(self, ask: Callable[[], Awaitable[T]]) -> T:
+    async def _retry(self, send: Callable[[], Awaitable[T]]) -> T:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.give_up_ms / 1000
         attempt = 0
         while True:
             try:
-                return await ask()
+                return await send()
             except ClientError as e:
                 if isinstance(e, BrokerError) and e.code in FENCED:
                     self._check(e.code)
@@ -264,22 +270,24 @@ class TransactionClient:
                 if not e.retriable:
                     raise
                 if loop.time() + delay_s >= deadline:
-                    raise Unavailable(f"given up after {self.give_up_ms} ms: {e}") from e
+                    raise Unavailable(f"gave up after {self.give_up_ms} ms: {e}") from e
                 await asyncio.sleep(delay_s)
                 attempt += 1
 
 
-def note_of(query_id: str, rows: int) -> str:
+def encode_metadata(query_id: str, rows: int) -> str:
+    """Return the offset metadata of a batch."""
     return f"{query_id} rows={rows}"
 
 
-def rows_in(note: str, query_id: str) -> int | None:
-    """The rows of a note, -1 where it does not tell (older ones name the query alone); None for another query's."""
-    matched = NOTE.fullmatch(note)
+def rows_in_metadata(metadata: str, query_id: str) -> int | None:
+    """Return the row count in offset metadata; -1 if it has none (older versions); None for another query."""
+    matched = METADATA.fullmatch(metadata)
     if matched is None or matched["query"] != query_id:
         return None
     return -1 if matched["rows"] is None else int(matched["rows"])
 
 
-def places(partitions: Iterable[Partition]) -> list[TopicPartition]:
+def topic_partitions(partitions: Iterable[Partition]) -> list[TopicPartition]:
+    """Convert partitions to the client's type."""
     return [TopicPartition(*partition) for partition in partitions]

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from penstock_spark.decode.decoder import RangeDecoder
 from penstock_spark.link.link import Link
-from penstock_spark.link.standing import begin_task
+from penstock_spark.link.worker_gc import freeze_loaded_objects
 from penstock_spark.model.errors import CorruptBatch, OffsetGone, TopicGone
 from penstock_spark.model.ranges import OffsetRange
 from penstock_spark.options.source import SourceOptions
@@ -23,7 +23,7 @@ log = logging.getLogger("penstock_spark")
 def read_task(options: SourceOptions, task: ReadTask) -> Iterator[pa.RecordBatch]:
     """Raises `DataLoss` where records are gone and failOnDataLoss is true; otherwise goes on behind them. Raises
     `CorruptBatch`, or leaves such batches out where onCorruptBatch is "skip"."""
-    begin_task()
+    freeze_loaded_objects()
     link = Link.to(options.connection)
     left = [task.range_]
     skipped = 0

@@ -21,10 +21,10 @@ from pyspark.sql.types import (
 )
 
 from penstock_spark.options.sink import SinkOptions
-from penstock_spark.sink.columns import columns_of
+from penstock_spark.sink.columns import sink_columns
 from penstock_spark.sink.messages import CommitMessage
-from penstock_spark.sink.service_client import ServiceEndpoint, ask
-from penstock_spark.sink.task import TaskPlace, TaskTransaction, TaskWriter, Written
+from penstock_spark.sink.service_client import ServiceEndpoint, call_service
+from penstock_spark.sink.task import TaskIdentity, TaskTransaction, TaskWriter, WriteResult
 
 TIMEOUT_S = 60.0
 
@@ -43,18 +43,18 @@ class Run:
     """Of rows, of each task."""
 
     def task(self, number: int, attempt_number: int = 0) -> TaskWriter:
-        place = TaskPlace(number, attempt_number, self.query, self.batch)
-        columns = columns_of(schema(self.ddl), self.options.topic)
+        place = TaskIdentity(number, attempt_number, self.query, self.batch)
+        columns = sink_columns(schema(self.ddl), self.options.topic)
         return TaskWriter(self.options, columns, place, TaskTransaction(self.endpoint, self.name))
 
-    def write(self, number: int, batches: Iterator[pa.RecordBatch], attempt_number: int = 0) -> Written:
+    def write(self, number: int, batches: Iterator[pa.RecordBatch], attempt_number: int = 0) -> WriteResult:
         with self.task(number, attempt_number) as task:
             written = task.write(batches)
         self.counts.append(written.rows + written.skipped)
         return written
 
     def commit(self, *tasks: int) -> None:
-        ask(self.endpoint, CommitMessage(self.name, self.batch, list(tasks), sum(self.counts)), TIMEOUT_S)
+        call_service(self.endpoint, CommitMessage(self.name, self.batch, list(tasks), sum(self.counts)), TIMEOUT_S)
 
 
 def read_all(bootstrap: str, topic: str, isolation: str = "read_committed") -> list[Any]:

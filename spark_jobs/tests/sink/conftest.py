@@ -11,9 +11,9 @@ import pytest
 from penstock_spark_kit.batches_written import TIMEOUT_S, Run
 
 from penstock_spark.options.sink import SinkOptions
-from penstock_spark.sink.driver import SinkDriver, start_of
-from penstock_spark.sink.rendezvous import service_of
-from penstock_spark.sink.service_client import ServiceEndpoint, ask
+from penstock_spark.sink.driver import SinkDriver, start_time
+from penstock_spark.sink.rendezvous import find_service
+from penstock_spark.sink.service_client import ServiceEndpoint, call_service
 from penstock_spark.sink.writer import plan_of
 
 StartRun = Callable[..., Run]
@@ -24,7 +24,7 @@ def driver() -> Iterator[SinkDriver]:
     """A process that stands for a driver's JVM: its service ends with it."""
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
-        yield SinkDriver(process.pid, start_of(process.pid), {"spark.master": "local[2]"})
+        yield SinkDriver(process.pid, start_time(process.pid), {"spark.master": "local[2]"})
     finally:
         process.kill()
         process.wait()
@@ -32,7 +32,7 @@ def driver() -> Iterator[SinkDriver]:
 
 @pytest.fixture
 def service(driver: SinkDriver) -> ServiceEndpoint:
-    return service_of(driver, starts=True)
+    return find_service(driver, starts=True)
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def start_run() -> StartRun:
             }
         )
         name = f"run-{count}"
-        ask(endpoint, plan_of(options, name), TIMEOUT_S)
+        call_service(endpoint, plan_of(options, name), TIMEOUT_S)
         return Run(endpoint, name, options, batch, query or f"query-of-{topic}", ddl)
 
     return start

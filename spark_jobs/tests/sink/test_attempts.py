@@ -54,8 +54,8 @@ def test_the_transactional_id_is_the_options_else_the_querys_else_the_runs_own()
 
 def test_a_batch_whose_tasks_are_done_is_committed_once() -> None:
     attempt = opened(2)
-    attempt.done(100)
-    attempt.done(101)
+    attempt.complete_task(100)
+    attempt.complete_task(101)
     assert attempt.commit(CommitMessage("run-1", 7, [1, 0], ROWS)) is True
     attempt.committed()
     assert attempt.commit(CommitMessage("run-1", 7, [0, 1], ROWS)) is False, "asked again, because the answer was lost"
@@ -71,7 +71,7 @@ def test_a_batch_that_an_earlier_run_committed_is_not_committed_again() -> None:
     attempt = Attempt(plan())
     attempt.open(100, opening(0))
     attempt.opened(5, 1, LastBatch(7, ROWS))
-    attempt.done(100)
+    attempt.complete_task(100)
     assert attempt.commit(CommitMessage("run-1", 7, [0], ROWS)) is False
 
 
@@ -80,14 +80,14 @@ def repeated(last: LastBatch, skips_repeated: bool = False) -> Attempt:
     attempt = Attempt(plan(skips_repeated=skips_repeated))
     attempt.open(100, opening(0))
     attempt.opened(5, 1, last)
-    attempt.done(100)
+    attempt.complete_task(100)
     return attempt
 
 
 @pytest.mark.parametrize("last", [LastBatch(7, ROWS - 1), LastBatch(7, ROWS + 1), LastBatch(7, 0), LastBatch(8, ROWS)])
 def test_a_batch_that_is_not_what_was_committed_is_refused_with_the_cure(last: LastBatch) -> None:
     attempt = repeated(last)
-    with pytest.raises(BatchDiffers, match=r"checkpoint.*option 'penstock\.repeated\.batch'"):
+    with pytest.raises(BatchDiffers, match=r'checkpoint.*option "penstock\.repeated\.batch"'):
         attempt.commit(CommitMessage("run-1", 7, [0], ROWS))
     with pytest.raises(BatchDiffers):
         attempt.commit(CommitMessage("run-1", 7, [0], ROWS))
@@ -124,7 +124,7 @@ def give_back_what_it_has_not(attempt: Attempt) -> None:
 
 def done_while_holding(attempt: Attempt) -> None:
     attempt.acquire(100, 1, AcquireMessage([A]))
-    attempt.done(100)
+    attempt.complete_task(100)
 
 
 def ask_for_nothing(attempt: Attempt) -> None:
@@ -140,17 +140,17 @@ def commit_while_writing(attempt: Attempt) -> None:
 
 
 def commit_with_unknown_task(attempt: Attempt) -> None:
-    attempt.done(100)
+    attempt.complete_task(100)
     attempt.commit(CommitMessage("run-1", 7, [0, 1], ROWS))
 
 
 def commit_without_a_task_that_wrote(attempt: Attempt) -> None:
-    attempt.done(100)
+    attempt.complete_task(100)
     attempt.commit(CommitMessage("run-1", 7, [], ROWS))
 
 
 def commit_other_batch(attempt: Attempt) -> None:
-    attempt.done(100)
+    attempt.complete_task(100)
     attempt.commit(CommitMessage("run-1", 6, [0], ROWS))
 
 
@@ -186,20 +186,20 @@ def test_a_second_attempt_names_the_cure() -> None:
 
 def test_a_connection_that_ends_before_its_task_is_done_fails_the_batch() -> None:
     attempt = opened()
-    attempt.lost(100)
+    attempt.connection_lost(100)
     assert attempt.stage is Stage.FAILED
 
 
 def test_a_connection_that_ends_after_its_task_is_done_changes_nothing() -> None:
     attempt = opened()
-    attempt.done(100)
-    attempt.lost(100)
+    attempt.complete_task(100)
+    attempt.connection_lost(100)
     assert attempt.commit(CommitMessage("run-1", 7, [0], ROWS)) is True
 
 
 def test_a_task_that_comes_after_the_end_is_refused_and_the_commit_stands() -> None:
     attempt = opened()
-    attempt.done(100)
+    attempt.complete_task(100)
     attempt.commit(CommitMessage("run-1", 7, [0], ROWS))
     attempt.committed()
     with pytest.raises(BatchFailed, match="too late"):
@@ -250,7 +250,7 @@ class Runs(RuleBasedStateMachine):
     def finish(self, data: st.DataObject) -> None:
         connection = data.draw(st.sampled_from(sorted(self.of)))
         try:
-            self.attempt.done(connection)
+            self.attempt.complete_task(connection)
         except BatchFailed:
             return
         self.done.add(self.of[connection])
@@ -260,7 +260,7 @@ class Runs(RuleBasedStateMachine):
     def lose(self, data: st.DataObject) -> None:
         connection = data.draw(st.sampled_from(sorted(self.of)))
         ended = self.attempt.stage is Stage.COMMITTED
-        self.attempt.lost(connection)
+        self.attempt.connection_lost(connection)
         self.lost |= not ended and self.of[connection] not in self.done
 
     @rule(tasks=st.sets(st.integers(0, 2)))

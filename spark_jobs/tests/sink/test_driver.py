@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from penstock_spark.model.errors import InvalidOption
-from penstock_spark.sink.driver import SinkDriver, ancestors, is_alive, settings_of, start_of
+from penstock_spark.sink.driver import SinkDriver, ancestors, is_alive, settings_of, start_time
 from penstock_spark.sink.rendezvous import HOST_VARIABLE, executors_host, own_directory, read
 from penstock_spark.sink.service_client import ServiceUnreachable
 from penstock_spark.sink.writer import check_speculation
@@ -71,7 +71,7 @@ def test_executors_are_told_an_address_that_they_reach(
 
 def test_a_process_is_told_from_a_later_one_with_its_number() -> None:
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    started = start_of(process.pid)
+    started = start_time(process.pid)
     try:
         assert next(ancestors(process.pid)) == os.getpid()
         assert is_alive(process.pid, started)

@@ -45,7 +45,7 @@ def test_a_partition_can_only_be_given_back_by_its_holder() -> None:
     grants.acquire(1, 10, [A])
     with pytest.raises(GrantNotHeld, match="t-0"):
         grants.release(2, A, 1)
-    with pytest.raises(GrantNotHeld, match="sequence -1"):
+    with pytest.raises(GrantNotHeld, match="sequence number -1"):
         grants.release(1, A, -1)
 
 

@@ -15,9 +15,9 @@ from penstock_spark_kit.topics import make_topic
 from penstock_spark.link.link import Link
 from penstock_spark.model.errors import PenstockSparkError, Unavailable
 from penstock_spark.options.sink import SinkOptions
-from penstock_spark.sink.columns import columns_of
+from penstock_spark.sink.columns import sink_columns
 from penstock_spark.sink.service_client import ServiceEndpoint
-from penstock_spark.sink.task import TaskPlace, TaskWriter
+from penstock_spark.sink.task import TaskIdentity, TaskWriter
 from penstock_spark.sink.transactions import TransactionClient
 
 
@@ -25,7 +25,7 @@ def own_writer(bootstrap: str, topic: str, **more: str) -> TaskWriter:
     """At least once."""
     given = {"kafka.bootstrap.servers": bootstrap, "topic": topic}
     options = SinkOptions.parse({**given, **{name.replace("_", "."): value for name, value in more.items()}})
-    return TaskWriter(options, columns_of(schema("value binary"), topic), TaskPlace(0, 0))
+    return TaskWriter(options, sink_columns(schema("value binary"), topic), TaskIdentity(0, 0))
 
 
 def interrupted(count: int, outage: Callable[[], object], first: int = 0, keys: int = 0) -> Iterator[pa.RecordBatch]:
@@ -58,7 +58,7 @@ def test_a_broker_that_stays_away_is_given_up_with_the_partition_and_the_option(
 
 def test_a_batch_larger_than_the_topic_allows_names_what_to_change(penstock: Broker, topic: Callable[..., str]) -> None:
     name = topic(1, {"max.message.bytes": "5000"})
-    says = r"lower 'kafka\.batch\.size' or raise max\.message\.bytes"
+    says = r'lower "kafka\.batch\.size" or raise max\.message\.bytes'
     with own_writer(penstock.bootstrap, name) as task, pytest.raises(PenstockSparkError, match=says):
         task.write(batches(10_000))
 
@@ -68,7 +68,7 @@ def test_a_row_larger_than_the_topic_allows_is_not_told_to_lower_the_size_of_bat
 ) -> None:
     name = topic(1, {"max.message.bytes": "5000"})
     rows = pa.record_batch({"value": pa.array([b"1", bytes(6000), b"2"])})
-    says = r"one row of 60[0-9]{2} bytes: raise the topic's max\.message\.bytes$"
+    says = r"one row has 60[0-9]{2} bytes: raise the topic's max\.message\.bytes$"
     small = own_writer(penstock.bootstrap, name, kafka_batch_size="1000")
     with small as task, pytest.raises(PenstockSparkError, match=says):
         task.write(iter([rows]))
@@ -79,10 +79,10 @@ def test_a_time_that_a_broker_refuses_names_the_column_and_the_settings(
 ) -> None:
     name = topic(1)
     options = SinkOptions.parse({"kafka.bootstrap.servers": penstock.bootstrap, "topic": name})
-    columns = columns_of(schema("value binary, timestamp timestamp"), name)
+    columns = sink_columns(schema("value binary, timestamp timestamp"), name)
     rows = pa.record_batch({"value": pa.array([b"1"]), "timestamp": pa.array([10**18], pa.timestamp("us", tz="UTC"))})
-    says = r"column 'timestamp' .*message\.timestamp\.after\.max\.ms"
-    with TaskWriter(options, columns, TaskPlace(0, 0)) as task, pytest.raises(PenstockSparkError, match=says):
+    says = r'column "timestamp" .*message\.timestamp\.after\.max\.ms'
+    with TaskWriter(options, columns, TaskIdentity(0, 0)) as task, pytest.raises(PenstockSparkError, match=says):
         task.write(iter([rows]))
 
 

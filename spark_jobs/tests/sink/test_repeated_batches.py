@@ -16,7 +16,7 @@ from penstock_spark.sink import writer
 from penstock_spark.sink.attempts import BatchDiffers
 from penstock_spark.sink.driver import SinkDriver
 from penstock_spark.sink.service_client import ServiceEndpoint
-from penstock_spark.sink.transactions import note_of, rows_in
+from penstock_spark.sink.transactions import encode_metadata, rows_in_metadata
 
 StartRun = Callable[..., Run]
 
@@ -32,7 +32,7 @@ def test_a_batch_with_other_rows_is_refused_and_nothing_is_written(
 ) -> None:
     name = topic(2)
     write(start_run(service, penstock.bootstrap, name, batch=4), 100)
-    with pytest.raises(BatchDiffers, match=f"it was committed with 100 rows and now has {rows}: the checkpoint was"):
+    with pytest.raises(BatchDiffers, match=f"it was committed with 100 rows and now has {rows}; the checkpoint was"):
         write(start_run(service, penstock.bootstrap, name, batch=4), rows)
     assert values_of(penstock.bootstrap, name) == wanted(100)
 
@@ -43,7 +43,7 @@ def test_a_batch_before_the_last_is_refused_whatever_it_has(
     name = topic(2)
     write(start_run(service, penstock.bootstrap, name, batch=4), 100)
     write(start_run(service, penstock.bootstrap, name, batch=5), 100, first=100)
-    with pytest.raises(BatchDiffers, match="batch 5 was committed already: the checkpoint was set back"):
+    with pytest.raises(BatchDiffers, match="batch 5 was committed already; the checkpoint was set back"):
         write(start_run(service, penstock.bootstrap, name, batch=4), 100)
     assert values_of(penstock.bootstrap, name) == wanted(200)
 
@@ -72,9 +72,9 @@ def test_a_note_without_rows_is_trusted(
     "note", ["", "other", "other rows=5", "q rows=", "q rows=-5", "q rows=5 ", "q rows=" + "9" * 99]
 )
 def test_a_note_of_something_else_is_none_of_the_querys(note: str) -> None:
-    assert rows_in(note, "q") is None
-    assert rows_in(note_of("q", 5), "q") == 5
-    assert rows_in("q", "q") == -1
+    assert rows_in_metadata(note, "q") is None
+    assert rows_in_metadata(encode_metadata("q", 5), "q") == 5
+    assert rows_in_metadata("q", "q") == -1
 
 
 def test_a_commit_tells_of_the_rows_that_were_skipped(

@@ -21,10 +21,10 @@ from penstock_spark_kit.topics import MakeTopic, make_topic, produce
 
 from penstock_spark.model.errors import PenstockSparkError
 from penstock_spark.sink.attempts import BatchFailed
-from penstock_spark.sink.driver import SinkDriver, start_of
+from penstock_spark.sink.driver import SinkDriver, start_time
 from penstock_spark.sink.messages import AbortMessage, HelloMessage, NumberedMessage, PingMessage, frame, read_answer
-from penstock_spark.sink.rendezvous import own_directory, service_of
-from penstock_spark.sink.service_client import ServiceEndpoint, ServiceUnreachable, ask
+from penstock_spark.sink.rendezvous import find_service, own_directory
+from penstock_spark.sink.service_client import ServiceEndpoint, ServiceUnreachable, call_service
 
 StartRun = Callable[..., Run]
 DEADLINE_S = 30.0
@@ -61,22 +61,22 @@ def side_by_side(*work: Callable[[], object]) -> list[BaseException]:
 
 
 def test_a_driver_has_one_service_which_ends_with_it(driver: SinkDriver) -> None:
-    first = service_of(driver, starts=True)
-    assert service_of(driver, starts=False) == first
+    first = find_service(driver, starts=True)
+    assert find_service(driver, starts=False) == first
     path = rendezvous_of(driver)
     assert path.stat().st_mode & 0o777 == 0o600
     os.kill(driver.pid, signal.SIGKILL)
     os.waitpid(driver.pid, 0)
     until(lambda: not path.exists())
     with pytest.raises(ServiceUnreachable):
-        ask(first, PingMessage(), TIMEOUT_S)
+        call_service(first, PingMessage(), TIMEOUT_S)
     with pytest.raises(ServiceUnreachable, match="has ended"):
-        service_of(driver, starts=False)
+        find_service(driver, starts=False)
 
 
 def test_a_caller_without_the_token_is_not_let_in(service: ServiceEndpoint) -> None:
     with pytest.raises(BatchFailed, match="token"):
-        ask(ServiceEndpoint(service.host, service.port, b"x" * 32), PingMessage(), TIMEOUT_S)
+        call_service(ServiceEndpoint(service.host, service.port, b"x" * 32), PingMessage(), TIMEOUT_S)
     assert "x" not in repr(ServiceEndpoint("h", 1, b"x" * 32))
 
 
@@ -95,7 +95,7 @@ def test_a_caller_that_speaks_nonsense_is_cut_off_and_the_others_are_served(
         caller.sendall(sent)
         caller.shutdown(socket.SHUT_WR)
         assert caller.recv(1000) == b""
-    ask(service, PingMessage(), TIMEOUT_S)
+    call_service(service, PingMessage(), TIMEOUT_S)
 
 
 def test_tasks_share_partitions_and_their_rows_appear_together_at_the_commit(
@@ -240,8 +240,8 @@ def test_a_driver_that_comes_back_takes_over_from_a_service_that_still_lives(
     name = topic(1)
     older = start_run(service, penstock.bootstrap, name)
     older.write(0, batches(100))
-    later = SinkDriver(os.getpid(), start_of(os.getpid()), driver.settings)
-    other = service_of(later, starts=True)
+    later = SinkDriver(os.getpid(), start_time(os.getpid()), driver.settings)
+    other = find_service(later, starts=True)
     try:
         newer = start_run(other, penstock.bootstrap, name)
         newer.write(0, batches(100))
@@ -249,7 +249,7 @@ def test_a_driver_that_comes_back_takes_over_from_a_service_that_still_lives(
             with pytest.raises(PenstockSparkError, match="another driver has taken it"):
                 older.commit(0)
         else:
-            ask(service, AbortMessage(older.name, "a task failed"), TIMEOUT_S)
+            call_service(service, AbortMessage(older.name, "a task failed"), TIMEOUT_S)
         time.sleep(0.3)  # for what must not come: the earlier one fencing the later one
         newer.commit(0)
         assert values_of(penstock.bootstrap, name) == wanted(100)
@@ -265,14 +265,14 @@ def test_a_service_that_is_killed_fails_the_batch_and_the_next_run_is_exact(
     penstock: Broker, topic: MakeTopic, driver: SinkDriver, start_run: StartRun
 ) -> None:
     name = topic(2)
-    service = service_of(driver, starts=True)
+    service = find_service(driver, starts=True)
     run = start_run(service, penstock.bootstrap, name, batch=3)
     run.write(0, batches(1000))
     os.kill(pid_of(rendezvous_of(driver)), signal.SIGKILL)
     until(lambda: unreachable(service))
     with pytest.raises(ServiceUnreachable):
         run.write(1, batches(10, first=1000))
-    other = service_of(driver, starts=True)
+    other = find_service(driver, starts=True)
     run.endpoint = other
     with pytest.raises(BatchFailed, match="was restarted and does not know this batch"):
         run.commit(0)
@@ -284,7 +284,7 @@ def test_a_service_that_is_killed_fails_the_batch_and_the_next_run_is_exact(
 
 def unreachable(service: ServiceEndpoint) -> bool:
     with contextlib.suppress(ServiceUnreachable):
-        ask(service, PingMessage(), TIMEOUT_S)
+        call_service(service, PingMessage(), TIMEOUT_S)
         return False
     return True
 
@@ -295,7 +295,7 @@ def test_an_aborted_batch_leaves_nothing_and_its_transaction_does_not_hold_reade
     name = topic(1)
     run = start_run(service, penstock.bootstrap, name)
     run.write(0, batches(100))
-    ask(service, AbortMessage(run.name, "Spark aborted it"), TIMEOUT_S)
+    call_service(service, AbortMessage(run.name, "Spark aborted it"), TIMEOUT_S)
     produce(penstock.bootstrap, name, [b"after"])
     until(lambda: values_of(penstock.bootstrap, name) == [b"after"])
 
@@ -308,7 +308,7 @@ def test_a_transaction_that_takes_too_long_is_aborted_and_the_commit_says_so(
     run.write(0, batches(10))
     produce(penstock.bootstrap, name, [b"after"])
     until(lambda: values_of(penstock.bootstrap, name) == [b"after"])
-    with pytest.raises(PenstockSparkError, match=r"kafka\.transaction\.timeout\.ms = 3000"):
+    with pytest.raises(PenstockSparkError, match=r"kafka\.transaction\.timeout\.ms \(3000 ms\)"):
         run.commit(0)
     assert values_of(penstock.bootstrap, name) == [b"after"]
 
@@ -326,7 +326,7 @@ def test_a_transaction_that_is_over_while_a_task_writes_names_the_option(
         until(lambda: values_of(penstock.bootstrap, name) == [b"after"])
         yield from batches(100, first=100)
 
-    with pytest.raises(PenstockSparkError, match=r"not written.*'kafka\.transaction\.timeout\.ms'"):
+    with pytest.raises(PenstockSparkError, match=r'not written.*"kafka\.transaction\.timeout\.ms"'):
         run.write(0, slowly())  # type: ignore[arg-type]
 
 

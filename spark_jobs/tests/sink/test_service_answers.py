@@ -42,29 +42,31 @@ class Ledger:
     def __init__(self, fails: str = "") -> None:
         self.fails = fails
 
-    async def asked(self, method: str) -> None:
+    async def fail_if_chosen(self, method: str) -> None:
         await asyncio.sleep(0)
         if method == self.fails:
             raise RuntimeError(f"no thread for {method}")
 
-    async def begin(self) -> ProducerSession:
-        await self.asked("begin")
+    async def start(self) -> ProducerSession:
+        await self.fail_if_chosen("start")
         return ProducerSession(1, 1)
 
     async def fence(self, producer: ProducerSession) -> None:
-        await self.asked("fence")
+        await self.fail_if_chosen("fence")
 
     async def add(self, producer: ProducerSession, partitions: Iterable[Partition]) -> None:
-        await self.asked("add")
+        await self.fail_if_chosen("add")
 
-    async def mark(self, producer: ProducerSession, place: Partition, batch: LastBatch, query_id: str) -> None:
-        await self.asked("mark")
+    async def record_batch(
+        self, producer: ProducerSession, partition: Partition, batch: LastBatch, query_id: str
+    ) -> None:
+        await self.fail_if_chosen("record_batch")
 
-    async def end(self, producer: ProducerSession) -> None:
-        await self.asked("end")
+    async def commit(self, producer: ProducerSession) -> None:
+        await self.fail_if_chosen("commit")
 
     async def last_batch(self, query_id: str) -> LastBatch | None:
-        await self.asked("last_batch")
+        await self.fail_if_chosen("last_batch")
         return None
 
 
@@ -77,7 +79,9 @@ def with_service(fails: str, work: Callable[[SinkService, TaskSession], Awaitabl
     async def run() -> None:
         service = SinkService(TOKEN, ledger_of)
         server = await asyncio.start_server(service.serve, "127.0.0.1", 0)
-        session = await TaskSession.to(ServiceEndpoint("127.0.0.1", server.sockets[0].getsockname()[1], TOKEN), LIMITS)
+        session = await TaskSession.connect(
+            ServiceEndpoint("127.0.0.1", server.sockets[0].getsockname()[1], TOKEN), LIMITS
+        )
         try:
             await work(service, session)
         finally:
@@ -92,14 +96,14 @@ def plan(name: str) -> PlanMessage:
 
 
 async def begin(session: TaskSession, name: str, query: str = "") -> None:
-    await session.ask(plan(name), 30.0)
-    assert isinstance(await session.ask(OpenMessage(name, query, 0 if query else -1, 0, 0), 30.0), OpenedReply)
+    await session.call(plan(name), 30.0)
+    assert isinstance(await session.call(OpenMessage(name, query, 0 if query else -1, 0, 0), 30.0), OpenedReply)
 
 
 async def write(session: TaskSession) -> None:
-    await session.ask(AcquireMessage([PLACE]), 30.0)
-    await session.ask(ReleaseMessage(PLACE, 1), 30.0)
-    await session.ask(DoneMessage(), 30.0)
+    await session.call(AcquireMessage([PLACE]), 30.0)
+    await session.call(ReleaseMessage(PLACE, 1), 30.0)
+    await session.call(DoneMessage(), 30.0)
 
 
 async def settled(service: SinkService) -> None:
@@ -112,17 +116,17 @@ async def settled(service: SinkService) -> None:
 async def a_batch(session: TaskSession) -> None:
     await begin(session, "run", "query")
     await write(session)
-    await session.ask(CommitMessage("run", 0, [0], 1), 30.0)
+    await session.call(CommitMessage("run", 0, [0], 1), 30.0)
 
 
-@pytest.mark.parametrize("fails", ["ledger", "begin", "last_batch", "add", "mark", "end"])
+@pytest.mark.parametrize("fails", ["ledger", "start", "last_batch", "add", "record_batch", "commit"])
 def test_a_fault_ends_the_run_and_is_told_to_who_asked(fails: str) -> None:
     async def work(service: SinkService, session: TaskSession) -> None:
         with pytest.raises(BatchFailed, match=f"no thread for {fails}"):
             await a_batch(session)
         await settled(service)
         with pytest.raises(BatchFailed):
-            await session.ask(CommitMessage("run", 0, [0], 1), 30.0)
+            await session.call(CommitMessage("run", 0, [0], 1), 30.0)
 
     with_service(fails, work)
 
@@ -130,19 +134,19 @@ def test_a_fault_ends_the_run_and_is_told_to_who_asked(fails: str) -> None:
 async def committed(session: TaskSession, name: str) -> None:
     await begin(session, name)
     await write(session)
-    await session.ask(CommitMessage(name, -1, [0], 1), 30.0)
+    await session.call(CommitMessage(name, -1, [0], 1), 30.0)
 
 
 async def aborted(session: TaskSession, name: str) -> None:
     await begin(session, name)
-    await session.ask(AcquireMessage([PLACE]), 30.0)
-    await session.ask(AbortMessage(name, "a task failed"), 30.0)
+    await session.call(AcquireMessage([PLACE]), 30.0)
+    await session.call(AbortMessage(name, "a task failed"), 30.0)
 
 
 async def refused(session: TaskSession, name: str) -> None:
     await begin(session, name)
     with pytest.raises(BatchFailed):
-        await session.ask(CommitMessage(name, -1, [0, 1], 1), 30.0)
+        await session.call(CommitMessage(name, -1, [0, 1], 1), 30.0)
 
 
 @pytest.mark.parametrize("fails", ["", "fence"])
@@ -161,12 +165,12 @@ def test_a_run_that_is_planned_outlives_a_thousand_that_have_ended() -> None:
     """A batch whose rows come from a long shuffle opens late; other queries of the driver go on meanwhile."""
 
     async def work(service: SinkService, session: TaskSession) -> None:
-        await session.ask(plan("slow"), 30.0)
+        await session.call(plan("slow"), 30.0)
         for number in range(MAX_ATTEMPTS):
             await committed(session, f"run-{number}")
-        assert isinstance(await session.ask(OpenMessage("slow", "", -1, 0, 0), 30.0), OpenedReply)
+        assert isinstance(await session.call(OpenMessage("slow", "", -1, 0, 0), 30.0), OpenedReply)
         await write(session)
-        await session.ask(CommitMessage("slow", -1, [0], 1), 30.0)
+        await session.call(CommitMessage("slow", -1, [0], 1), 30.0)
 
     with_service("", work)
 
@@ -176,10 +180,10 @@ def test_runs_that_nobody_opens_make_room_for_others_the_oldest_first() -> None:
 
     async def work(service: SinkService, session: TaskSession) -> None:
         for number in range(MAX_ATTEMPTS + 1):
-            await session.ask(plan(f"run-{number}"), 30.0)
+            await session.call(plan(f"run-{number}"), 30.0)
         with pytest.raises(BatchFailed, match="does not know this batch"):
-            await session.ask(OpenMessage("run-0", "", -1, 0, 0), 30.0)
-        assert isinstance(await session.ask(OpenMessage("run-1", "", -1, 0, 0), 30.0), OpenedReply)
+            await session.call(OpenMessage("run-0", "", -1, 0, 0), 30.0)
+        assert isinstance(await session.call(OpenMessage("run-1", "", -1, 0, 0), 30.0), OpenedReply)
 
     with_service("", work)
 
@@ -191,7 +195,7 @@ def test_a_thousand_runs_that_could_not_begin_leave_nothing() -> None:
                 await begin(session, f"run-{number}")
         assert service.busy_ids == set()
 
-    with_service("begin", work)
+    with_service("start", work)
 
 
 def test_a_lock_has_one_holder_at_a_time_and_is_gone_with_the_last() -> None:
@@ -229,32 +233,33 @@ def test_a_task_does_not_wait_for_ever_for_a_service_that_is_mute(question: str)
     async def run() -> None:
         server = await asyncio.start_server(mute, "127.0.0.1", 0)
         endpoint = ServiceEndpoint("127.0.0.1", server.sockets[0].getsockname()[1], TOKEN)
-        session = await TaskSession.to(endpoint, ServiceTimeouts(0.1, 0.1))
-        asked = {
+        session = await TaskSession.connect(endpoint, ServiceTimeouts(0.1, 0.1))
+
+        requests = {
             "open": lambda: session.open(OpenMessage("run", "", -1, 0, 0)),
             "acquire": lambda: session.acquire(PLACE),
-            "done": session.done,
+            "done": session.complete,
         }
-        with pytest.raises(ServiceUnreachable, match=rf"did not answer \({question}\)"):
-            await asked[question]()
+        with pytest.raises(ServiceUnreachable, match=rf"did not reply to {question}"):
+            await requests[question]()
         await session.close()
         server.close()
 
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("fails", ["", "end"])
+@pytest.mark.parametrize("fails", ["", "commit"])
 def test_of_runs_that_have_ended_no_partitions_are_kept(fails: str) -> None:
     """A thousand of them are remembered, each of which may have written to thousands."""
 
     async def work(service: SinkService, session: TaskSession) -> None:
         await begin(session, "run")
         for partition in range(20):
-            await session.ask(AcquireMessage([("t", partition)]), 30.0)
-            await session.ask(ReleaseMessage(("t", partition), 1), 30.0)
-        await session.ask(DoneMessage(), 30.0)
+            await session.call(AcquireMessage([("t", partition)]), 30.0)
+            await session.call(ReleaseMessage(("t", partition), 1), 30.0)
+        await session.call(DoneMessage(), 30.0)
         with contextlib.suppress(BatchFailed):
-            await session.ask(CommitMessage("run", -1, [0], 1), 30.0)
+            await session.call(CommitMessage("run", -1, [0], 1), 30.0)
         await settled(service)
         (run,) = [one for one in gc.get_objects() if isinstance(one, Attempt)]
         assert (run.stage in ENDED, run.added, run.grants.next_sequences, run.grants.holders) == (True, set(), {}, {})

@@ -16,15 +16,15 @@ from penstock_spark_kit.broker import Broker
 from penstock_spark_kit.topics import eventually, produce
 
 from penstock_spark.sink.driver import SinkDriver
-from penstock_spark.sink.rendezvous import service_of
+from penstock_spark.sink.rendezvous import find_service
 from penstock_spark.sink.service_client import ServiceEndpoint
-from penstock_spark.sink.service_log import careful_stream
+from penstock_spark.sink.service_log import non_blocking_stream
 
 START = """
 import sys
-from penstock_spark.sink.driver import Driver
-from penstock_spark.sink.rendezvous import service_of
-service_of(Driver(int(sys.argv[1]), sys.argv[2], {"spark.master": "local[2]"}), starts=True)
+from penstock_spark.sink.driver import SinkDriver
+from penstock_spark.sink.rendezvous import find_service
+find_service(SinkDriver(int(sys.argv[1]), sys.argv[2], {"spark.master": "local[2]"}), starts=True)
 """
 DEADLINE_S = 60.0
 
@@ -70,17 +70,17 @@ def unheard(request: pytest.FixtureRequest, driver: SinkDriver, pipe: Pipe) -> S
         pipe.end_reading()
     else:
         fill(pipe.writing)
-    return service_of(driver, starts=False)
+    return find_service(driver, starts=False)
 
 
 def test_a_line_is_written_whole_while_somebody_reads(pipe: Pipe) -> None:
     line = "ü" * 3000 + "\n"
-    careful_stream(pipe.writing).write(line)
+    non_blocking_stream(pipe.writing).write(line)
     assert os.read(pipe.reading, 10_000).decode() == line
 
 
 def test_a_line_for_nobody_is_dropped(pipe: Pipe) -> None:
-    stream = careful_stream(pipe.writing)
+    stream = non_blocking_stream(pipe.writing)
     fill(pipe.writing)
     stream.write("nobody empties the pipe\n")
     pipe.end_reading()

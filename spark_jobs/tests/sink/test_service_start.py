@@ -10,8 +10,8 @@ from pathlib import Path
 
 from penstock_spark.sink.driver import SinkDriver
 from penstock_spark.sink.messages import PingMessage
-from penstock_spark.sink.rendezvous import executors_host, service_of
-from penstock_spark.sink.service_client import ServiceEndpoint, ask
+from penstock_spark.sink.rendezvous import executors_host, find_service
+from penstock_spark.sink.service_client import ServiceEndpoint, call_service
 
 DEADLINE_S = 30.0
 
@@ -27,14 +27,16 @@ def test_a_rendezvous_file_that_cannot_be_written_leaves_no_process_and_no_file(
     # Who is left behind holds the pipe: its end is theirs.
     done = subprocess.run(limited, stderr=subprocess.PIPE, text=True, timeout=DEADLINE_S, check=False)
     assert done.returncode != 0
-    assert f"{path} by which the transaction service is found: File too large" in done.stderr
+    assert f'cannot write the rendezvous file "{path}": File too large' in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
 def test_executors_reach_the_service_at_the_address_that_they_are_told(driver: SinkDriver) -> None:
     """Which is that from which the brokers are reached, also where it is one of IPv6."""
     far = replace(driver, settings={})
-    service = service_of(far, starts=True)
+    service = find_service(far, starts=True)
     brokers = ["127.0.0.1:9092", *(["[::1]:9092"] if socket.has_dualstack_ipv6() else [])]
     for bootstrap in brokers:
-        ask(ServiceEndpoint(executors_host(far, bootstrap), service.port, service.token), PingMessage(), DEADLINE_S)
+        call_service(
+            ServiceEndpoint(executors_host(far, bootstrap), service.port, service.token), PingMessage(), DEADLINE_S
+        )

@@ -33,7 +33,7 @@ async def test_a_session_that_ends_soon_is_replaced_and_loses_nothing(in_flight:
         while broker.authentications < 5:
             value = pa.array([b"%d" % sent], pa.binary())
             (batch,) = encode(EncodableRows(pa.nulls(1, pa.binary()), value, None, np.array([1])), 0, 1000, NOBODY, -1)
-            budget.take(len(batch.data))
+            budget.acquire(len(batch.data))
             sending.put(("t", 0), batch)
             sent += 1
             await asyncio.sleep(0.01)

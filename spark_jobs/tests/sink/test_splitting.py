@@ -15,7 +15,7 @@ from penstock_spark.encode.batches import batch_edges, encode
 from penstock_spark.encode.murmur import partitions
 from penstock_spark.encode.ports import ProducerId
 from penstock_spark.model.columns import HEADER
-from penstock_spark.sink.columns import Columns
+from penstock_spark.sink.columns import SinkColumns
 from penstock_spark.sink.splitting import BadRow, Splitter
 
 TOPICS = {"t": 4, "u": 1, "wide": 40_000}
@@ -24,7 +24,7 @@ Found = list[tuple[tuple[str, int], list[bytes]]]
 
 def split(batches: list[pa.RecordBatch], topic: str | None = "t", batch_bytes: int = 1 << 20, turn: int = 0) -> Found:
     names = batches[0].schema.names
-    columns = Columns("key" in names, False, topic is None, "partition" in names, False)
+    columns = SinkColumns("key" in names, False, topic is None, "partition" in names, False)
     splitter = Splitter(columns, topic, batch_bytes, partitions, batch_edges, lambda name, _: TOPICS[name], turn)
     found = splitter.split(iter(batches), lambda: 1)
     return [(place, rows.value.to_pylist()) for place, rows in found]
@@ -69,7 +69,7 @@ def test_a_named_partition_wins_over_the_key() -> None:
 
 @pytest.mark.parametrize("wrong", [-1, 4])
 def test_a_partition_that_the_topic_has_not_is_named(wrong: int) -> None:
-    with pytest.raises(BadRow, match=f"partition {wrong} of topic 't', which has 4"):
+    with pytest.raises(BadRow, match=f'partition {wrong} of topic "t", which has 4'):
         split([batch(value=[b"1"], partition=[wrong])])
 
 
@@ -96,7 +96,7 @@ def test_each_row_goes_to_its_topic() -> None:
 
 
 def test_a_row_without_a_topic_is_an_error_that_names_the_column() -> None:
-    with pytest.raises(BadRow, match="column 'topic' is null"):
+    with pytest.raises(BadRow, match='column "topic" is null'):
         split([batch(value=[b"1"], topic=[None])], topic=None)
 
 
@@ -127,7 +127,9 @@ def test_what_is_handed_over_at_a_time_makes_one_batch(size: int, spread_ms: int
         }
     )
     most = 100_000
-    splitter = Splitter(Columns(False, True, False, False, True), "t", most, partitions, batch_edges, lambda *_: 3, 0)
+    splitter = Splitter(
+        SinkColumns(False, True, False, False, True), "t", most, partitions, batch_edges, lambda *_: 3, 0
+    )
     found = list(splitter.split(iter([rows]), lambda: 1))
     encoded = [encode(part, 0, most, ProducerId(-1, -1, False), -1) for _, part in found]
     assert {len(batches) for batches in encoded} == {1}

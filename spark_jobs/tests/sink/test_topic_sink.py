@@ -79,9 +79,9 @@ def test_topic_partition_headers_and_time_come_from_columns(
 @pytest.mark.parametrize(
     ("select", "options", "says"),
     [
-        ("select 1 as value", {"topic": "x"}, "column 'value' is int"),
-        ("select '1' as value, 2 as price", {"topic": "x"}, "column 'price' has no place"),
-        ("select '1' as value", {}, "set option 'topic'"),
+        ("select 1 as value", {"topic": "x"}, 'column "value" is int'),
+        ("select '1' as value, 2 as price", {"topic": "x"}, 'column "price" is not a field'),
+        ("select '1' as value", {}, 'set option "topic"'),
         ("select '1' as value", {"topic": "x", "kafka.acsk": "all"}, "kafka.acsk"),
         ("select '1' as value", {"topic": "nowhere", "kafka.allow.auto.create.topics": "false"}, "does not exist"),
         ("select '1' as value", {"topic": "x", "penstock.delivery": "twice"}, "exactly-once"),

@@ -13,8 +13,8 @@ from penstock_spark_kit.broker import SETTINGS, Broker
 from penstock_spark.link.link import Link
 from penstock_spark.model.errors import Refused
 from penstock_spark.options.sink import SinkOptions
-from penstock_spark.sink.columns import Columns
-from penstock_spark.sink.task import TaskPlace, TaskWriter
+from penstock_spark.sink.columns import SinkColumns
+from penstock_spark.sink.task import TaskIdentity, TaskWriter
 
 FORBIDDEN = {"kafka.allow.auto.create.topics": "false"}
 
@@ -22,8 +22,8 @@ FORBIDDEN = {"kafka.allow.auto.create.topics": "false"}
 def write(broker: Broker, topic: str, number: int, **more: str) -> None:
     """What a task does."""
     given = {"kafka.bootstrap.servers": broker.bootstrap, "topic": topic, **more}
-    columns = Columns(key=False, headers=False, topic=False, partition=False, timestamp=False)
-    with TaskWriter(SinkOptions.parse(given), columns, TaskPlace(number, 0)) as task:
+    columns = SinkColumns(key=False, headers=False, topic=False, partition=False, timestamp=False)
+    with TaskWriter(SinkOptions.parse(given), columns, TaskIdentity(number, 0)) as task:
         task.write(iter([pa.record_batch({"value": pa.array([b"%d" % number], pa.binary())})]))
 
 

@@ -16,9 +16,9 @@ from penstock.client.cluster import ClusterConnections as Client
 from penstock.client.partitioner import murmur2
 from penstock_spark.link.link import Link
 from penstock_spark.options.sink import SinkOptions
-from penstock_spark.sink.columns import columns_of
+from penstock_spark.sink.columns import sink_columns
 from penstock_spark.sink.splitting import BadRow
-from penstock_spark.sink.task import TaskPlace, TaskWriter
+from penstock_spark.sink.task import TaskIdentity, TaskWriter
 
 
 def options_of(bootstrap: str, topic: str) -> SinkOptions:
@@ -28,7 +28,9 @@ def options_of(bootstrap: str, topic: str) -> SinkOptions:
 
 
 def write(options: SinkOptions, rows: Iterator[pa.RecordBatch]) -> None:
-    with TaskWriter(options, columns_of(schema("key binary, value binary"), options.topic), TaskPlace(0, 0)) as task:
+    with TaskWriter(
+        options, sink_columns(schema("key binary, value binary"), options.topic), TaskIdentity(0, 0)
+    ) as task:
         task.write(rows)
 
 
@@ -54,7 +56,7 @@ def test_a_row_may_name_a_partition_that_is_younger_than_what_the_worker_knows(
 ) -> None:
     one, other = topic(2), topic(2)
     options = SinkOptions.parse({"kafka.bootstrap.servers": penstock.bootstrap, "kafka.client.id": one})
-    columns = columns_of(schema("topic string, value binary, partition int"), None)
+    columns = sink_columns(schema("topic string, value binary, partition int"), None)
 
     def write_to(*places: tuple[str, int | None]) -> None:
         rows = pa.record_batch(
@@ -64,7 +66,7 @@ def test_a_row_may_name_a_partition_that_is_younger_than_what_the_worker_knows(
                 "partition": pa.array([number for _, number in places], pa.int32()),
             }
         )
-        with TaskWriter(options, columns, TaskPlace(0, 0)) as task:
+        with TaskWriter(options, columns, TaskIdentity(0, 0)) as task:
             task.write(iter([rows]))
 
     write_to((one, 1), (other, 0))
@@ -74,9 +76,9 @@ def test_a_row_may_name_a_partition_that_is_younger_than_what_the_worker_knows(
         (0, b"0"), (1, b"1"), (4, b"4"),
     ]  # fmt: skip
     assert {m.value() for m in read_all(penstock.bootstrap, other)} == {b"0", b"1"}
-    with pytest.raises(BadRow, match=f"partition 5 of topic '{one}', which has 5"):
+    with pytest.raises(BadRow, match=f'partition 5 of topic "{one}", which has 5'):
         write_to((one, 5))
-    with pytest.raises(BadRow, match=f"partition 4 of topic '{other}', which has 2"):
+    with pytest.raises(BadRow, match=f'partition 4 of topic "{other}", which has 2'):
         write_to((one, 4), (other, 4))
 
 

@@ -19,9 +19,9 @@ from penstock_spark.link.link import Link
 from penstock_spark.model.errors import Unavailable
 from penstock_spark.options.sink import SinkOptions
 from penstock_spark.sink.batch_sender import BatchSender, SenderSettings
-from penstock_spark.sink.columns import columns_of, rows_of
+from penstock_spark.sink.columns import encodable_rows, sink_columns
 from penstock_spark.sink.partition_lanes import EncodedBytesBudget
-from penstock_spark.sink.task import TaskPlace, TaskWriter
+from penstock_spark.sink.task import TaskIdentity, TaskWriter
 
 COLUMNS = schema("value binary")
 
@@ -34,7 +34,7 @@ def options_of(bootstrap: str, topic: str, **more: str) -> SinkOptions:
 def test_any_number_of_batches_may_wait_for_a_connection(penstock: Broker, topic: Callable[..., str]) -> None:
     name, count = topic(1), 3000
     (rows,) = batches(count, each=count)
-    encoded = list(encode(rows_of(rows, columns_of(COLUMNS, name), 0), 0, 1, ProducerId(-1, -1, False), -1))
+    encoded = list(encode(encodable_rows(rows, sink_columns(COLUMNS, name), 0), 0, 1, ProducerId(-1, -1, False), -1))
     assert len(encoded) == count, "each row is a batch"
     options = options_of(penstock.bootstrap, name)
 
@@ -44,7 +44,7 @@ def test_any_number_of_batches_may_wait_for_a_connection(penstock: Broker, topic
         settings = SenderSettings(None, 0, options.request_bytes, 5, 30_000, 30_000)
         sending = BatchSender(cluster, settings, budget, None)
         for batch in encoded:
-            budget.take(len(batch.data))
+            budget.acquire(len(batch.data))
             sending.put((name, 0), batch)
         await sending.finish()
         await sending.close()
@@ -60,7 +60,7 @@ def test_a_broker_that_does_not_read_is_given_up_with_the_option(own_broker: Bro
     broker = own_broker.process.pid
 
     def writer() -> TaskWriter:
-        return TaskWriter(options, columns_of(COLUMNS, "t"), TaskPlace(0, 0))
+        return TaskWriter(options, sink_columns(COLUMNS, "t"), TaskIdentity(0, 0))
 
     def more_than_sockets_hold() -> Iterator[pa.RecordBatch]:
         for _ in range(20):
@@ -69,7 +69,7 @@ def test_a_broker_that_does_not_read_is_given_up_with_the_option(own_broker: Bro
     with writer() as task:  # so that the process is connected
         task.write(batches(100))
     os.kill(broker, signal.SIGSTOP)
-    says = r"has not taken what was sent to it within 4000 ms \(kafka\.delivery\.timeout\.ms\)"
+    says = r"has not read the requests sent to it within 4000 ms \(kafka\.delivery\.timeout\.ms\)"
     try:
         with writer() as task, pytest.raises(Unavailable, match=says):
             task.write(more_than_sockets_hold())

@@ -7,11 +7,11 @@ import sys
 
 CHILD = """
 import gc
-from penstock_spark.link.standing import begin_task
+from penstock_spark.link.worker_gc import freeze_loaded_objects
 
 counts, later = [], []
 for task in range(3):
-    begin_task()
+    freeze_loaded_objects()
     counts.append(gc.get_freeze_count())
     garbage = type("Garbage", (), {})()
     garbage.itself = garbage
