@@ -43,7 +43,7 @@ endif
 # The tests start hundreds of processes: compiling the package in each of them would be half of their work.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup packages kcat demo test java differential frameworks suites equivalence lint format bench fuzz fuzz-cli crash \
+.PHONY: help setup packages kcat demo test unit mutants java differential frameworks suites equivalence lint format bench fuzz fuzz-cli crash \
   faults simulate chaos lock clean images chart e2e e2e-full kind-up jre roll soak
 
 help: ## list the targets (this text)
@@ -57,6 +57,9 @@ demo: packages jre ## run the demo: a broker, 336,776 flights, two Spark jobs, o
 
 test: packages kcat jre ## run all tests (ARGS="-k name" selects)
 	$(BIN)/pytest $(SHARED) $(ARGS)
+
+unit: packages ## run the tests that need no socket, process or Spark, in less than a minute
+	$(BIN)/pytest --unit -n 2 --dist worksteal -q broker/tests operator/tests spark_jobs/tests $(ARGS)
 
 java: packages ## drive a broker, and a cluster, with Apache's Java client (needs a JDK and Maven)
 	$(BIN)/pytest tests/java -n 2 --dist loadgroup $(ARGS)
@@ -106,6 +109,9 @@ crash: packages ## kill a broker 50 times under load, and look for what was lost
 
 faults: packages ## plant each known fault in a copy of the source: the tests must notice
 	$(BIN)/python -m tests.faults.run $(ARGS)
+
+mutants: packages ## make random changes in the source: unit tests must detect them (ARGS="log group --sample 400 --seed N")
+	$(BIN)/python -m tests.mutants.run $(ARGS)
 
 simulate: packages ## run SEEDS simulated worlds with faults (default 100; ARGS="SEED" replays one)
 	$(BIN)/python -m tests.simulation.run $(or $(ARGS),--seeds $(or $(SEEDS),100))
