@@ -34,7 +34,7 @@ class Counter:
 
 def test_logic_is_mutated_and_nothing_else() -> None:
     made = sample({"counter.py": SOURCE}, 1000, "1")
-    assert {mutation.line for mutation in made} == {16, 18, 19, 20}
+    assert {mutation.line for mutation in made} == {18, 19, 20}
     for mutation in made:
         assert mutation.source != SOURCE
         compile(mutation.source, "counter.py", "exec")

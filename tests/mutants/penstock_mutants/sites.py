@@ -1,6 +1,6 @@
 """The places of a module where a mutation can change behaviour, and the mutated source.
 
-Mutations come from mutmut's operators. Annotations, log calls, assertion messages and `__slots__` are left out: a
+Mutations come from mutmut's operators. Annotations, log calls, assertions and `__slots__` are left out: a
 change there changes nothing that a test could observe.
 """
 
@@ -47,7 +47,7 @@ class Mutation:
 
 
 def ignored_lines(source: str) -> set[int]:
-    """Lines of signatures, log calls, assertion messages, imports, `__slots__` and fields without a value."""
+    """Lines of signatures, log calls, assertions, imports, `__slots__` and fields without a value."""
     ignored: set[int] = set()
 
     def ignore(node: ast.AST) -> None:
@@ -57,8 +57,8 @@ def ignored_lines(source: str) -> set[int]:
         match node:
             case ast.Call(func=ast.Attribute(value=ast.Name(id="log"), attr=attr)) if attr in LOGGING:
                 ignore(node)
-            case ast.Assert(msg=ast.expr() as message):
-                ignore(message)
+            case ast.Assert():
+                ignore(node)
             case ast.Assign(targets=[ast.Name(id="__slots__")]) | ast.Import() | ast.ImportFrom():
                 ignore(node)
             case ast.AnnAssign(value=None):
