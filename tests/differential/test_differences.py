@@ -7,14 +7,14 @@ from uuid import UUID
 
 import pytest
 from penstock_differential import codec, explain
-from penstock_differential.case import SEVERAL_FAULTS, Case, Record
+from penstock_differential.case import SEVERAL_FAULTS, Case, Pending, Record
 from penstock_differential.compare import ABSENT, PRESENT, Difference, compare
 from penstock_differential.coverage import SERVED, Coverage
 from penstock_differential.families import everything
 from penstock_differential.families.world import fetch_tree, produce_tree, records
 from penstock_differential.mutate import mutated
 from penstock_differential.peers import GivenService
-from penstock_differential.sides import Answer, Side
+from penstock_differential.sides import Answer, Route, Side
 from penstock_differential.values import BatchSpec, Ref, Tree, printable, resolve
 
 from penstock.wire.batch import checksum, read_header
@@ -171,6 +171,7 @@ def test_a_request_names_something_twice_where_keys_are_equal(request_tree: Tree
         ({"topics": [{"name": "a", "partitions": [0]}]}, False),
         ({"topics": [{"name": "a", "partitions": []}]}, True),
         ({"topics": [{"name": "a", "partitions": [{}]}]}, True),
+        ({"topics": [{"name": "a", "partitions": [0]}, {"name": "b"}]}, True),
         ({"topics": None}, False),
     ],
 )
@@ -202,6 +203,14 @@ def test_a_request_with_several_changes_is_noted_for_its_own_answer_only(sides: 
     assert SEVERAL_FAULTS not in case.events
     case.note_faults(2)
     assert SEVERAL_FAULTS in case.events
+
+
+def test_what_other_cases_have_left_is_no_difference(sides: tuple[Side, Side]) -> None:
+    case = Case("label", "d1x23", random.Random(1), sides, Record([]))
+    pending = Pending("ListGroups", 5, {}, Route(), "main", [])
+    groups = [{"group_id": name, "group_state": "Empty"} for name in ("d1x23-g", "d1x2-g", "äd1x230-g")]
+    answers = [Answer({"groups": groups}), Answer({"groups": []})]
+    assert [one.element for one in case._differences(pending, answers)[1]] == ["group_id=d1x23-g"]
 
 
 def test_names_that_a_request_creates_keep_the_prefix_of_their_case() -> None:

@@ -128,7 +128,12 @@ def names_nothing(tree: Tree) -> bool:
     """Whether a request has an empty array, or an element with all fields at their defaults."""
     if isinstance(tree, dict):
         return any(map(names_nothing, tree.values()))
-    return isinstance(tree, list) and (not tree or any(part == {} or names_nothing(part) for part in tree))
+    if not isinstance(tree, list):
+        return False
+    elements = [part for part in tree if isinstance(part, dict)]
+    arrays = {name for part in elements for name, value in part.items() if isinstance(value, list)}
+    has_empty = any(not part or any(not part.get(name) for name in arrays) for part in elements)
+    return not tree or has_empty or any(map(names_nothing, tree))
 
 
 def values_at(tree: Tree, path: str) -> Iterator[Any]:
