@@ -15,8 +15,13 @@ import libcst
 from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
 from mutmut.mutation import mutators
 
-UNUSED = {mutators.operator_string, mutators.operator_dict_arguments, mutators.operator_arg_removal}
-"""Operators whose mutants show only in texts, or fail in every call."""
+UNUSED = {
+    mutators.operator_string,
+    mutators.operator_dict_arguments,
+    mutators.operator_arg_removal,
+    mutators.operator_assignment,
+}
+"""Operators whose mutants change texts only, or fail at the first use, so that they say nothing about the tests."""
 LOGGING = {"debug", "info", "warning", "error", "exception"}
 
 
