@@ -266,7 +266,8 @@ class BrokerConfig:
 
     log_retention_check_interval_ms: int = setting(
         300_000,
-        "How long what was just written is left alone by retention, however old its timestamps, in ms.",
+        "Interval of the check for segments that retention deletes, in ms.",
+        minimum=1,
         kind=SettingType.LONG,
     )
 

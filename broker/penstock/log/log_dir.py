@@ -56,7 +56,7 @@ class LogDirectory:
         broker_id: int,
         max_open_files: int = DEFAULT_MAX_OPEN,
         *,
-        retention_delay_ms: int = 0,
+        retention_check_interval_ms: int = 1,
         on_failed: Callable[[Exception], None] | None = None,
         compaction: CompactionRunner | None = None,
         flusher: Callable[[Files, Callable[[Exception], None]], Flusher] = Flusher,
@@ -68,7 +68,7 @@ class LogDirectory:
         self.indexes = IndexCache(files)
         self.flusher = flusher(files, self.fail)
         self.maintenance = LogMaintenance(self)
-        self.retention = Retention(clock, self.start_dropping, retention_delay_ms)
+        self.retention = Retention(clock, self.start_dropping, retention_check_interval_ms)
         self.creations = LogCreations(self, self.maintenance)
         self.compactor = Compactor(self.maintenance, clock, compaction or ProcessRunner())
         self.new_state: Callable[[], BatchState]

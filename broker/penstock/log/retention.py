@@ -1,5 +1,8 @@
 """Drops old segments by age and size. Driven by deadlines, so that logs with nothing to drop cost nothing.
 
+Deadlines are rounded up to the next check (`log.retention.check.interval.ms`), so segments are dropped when Kafka's
+periodic check would drop them.
+
 `LogDirectory` notifies it when a log rolls or gets new settings. Age is measured by the wall clock, which can be set:
 after a jump relative to the boot clock, retention by age pauses, because a wrong clock must not delete data.
 """
@@ -65,11 +68,11 @@ class ClockGuard:
 class Retention:
     """The queue of logs by the time at which they may have segments to drop. Used on the event loop."""
 
-    def __init__(self, clock: Clock, drop: Callable[[PartitionLog], None], delay_ms: int = 0) -> None:
+    def __init__(self, clock: Clock, drop: Callable[[PartitionLog], None], check_interval_ms: int = 1) -> None:
         self.clock = clock
         self.drop = drop
-        self.delay_ms = delay_ms
-        """Minimum time before new data is dropped, however old its timestamps: consumers may be reading it."""
+        self.check_interval_ms = check_interval_ms
+        self.first_check_ms = clock.wall_ms()
         self.guard = ClockGuard(clock)
         self.due: DueQueue[PartitionLog] = DueQueue()
         self.timer: asyncio.TimerHandle | None = None
@@ -89,16 +92,22 @@ class Retention:
             self.timer = None
 
     def schedule(self, log: PartitionLog, due_ms: int | None = None) -> None:
-        """Schedule a check of a log, at `due_ms` (wall clock) or when it may have a segment to drop."""
+        """Schedule a log for the check after `due_ms` (wall clock), by default after the time at which it may have a
+        segment to drop."""
         if due_ms is None:
-            now_ms = self.clock.wall_ms()
-            due_ms = next_due_ms(log, now_ms)
-            due_ms = None if due_ms is None else max(due_ms, now_ms + self.delay_ms)
+            due_ms = next_due_ms(log, self.clock.wall_ms())
+        if due_ms is not None:
+            due_ms = self.next_check_ms(due_ms)
         known_ms = self.due.due_ms(log)
         if due_ms is None or log.closed or (known_ms is not None and known_ms <= due_ms):
             return  # never due, or already scheduled earlier
         self.due.put(log, due_ms)
         self.arm_timer()
+
+    def next_check_ms(self, due_ms: int) -> int:
+        """Return the time of the check, now or later, that drops what is due at `due_ms`."""
+        due_ms = max(due_ms, self.clock.wall_ms())
+        return due_ms + (self.first_check_ms - due_ms) % self.check_interval_ms
 
     def forget(self, log: PartitionLog) -> None:
         """Stop checking a log that is closed or deleted."""

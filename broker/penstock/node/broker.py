@@ -153,7 +153,7 @@ class BrokerNode:
             self.clock,
             config.node_id,
             config.log_max_open_files,
-            retention_delay_ms=config.log_retention_check_interval_ms,
+            retention_check_interval_ms=config.log_retention_check_interval_ms,
             compaction=self.outside.make_compaction(self.files),
             flusher=self.outside.make_flusher,
         )

@@ -27,7 +27,7 @@ from memory_files import CrashImages, MemoryFiles
 from penstock.config.values import DAY_MS
 from penstock.log.log_dir import LogDirectory
 from penstock.log.partition_log import PartitionLog
-from penstock.log.retention import CLOCK_JUMP_MS, PAUSE_MS, ClockGuard
+from penstock.log.retention import CLOCK_JUMP_MS, PAUSE_MS, ClockGuard, Retention
 
 WEEK = replace(SMALL, retention_ms=7 * DAY_MS)
 
@@ -169,6 +169,23 @@ async def test_idle_logs_are_looked_at_once_and_then_only_when_something_is_due(
         clock.advance(7 * DAY_MS)
         directory.retention.on_timer()
         assert len(looked) == 20
+
+
+async def test_expired_segments_are_dropped_at_the_next_check_of_the_interval() -> None:
+    clock = HandClock()
+    async with opened(MemoryFiles(), "/data", clock) as directory:
+        log = open_log(directory, WEEK)
+        retention = Retention(clock, directory.start_dropping, check_interval_ms=300_000)
+        clock.advance(1000)
+        append(log, batch_of(2, timestamp_ms=clock.wall_ms() - 8 * DAY_MS))
+        retention.schedule(log)
+        assert retention.due.due_ms(log) == START_MS + 300_000, "old data waits for the next check, not for an interval"
+        retention.forget(log)
+        retention.schedule(log, START_MS + 300_000)
+        assert retention.due.due_ms(log) == START_MS + 300_000
+        retention.forget(log)
+        retention.schedule(log, START_MS + 300_001)
+        assert retention.due.due_ms(log) == START_MS + 600_000
 
 
 def test_a_clock_that_leaps_is_not_trusted_until_it_leaps_back() -> None:
