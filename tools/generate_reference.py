@@ -394,7 +394,7 @@ async def collected() -> list[Metric]:
         partitions=SamplePartitions(SamplePartition(SampleLog())),
         directories=lambda: [LogDirState("directory", False, 0, 0)],
         committed=lambda: [SampleCommitted()],
-        elsewhere=None,
+        query_remote=None,
     )
     snapshot = await take_snapshot(sources, Heartbeat(asyncio.get_running_loop()))
     return list(SnapshotCollector(snapshot).collect())

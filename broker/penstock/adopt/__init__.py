@@ -1,5 +1,5 @@
-"""`penstock cluster adopt`: a broker that was alone, with all it has, becomes the first of a new cluster.
+"""`penstock cluster adopt`: turns a single broker, with all its data, into the first broker of a new cluster.
 
-The command line calls it. It reads the embedded store of a data directory and writes an etcd that holds no cluster yet;
-the partitions' logs stay where they are.
+Called by the command line. It copies the embedded store of a data directory into an etcd without a cluster; the
+partition logs stay in place.
 """

@@ -1,11 +1,11 @@
-"""Names in a data directory that tell a broker that is alone from one of a cluster.
+"""File names that distinguish the data directory of a single broker from that of a cluster member.
 
-Imports nothing, since `cli.up` reads it on its way to become a broker.
+Imports nothing: `cli.up` reads it early in the start of a broker.
 """
 
 from __future__ import annotations
 
 STATE_FILE = "state.db"
-"""The embedded store: only a broker that is alone has one."""
+"""The embedded store; only a single broker has it."""
 ADOPTED_FILE = STATE_FILE + ".adopted"
-"""What became of it when its records were moved to an etcd."""
+"""Name of the embedded store after its records were moved to an etcd."""

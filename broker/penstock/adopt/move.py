@@ -1,8 +1,8 @@
-"""Moves a broker's records from its data directory into an etcd without a cluster. Called by the command line.
+"""Copies a single broker's records from its data directory into an etcd without a cluster. Called by the command line.
 
-In small transactions, the cluster's own record last, so that a store where this was interrupted is no cluster. Until
-then a key of its own says that a move is under way: brokers refuse to begin a cluster beside it
-(`control.membership.ensure_cluster`), and whoever runs the same move again finishes it, whatever came through before.
+It writes small transactions, the cluster record last, so an interrupted move leaves no cluster. Until then, a claim key
+marks the move: brokers refuse to create a cluster next to it (`control.membership.ensure_cluster`), and running the
+same move again completes it, whatever was written before.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from penstock.adopt.files import STATE_FILE
-from penstock.adopt.records import AdoptedRecords, carry, past_of
+from penstock.adopt.records import AdoptedRecords, convert_records, history_record
 from penstock.adopt.source import AdoptedState, AdoptionSource, CannotAdopt
 from penstock.control.members import history_key
 from penstock.state import keys
@@ -27,12 +27,12 @@ from penstock.state.store import (
     StoreEntry,
 )
 
-TXN_BYTES = 1 << 20
-CURE_FOREIGN = f"give an etcd without them, or delete them: etcdctl del --prefix {keys.ROOT}"
+MAX_TXN_BYTES = 1 << 20
+FOREIGN_KEYS_FIX = f"use an etcd without them, or delete them: etcdctl del --prefix {keys.ROOT}"
 
 
 class AdoptionRecord(StoredRecord, frozen=True, kw_only=True):
-    """A move that is under way: of which directory."""
+    """A move in progress, with the identity of its directory."""
 
     cluster_id: str
     broker_id: int
@@ -41,112 +41,114 @@ class AdoptionRecord(StoredRecord, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class AdoptionPlan:
-    """What would be moved, and what an earlier attempt has left to do."""
+    """The records to move, and the progress of an earlier attempt."""
 
-    contents: AdoptedState
-    wanted: AdoptedRecords
+    state: AdoptedState
+    records: AdoptedRecords
     is_done: bool = False
-    """The etcd has the cluster already: nothing is left to do."""
+    """Whether the etcd already holds the cluster: there is nothing to do."""
     is_resumed: bool = False
 
 
 class Adoption:
-    """One move. `plan` looks and writes nothing, `run` does it; both raise CannotAdopt and StoreError."""
+    """One move. `plan` only reads, `run` writes; both raise CannotAdopt and StoreError."""
 
     def __init__(self, source: AdoptionSource, store: Store) -> None:
         self.source, self.store = source, store
 
     async def plan(self) -> AdoptionPlan:
-        contents = await self.source.read()
-        wanted = carry(contents.entries, contents.broker_id, epoch=0)
+        """Read the directory and the etcd, and return what is left to do."""
+        state = await self.source.read()
+        records = convert_records(state.entries, state.broker_id, epoch=0)
         present = (await self.store.range(keys.ROOT)).entries
         by_key = {entry.key: entry for entry in present}
         if keys.CLUSTER in by_key:
-            self._check_same(by_key[keys.CLUSTER], contents)
-            return AdoptionPlan(contents, wanted, is_done=True)
+            self._check_same_cluster(by_key[keys.CLUSTER], state)
+            return AdoptionPlan(state, records, is_done=True)
         if keys.ADOPTION in by_key:
-            self._check_mine(by_key[keys.ADOPTION], contents)
-            return AdoptionPlan(contents, wanted, is_resumed=True)
+            self._check_claim(by_key[keys.ADOPTION], state)
+            return AdoptionPlan(state, records, is_resumed=True)
         if self.source.is_retired:
             raise CannotAdopt(
-                f"{self.source.path} was moved into a cluster, which this etcd does not hold: give that one's. Only if"
-                f" that was never finished and its etcd is gone, rename {self.source.store_path} back to {STATE_FILE}"
+                f'"{self.source.path}" was moved into a cluster that this etcd does not hold; use the etcd of that'
+                " cluster. Only if that move never finished and its etcd is lost, rename"
+                f' "{self.source.store_path}" back to {STATE_FILE}'
             )
         if present:
             raise CannotAdopt(
-                f"this etcd holds no cluster, but {len(present):,} keys under {keys.ROOT}, such as {present[0].key}:"
-                f" {CURE_FOREIGN}"
+                f"this etcd holds no cluster, but {len(present):,} keys under {keys.ROOT}, such as"
+                f' "{present[0].key}"; {FOREIGN_KEYS_FIX}'
             )
-        return AdoptionPlan(contents, wanted)
+        return AdoptionPlan(state, records)
 
-    def _check_same(self, entry: StoreEntry, contents: AdoptedState) -> None:
+    def _check_same_cluster(self, entry: StoreEntry, state: AdoptedState) -> None:
         found = decode(ClusterRecord, entry.key, entry.value).cluster_id
-        mine = contents.cluster.cluster_id
-        if found != mine:
+        own = state.cluster.cluster_id
+        if found != own:
             raise CannotAdopt(
-                f"this etcd holds the cluster {found} already, and {self.source.path} is of {mine}: clusters cannot be"
-                " joined. Give another etcd; or keep that cluster, start a broker of it elsewhere, and copy topics"
+                f'this etcd already holds cluster "{found}", and "{self.source.path}" belongs to cluster "{own}":'
+                " clusters cannot be merged; use another etcd, or add a broker to that cluster and copy the topics"
             )
         if not self.source.is_retired:
             raise CannotAdopt(
-                f"this etcd holds the cluster {mine}, and {self.source.path} is from before it was moved there, from a"
-                " backup perhaps. What came in the cluster since then is not in it. To go back to it for good, delete"
-                f" the cluster (etcdctl del --prefix {keys.ROOT}), then run this again"
+                f'this etcd holds cluster "{own}", and "{self.source.path}" is from before its move there, perhaps a'
+                " backup: it lacks what the cluster has received since. To return to it, delete the cluster"
+                f" (etcdctl del --prefix {keys.ROOT}), then run this command again"
             )
 
-    def _check_mine(self, entry: StoreEntry, contents: AdoptedState) -> None:
+    def _check_claim(self, entry: StoreEntry, state: AdoptedState) -> None:
         found = decode(AdoptionRecord, entry.key, entry.value)
-        if found.directory_id != contents.directory_id:
+        if found.directory_id != state.directory_id:
             raise CannotAdopt(
-                f"the move of another directory into this etcd was begun (broker {found.broker_id} of cluster"
-                f" {found.cluster_id}) and not finished: finish that, or delete it: etcdctl del --prefix {keys.ROOT}"
+                f"the move of another directory into this etcd has not finished (broker {found.broker_id} of cluster"
+                f' "{found.cluster_id}"); finish it, or delete it: etcdctl del --prefix {keys.ROOT}'
             )
 
     async def run(self, plan: AdoptionPlan, on_written: Callable[[int], None] = lambda count: None) -> None:
-        """Returns when the etcd has the cluster. `on_written` is told how many keys are there.
+        """Run the move; return when the etcd holds the cluster. `on_written` gets the number of records written so far.
 
-        Raises StoreUnavailable where that is not known; the same move may be run again then.
+        Raises StoreUnavailable if the outcome is unknown; the same move may be run again then.
         """
         if plan.is_done:
             return
-        contents = plan.contents
-        claim, epoch = await self._claim(contents)
-        wanted = carry(contents.entries, contents.broker_id, epoch).values
-        await self._write(claim, wanted, on_written)
-        # From here on the directory is the cluster's or nobody's: never a broker's that is alone, and the cluster's.
+        state = plan.state
+        claim, epoch = await self._claim(state)
+        records = convert_records(state.entries, state.broker_id, epoch).values
+        await self._write(claim, records, on_written)
+        # From here on the directory belongs to the cluster or is unused: never to a single broker and the cluster.
         self.source.retire()
         try:
-            await self._txn(claim, [PutOp(keys.CLUSTER, encode(contents.cluster)), DeleteOp(keys.ADOPTION)])
+            await self._txn(claim, [PutOp(keys.CLUSTER, encode(state.cluster)), DeleteOp(keys.ADOPTION)])
         except CannotAdopt:
             self.source.reinstate()
             raise
 
-    async def _claim(self, contents: AdoptedState) -> tuple[StoreEntry, int]:
-        """Writes that this move is under way, and the broker's past; returns the former and the epoch of the latter."""
+    async def _claim(self, state: AdoptedState) -> tuple[StoreEntry, int]:
+        """Write the claim and the broker's history; return the claim and the history's epoch."""
         entry = await self.store.get(keys.ADOPTION)
         record = AdoptionRecord(
-            cluster_id=contents.cluster.cluster_id, broker_id=contents.broker_id, directory_id=contents.directory_id
+            cluster_id=state.cluster.cluster_id, broker_id=state.broker_id, directory_id=state.directory_id
         )
         unchanged = Compare.absent(keys.ADOPTION) if entry is None else Compare.unchanged(entry)
         await self.store.txn(
             [Compare.absent(keys.CLUSTER), unchanged],
             [
                 PutOp(keys.ADOPTION, encode(record)),
-                PutOp(history_key(contents.broker_id), past_of(contents.directory_id)),
+                PutOp(history_key(state.broker_id), history_record(state.directory_id)),
             ],
         )
-        claim, past = await self.store.get(keys.ADOPTION), await self.store.get(history_key(contents.broker_id))
-        if claim is None or past is None or claim.mod_revision != past.mod_revision:
-            raise CannotAdopt("somebody else writes to this etcd: see who, and run this again")
-        self._check_mine(claim, contents)
-        return claim, past.mod_revision
+        claim, history = await self.store.get(keys.ADOPTION), await self.store.get(history_key(state.broker_id))
+        if claim is None or history is None or claim.mod_revision != history.mod_revision:
+            raise CannotAdopt("another client writes to this etcd; stop it and run this command again")
+        self._check_claim(claim, state)
+        return claim, history.mod_revision
 
-    async def _write(self, claim: StoreEntry, wanted: dict[str, bytes], on_written: Callable[[int], None]) -> None:
+    async def _write(self, claim: StoreEntry, records: dict[str, bytes], on_written: Callable[[int], None]) -> None:
         kept = {claim.key, history_key(decode(AdoptionRecord, claim.key, claim.value).broker_id)}
         present = {e.key: e.value for e in (await self.store.range(keys.ROOT)).entries if e.key not in kept}
-        operations: list[Operation] = [DeleteOp(key) for key in present if key not in wanted]
-        operations += [PutOp(key, value) for key, value in wanted.items() if present.get(key) != value]
-        written = len(wanted) - sum(isinstance(operation, PutOp) for operation in operations)
+        operations: list[Operation] = [DeleteOp(key) for key in present if key not in records]
+        operations += [PutOp(key, value) for key, value in records.items() if present.get(key) != value]
+        written = len(records) - sum(isinstance(operation, PutOp) for operation in operations)
         for batch in batches(operations):
             await self._txn(claim, batch)
             written += sum(isinstance(operation, PutOp) for operation in batch)
@@ -155,18 +157,16 @@ class Adoption:
     async def _txn(self, claim: StoreEntry, operations: list[Operation]) -> None:
         conditions = [Compare.absent(keys.CLUSTER), Compare.unchanged(claim)]
         if not (await self.store.txn(conditions, operations)).succeeded:
-            raise CannotAdopt(
-                "somebody else began a cluster in this etcd, or another move: see who, and run this again"
-            )
+            raise CannotAdopt("another cluster or move was started in this etcd; check it and run this command again")
 
 
 def batches(operations: list[Operation]) -> Iterator[list[Operation]]:
-    """In order, each small enough for one transaction."""
+    """Split the operations, in order, into batches that each fit into one transaction."""
     batch: list[Operation] = []
     size_bytes = 0
     for operation in operations:
         size = len(operation.key.encode()) + (len(operation.value) if isinstance(operation, PutOp) else 0)
-        if batch and (len(batch) == MAX_TXN_OPERATIONS or size_bytes + size > TXN_BYTES):
+        if batch and (len(batch) == MAX_TXN_OPERATIONS or size_bytes + size > MAX_TXN_BYTES):
             yield batch
             batch, size_bytes = [], 0
         batch.append(operation)

@@ -1,14 +1,15 @@
-"""What becomes of each record when its broker joins a cluster: pure functions. Used by `move`.
+"""Converts the records of a single broker into those of a cluster; pure functions used by `move`.
 
-Most mean the same in a cluster. Those that do not:
+Most records are copied unchanged. The exceptions:
 
-- **Registrations, the controller, who coordinates what** are about processes. A cluster's brokers write their own.
-- **Partitions.** Alone, a broker is in sync without saying since when. In a cluster an in-sync replica is one
-  incarnation of a broker, and who comes back is trusted with what it has only if it is on the directory that it had
-  then. So the time alone becomes the broker's first incarnation, ended: its past names the directory, each partition is
-  in sync there and has no leader. When the broker has registered, the controller finds that it has all that counted and
-  lets it lead, in a new leader epoch. A broker of the same id with another directory is not taken for it.
-- **Revisions** in values would be the embedded store's; what holds some is left behind, and is written anew.
+- **Registrations, the controller, shard owners** belong to processes. The cluster's brokers write their own.
+- **Partitions.** A single broker is in sync without a broker epoch. In a cluster, an in-sync replica is one incarnation
+  of a broker, and a returning broker is trusted with its data only on the directory that it had then. So the time as a
+  single broker becomes the broker's first incarnation, which has ended: its history names the directory, and each
+  partition is in sync there and has no leader. Once the broker has registered, the controller finds that it has all
+  committed records and elects it in a new leader epoch. A broker with the same id and another directory does not
+  qualify.
+- **Revisions** in values refer to the embedded store; records that contain them are dropped and written anew.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from penstock.state import keys
 from penstock.state.records import PartitionRecord, decode, encode
 from penstock.state.store import StoreEntry
 
-SAME = (
+COPIED_PREFIXES = (
     keys.BROKER_CONFIGS,
     keys.TOPICS,
     keys.TOPIC_NAMES,
@@ -37,8 +38,8 @@ SAME = (
     keys.TRANSACTIONS,
     keys.TXN_OFFSETS,
 )
-"""What a cluster has as it is."""
-LEFT = (
+"""Prefixes of the records that are copied unchanged."""
+DROPPED_PREFIXES = (
     keys.CONTROLLER,
     keys.BROKERS,
     keys.ELECTIONS,
@@ -52,8 +53,8 @@ LEFT = (
     LEAVING_BROKERS,
     ABSENCES,
 )
-"""What a cluster has its own of."""
-KINDS = {
+"""Prefixes of the records that a cluster writes itself."""
+RECORD_KINDS = {
     keys.TOPIC_NAMES: "topics",
     keys.PARTITIONS: "partitions",
     keys.GROUPS: "groups",
@@ -62,50 +63,48 @@ KINDS = {
     keys.TXN_OFFSETS: "offsets in open transactions",
     keys.BROKER_CONFIGS: "brokers' settings",
 }
-"""Names of the kinds of records in messages, by prefix, in the order of the output."""
+"""Names of the record kinds in messages, by prefix, in output order."""
 
 
 @dataclass(slots=True)
 class AdoptedRecords:
-    """The values that the etcd is to have, by key, without the cluster's own record; and counts for people."""
+    """The values to write, by key, without the cluster record, and the number of records per kind."""
 
     values: dict[str, bytes] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
 
 
-def past_of(directory_id: UUID) -> bytes:
-    """The past of a broker whose time alone has ended: one incarnation, on that directory."""
+def history_record(directory_id: UUID) -> bytes:
+    """Return the history of a single broker: one incarnation, on that directory."""
     return encode(BrokerHistoryRecord(directory_id=directory_id))
 
 
-def carry(entries: Iterable[StoreEntry], broker_id: int, epoch: int) -> AdoptedRecords:
-    """All that is to be written; `epoch` is the broker's, of its time alone. Raises CannotAdopt, BadRecord."""
-    wanted = AdoptedRecords(counts=dict.fromkeys(KINDS.values(), 0))
+def convert_records(entries: Iterable[StoreEntry], broker_id: int, epoch: int) -> AdoptedRecords:
+    """Return the records to write; `epoch` is the single broker's broker epoch. Raises CannotAdopt, BadRecord."""
+    records = AdoptedRecords(counts=dict.fromkeys(RECORD_KINDS.values(), 0))
     for entry in entries:
         key = entry.key
-        if key == keys.CLUSTER or key.startswith(LEFT):
+        if key == keys.CLUSTER or key.startswith(DROPPED_PREFIXES):
             continue
         if key.startswith(keys.PARTITIONS):
-            wanted.values[key] = in_cluster(entry, broker_id, epoch)
-        elif key.startswith(SAME):
-            wanted.values[key] = entry.value
+            records.values[key] = convert_partition(entry, broker_id, epoch)
+        elif key.startswith(COPIED_PREFIXES):
+            records.values[key] = entry.value
         else:
-            raise CannotAdopt(
-                f"{key} is nothing that this version knows: run the version that wrote it, or a newer one"
-            )
-        kind = next((name for prefix, name in KINDS.items() if key.startswith(prefix)), None)
+            raise CannotAdopt(f'key "{key}" is unknown to this version; use the version that wrote it, or a newer one')
+        kind = next((name for prefix, name in RECORD_KINDS.items() if key.startswith(prefix)), None)
         if kind is not None:
-            wanted.counts[kind] += 1
-    return wanted
+            records.counts[kind] += 1
+    return records
 
 
-def in_cluster(entry: StoreEntry, broker_id: int, epoch: int) -> bytes:
-    """The record of a partition whose only broker is offline: the ISR unchanged, no leader, a new leader epoch."""
+def convert_partition(entry: StoreEntry, broker_id: int, epoch: int) -> bytes:
+    """Return the record of a partition whose only replica is offline: same ISR, no leader, next leader epoch."""
     record = decode(PartitionRecord, entry.key, entry.value)
     if record.replicas != [broker_id] or record.isr != [broker_id]:
         raise CannotAdopt(
-            f"{entry.key} is on the brokers {record.replicas}, and this is broker {broker_id}: that is no directory of"
-            " a broker that was alone"
+            f'"{entry.key}" has replicas on {record.replicas}, not on broker {broker_id} alone: this is not the'
+            " directory of a single broker"
         )
     return encode(
         msgspec.structs.replace(

@@ -66,10 +66,10 @@ def adopt(
 
 async def move(options: UpOptions, dry_run: bool, yes: bool, as_json: bool) -> None:
     # They load the store and gRPC, for which no other command waits.
-    from penstock.adopt.run import CannotAdopt, EtcdUnreachable, opened
+    from penstock.adopt.run import CannotAdopt, EtcdUnreachable, open_adoption
 
     try:
-        async with opened(options) as mover:
+        async with open_adoption(options) as mover:
             plan = await mover.plan()
             if as_json:
                 print_json(document(plan, options))
@@ -78,7 +78,7 @@ async def move(options: UpOptions, dry_run: bool, yes: bool, as_json: bool) -> N
             if dry_run or plan.is_done:
                 return
             confirm(f"Move {options.data_dir} into this etcd?", yes)
-            with ProgressDisplay("keys", total=len(plan.wanted.values), quiet=as_json) as progress:
+            with ProgressDisplay("keys", total=len(plan.records.values), quiet=as_json) as progress:
                 await mover.run(plan, progress.show)
     except CannotAdopt as e:
         raise CommandError(str(e), ExitCode.REFUSED) from e
@@ -89,37 +89,37 @@ async def move(options: UpOptions, dry_run: bool, yes: bool, as_json: bool) -> N
 
 
 def document(plan: AdoptionPlan, options: UpOptions) -> dict[str, object]:
-    contents = plan.contents
+    state = plan.state
     return {
-        "cluster_id": contents.cluster.cluster_id,
-        "broker_id": contents.broker_id,
+        "cluster_id": state.cluster.cluster_id,
+        "broker_id": state.broker_id,
         "data": options.data_dir,
         "state": "moved already" if plan.is_done else "begun before" if plan.is_resumed else "not begun",
-        "counts": plan.wanted.counts,
-        "partitions_with_data": contents.partitions_with_data,
-        "log_bytes": contents.log_bytes,
-        "was_unclean": contents.was_unclean,
+        "counts": plan.records.counts,
+        "partitions_with_data": state.partitions_with_data,
+        "log_bytes": state.log_bytes,
+        "was_unclean": state.was_unclean,
         "start": start_command(plan, options),
     }
 
 
 def show(plan: AdoptionPlan, options: UpOptions) -> None:
-    contents = plan.contents
+    state = plan.state
     if plan.is_done:
-        print(f"{options.data_dir} was moved before: this etcd holds its cluster, {contents.cluster.cluster_id}.")
+        print(f"{options.data_dir} was moved before: this etcd holds its cluster, {state.cluster.cluster_id}.")
         print(f"Start it with: {start_command(plan, options)}")
         return
-    print(f"broker {contents.broker_id} of cluster {contents.cluster.cluster_id}, in {options.data_dir}")
-    if contents.was_unclean:
+    print(f"broker {state.broker_id} of cluster {state.cluster.cluster_id}, in {options.data_dir}")
+    if state.was_unclean:
         print("it was not stopped in good order: it recovers its logs at its next start, as ever")
     if plan.is_resumed:
         print("this was begun before, and is finished now")
-    print_table(("what", "count"), list(plan.wanted.counts.items()))
-    size = size_text(contents.log_bytes)
-    count = contents.partitions_with_data
+    print_table(("what", "count"), list(plan.records.counts.items()))
+    size = size_text(state.log_bytes)
+    count = state.partitions_with_data
     print(f"messages stay where they are: {size} in {count:,} partition{'s' * (count != 1)} with data")
 
 
 def start_command(plan: AdoptionPlan, options: UpOptions) -> str:
     urls = " ".join(f"--etcd {url}" for url in options.etcd)
-    return f"penstock up {urls} --id {plan.contents.broker_id} --data {options.data_dir}"
+    return f"penstock up {urls} --id {plan.state.broker_id} --data {options.data_dir}"

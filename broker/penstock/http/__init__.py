@@ -1,1 +1,1 @@
-"""Health, readiness and metrics over HTTP."""
+"""The HTTP server: health, readiness and Prometheus metrics."""

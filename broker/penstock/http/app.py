@@ -1,4 +1,4 @@
-"""The HTTP side of a broker: health for whoever restarts it, metrics for whoever watches it. Started by `node`."""
+"""The HTTP server of a broker: probes for Kubernetes and metrics for Prometheus. Started by `node`."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from penstock.http.heartbeat import Heartbeat
 from penstock.http.sources import Sources
 from penstock.server.listener import bind_sockets
 
-DEAD_S = 10.0
-"""A loop that has not beaten for so long serves nobody: better to be restarted."""
-SHUTDOWN_S = 1.0
+LIVENESS_TIMEOUT_S = 10.0
+"""An event loop without a heartbeat for this long is reported as dead, so that the broker is restarted."""
+SHUTDOWN_TIMEOUT_S = 1.0
 TEXT_FORMAT = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class HttpServer:
-    """`/health/live`, `/health/ready`, `/metrics`.
+    """Serves `/health/live`, `/health/ready` and `/metrics`.
 
-    `not_ready` gives the reason why clients should not be sent here, None when they may. `sources` is what metrics are
-    made from; there are none while it is None, as at the beginning and at the end of a broker's life.
+    `not_ready` returns the reason why clients must not connect yet, or None. `sources` provides the metrics; it is None
+    while the broker starts or stops.
     """
 
     def __init__(self, not_ready: Callable[[], str | None]) -> None:
@@ -38,10 +38,10 @@ class HttpServer:
                 web.get("/metrics", self.metrics),
             ]
         )
-        self.runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S)
+        self.runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_TIMEOUT_S)
 
     async def start(self, host: str, port: int) -> int:
-        """Listens, and returns the port (0 lets the system choose). Raises `server.listener.ListenError`."""
+        """Listen on `host` and `port` (0 for any) and return the port. Raises `server.listener.ListenError`."""
         address, sockets = await bind_sockets(asyncio.get_running_loop(), ListenerAddress("HTTP", host, port))
         await self.runner.setup()
         for sock in sockets:
@@ -50,6 +50,7 @@ class HttpServer:
         return address.port
 
     async def close(self) -> None:
+        """Stop listening and cancel a running scrape."""
         self.heartbeat.stop()
         await self.runner.cleanup()
         if self.rendering is not None:
@@ -57,21 +58,21 @@ class HttpServer:
             await asyncio.wait([self.rendering])
 
     async def live(self, request: web.Request) -> web.Response:
-        """Whether the process does anything at all."""
+        """Return 503 if the event loop is blocked."""
         age_s = self.heartbeat.age_s
-        if age_s > DEAD_S:
-            return web.Response(status=503, text=f"the event loop has stood still for {age_s:.1f} s\n")
+        if age_s > LIVENESS_TIMEOUT_S:
+            return web.Response(status=503, text=f"the event loop has been blocked for {age_s:.1f} s\n")
         return web.Response(text="live\n")
 
     async def ready(self, request: web.Request) -> web.Response:
-        """Whether clients may be sent here."""
+        """Return 503 with the reason while clients must not connect."""
         reason = self.not_ready()
         if reason is not None:
             return web.Response(status=503, text=f"not ready: {reason}\n")
         return web.Response(text="ready\n")
 
     async def metrics(self, request: web.Request) -> web.Response:
-        """Rendered once for all who wait: scrapers that pile up, or have gone, must not multiply the work."""
+        """Return the metrics. Concurrent scrapes share one rendering."""
         if self.sources is None:
             return web.Response(status=503, text=f"no metrics: {self.not_ready()}\n")
         if self.rendering is None or self.rendering.done():
@@ -80,7 +81,8 @@ class HttpServer:
         return web.Response(body=body, headers={"Content-Type": TEXT_FORMAT})
 
     async def render(self, sources: Sources) -> bytes:
-        from penstock.http.metrics import render, take_snapshot  # megabytes that only a scraped broker needs
+        """Take a snapshot and render it in a thread."""
+        from penstock.http.metrics import render, take_snapshot  # loads megabytes that only a scraped broker needs
 
         snapshot = await take_snapshot(sources, self.heartbeat)
         return await asyncio.get_running_loop().run_in_executor(None, render, snapshot)

@@ -1,16 +1,16 @@
-"""Watches the event loop from within: a timer that should fire on time, and what it means when it does not."""
+"""Measures the delays of the event loop with a periodic timer."""
 
 from __future__ import annotations
 
 import asyncio
 
 INTERVAL_S = 0.1
-STALL_S = 0.05
-"""A delay beyond it counts as a stall: nobody was served meanwhile."""
+STALL_THRESHOLD_S = 0.05
+"""A timer that is later than this counts as a stall."""
 
 
 class Heartbeat:
-    """Beats while the loop turns. `stalls` and `stalled_s` are totals, `longest_s` the worst one since the start."""
+    """A periodic timer on the event loop. `stalls` and `stalled_s` are totals, `longest_s` is the longest stall."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, interval_s: float = INTERVAL_S) -> None:
         self.loop, self.interval_s = loop, interval_s
@@ -22,21 +22,24 @@ class Heartbeat:
 
     @property
     def age_s(self) -> float:
-        """Time since the last beat."""
+        """Seconds since the last beat."""
         return self.loop.time() - self.last
 
     def start(self) -> None:
+        """Start the timer."""
         self.last = self.loop.time()
         self.timer = self.loop.call_at(self.last + self.interval_s, self.beat)
 
     def stop(self) -> None:
+        """Cancel the timer."""
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
 
     def beat(self) -> None:
+        """Record the delay and schedule the next beat."""
         late_s = self.age_s - self.interval_s
-        if late_s > STALL_S:
+        if late_s > STALL_THRESHOLD_S:
             self.stalls += 1
             self.stalled_s += late_s
             self.longest_s = max(self.longest_s, late_s)

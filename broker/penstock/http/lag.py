@@ -1,9 +1,8 @@
-"""How far each group is behind: in records, and in the age of the first batch that it has not read.
+"""Consumer group lag: in records, and as the age of the first unread batch.
 
-A group's offsets are with its coordinator, and where a partition ends only its leader knows: in a cluster that is
-mostly another broker, which is asked. What it does not tell is left out, as a lag of 0 would say that all is well. Ages
-are read from batches' headers, in a thread, as an index or an old batch may have to come from the disk. Costs nothing
-between two questions.
+A group's offsets are at its coordinator; only a partition's leader, often another broker, knows the partition's end. If
+that broker does not answer, the lag is left out, because 0 would mean that the group is up to date. Ages are read from
+batch headers in a thread, because an index or an old batch may come from disk. There is no cost between scrapes.
 """
 
 from __future__ import annotations
@@ -12,14 +11,14 @@ import asyncio
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from penstock.http.sources import CommittedSource, Ends, LogSource, PartitionSource, Place, Sources
+from penstock.http.sources import CommittedSource, LogSource, PartitionName, PartitionSource, RemoteOffsets, Sources
 
-SLICE = 1_000
-"""Offsets that are looked at before others have their turn on the loop."""
+OFFSETS_PER_SLICE = 1_000
+"""Offsets to process before yielding to the event loop."""
 
 
 class Lag(NamedTuple):
-    """A group's place in a partition. `records` is None where the end is not known, `seconds` where the age is not."""
+    """A group's lag in a partition. `records` is None if the end is unknown, `seconds` if the age is unknown."""
 
     group: str
     topic: str
@@ -29,64 +28,65 @@ class Lag(NamedTuple):
     seconds: float | None
 
 
-class UnreadAge(NamedTuple):
-    """Where a group reads on, and where in the answer its lag stands."""
+class UnreadOffset(NamedTuple):
+    """The first unread offset of a group, and the index of its lag in the result."""
 
     log: LogSource
     offset: int
-    place: int
+    lag_index: int
 
 
 async def measure_lags(sources: Sources) -> list[Lag]:
-    """The lag of each group in each partition that it has committed an offset for."""
+    """Return the lag of each group in each partition with a committed offset."""
     lags: list[Lag] = []
-    unread: list[UnreadAge] = []
-    elsewhere: dict[Place, list[int]] = {}
+    unread: list[UnreadOffset] = []
+    remote: dict[PartitionName, list[int]] = {}
     for number, committed in enumerate(sources.committed()):
-        if number % SLICE == SLICE - 1:
+        if number % OFFSETS_PER_SLICE == OFFSETS_PER_SLICE - 1:
             await asyncio.sleep(0)
         partition = sources.partitions.find(committed.topic, committed.partition)
         if partition is None:
-            elsewhere.setdefault((committed.topic, committed.partition), []).append(len(lags))
-            lags.append(unknown(committed))
+            remote.setdefault((committed.topic, committed.partition), []).append(len(lags))
+            lags.append(unknown_lag(committed))
             continue
-        lag = lag_of(committed, partition)
+        lag = local_lag(committed, partition)
         if lag.records:
-            unread.append(UnreadAge(partition.log, partition.acknowledged_end - lag.records, len(lags)))
+            unread.append(UnreadOffset(partition.log, partition.acknowledged_end - lag.records, len(lags)))
         lags.append(lag)
-    if elsewhere and sources.elsewhere is not None:
-        offsets = {place: {lags[i].committed_offset for i in at} for place, at in elsewhere.items()}
-        for number, (place, ends) in enumerate((await sources.elsewhere(offsets)).items()):
-            if number % SLICE == SLICE - 1:
+    if remote and sources.query_remote is not None:
+        offsets = {name: {lags[i].committed_offset for i in indexes} for name, indexes in remote.items()}
+        for number, (name, remote_offsets) in enumerate((await sources.query_remote(offsets)).items()):
+            if number % OFFSETS_PER_SLICE == OFFSETS_PER_SLICE - 1:
                 await asyncio.sleep(0)
-            for i in elsewhere[place]:
-                lags[i] = lag_elsewhere(lags[i], ends)
+            for i in remote[name]:
+                lags[i] = remote_lag(lags[i], remote_offsets)
     if unread:
-        times = await asyncio.get_running_loop().run_in_executor(None, read_times, unread)
+        times = await asyncio.get_running_loop().run_in_executor(None, read_batch_times, unread)
         now_ms = sources.clock.wall_ms()
-        for one, time_ms in zip(unread, times, strict=True):
+        for position, time_ms in zip(unread, times, strict=True):
             if time_ms is not None and time_ms >= 0:
-                lags[one.place] = lags[one.place]._replace(seconds=max(now_ms - time_ms, 0) / 1000)
+                lags[position.lag_index] = lags[position.lag_index]._replace(seconds=max(now_ms - time_ms, 0) / 1000)
     return lags
 
 
-def unknown(committed: CommittedSource) -> Lag:
+def unknown_lag(committed: CommittedSource) -> Lag:
+    """Return a lag without records and seconds."""
     return Lag(committed.group_id, committed.topic, committed.partition, committed.offset, None, None)
 
 
-def lag_of(committed: CommittedSource, partition: PartitionSource) -> Lag:
-    """The lag in records; in seconds only where there is none."""
+def local_lag(committed: CommittedSource, partition: PartitionSource) -> Lag:
+    """Return the lag in records; in seconds only if it is 0."""
     behind = max(partition.acknowledged_end - max(committed.offset, partition.log.start_offset), 0)
-    return unknown(committed)._replace(records=behind, seconds=None if behind else 0.0)
+    return unknown_lag(committed)._replace(records=behind, seconds=None if behind else 0.0)
 
 
-def lag_elsewhere(lag: Lag, ends: Ends) -> Lag:
-    """The same of a partition that another broker leads."""
-    behind = max(ends.high_watermark - max(lag.committed_offset, ends.start_offset), 0)
-    age_ms = ends.ages_ms.get(lag.committed_offset) if behind else 0
+def remote_lag(lag: Lag, remote_offsets: RemoteOffsets) -> Lag:
+    """Return the lag in a partition that another broker leads."""
+    behind = max(remote_offsets.high_watermark - max(lag.committed_offset, remote_offsets.start_offset), 0)
+    age_ms = remote_offsets.ages_ms.get(lag.committed_offset) if behind else 0
     return lag._replace(records=behind, seconds=None if age_ms is None else age_ms / 1000)
 
 
-def read_times(unread: Iterable[UnreadAge]) -> list[int | None]:
-    """The largest timestamp of each batch, in ms since 1970; None where there is none. In a thread."""
-    return [one.log.batch_times([one.offset])[0] for one in unread]
+def read_batch_times(unread: Iterable[UnreadOffset]) -> list[int | None]:
+    """Return the largest timestamp of each batch in ms since 1970, or None. Reads from disk: call it in a thread."""
+    return [position.log.batch_times([position.offset])[0] for position in unread]

@@ -1,7 +1,7 @@
-"""The Prometheus metrics, made from plain counters at the moment when somebody asks.
+"""Prometheus metrics, built from plain counters for each scrape.
 
-`take_snapshot` reads the counters on the event loop; `render` makes the text in a thread, as it grows with the number
-of partitions and groups.
+`take_snapshot` reads the counters on the event loop; `render` formats the text in a thread, because it grows with the
+number of partitions and groups.
 """
 
 from __future__ import annotations
@@ -26,19 +26,22 @@ Value = tuple[Labels, float]
 
 @dataclass(frozen=True, slots=True)
 class HistogramValue:
-    """A histogram as of now: counts by bucket, the last one unbounded."""
+    """A histogram's current values: counts per bucket, the last one without an upper bound."""
 
     labels: Labels
     counts: tuple[int, ...]
     sum_s: float
 
     @classmethod
-    def of(cls, histogram: Histogram, **labels: str) -> HistogramValue:
+    def from_histogram(cls, histogram: Histogram, **labels: str) -> HistogramValue:
+        """Copy a histogram's current values."""
         return cls(labels, tuple(histogram.counts), histogram.sum_s)
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionValue:
+    """The current values of a partition."""
+
     labels: Labels
     start_offset: int
     end_offset: int
@@ -49,7 +52,7 @@ class PartitionValue:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All that is told, as of one moment. `counters` and `gauges` are (name, what it is, values)."""
+    """All metrics at one moment. `counters` and `gauges` are (name, help text, values)."""
 
     counters: list[tuple[str, str, list[Value]]]
     gauges: list[tuple[str, str, list[Value]]]
@@ -60,6 +63,7 @@ class Snapshot:
 
 
 async def take_snapshot(sources: Sources, heartbeat: Heartbeat) -> Snapshot:
+    """Read all counters."""
     lags = await measure_lags(sources)
     loop = asyncio.get_running_loop()
     directories = await loop.run_in_executor(None, sources.directories)
@@ -73,30 +77,30 @@ async def take_snapshot(sources: Sources, heartbeat: Heartbeat) -> Snapshot:
         counters=[
             ("penstock_received_bytes", "Bytes received from clients.", single(server.bytes_in)),
             ("penstock_sent_bytes", "Bytes sent to clients.", single(server.bytes_out)),
-            ("penstock_fetched_bytes", "Bytes of record batches in answers to Fetch.", single(requests.fetched_bytes)),
-            ("penstock_received_requests", "Requests received, those turned away included.", single(server.requests)),
+            ("penstock_fetched_bytes", "Bytes of record batches in Fetch responses.", single(requests.fetched_bytes)),
+            ("penstock_received_requests", "Requests received, including rejected ones.", single(server.requests)),
             ("penstock_connections_accepted", "Connections accepted.", single(server.accepted)),
-            ("penstock_connections_closed", "Connections ended, by reason.", closed),
-            ("penstock_connection_pauses", "Times that a connection was not read any further.", single(server.pauses)),
-            ("penstock_flush_rounds", "Rounds of group commit.", single(flusher.rounds)),
+            ("penstock_connections_closed", "Connections closed, by reason.", closed),
+            ("penstock_connection_pauses", "Times that reading from a connection was paused.", single(server.pauses)),
+            ("penstock_flush_rounds", "Flush rounds (group commits).", single(flusher.rounds)),
             ("penstock_flushed_files", "Files synced to disk.", single(flusher.synced_files)),
-            ("penstock_loop_stalls", "Times that the event loop came late.", single(heartbeat.stalls)),
-            ("penstock_loop_stalled_seconds", "Time by which it came late.", single(heartbeat.stalled_s)),
+            ("penstock_loop_stalls", "Event loop stalls of more than 50 ms.", single(heartbeat.stalls)),
+            ("penstock_loop_stalled_seconds", "Total duration of event loop stalls.", single(heartbeat.stalled_s)),
         ],
         gauges=[
-            ("penstock_build_info", "The version that runs.", [({"version": sources.version}, 1)]),
-            ("penstock_ready", "Whether clients may come.", single(sources.not_ready() is None)),
+            ("penstock_build_info", "The broker's version.", [({"version": sources.version}, 1)]),
+            ("penstock_ready", "Whether the broker is ready for clients.", single(sources.not_ready() is None)),
             (
                 "penstock_frozen",
-                "Whether this broker changes and deletes nothing, as its etcd was restored from a backup.",
+                "Whether this broker makes no changes and deletions because its etcd was restored from a backup.",
                 single(sources.is_frozen()),
             ),
-            ("penstock_connections", "Connections open now.", single(server.connections)),
-            ("penstock_connections_paused", "Connections not read now.", single(server.paused)),
-            ("penstock_loop_longest_stall_seconds", "Worst delay of the event loop.", single(heartbeat.longest_s)),
+            ("penstock_connections", "Open connections.", single(server.connections)),
+            ("penstock_connections_paused", "Connections whose reading is paused.", single(server.paused)),
+            ("penstock_loop_longest_stall_seconds", "Longest event loop stall.", single(heartbeat.longest_s)),
             (
                 "penstock_log_directory_failed",
-                "Whether the log directory has stopped after an I/O error: nothing is written to it until a restart.",
+                "Whether the log directory failed with an I/O error; no data is written to it until a restart.",
                 [({"directory": d.path}, d.failed) for d in directories],
             ),
             (
@@ -106,7 +110,7 @@ async def take_snapshot(sources: Sources, heartbeat: Heartbeat) -> Snapshot:
             ),
             (
                 "penstock_log_directory_free_bytes",
-                "Space that is left to the broker there.",
+                "Free space on that file system for the broker.",
                 [({"directory": d.path}, d.usable_bytes) for d in sized],
             ),
             (
@@ -116,28 +120,28 @@ async def take_snapshot(sources: Sources, heartbeat: Heartbeat) -> Snapshot:
             ),
             (
                 "penstock_partitions_under_replicated",
-                "Partitions that this broker leads with fewer replicas in sync than they have; those added now aside.",
+                "Partitions that this broker leads with replicas out of sync, not counting those being added.",
                 single(health.under_replicated),
             ),
             (
                 "penstock_partitions_at_min_isr",
-                "Of those, partitions with just min.insync.replicas in sync: one less, and acks=all is refused.",
+                "Of these, partitions with exactly min.insync.replicas in sync; with one less, acks=all fails.",
                 single(health.at_min_isr),
             ),
             (
                 "penstock_partitions_under_min_isr",
-                "Of those, partitions with less than min.insync.replicas in sync: acks=all is refused.",
+                "Of these, partitions with less than min.insync.replicas in sync; acks=all fails.",
                 single(health.under_min_isr),
             ),
             (
                 "penstock_partitions_leaderless",
-                "Partitions with a replica on this broker that nobody leads.",
+                "Partitions with a replica on this broker and no leader.",
                 single(health.leaderless),
             ),
             ("penstock_partition_damaged", "1 for each partition whose files are damaged.", damaged),
         ],
-        requests=[HistogramValue.of(h, api=name_of(key)) for key, h in sorted(requests.by_api.items())],
-        flushes=HistogramValue.of(sources.flush_durations),
+        requests=[HistogramValue.from_histogram(h, api=name_of(key)) for key, h in sorted(requests.by_api.items())],
+        flushes=HistogramValue.from_histogram(sources.flush_durations),
         partitions=[
             PartitionValue(
                 {"topic": p.name, "partition": str(p.index)},
@@ -154,11 +158,12 @@ async def take_snapshot(sources: Sources, heartbeat: Heartbeat) -> Snapshot:
 
 
 def single(value: float) -> list[Value]:
+    """Return a value without labels."""
     return [({}, float(value))]
 
 
 def render(snapshot: Snapshot) -> bytes:
-    """The text format."""
+    """Return the Prometheus text format."""
     registry = CollectorRegistry()
     registry.register(SnapshotCollector(snapshot))
     ProcessCollector(registry=registry)
@@ -167,62 +172,69 @@ def render(snapshot: Snapshot) -> bytes:
 
 
 class SnapshotCollector(Collector):
-    """Hands a snapshot to prometheus-client."""
+    """Passes a snapshot to prometheus-client."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
 
     def collect(self) -> Iterator[Metric]:
-        for name, what, values in self.snapshot.counters:
-            yield counter(name, what, values)
-        for name, what, values in self.snapshot.gauges:
-            yield gauge(name, what, values)
-        what = "Time from a request's arrival to its answer, a Fetch's wait for data included."
-        yield histogram("penstock_request_seconds", what, self.snapshot.requests)
-        yield histogram("penstock_flush_seconds", "Time of a round of group commit.", [self.snapshot.flushes])
-        yield from self.of_partitions()
-        yield from self.of_groups()
+        """Yield all metrics."""
+        for name, help_text, values in self.snapshot.counters:
+            yield counter(name, help_text, values)
+        for name, help_text, values in self.snapshot.gauges:
+            yield gauge(name, help_text, values)
+        help_text = "Time from a request's arrival to its response, including the wait of a Fetch for data."
+        yield histogram("penstock_request_seconds", help_text, self.snapshot.requests)
+        yield histogram("penstock_flush_seconds", "Duration of a flush round (group commit).", [self.snapshot.flushes])
+        yield from self.partition_metrics()
+        yield from self.group_metrics()
 
-    def of_partitions(self) -> Iterator[Metric]:
+    def partition_metrics(self) -> Iterator[Metric]:
+        """Yield the metrics per partition."""
         partitions = self.snapshot.partitions
         yield gauge("penstock_partition_size_bytes", "Bytes on disk.", ((p.labels, p.size_bytes) for p in partitions))
         yield gauge(
             "penstock_partition_start_offset", "First offset.", ((p.labels, p.start_offset) for p in partitions)
         )
         yield gauge(
-            "penstock_partition_end_offset", "Next offset to be given.", ((p.labels, p.end_offset) for p in partitions)
+            "penstock_partition_end_offset",
+            "Next offset to be assigned.",
+            ((p.labels, p.end_offset) for p in partitions),
         )
         yield gauge(
             "penstock_partition_high_watermark",
-            "Consumers see what is below.",
+            "Consumers can read the offsets below.",
             ((p.labels, p.high_watermark) for p in partitions),
         )
-        yield counter("penstock_partition_records", "Records taken in.", ((p.labels, p.records_in) for p in partitions))
+        yield counter("penstock_partition_records", "Records appended.", ((p.labels, p.records_in) for p in partitions))
 
-    def of_groups(self) -> Iterator[Metric]:
+    def group_metrics(self) -> Iterator[Metric]:
+        """Yield the metrics per group and partition."""
         labelled = [
             ({"group": lag.group, "topic": lag.topic, "partition": str(lag.partition)}, lag)
             for lag in self.snapshot.lags
         ]
-        what = "Offset that the group has committed."
-        yield gauge("penstock_group_offset", what, ((at, lag.committed_offset) for at, lag in labelled))
-        what = "Records that the group has not read."
-        behind = ((at, lag.records) for at, lag in labelled if lag.records is not None)
-        yield gauge("penstock_group_lag_records", what, behind)
-        what = "Age of the first batch that the group has not read."
-        aged = ((at, lag.seconds) for at, lag in labelled if lag.seconds is not None)
-        yield gauge("penstock_group_lag_seconds", what, aged)
+        help_text = "Offset that the group has committed."
+        yield gauge("penstock_group_offset", help_text, ((labels, lag.committed_offset) for labels, lag in labelled))
+        help_text = "Records that the group has not read."
+        behind = ((labels, lag.records) for labels, lag in labelled if lag.records is not None)
+        yield gauge("penstock_group_lag_records", help_text, behind)
+        help_text = "Age of the first batch that the group has not read."
+        aged = ((labels, lag.seconds) for labels, lag in labelled if lag.seconds is not None)
+        yield gauge("penstock_group_lag_seconds", help_text, aged)
 
 
-def counter(name: str, what: str, values: Iterable[Value]) -> Metric:
-    metric = Metric(name, what, "counter")
+def counter(name: str, help_text: str, values: Iterable[Value]) -> Metric:
+    """Build a counter; its samples get the suffix `_total`."""
+    metric = Metric(name, help_text, "counter")
     for labels, value in values:
         metric.add_sample(name + "_total", labels, value)
     return metric
 
 
-def gauge(name: str, what: str, values: Iterable[Value]) -> Metric:
-    metric = Metric(name, what, "gauge")
+def gauge(name: str, help_text: str, values: Iterable[Value]) -> Metric:
+    """Build a gauge."""
+    metric = Metric(name, help_text, "gauge")
     for labels, value in values:
         metric.add_sample(name, labels, value)
     return metric
@@ -231,8 +243,9 @@ def gauge(name: str, what: str, values: Iterable[Value]) -> Metric:
 BOUNDS = [*(repr(bound) for bound in BUCKETS_S), "+Inf"]
 
 
-def histogram(name: str, what: str, values: Iterable[HistogramValue]) -> Metric:
-    metric = Metric(name, what, "histogram")
+def histogram(name: str, help_text: str, values: Iterable[HistogramValue]) -> Metric:
+    """Build a histogram with cumulative buckets."""
+    metric = Metric(name, help_text, "histogram")
     for value in values:
         for bound, total in zip(BOUNDS, accumulate(value.counts), strict=True):
             metric.add_sample(name + "_bucket", {**value.labels, "le": bound}, total)

@@ -1,6 +1,4 @@
-"""What the HTTP server asks of the broker. `node` fills it in with the rooms' own objects: nothing here does work until
-somebody asks for metrics.
-"""
+"""What the HTTP server reads from the broker; `node` provides it. Nothing here does work until a scrape."""
 
 from __future__ import annotations
 
@@ -16,18 +14,18 @@ from penstock.server.stats import ServerStats
 
 
 class LogSource(Protocol):
-    """`log.PartitionLog`, as far as metrics need it."""
+    """`log.PartitionLog` for metrics."""
 
     start_offset: int
     end_offset: int
     size_bytes: int
 
     def batch_times(self, offsets: Sequence[int]) -> list[int | None]:
-        """When the batches at these offsets were written, in ms since 1970. In a thread."""
+        """Return the largest timestamps of the batches at `offsets`, in ms since 1970. Called in a thread."""
 
 
 class PartitionSource(Protocol):
-    """`replica.Partition`, as far as metrics need it."""
+    """`replica.Partition` for metrics."""
 
     name: str
     index: int
@@ -36,66 +34,76 @@ class PartitionSource(Protocol):
 
     @property
     def acknowledged_end(self) -> int:
-        """The high watermark, or the end of what producers were told is stored."""
+        """The high watermark, or the end offset of acknowledged records if larger."""
 
     @property
-    def log(self) -> LogSource: ...
+    def log(self) -> LogSource:
+        """The partition's log."""
 
 
 class CommittedSource(Protocol):
-    """Where a group is in a partition."""
+    """A committed offset."""
 
     @property
-    def group_id(self) -> str: ...
+    def group_id(self) -> str:
+        """The group."""
 
     @property
-    def topic(self) -> str: ...
+    def topic(self) -> str:
+        """The topic name."""
 
     @property
-    def partition(self) -> int: ...
+    def partition(self) -> int:
+        """The partition index."""
 
     @property
-    def offset(self) -> int: ...
+    def offset(self) -> int:
+        """The offset."""
 
 
 class PartitionsSource(Protocol):
-    """`replica.ReplicaManager`, as far as metrics need it."""
+    """`replica.ReplicaManager` for metrics."""
 
     def __iter__(self) -> Iterator[PartitionSource]:
-        """The partitions that somebody has asked for."""
+        """Iterate over the partitions that were used since the start."""
 
-    def find(self, topic: str, index: int) -> PartitionSource | None: ...
+    def find(self, topic: str, index: int) -> PartitionSource | None:
+        """Return a partition that this broker leads, or None."""
 
     def damaged(self) -> list[tuple[str, int]]:
-        """(topic, partition) of those whose files are damaged, so that they are offline."""
+        """Return (topic, partition) of the partitions that are offline because of damaged files."""
 
     def offline(self) -> int:
-        """How many partitions that this broker leads cannot be served."""
+        """Return the number of partitions that this broker leads but cannot serve."""
 
     def health(self) -> Callable[[], ReplicaHealth]:
-        """What counts, in a thread, how partitions are off for replicas."""
+        """Return a function that counts under-replicated partitions; it runs in a thread."""
 
 
-Place = tuple[str, int]
+PartitionName = tuple[str, int]
 """(topic, partition)"""
 
 
-class Ends(NamedTuple):
-    """A partition that another broker leads, as that one tells it. `ages_ms` has how long ago the batch at an offset
-    was written, 0 where there is none: by offset, without those whose age is unknown."""
+class RemoteOffsets(NamedTuple):
+    """Offsets of a partition that another broker leads."""
 
     start_offset: int
     high_watermark: int
     ages_ms: Mapping[int, int]
+    """Age of the batch at each offset, 0 if there is none; unknown ages are left out."""
 
 
-Elsewhere = Callable[[Mapping[Place, Collection[int]]], Awaitable[Mapping[Place, Ends]]]
-"""Asks the leaders of partitions where these end, and for the ages of these offsets of each. What cannot be had in good
-time is missing. Does not raise."""
+RemoteOffsetsQuery = Callable[
+    [Mapping[PartitionName, Collection[int]]], Awaitable[Mapping[PartitionName, RemoteOffsets]]
+]
+"""Queries partition leaders for their offsets and for the ages of the given offsets.
+
+Partitions without a timely answer are left out. Does not raise.
+"""
 
 
 class FlushSource(Protocol):
-    """The flusher's counters."""
+    """The counters of the flusher."""
 
     rounds: int
     synced_files: int
@@ -103,12 +111,11 @@ class FlushSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """The broker, for whoever watches it. All are called on the event loop, but for `directories`, which asks the file
-    system and is called in a thread.
+    """The broker's state for metrics, read on the event loop, except `directories`, which is called in a thread.
 
-    `not_ready` gives the reason why clients should not be sent here yet, None when they may; `is_frozen`
-    tells of one of them, a store that was restored from a backup. `flush_durations` are the times of flush rounds.
-    `elsewhere` tells of partitions that are not among `partitions`; None where there are no other brokers.
+    `not_ready` returns the reason why clients must not connect yet, or None; `is_frozen` is one of these reasons: the
+    store was restored from a backup. `flush_durations` are the durations of flush rounds. `query_remote` covers
+    partitions that are not among `partitions`; it is None without other brokers.
     """
 
     version: str
@@ -122,5 +129,5 @@ class Sources:
     partitions: PartitionsSource
     directories: Callable[[], Sequence[LogDirState]]
     committed: Callable[[], Iterable[CommittedSource]]
-    """Offsets may be committed, and groups come and go, while these are walked through."""
-    elsewhere: Elsewhere | None
+    """Committed offsets. They may change during the iteration."""
+    query_remote: RemoteOffsetsQuery | None

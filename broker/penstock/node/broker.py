@@ -23,7 +23,7 @@ from penstock.control.config_describe import record_identity
 from penstock.control.membership import ensure_cluster, increment_leader_epochs, register_embedded
 from penstock.control.topic_admin import TopicService
 from penstock.group.coordinator import GroupCoordinator
-from penstock.http.late import LateHttp
+from penstock.http.background import BackgroundHttpServer
 from penstock.http.sources import Sources
 from penstock.log.log_dir import LogDirectory
 from penstock.log.types import LogError
@@ -129,7 +129,7 @@ class BrokerNode:
         self.cleanup.push_async_callback(dispatcher.close)
         server = Server(dispatcher, server_limits(self.config), executor, self.outside.bind)
         if http is not None:
-            self.cleanup.callback(http.tell, None)
+            self.cleanup.callback(http.set_sources, None)
         listening = await self.listen(server, parts)
         self.cleanup.callback(parts.groups.dismiss)
         self.cleanup.callback(parts.replicas.wake_readers)
@@ -140,7 +140,7 @@ class BrokerNode:
         self.cleanup.callback(opening.cancel)
         http_port = None
         if http is not None:
-            http_port = await http.opened(self.sources(server, parts))
+            http_port = await http.wait_started(self.sources(server, parts))
         self.reason = None
         return listening, http_port
 
@@ -267,11 +267,11 @@ class BrokerNode:
         showing.start(shown)
         self.cleanup.push_async_callback(showing.close)
 
-    def prepare_http(self) -> LateHttp | None:
+    def prepare_http(self) -> BackgroundHttpServer | None:
         """Comes first, so that it ends last: until then it tells how things are."""
         if self.options.http_port is None:
             return None
-        http = LateHttp(self.options.http_host, self.options.http_port, self.not_ready)
+        http = BackgroundHttpServer(self.options.http_host, self.options.http_port, self.not_ready)
         self.cleanup.push_async_callback(http.close)
         return http
 
@@ -300,7 +300,7 @@ class BrokerNode:
             partitions=parts.replicas,
             directories=DirSizes(parts.log_dir).log_dirs,
             committed=parts.groups.committed,
-            elsewhere=None if self.cluster is None else self.cluster.ends_elsewhere(),
+            query_remote=None if self.cluster is None else self.cluster.ends_elsewhere(),
         )
 
     def undo_in_time(self, name: str, close: Callable[[], Awaitable[None]]) -> None:

@@ -17,7 +17,7 @@ from penstock.config.broker import BrokerConfig
 from penstock.control.restored.guarded import GuardedStore
 from penstock.control.restored.restored import RestoreGuard
 from penstock.group.coordinator import GroupCoordinator
-from penstock.http.sources import Elsewhere
+from penstock.http.sources import RemoteOffsetsQuery
 from penstock.log.log_dir import LogDirectory
 from penstock.node import recovering
 from penstock.node.environment import NodeEnvironment, OwnStore
@@ -112,7 +112,7 @@ class Clustered:
         await self.member.leave()
         await wait_until_unnamed(self.peers, self.config.node_id, list(self.view.brokers))
 
-    def ends_elsewhere(self) -> Elsewhere:
+    def ends_elsewhere(self) -> RemoteOffsetsQuery:
         """What asks other brokers where their partitions end."""
         return RemoteLeaders(self.view, self.config.node_id, self.peers)
 

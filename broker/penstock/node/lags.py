@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Collection, Iterator, Mapping
 from typing import Protocol
 
-from penstock.http.sources import Ends, Place
+from penstock.http.sources import PartitionName, RemoteOffsets
 from penstock.runtime.logging import get_logger
 from penstock.state.view import ClusterView
 from penstock.wire.messages.list_offsets import (
@@ -38,22 +38,22 @@ class EndsChannel(Protocol):
 
 
 class RemoteLeaders:
-    """Implements `http.sources.Elsewhere`."""
+    """Implements `http.sources.RemoteOffsetsQuery`."""
 
     def __init__(self, view: ClusterView, broker_id: int, channel: EndsChannel) -> None:
         self.view, self.broker_id, self.channel = view, broker_id, channel
 
-    async def __call__(self, offsets: Mapping[Place, Collection[int]]) -> dict[Place, Ends]:
-        by_leader: dict[int, dict[Place, list[int]]] = {}
+    async def __call__(self, offsets: Mapping[PartitionName, Collection[int]]) -> dict[PartitionName, RemoteOffsets]:
+        by_leader: dict[int, dict[PartitionName, list[int]]] = {}
         for place, those in offsets.items():
             leader = self.leader_of(place)
             if leader is not None:
                 by_leader.setdefault(leader, {})[place] = sorted(those)
-        found: dict[Place, Ends] = {}
+        found: dict[PartitionName, RemoteOffsets] = {}
         await asyncio.gather(*(self.ask(leader, wanted, found) for leader, wanted in by_leader.items()))
         return found
 
-    def leader_of(self, place: Place) -> int | None:
+    def leader_of(self, place: PartitionName) -> int | None:
         """Another broker; None where nobody leads, or this one does and cannot tell."""
         topic = self.view.topics.get(place[0])
         if topic is None or not 0 <= place[1] < len(topic.partitions):
@@ -61,7 +61,9 @@ class RemoteLeaders:
         leader = topic.partitions[place[1]].leader
         return leader if leader in self.view.brokers and leader != self.broker_id else None
 
-    async def ask(self, leader: int, wanted: Mapping[Place, list[int]], found: dict[Place, Ends]) -> None:
+    async def ask(
+        self, leader: int, wanted: Mapping[PartitionName, list[int]], found: dict[PartitionName, RemoteOffsets]
+    ) -> None:
         """Adds to `found` what a leader tells."""
         try:
             async with asyncio.timeout(ANSWER_S):
@@ -72,9 +74,9 @@ class RemoteLeaders:
             log.warning("a broker does not tell the lag of groups", broker=leader, reason=str(e) or "no answer in time")
 
 
-def parts_of(wanted: Mapping[Place, list[int]]) -> Iterator[dict[Place, list[int]]]:
+def parts_of(wanted: Mapping[PartitionName, list[int]]) -> Iterator[dict[PartitionName, list[int]]]:
     """What one request asks, each."""
-    part: dict[Place, list[int]] = {}
+    part: dict[PartitionName, list[int]] = {}
     count = 0
     for place, offsets in wanted.items():
         those = offsets[:MAX_OFFSETS]
@@ -87,7 +89,7 @@ def parts_of(wanted: Mapping[Place, list[int]]) -> Iterator[dict[Place, list[int
         yield part
 
 
-def request_of(part: Mapping[Place, list[int]]) -> ListOffsetsRequest:
+def request_of(part: Mapping[PartitionName, list[int]]) -> ListOffsetsRequest:
     topics: dict[str, ListOffsetsTopic] = {}
     for (name, index), offsets in part.items():
         topic = topics.setdefault(name, ListOffsetsTopic(name=name, partitions=[]))
@@ -96,11 +98,13 @@ def request_of(part: Mapping[Place, list[int]]) -> ListOffsetsRequest:
     return ListOffsetsRequest(replica_id=CONSUMER, topics=list(topics.values()))
 
 
-def ends_of(part: Mapping[Place, list[int]], answer: ListOffsetsResponse) -> Iterator[tuple[Place, Ends]]:
+def ends_of(
+    part: Mapping[PartitionName, list[int]], answer: ListOffsetsResponse
+) -> Iterator[tuple[PartitionName, RemoteOffsets]]:
     """What was told, without errors, and without partitions of a broker too old to say where they begin."""
     for topic in answer.topics:
         for p in topic.partitions:
             place = topic.name, p.partition_index
             if place in part and not p.error_code and p.start_offset >= 0 and p.offset >= 0:
                 told = zip(part[place], p.unread_ages_ms, strict=False)
-                yield place, Ends(p.start_offset, p.offset, {offset: age for offset, age in told if age >= 0})
+                yield place, RemoteOffsets(p.start_offset, p.offset, {offset: age for offset, age in told if age >= 0})

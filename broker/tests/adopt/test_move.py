@@ -1,4 +1,4 @@
-"""The move itself: whole or no cluster, however it is interrupted; and what it refuses."""
+"""The move of a single broker's records: complete or no cluster, however it is interrupted; and its errors."""
 
 from __future__ import annotations
 
@@ -88,14 +88,14 @@ async def test_progress_counts_every_key_once(tmp_path: Path, store: Failing) ->
         plan = await mover.plan()
         await mover.run(plan, told.append)
     assert told == sorted(set(told))
-    assert told[-1] == len(plan.wanted.values)
+    assert told[-1] == len(plan.records.values)
 
 
 async def test_a_plan_counts_and_writes_nothing(tmp_path: Path, store: Failing) -> None:
     await make_directory(tmp_path)
     async with moving(tmp_path, store) as mover:
         plan = await mover.plan()
-    assert plan.wanted.counts == {
+    assert plan.records.counts == {
         "topics": 1,
         "partitions": 3,
         "groups": 1,
@@ -104,7 +104,7 @@ async def test_a_plan_counts_and_writes_nothing(tmp_path: Path, store: Failing) 
         "offsets in open transactions": 1,
         "brokers' settings": 1,
     }
-    assert (plan.contents.partitions_with_data, plan.contents.log_bytes) == (1, 100)
+    assert (plan.state.partitions_with_data, plan.state.log_bytes) == (1, 100)
     assert (store.writes, (tmp_path / "state.db").exists()) == (0, True)
 
 
@@ -142,7 +142,7 @@ async def refused(path: Path, store: Failing, says: str) -> None:
 async def test_an_etcd_with_another_cluster_is_refused(tmp_path: Path, store: Failing) -> None:
     await make_directory(tmp_path)
     await store.txn([], [PutOp(keys.CLUSTER, encode(ClusterRecord(cluster_id="other")))])
-    await refused(tmp_path, store, "holds the cluster other already")
+    await refused(tmp_path, store, 'already holds cluster "other"')
 
 
 async def test_an_etcd_with_keys_of_nobody_is_refused(tmp_path: Path, store: Failing) -> None:
@@ -164,7 +164,7 @@ async def test_a_directory_that_was_moved_is_not_moved_to_another_etcd(tmp_path:
     await make_directory(tmp_path)
     await adopt(tmp_path, store)
     other = Failing()
-    await refused(tmp_path, other, "was moved into a cluster, which this etcd does not hold")
+    await refused(tmp_path, other, "was moved into a cluster that this etcd does not hold")
     await other.close()
 
 
@@ -172,7 +172,7 @@ async def test_a_copy_from_before_the_move_is_refused(tmp_path: Path, store: Fai
     await make_directory(tmp_path)
     await adopt(tmp_path, store)
     (tmp_path / "state.db.adopted").rename(tmp_path / "state.db")
-    await refused(tmp_path, store, "from before it was moved")
+    await refused(tmp_path, store, "from before its move")
 
 
 async def test_where_another_was_faster_the_directory_is_given_back(tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ async def test_where_another_was_faster_the_directory_is_given_back(tmp_path: Pa
 
     store = Overtaken()
     await make_directory(tmp_path)
-    with pytest.raises(CannotAdopt, match="somebody else"):
+    with pytest.raises(CannotAdopt, match="another cluster or move"):
         await adopt(tmp_path, store)
     assert (tmp_path / "state.db").exists()
     assert not (tmp_path / "state.db.adopted").exists()
@@ -201,19 +201,19 @@ async def test_a_directory_in_use_is_refused(tmp_path: Path, store: Failing) -> 
 
 
 async def test_what_is_no_brokers_directory_is_refused(tmp_path: Path, store: Failing) -> None:
-    await refused(tmp_path, store, "no broker's data directory")
+    await refused(tmp_path, store, "is not a data directory")
     assert list(tmp_path.iterdir()) == []
 
 
 async def test_a_directory_of_a_clusters_broker_is_refused(tmp_path: Path, store: Failing) -> None:
     await make_directory(tmp_path)
     (tmp_path / "state.db").unlink()
-    await refused(tmp_path, store, "one of a cluster already")
+    await refused(tmp_path, store, "already part of a cluster")
 
 
 async def test_a_newer_format_is_refused(tmp_path: Path, store: Failing) -> None:
     await make_directory(tmp_path, {keys.CLUSTER: encode(ClusterRecord(cluster_id=CLUSTER_ID, schema_version=99))})
-    await refused(tmp_path, store, "run a newer one")
+    await refused(tmp_path, store, "use a newer version")
 
 
 async def test_a_store_that_is_not_this_directorys_is_refused(tmp_path: Path, store: Failing) -> None:

@@ -1,4 +1,4 @@
-"""What becomes of each record, and that the controller then takes the broker for the one that it was."""
+"""How records are converted, and that the controller then recognises the broker."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from adopt_kit import ABSENCES, BROKER, FLIGHTS, Failing, adopt, make_directory
 
 from penstock.adopt.move import batches
-from penstock.adopt.records import LEFT, SAME, carry
+from penstock.adopt.records import COPIED_PREFIXES, DROPPED_PREFIXES, convert_records
 from penstock.adopt.source import CannotAdopt
 from penstock.control.controller.leaders import ReplicaFacts, reconcile
 from penstock.control.controller.registry import Registry
@@ -28,12 +28,12 @@ OTHERWISE = {keys.CLUSTER, keys.ADOPTION, keys.PARTITIONS}
 def test_it_is_decided_for_every_kind_of_key_whether_a_cluster_has_it() -> None:
     texts = {value for name, value in vars(keys).items() if name.isupper() and isinstance(value, str)}
     known = {text for text in texts if text.startswith(keys.ROOT)} - HOLD_OTHERS
-    assert known - set(SAME) - set(LEFT) == OTHERWISE
+    assert known - set(COPIED_PREFIXES) - set(DROPPED_PREFIXES) == OTHERWISE
 
 
 def test_what_nobody_knows_is_refused_by_name() -> None:
     with pytest.raises(CannotAdopt, match="/penstock/v1/acls/1"):
-        carry([StoreEntry(keys.ROOT + "acls/1", b"{}", 1, 1, 1)], BROKER, 5)
+        convert_records([StoreEntry(keys.ROOT + "acls/1", b"{}", 1, 1, 1)], BROKER, 5)
 
 
 async def test_most_records_are_the_same_and_processes_and_revisions_stay_behind(
@@ -85,13 +85,13 @@ async def test_the_broker_leads_what_it_had_in_a_new_leader_epoch(
 async def test_an_empty_directory_with_the_same_id_does_not_lead(tmp_path: Path, store: Failing) -> None:
     await make_directory(tmp_path)
     await adopt(tmp_path, store)
-    assert await led_after(store, uuid4()) is None, "nobody leads until somebody says that the data is lost"
+    assert await led_after(store, uuid4()) is None, "there is no leader until an administrator accepts the data loss"
 
 
 def test_a_partition_with_other_replicas_is_refused() -> None:
     value = b'{"replicas":[0,1],"leader":0,"isr":[0]}'
-    with pytest.raises(CannotAdopt, match="no directory of a broker that was alone"):
-        carry([StoreEntry(keys.partition(FLIGHTS, 0), value, 1, 1, 1)], BROKER, 5)
+    with pytest.raises(CannotAdopt, match="not the directory of a single broker"):
+        convert_records([StoreEntry(keys.partition(FLIGHTS, 0), value, 1, 1, 1)], BROKER, 5)
 
 
 def test_transactions_stay_within_their_bounds() -> None:
@@ -106,5 +106,5 @@ def test_transactions_stay_within_their_bounds() -> None:
 
 def test_what_is_set_for_groups_is_carried_over_as_it_is() -> None:
     value = b'{"settings":{"penstock.owner":"uid"},"changed_ms":1}'
-    wanted = carry([StoreEntry(keys.group_settings("g"), value, 1, 1, 1)], BROKER, 5)
+    wanted = convert_records([StoreEntry(keys.group_settings("g"), value, 1, 1, 1)], BROKER, 5)
     assert wanted.values == {keys.group_settings("g"): value}

@@ -14,7 +14,7 @@ from replica_kit import accepted, batch_of
 from wire_in_memory import RecordedExchange, Wire, opened_wire
 
 from penstock.api import acknowledged_reads
-from penstock.http.lag import lag_of
+from penstock.http.lag import local_lag
 from penstock.replica.leader import Leader
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.delete_records import (
@@ -266,4 +266,4 @@ async def test_the_lag_counts_what_was_acknowledged(wire: Wire) -> None:
         group_id, topic, partition, offset = "g", "t", 0, 3
 
     leader = await acknowledged(wire)
-    assert lag_of(Committed(), leader).records == 2
+    assert local_lag(Committed(), leader).records == 2

@@ -19,7 +19,7 @@ from penstock.http import metrics
 from penstock.http.app import HttpServer
 from penstock.http.heartbeat import Heartbeat
 from penstock.http.lag import measure_lags
-from penstock.http.sources import Ends, Place, Sources
+from penstock.http.sources import PartitionName, RemoteOffsets, Sources
 from penstock.replica.health import ReplicaHealth
 from penstock.runtime.stats import Histogram, RequestStats
 from penstock.server.listener import ListenError
@@ -104,9 +104,9 @@ class Broker:
         self.parts = self.partitions.parts
         self.directories = [LogDirState("/data", False, 1000, 400)]
         self.committed: list[Committed] = []
-        self.others: dict[Place, Ends] = {}
+        self.others: dict[PartitionName, RemoteOffsets] = {}
         """What the leaders of other partitions tell."""
-        self.asked: list[dict[Place, list[int]]] = []
+        self.asked: list[dict[PartitionName, list[int]]] = []
         self.requests, self.server, self.flushes = RequestStats(), ServerStats(), Histogram()
         self.sources = Sources(
             version="1.2.3",
@@ -120,12 +120,14 @@ class Broker:
             partitions=self.partitions,
             directories=lambda: self.directories,
             committed=lambda: self.committed,
-            elsewhere=self.elsewhere,
+            query_remote=self.query_remote,
         )
         self.http = HttpServer(lambda: self.reason)
         self.http.sources = self.sources
 
-    async def elsewhere(self, offsets: Mapping[Place, Collection[int]]) -> Mapping[Place, Ends]:
+    async def query_remote(
+        self, offsets: Mapping[PartitionName, Collection[int]]
+    ) -> Mapping[PartitionName, RemoteOffsets]:
         self.asked.append({place: sorted(those) for place, those in offsets.items()})
         return self.others
 
@@ -168,7 +170,7 @@ async def test_a_loop_that_stood_still_is_not_alive() -> None:
         broker.http.heartbeat.last -= 60
         status, text = await broker.get("/health/live")
         assert status == 503
-        stood = re.search(r"stood still for ([\d.]+)", text)
+        stood = re.search(r"blocked for ([\d.]+)", text)
         assert stood is not None, text
         assert float(stood[1]) >= 60
 
@@ -318,7 +320,7 @@ async def test_lag_in_partitions_that_another_broker_leads_is_as_that_one_tells_
     async with running() as broker:
         offsets = {"behind": 3, "done": 10, "early": 0, "unknown": 4}
         broker.committed = [Committed(group, "flights", 7, offset) for group, offset in offsets.items()]
-        broker.others = {("flights", 7): Ends(2, 10, {3: 1500, 0: 2500})}
+        broker.others = {("flights", 7): RemoteOffsets(2, 10, {3: 1500, 0: 2500})}
         found = await broker.metrics()
         assert broker.asked == [{("flights", 7): [0, 3, 4, 10]}]
         lags = {"behind": 7, "done": 0, "early": 8, "unknown": 6}
@@ -330,7 +332,7 @@ async def test_lag_in_partitions_that_another_broker_leads_is_as_that_one_tells_
 async def test_a_lag_that_nobody_can_tell_is_left_out_and_not_zero(is_alone: bool) -> None:
     async with running() as broker:
         if is_alone:
-            broker.http.sources = replace(broker.sources, elsewhere=None)
+            broker.http.sources = replace(broker.sources, query_remote=None)
         broker.committed = [Committed("behind", "flights", 7, 3), Committed("behind", "flights", 0, 3)]
         found = await broker.metrics()
         assert found["penstock_group_offset"] == {at("behind", 7): 3, at("behind", 0): 3}
@@ -374,7 +376,7 @@ async def test_scrapers_that_pile_up_or_leave_share_one_rendering(monkeypatch: p
         assert len(rendered) <= 2
         count = len(rendered)
         await broker.metrics()
-        assert len(rendered) == count + 1, "who comes later is told what is so then"
+        assert len(rendered) == count + 1, "a later scrape gets the current values"
 
 
 async def test_the_loop_serves_others_while_many_offsets_are_looked_at() -> None:
@@ -410,7 +412,7 @@ async def test_ten_thousand_partitions_are_told() -> None:
 
 async def test_a_port_that_is_taken_is_explained() -> None:
     async with running() as broker:
-        with pytest.raises(ListenError, match="is taken"):
+        with pytest.raises(ListenError, match="is in use"):
             await HttpServer(lambda: None).start("127.0.0.1", broker.port)
 
 

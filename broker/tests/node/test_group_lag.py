@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.client import Admin, NewTopic, Producer, TopicPartition
 from penstock.config.values import TopicConfig
-from penstock.http.sources import Ends
+from penstock.http.sources import RemoteOffsets
 from penstock.node import lags
 from penstock.node.lags import RemoteLeaders
 from penstock.state.view import BrokerView, ClusterView, PartitionView, TopicView
@@ -138,7 +138,7 @@ async def test_each_leader_is_asked_for_what_it_leads_and_nobody_for_what_nobody
         {("t", index): [index, 50] for index in range(7)} | {("gone", 0): [1]}
     )
     assert others.asked == {2: [{0: [0, 50], 2: [2, 50]}], 3: [{1: [1, 50]}]}
-    assert found == {("t", index): Ends(5, 100, {index: index, 50: 50}) for index in (0, 1, 2)}
+    assert found == {("t", index): RemoteOffsets(5, 100, {index: index, 50: 50}) for index in (0, 1, 2)}
 
 
 async def test_what_a_leader_does_not_tell_is_missing_and_the_others_answers_are_not(
@@ -149,7 +149,7 @@ async def test_what_a_leader_does_not_tell_is_missing_and_the_others_answers_are
     others.silent, others.away, others.failed = {2}, {1}, {2}
     found = await RemoteLeaders(view_of(1, 2, 3, 3), 0, others)({("t", index): [7] for index in range(4)})
     assert others.asked.keys() == {1, 2, 3}
-    assert found == {("t", 3): Ends(5, 100, {7: 7})}
+    assert found == {("t", 3): RemoteOffsets(5, 100, {7: 7})}
 
 
 async def test_a_leader_too_old_to_tell_where_logs_begin_tells_no_lag() -> None:

@@ -261,7 +261,7 @@ def is_open(port: int) -> bool:
 async def test_a_start_without_recovery_does_not_load_the_web_library_before_clients_can_connect(
     tmp_path: Path, free_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.http.late.PATIENCE_S", DEADLINE_S)
+    monkeypatch.setattr("penstock.http.background.START_DELAY_S", DEADLINE_S)
     node = node_in(tmp_path, free_port)
     seen = []
     load = importlib.import_module
@@ -280,7 +280,7 @@ async def test_a_start_without_recovery_does_not_load_the_web_library_before_cli
 async def test_a_start_that_fails_leaves_no_health_page_behind(
     tmp_path: Path, free_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.http.late.PATIENCE_S", 0.0)
+    monkeypatch.setattr("penstock.http.background.START_DELAY_S", 0.0)
 
     def broken(log_dir: LogDirectory, make_state: Any) -> None:
         assert ask_until(free_port, "/health/live") == (200, "live\n")
