@@ -61,10 +61,10 @@ class OpenedDirectory:
 
 def lock_directory(files: Files, path: str) -> None:
     """Create the directory if needed and lock it for this process. Raises DirectoryInUse, OSError."""
-    missing, there = [], path
-    while there and not files.exists(there):
-        there = os.path.dirname(there)
-        missing.append(there or ".")
+    missing, ancestor = [], path
+    while ancestor and not files.exists(ancestor):
+        ancestor = os.path.dirname(ancestor)
+        missing.append(ancestor or ".")
     files.make_dir(path)
     for parent in missing:
         files.sync_dir(parent)

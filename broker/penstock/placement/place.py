@@ -61,12 +61,12 @@ class _Loads:
 
     def __init__(self, domains: Domains, existing: Assignments, topic: str | None) -> None:
         width = len(domains.ids)
-        self.topic = [0] * width
-        self.whole = [0] * width
+        self.topic_replicas = [0] * width
+        self.total_replicas = [0] * width
         self.topic_leaders = [0] * width
-        self.whole_leaders = [0] * width
+        self.total_leaders = [0] * width
         self.topic_due = [Fraction(0)] * width
-        self.whole_due = [Fraction(0)] * width
+        self.total_due = [Fraction(0)] * width
         all_factors: Counter[int] = Counter()
         topic_factors: Counter[int] = Counter()
         for key, replicas in existing.items():
@@ -79,15 +79,15 @@ class _Loads:
                 bit = domains.bit_of.get(broker_id)
                 if bit is None:
                     continue
-                self.whole[bit] += 1
-                self.topic[bit] += in_topic
+                self.total_replicas[bit] += 1
+                self.topic_replicas[bit] += in_topic
                 if not index:
-                    self.whole_leaders[bit] += 1
+                    self.total_leaders[bit] += 1
                     self.topic_leaders[bit] += in_topic
         for factor in all_factors:
             for bit, share in enumerate(domains.shares(factor)):
                 self.topic_due[bit] += topic_factors[factor] * share
-                self.whole_due[bit] += all_factors[factor] * share
+                self.total_due[bit] += all_factors[factor] * share
 
 
 # --- replicas
@@ -102,12 +102,12 @@ def _place_sets(domains: Domains, loads: _Loads, count: int, factor: int) -> lis
     sets: list[int] = []
     shares = domains.shares(factor)
     width = len(domains.ids)
-    dealt = sum(loads.whole)
+    dealt = sum(loads.total_replicas)
     while len(sets) < count:
         size = min(width, count - len(sets))
         for bit, share in enumerate(shares):
             loads.topic_due[bit] += size * share
-            loads.whole_due[bit] += size * share
+            loads.total_due[bit] += size * share
         parts = [0] * width
         _split(domains.root, factor * size, size, loads, parts)
         order = _shuffled_brokers(domains.root, dealt + len(sets))
@@ -118,8 +118,8 @@ def _place_sets(domains: Domains, loads: _Loads, count: int, factor: int) -> lis
                 assert not dealt_sets[turn] >> bit & 1, "never two replicas of a partition on one broker"
                 dealt_sets[turn] |= 1 << bit
                 turn = (turn + 1) % size
-            loads.topic[bit] += parts[bit]
-            loads.whole[bit] += parts[bit]
+            loads.topic_replicas[bit] += parts[bit]
+            loads.total_replicas[bit] += parts[bit]
         sets += dealt_sets
     return sets
 
@@ -160,10 +160,10 @@ class _Child:
         self.low = low
         self.high = high
         self.topic_due = sum((loads.topic_due[bit] for bit in inside), Fraction(0))
-        self.topic = sum(loads.topic[bit] for bit in inside)
-        whole_due = sum((loads.whole_due[bit] for bit in inside), Fraction(0))
-        self.whole_ahead = float(sum(loads.whole[bit] for bit in inside) - whole_due)
-        self.leaders = sum(loads.whole_leaders[bit] for bit in inside) / domain.capacity
+        self.topic = sum(loads.topic_replicas[bit] for bit in inside)
+        total_due = sum((loads.total_due[bit] for bit in inside), Fraction(0))
+        self.total_ahead = float(sum(loads.total_replicas[bit] for bit in inside) - total_due)
+        self.leaders = sum(loads.total_leaders[bit] for bit in inside) / domain.capacity
         due = self.topic_due.numerator // self.topic_due.denominator
         self.taken = min(max(due - self.topic, low), high)
 
@@ -184,8 +184,8 @@ class _Child:
         due = self.topic_due
         stage = 0 if has + 1 <= due else 1 if has < due else 2
         over = float(has - due) / self.domain.capacity if stage == 2 else 0.0
-        whole = (self.whole_ahead + taken) / self.domain.capacity
-        return stage, over, round(whole, 9), self.leaders, sign * (self.domain.mask & -self.domain.mask)
+        total = (self.total_ahead + taken) / self.domain.capacity
+        return stage, over, round(total, 9), self.leaders, sign * (self.domain.mask & -self.domain.mask)
 
 
 def _shuffled_brokers(domain: Domain, number: int) -> list[int]:
@@ -221,14 +221,14 @@ def _choose_leaders(sets: Sequence[int], loads: _Loads) -> list[int]:
 
     def lead(partition: int, bit: int, change: int) -> None:
         loads.topic_leaders[bit] += change
-        loads.whole_leaders[bit] += change
+        loads.total_leaders[bit] += change
         if change > 0:
             led[bit][partition] = None
         else:
             del led[bit][partition]
 
     for partition, held in enumerate(sets):
-        leader = min(bits(held), key=lambda bit: (loads.topic_leaders[bit], loads.whole_leaders[bit], bit))
+        leader = min(bits(held), key=lambda bit: (loads.topic_leaders[bit], loads.total_leaders[bit], bit))
         leaders.append(leader)
         lead(partition, leader, 1)
     finished: set[int] = set()
@@ -236,7 +236,7 @@ def _choose_leaders(sets: Sequence[int], loads: _Loads) -> list[int]:
         sources = [bit for bit in range(len(led)) if led[bit] and bit not in finished]
         if not sources:
             return leaders
-        source = max(sources, key=lambda bit: (loads.topic_leaders[bit], loads.whole_leaders[bit], -bit))
+        source = max(sources, key=lambda bit: (loads.topic_leaders[bit], loads.total_leaders[bit], -bit))
         chain = _find_relief_chain(source, sets, led, loads)
         if chain is None:
             finished.add(source)
@@ -253,12 +253,12 @@ def _find_relief_chain(
 ) -> list[tuple[int, int]] | None:
     """Return the shortest chain of (partition, new leader) that moves one leadership from `source` to a broker with
     fewer."""
-    source_load = (loads.topic_leaders[source], loads.whole_leaders[source])
+    source_load = (loads.topic_leaders[source], loads.total_leaders[source])
     previous_of: dict[int, tuple[int, int]] = {}
     reached = 1 << source
     queue = [source]
     for bit in queue:
-        if (loads.topic_leaders[bit] + 1, loads.whole_leaders[bit] + 1) < source_load:
+        if (loads.topic_leaders[bit] + 1, loads.total_leaders[bit] + 1) < source_load:
             chain = []
             while bit != source:
                 previous, partition = previous_of[bit]
