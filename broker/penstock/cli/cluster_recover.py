@@ -66,7 +66,7 @@ def recover(
 
 
 async def do_recover(options: UpOptions, without: list[int], show_all: bool, yes: bool, as_json: bool) -> None:
-    from penstock.node.recover import RecoveryFailed, recover_cluster
+    from penstock.node.cluster_recovery import RecoveryFailed, recover_cluster
 
     def decide(document: dict[str, Any]) -> bool:
         if as_json:

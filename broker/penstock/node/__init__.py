@@ -1,5 +1,5 @@
-"""A broker put together: the one place where its parts are made and handed to each other. `penstock up` runs it.
+"""Assembles a broker: creates its components and connects them. `penstock up` runs it.
 
-`broker.Node` is a broker from start to stop; `process` runs one until it is told to end. What it reaches outside of
-itself (clock, files, store, network, chance) comes from `outside`, so that tests and simulations hand in their own.
+`broker.BrokerNode` is a broker from start to stop; `process` runs one until a signal. Its dependencies on the machine
+(clock, files, store, network, randomness) come from `environment`, so that tests and simulations can replace them.
 """

@@ -1,7 +1,7 @@
-"""What a broker of a cluster has beside what one that is alone has, from before its view is filled to its end.
+"""The additional services of a broker in a cluster, from before its view is filled to its end.
 
-Made by `broker` where there is a cluster, and loaded only there: a broker that is alone has no use for the controller,
-nor for a client of other brokers, in its memory. Whatever it begins it puts onto the broker's `cleanup`, as that does.
+Created by `broker` in a cluster and imported only there, so that a single broker does not load the controller and the
+client of other brokers. Closes are scheduled on the broker's `cleanup`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from penstock.control.restored.restored import RestoreGuard
 from penstock.group.coordinator import GroupCoordinator
 from penstock.http.sources import RemoteOffsetsQuery
 from penstock.log.log_dir import LogDirectory
-from penstock.node import recovering
-from penstock.node.environment import NodeEnvironment, OwnStore
-from penstock.node.lags import RemoteLeaders
+from penstock.node import log_recovery
+from penstock.node.environment import ClosableStore, NodeEnvironment
 from penstock.node.member import ClusterMember
-from penstock.node.parts import Assignments, DeletedTopics
+from penstock.node.partition_data import ReplicaAssignments, TopicDataDeleter
 from penstock.node.peers import Peers
-from penstock.node.probing import TcpProber
+from penstock.node.remote_lag import RemoteLeaders
+from penstock.node.tcp_prober import TcpProber
 from penstock.replica.fetchers import ReplicaFetchers
 from penstock.replica.isr_keeper import IsrKeeper
 from penstock.replica.manager import ReplicaManager
@@ -38,100 +38,102 @@ from penstock.state.watcher import Watcher
 log = get_logger("penstock.node")
 
 UNNAMED_S = 2.0
-"""How long a stopping broker waits until other brokers no longer name it."""
-LOOK_S = 0.02
+"""How long a stopping broker waits until other brokers no longer name it to clients."""
+POLL_S = 0.02
 
 
-class Clustered:
-    """`begin` first, then `join`, then `enter`. `open_store` makes one more store; `listener` names the brokers'
-    listener for each other."""
+class ClusterServices:
+    """Call `start_restore_guard`, then `create_replicas`, then `register`.
+
+    `open_store` opens another client of the store; `listener` is the name of the brokers' listener for each other.
+    """
 
     def __init__(
         self,
-        store: OwnStore,
-        open_store: Callable[[], OwnStore],
+        store: ClosableStore,
+        open_store: Callable[[], ClosableStore],
         view: ClusterView,
         config: BrokerConfig,
         log_dir: LogDirectory,
-        outside: NodeEnvironment,
+        environment: NodeEnvironment,
         listener: str,
         cleanup: contextlib.AsyncExitStack,
     ) -> None:
-        self.view, self.config, self.log_dir, self.outside = view, config, log_dir, outside
+        self.view, self.config, self.log_dir, self.environment = view, config, log_dir, environment
         self.cleanup = cleanup
         self.store = GuardedStore(store)
-        """Through which everything is written."""
-        self.restored = RestoreGuard(self.store, open_store, log_dir, view, outside.clock)
+        """The store that all writers use."""
+        self.restored = RestoreGuard(self.store, open_store, log_dir, view, environment.clock)
         self.peers = Peers(view, config, listener)
         self.member: ClusterMember
 
-    async def begin(self) -> None:
-        """Returns when the store is known not to be one restored from a backup, or to have been recovered."""
+    async def start_restore_guard(self) -> None:
+        """Return when the store is known not to be a restored backup, or has been recovered."""
         self.cleanup.push_async_callback(self.restored.close)
 
         async def recover_logs() -> None:
-            await recovering.in_thread(self.log_dir, partial(self.log_dir.recover, ProducerState))
+            await log_recovery.run_recovery(self.log_dir, partial(self.log_dir.recover, ProducerState))
 
         await self.restored.start(recover_logs)
 
-    def known(self, hosted: Container[tuple[UUID, int]]) -> Container[tuple[UUID, int]]:
-        """Whose data is not to be put aside."""
+    def retained(self, hosted: Container[tuple[UUID, int]]) -> Container[tuple[UUID, int]]:
+        """Return the partitions whose data must not be quarantined."""
         return self.restored.retained(hosted)
 
-    def join(self, watcher: Watcher) -> ReplicaManager:
-        """The partitions of this broker, which lead and follow once it is a member (`enter`)."""
-        store, view, config, clock = self.store, self.view, self.config, self.outside.clock
-        self.member = member = ClusterMember(store, view, watcher, config, self.log_dir, self.outside, self.restored)
+    def create_replicas(self, watcher: Watcher) -> ReplicaManager:
+        """Create this broker's replicas, which lead and follow once it is a member (`register`)."""
+        store, view, config, clock = self.store, self.view, self.config, self.environment.clock
+        self.member = member = ClusterMember(
+            store, view, watcher, config, self.log_dir, self.environment, self.restored
+        )
         self.log_dir.on_failed = member.withdraw
         keeper = IsrKeeper(store, view, clock, config, member)
         fetchers = ReplicaFetchers(self.peers.fetch_from, config, member)
-        assigned = Assignments(store, config.node_id)
+        assigned = ReplicaAssignments(store, config.node_id)
         for close in (self.peers.close, fetchers.close, keeper.close):
             self.cleanup.push_async_callback(close)
         return ReplicaManager(view, self.log_dir, clock, config, member, keeper, fetchers, assigned.is_unassigned)
 
-    async def enter(
+    async def register(
         self, replicas: ReplicaManager, groups: GroupCoordinator, endpoints: Sequence[BrokerEndpoint]
     ) -> None:
-        """Becomes a member of the cluster; from here on this broker follows, leads and may govern."""
+        """Join the cluster: this broker now follows, leads and can be elected controller."""
         member = self.member
         await member.register(endpoints)
-        groups.ownership.check_shards(
-            range(keys.SHARD_COUNT)
-        )  # some may have been given to it before it knew its epoch
-        deleted = DeletedTopics(self.view, replicas, member.may_discard)
+        groups.ownership.check_shards(range(keys.SHARD_COUNT))  # shards assigned before it knew its epoch
+        deleted = TopicDataDeleter(self.view, replicas, member.may_discard)
         deleted.start()
         self.cleanup.push_async_callback(deleted.close)
         replicas.start()
-        member.govern(TcpProber(self.peers.listener), self.peers, [groups.delete_topic_offsets])
+        member.start_controller(TcpProber(self.peers.listener), self.peers, [groups.delete_topic_offsets])
 
-    async def depart(self) -> None:
-        """Leaves the cluster before the listeners are closed, in Kafka's order: leaderships and coordinator shards move
-        to other brokers, the registration ends, and no other broker names this one to clients any longer."""
+    async def leave(self) -> None:
+        """Leave the cluster before the listeners close, in Kafka's order: leaderships and coordinator shards move to
+        other brokers, the registration ends, and no other broker names this one to clients any longer."""
         await self.member.request_handover()
         await self.member.leave()
         await wait_until_unnamed(self.peers, self.config.node_id, list(self.view.brokers))
 
-    def ends_elsewhere(self) -> RemoteOffsetsQuery:
-        """What asks other brokers where their partitions end."""
+    def remote_leaders(self) -> RemoteOffsetsQuery:
+        """Return the query for log ends of partitions that other brokers lead."""
         return RemoteLeaders(self.view, self.config.node_id, self.peers)
 
     def not_ready(self) -> str | None:
-        """Why clients should not be sent to a member; None where the cluster is no reason."""
+        """Return why a member is not ready for clients; None if the cluster is no reason."""
         if not self.member.may_serve():
-            return "the lease of this broker may have ended: its etcd does not answer, or has ended its membership"
+            return "the lease of this broker may have expired: etcd is not responding"
         return None
 
 
 class BrokerLists(Protocol):
-    """Asks other brokers which brokers their Metadata names."""
+    """Queries which brokers the Metadata of other brokers names."""
 
     async def brokers_named_by(self, broker_id: int) -> Container[int]:
-        """Raises OSError if the broker does not answer."""
+        """Return the broker ids. Raises OSError if the broker does not respond."""
 
 
 async def wait_until_unnamed(peers: BrokerLists, own_id: int, broker_ids: Sequence[int]) -> None:
-    """Return when no other broker that answers names broker `own_id`, or after `UNNAMED_S` with a warning."""
+    """Return when no other responding broker names broker `own_id`, or after `UNNAMED_S` with a warning."""
 
     async def unnamed_by(broker_id: int) -> None:
         with contextlib.suppress(OSError):
@@ -139,7 +141,7 @@ async def wait_until_unnamed(peers: BrokerLists, own_id: int, broker_ids: Sequen
                 named = await peers.brokers_named_by(broker_id)
                 if own_id not in named:
                     return
-                await asyncio.sleep(LOOK_S)
+                await asyncio.sleep(POLL_S)
 
     try:
         async with asyncio.timeout(UNNAMED_S):

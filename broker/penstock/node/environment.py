@@ -1,7 +1,7 @@
-"""What a broker reaches outside of itself, as one object handed to `Node`: clock, files, store, threads, chance.
+"""A broker's dependencies on the machine, as one object for `BrokerNode`: clock, files, store, threads, randomness.
 
-`SystemEnvironment` is the real one. A simulation has its own, and with it runs the same broker on virtual time, a disk
-that forgets and a store of its own.
+`SystemEnvironment` is the real one. The simulation has its own, which runs the same broker in virtual time on a
+simulated disk and store.
 """
 
 from __future__ import annotations
@@ -28,55 +28,61 @@ from penstock.state.store import Store
 
 WORKER_THREADS = 4
 LEASE_TIMEOUT_S = 1.5
-"""For one answer of the store to whoever renews the lease: another endpoint is tried well within the lease."""
+"""Request timeout of lease renewals, so that another endpoint is tried well within the lease."""
 
 
-class OwnStore(Store, Protocol):
-    """A store that is its user's to close."""
+class ClosableStore(Store, Protocol):
+    """A store that its user closes."""
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Close the store."""
 
 
-class Renewal(Protocol):
-    """Somebody renews a lease, from `NodeEnvironment.renew` to `stop`."""
+class LeaseRenewal(Protocol):
+    """Renews a lease from `NodeEnvironment.renew` to `stop`."""
 
-    def stop(self) -> None: ...
+    def stop(self) -> None:
+        """Stop renewing."""
 
 
 class NodeEnvironment(Protocol):
-    """See the module. `clock` and `boot_id` are the machine's."""
+    """The dependencies. `clock` and `boot_id` are the machine's."""
 
     clock: Clock
     boot_id: str
 
     @property
     def is_clustered(self) -> bool:
-        """Whether there is a store that other brokers use too."""
+        """Whether other brokers share the store."""
 
-    def make_files(self, cache_bytes: int) -> Files: ...
+    def make_files(self, cache_bytes: int) -> Files:
+        """Return the file system, with a cache of recently appended data."""
 
-    def make_flusher(self, files: Files, on_error: Callable[[Exception], None]) -> Flusher: ...
+    def make_flusher(self, files: Files, on_error: Callable[[Exception], None]) -> Flusher:
+        """Return the flusher of the logs."""
 
-    def make_compaction(self, files: Files) -> CompactionRunner: ...
+    def make_compaction(self, files: Files) -> CompactionRunner:
+        """Return the runner of log compaction."""
 
     def make_executor(self) -> Executor:
-        """For what may block."""
+        """Return the executor for blocking calls."""
 
-    def open_store(self, path: str) -> OwnStore:
-        """The cluster's store; where the broker is alone, its own at `path`."""
+    def open_store(self, path: str) -> ClosableStore:
+        """Open the cluster's store, or a single broker's own at `path`."""
 
-    def renew(self, registration: Registration, pulse: Callable[[], int]) -> Renewal:
-        """Keeps the lease alive for as long as the broker's loop ticks: see `Registration.keep_alive`."""
+    def renew(self, registration: Registration, pulse: Callable[[], int]) -> LeaseRenewal:
+        """Renew the lease while the broker's event loop ticks: see `Registration.keep_alive`."""
 
     @property
     def bind(self) -> Bind:
-        """As `server.listener.bind_sockets`."""
+        """The function that binds listeners, as `server.listener.bind_sockets`."""
 
-    def new_id(self) -> UUID: ...
+    def new_id(self) -> UUID:
+        """Return a random UUID."""
 
 
 class SystemEnvironment:
-    """The machine, and the etcd at `etcd`; without one the broker is alone."""
+    """The real machine, with the etcd at `etcd`; None for a single broker."""
 
     def __init__(self, etcd: EtcdOptions | None = None) -> None:
         self.etcd = etcd
@@ -85,24 +91,30 @@ class SystemEnvironment:
 
     @property
     def is_clustered(self) -> bool:
+        """Whether an etcd is configured."""
         return self.etcd is not None
 
     def make_files(self, cache_bytes: int) -> Files:
+        """Return the operating system's files."""
         return OsFiles(cache_bytes)
 
     def make_flusher(self, files: Files, on_error: Callable[[Exception], None]) -> Flusher:
+        """Return the flusher of the logs."""
         return Flusher(files, on_error)
 
     def make_compaction(self, files: Files) -> CompactionRunner:
+        """Return a runner in a process of its own."""
         return ProcessRunner()
 
     def make_executor(self) -> Executor:
+        """Return a thread pool."""
         return ThreadPoolExecutor(WORKER_THREADS, "penstock-worker")
 
-    def open_store(self, path: str) -> OwnStore:
+    def open_store(self, path: str) -> ClosableStore:
+        """Open the etcd store, or the embedded one at `path`."""
         return EmbeddedStore(path) if self.etcd is None else self._etcd_store(self.etcd.request_timeout_s)
 
-    def _etcd_store(self, timeout_s: float) -> OwnStore:
+    def _etcd_store(self, timeout_s: float) -> ClosableStore:
         from dataclasses import replace
 
         from penstock.state.etcd.store import EtcdStore
@@ -110,21 +122,24 @@ class SystemEnvironment:
         assert self.etcd is not None, "there is an etcd"
         return EtcdStore(replace(self.etcd, request_timeout_s=timeout_s))
 
-    def renew(self, registration: Registration, pulse: Callable[[], int]) -> Renewal:
+    def renew(self, registration: Registration, pulse: Callable[[], int]) -> LeaseRenewal:
+        """Renew the lease in a thread."""
         return LeaseThread(registration, self._etcd_store(LEASE_TIMEOUT_S), pulse)
 
     @property
     def bind(self) -> Bind:
+        """The function that binds sockets."""
         return bind_sockets
 
     def new_id(self) -> UUID:
+        """Return a random UUID."""
         return uuid4()
 
 
 class LeaseThread:
-    """Renews the lease on a loop of its own, with a store of its own: a busy broker does not lose its membership."""
+    """Renews the lease on its own event loop and store, so that a busy broker keeps its membership."""
 
-    def __init__(self, registration: Registration, store: OwnStore, pulse: Callable[[], int]) -> None:
+    def __init__(self, registration: Registration, store: ClosableStore, pulse: Callable[[], int]) -> None:
         self.store = store
         self.keep_alive = registration.keep_alive(store, pulse)
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -146,9 +161,9 @@ class LeaseThread:
             await self.store.close()
 
     def stop(self) -> None:
-        """Returns at once; the thread ends soon."""
+        """Stop the thread without waiting for it."""
         self.stopped = True
         self.keep_alive.stop()
         if self.loop is not None and self.task is not None:
-            with suppress(RuntimeError):  # the loop has ended before
+            with suppress(RuntimeError):  # the loop is closed
                 self.loop.call_soon_threadsafe(self.task.cancel)

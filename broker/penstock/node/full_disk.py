@@ -1,4 +1,4 @@
-"""The start of a broker on a full disk: only once it runs can retention free space. Used by `broker`."""
+"""Starts a broker on a full disk: retention can free space only once it runs. Used by `broker`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ T = TypeVar("T")
 log = get_logger("penstock.node")
 
 
-async def despite_full_disk(log_dir: LogDirectory, write: Callable[[], Awaitable[T]]) -> T:
-    """What a start has to write into the store beside the logs: where there is no space, that which the logs keep for
-    the way out is given up, most of which is left for them. They take it again later. Raises what `write` does.
+async def write_despite_full_disk(log_dir: LogDirectory, write: Callable[[], Awaitable[T]]) -> T:
+    """Run a write to the embedded store; if the disk is full, delete the logs' reserve and retry.
 
-    For the store of a broker that is alone, where a write that can be repeated has failed for want of space.
+    The logs create the reserve again later. Raises the errors of `write`.
     """
     try:
         return await write()
@@ -27,6 +26,6 @@ async def despite_full_disk(log_dir: LogDirectory, write: Callable[[], Awaitable
         files, reserve = log_dir.files, f"{log_dir.path}/{RESERVE_NAME}"
         if not files.exists(reserve):
             raise
-        log.warning("the reserve is given up so that the broker can start", reason=str(e))
+        log.warning("disk full; deleting the reserve file to start the broker", reason=str(e))
         files.remove(reserve)
         return await write()

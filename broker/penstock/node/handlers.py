@@ -1,4 +1,4 @@
-"""The handlers of all requests, made from a broker's parts. Called once by `broker`."""
+"""Creates the handlers of all requests from a broker's services. Called once by `broker`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from penstock.control.membership import FEATURE_LEVEL
 from penstock.control.topic_admin import TopicService
 from penstock.group.coordinator import GroupCoordinator
 from penstock.log.log_dir import LogDirectory
-from penstock.node.parts import DirSizes
+from penstock.node.partition_data import LogDirSizes
 from penstock.replica.manager import ReplicaManager
 from penstock.runtime.clock import Clock
 from penstock.runtime.stats import RequestStats
@@ -51,12 +51,13 @@ from penstock.txn.service import TransactionService
 class ApiHandler(Protocol):
     """A module of `api`: handlers for a family of requests."""
 
-    def routes(self) -> list[Route]: ...
+    def routes(self) -> list[Route]:
+        """Return the routes of its requests."""
 
 
 @dataclass
 class BrokerServices:
-    """What handlers call."""
+    """The services that handlers call."""
 
     store: Store
     view: ClusterView
@@ -72,38 +73,39 @@ class BrokerServices:
     transactions: TransactionService
 
 
-def make_dispatcher(parts: BrokerServices, now_s: Callable[[], float]) -> Dispatcher:
-    """`now_s` is the event loop's clock."""
-    config, replicas, stats = parts.config, parts.replicas, parts.stats
-    features = Features(parts.store, parts.view, parts.watcher, FEATURE_LEVEL)
-    apis = [*make_apis(parts), FeaturesApi(features)]
+def make_dispatcher(services: BrokerServices, now_s: Callable[[], float]) -> Dispatcher:
+    """Return the dispatcher of all requests; `now_s` is the event loop's clock."""
+    config, replicas, stats = services.config, services.replicas, services.stats
+    features = Features(services.store, services.view, services.watcher, FEATURE_LEVEL)
+    apis = [*make_apis(services), FeaturesApi(features)]
     routes = [route for api in apis for route in api.routes()]
     sessions = FetchSessions(config.max_incremental_fetch_session_cache_slots, now_s)
     followers = leaderships = None
     if replicas.membership is not None:
         followers = ReplicaFetchApi(replicas, config.replica_fetch_response_max_bytes)
-        leaderships = Leaderships(parts.store, replicas)
+        leaderships = Leaderships(services.store, replicas)
     fetch = FetchApi(replicas, sessions, FetchLimits(config.fetch_max_bytes), stats, followers, leaderships)
-    produce = ProduceApi(replicas, stats, parts.transactions.verifier, leaderships)
+    produce = ProduceApi(replicas, stats, services.transactions.verifier, leaderships)
     return Dispatcher(produce, fetch, ApiVersionsApi(routes, features), routes, stats)
 
 
-def make_apis(parts: BrokerServices) -> list[ApiHandler]:
-    store, view, watcher, config = parts.store, parts.view, parts.watcher, parts.config
-    groups, txns = parts.groups, parts.transactions
+def make_apis(services: BrokerServices) -> list[ApiHandler]:
+    """Return the handlers that need no state of their own."""
+    store, view, watcher, config = services.store, services.view, services.watcher, services.config
+    groups, txns = services.groups, services.transactions
     return [
-        MetadataApi(view, parts.topics, config),
-        TopicsApi(view, parts.topics, config),
-        ConfigsApi(view, ConfigService(store, view, watcher, config, parts.clock), config),
+        MetadataApi(view, services.topics, config),
+        TopicsApi(view, services.topics, config),
+        ConfigsApi(view, ConfigService(store, view, watcher, config, services.clock), config),
         ClusterApi(view),
-        ReassignmentsApi(view, ReassignmentRequests(store, view, watcher, parts.clock, config)),
-        QuorumApi(store, view, parts.clock),
-        LogDirsApi(view, DirSizes(parts.log_dir)),
-        LogQueriesApi(parts.replicas),
+        ReassignmentsApi(view, ReassignmentRequests(store, view, watcher, services.clock, config)),
+        QuorumApi(store, view, services.clock),
+        LogDirsApi(view, LogDirSizes(services.log_dir)),
+        LogQueriesApi(services.replicas),
         GroupsApi(groups, view, txns.coordinator),
         GroupAdminApi(groups, view),
         OffsetsApi(groups, view),
-        ProducerIdsApi(parts.ids, txns.coordinator),
-        TransactionsApi(txns.coordinator, view, parts.clock),
+        ProducerIdsApi(services.ids, txns.coordinator),
+        TransactionsApi(txns.coordinator, view, services.clock),
         TransactionPartsApi(view, txns.markers, groups, txns.offsets, txns.verifier),
     ]

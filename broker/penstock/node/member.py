@@ -1,7 +1,7 @@
-"""This broker's place in its cluster: registered under a lease, standing for controller, leaving in good order.
+"""This broker's membership of its cluster: registration under a lease, candidacy for controller, clean leave.
 
-Made by `broker` where there is a cluster. Implements what rooms ask of it: `replica.membership.Membership` and
-`group.ownership.Membership`, which hold from before the registration to after its end.
+Created by `broker` in a cluster. Implements `replica.membership.ReplicaMembership` and
+`group.ownership.ShardMembership` from before the registration to after its end.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from penstock.control.members import partition_name
 from penstock.control.membership import FEATURE_LEVEL, Registration
 from penstock.control.restored.restored import RestoreGuard
 from penstock.log.log_dir import LogDirectory
-from penstock.node.environment import NodeEnvironment, Renewal
+from penstock.node.environment import LeaseRenewal, NodeEnvironment
 from penstock.runtime.logging import get_logger
 from penstock.state import keys
 from penstock.state.records import BrokerRecord, EndpointRecord
@@ -32,13 +32,13 @@ from penstock.state.watcher import Watcher
 log = get_logger("penstock.node")
 
 PULSE_S = 0.25
-HAND_OVER_S = 20.0
-"""How long a stopping broker waits for others to lead what it leads."""
+HANDOVER_TIMEOUT_S = 20.0
+"""How long a stopping broker waits until other brokers lead its partitions."""
 RETRY_S = 1.0
 
 
 class ClusterMember:
-    """See the module. `lost` is set when the membership has ended without this broker's doing."""
+    """A broker's membership. `lost` is set when it has ended without a request of this broker."""
 
     def __init__(
         self,
@@ -47,50 +47,52 @@ class ClusterMember:
         watcher: Watcher,
         config: BrokerConfig,
         log_dir: LogDirectory,
-        outside: NodeEnvironment,
+        environment: NodeEnvironment,
         restored: RestoreGuard,
     ) -> None:
         self.store, self.view, self.watcher, self.config = store, view, watcher, config
-        self.log_dir, self.outside = log_dir, outside
+        self.log_dir, self.environment = log_dir, environment
         self.restored = restored
         self.may_discard = restored.may_discard
         self.registration: Registration | None = None
-        self.renewal: Renewal | None = None
+        self.renewal: LeaseRenewal | None = None
         self.controller: ControllerTask | None = None
         self.lost = asyncio.Event()
         self.lost_reason = ""
-        self.ticked_ms = outside.clock.boot_ms()
+        self.ticked_ms = environment.clock.boot_ms()
         self.ticking: asyncio.TimerHandle | None = None
         self.tasks: set[asyncio.Task[None]] = set()
         self.broker_reports: BrokerReports | None = None
-        self.governing: asyncio.Task[None] | None = None
+        self.controller_task: asyncio.Task[None] | None = None
         self.is_leaving = False
 
-    # What rooms ask
+    # Queries
 
     @property
     def epoch(self) -> int:
+        """The broker epoch; -1 before the registration."""
         return -1 if self.registration is None else self.registration.epoch
 
     def may_serve(self) -> bool:
+        """Return whether the lease surely holds and the broker is not frozen."""
         return self.registration is not None and self.registration.may_serve() and self.restored.may_serve()
 
-    # Life
+    # Lifecycle
 
     async def register(self, endpoints: Sequence[BrokerEndpoint]) -> None:
-        """Returns when this broker is a member and its view has it. Raises StoreError, DuplicateBroker among them."""
-        config, log_dir, clock = self.config, self.log_dir, self.outside.clock
+        """Register, and return when the view has this broker. Raises `StoreError`, also `DuplicateBroker`."""
+        config, log_dir, clock = self.config, self.log_dir, self.environment.clock
         settings = ReportedSettings.from_config(config)
         record = BrokerRecord(
             broker_id=config.node_id,
-            incarnation=self.outside.new_id(),
+            incarnation=self.environment.new_id(),
             endpoints=[EndpointRecord(listener=e.listener, host=e.host, port=e.port) for e in endpoints],
             rack=settings.rack,
             failure_domain=settings.failure_domain,
             draining=settings.draining,
             registered_ms=clock.wall_ms(),
             directory_id=log_dir.directory_id,
-            boot_id=self.outside.boot_id,
+            boot_id=self.environment.boot_id,
             was_unclean=log_dir.was_unclean,
             feature_level=FEATURE_LEVEL,
         )
@@ -99,7 +101,7 @@ class ClusterMember:
         await registration.register()
         self.registration = registration
         self._tick()
-        self.renewal = self.outside.renew(registration, lambda: self.ticked_ms)
+        self.renewal = self.environment.renew(registration, lambda: self.ticked_ms)
         self._spawn(self._watch_loss(registration))
         self._spawn(self._watch_recovery())
         await self.watcher.applied(registration.epoch)
@@ -108,54 +110,54 @@ class ClusterMember:
         self.broker_reports = BrokerReports(config, registration.report_settings, registration.lost.is_set)
         self.broker_reports.start(settings)
 
-    def govern(self, prober: Prober, log_ends: LogEnds, forget: Sequence[TopicCleaner]) -> None:
-        """Stands for controller from now on."""
-        assert self.registration is not None, "a member stands for controller"
-        surroundings = ControllerContext(
+    def start_controller(self, prober: Prober, log_ends: LogEnds, cleaners: Sequence[TopicCleaner]) -> None:
+        """Become a candidate for controller."""
+        assert self.registration is not None, "only a member can be a candidate"
+        context = ControllerContext(
             self.store,
             self.view,
             self.watcher,
             self.config,
-            self.outside.clock,
+            self.environment.clock,
             self.registration,
             prober,
             log_ends,
-            list(forget),
+            list(cleaners),
         )
-        self.controller = ControllerTask(surroundings)
-        self.governing = asyncio.get_running_loop().create_task(self.controller.run(), name="controller")
+        self.controller = ControllerTask(context)
+        self.controller_task = asyncio.get_running_loop().create_task(self.controller.run(), name="controller")
 
     def withdraw(self, error: Exception) -> None:
-        """The log directory has failed: others are to lead, and to do without this broker's replicas."""
+        """Leave the cluster because the log directory has failed, so that other brokers lead."""
         if not self.is_leaving:
-            log.error("this broker leaves the cluster, as its log directory has failed", reason=str(error))
+            log.error("leaving the cluster: the log directory has failed", reason=str(error))
             self._spawn(self._withdraw())
 
     async def _withdraw(self) -> None:
         self.is_leaving = True
-        await self._end_governing()
+        await self._stop_controller()
         await self._leave()
 
     async def request_handover(self) -> None:
-        """Has others lead and coordinate what this broker does, as far as there are others; comes before it stops."""
+        """Move this broker's leaderships and coordinator shards to other brokers, before it stops."""
         registration = self.registration
         if registration is None or self.is_leaving or registration.lost.is_set():
             return
         self.is_leaving = True
         try:
-            if not await registration.request_handover(HAND_OVER_S):
-                log.warning("leaderships were not handed over in time", seconds=HAND_OVER_S)
+            if not await registration.request_handover(HANDOVER_TIMEOUT_S):
+                log.warning("leaderships not moved to other brokers in time", seconds=HANDOVER_TIMEOUT_S)
         except StoreError as e:
-            log.warning("leaderships could not be handed over", reason=str(e))
+            log.warning("leaderships not moved to other brokers", reason=str(e))
 
     async def leave(self) -> None:
-        """Ends the membership, if it has not ended. This broker then neither leads, coordinates nor acknowledges."""
+        """End the membership. This broker then neither leads, coordinates nor acknowledges."""
         self.is_leaving = True
-        await self._end_governing()
+        await self._stop_controller()
         await self._leave()
 
     async def close(self) -> None:
-        """As `leave`; ends all tasks."""
+        """Leave, and cancel all tasks."""
         await self.leave()
         if self.ticking is not None:
             self.ticking.cancel()
@@ -165,31 +167,31 @@ class ClusterMember:
         if self.broker_reports is not None:
             await self.broker_reports.close()
 
-    async def _end_governing(self) -> None:
-        governing, self.governing = self.governing, None
-        if governing is not None:
-            governing.cancel()
-            await asyncio.gather(governing, return_exceptions=True)
+    async def _stop_controller(self) -> None:
+        controller_task, self.controller_task = self.controller_task, None
+        if controller_task is not None:
+            controller_task.cancel()
+            await asyncio.gather(controller_task, return_exceptions=True)
 
     async def _leave(self) -> None:
         if self.renewal is not None:
             self.renewal.stop()
         if self.registration is not None and not self.registration.lost.is_set():
-            with suppress(StoreError):  # the lease then ends by itself
+            with suppress(StoreError):  # the lease then expires by itself
                 await self.registration.leave()
 
-    # What happens meanwhile
+    # Background tasks
 
     def _tick(self) -> None:
-        self.ticked_ms = self.outside.clock.boot_ms()
+        self.ticked_ms = self.environment.clock.boot_ms()
         self.ticking = asyncio.get_running_loop().call_later(PULSE_S, self._tick)
 
     async def _watch_loss(self, registration: Registration) -> None:
         await registration.lost.wait()
-        await self._until_store_answers()  # nobody can come back before: until then, reads go on
+        await self._until_store_answers()  # a new registration needs the store; reads are served until then
         with suppress(StoreError):
-            await self.restored.check()  # it may have ended because the store went back in time
-        if not self.is_leaving and not self.restored.is_frozen:  # who is frozen goes on serving reads
+            await self.restored.check()  # the reason may be a restored store
+        if not self.is_leaving and not self.restored.is_frozen:  # a frozen broker serves reads
             self.lost_reason = registration.lost_reason
             self.lost.set()
 
@@ -205,7 +207,7 @@ class ClusterMember:
     async def _watch_recovery(self) -> None:
         await self.restored.over.wait()
         if not self.is_leaving:
-            self.lost_reason = "the store was restored from a backup, and has been recovered"
+            self.lost_reason = "the store was restored from a backup and has been recovered"
             self.lost.set()
 
     def _on_brokers(self) -> None:

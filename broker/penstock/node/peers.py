@@ -1,10 +1,9 @@
-"""Connections to the other brokers of the cluster, opened when first used and anew where they were lost.
+"""Connections to the other brokers of the cluster, opened on first use and reopened when lost.
 
-There are up to three to each broker: one for replica fetches, which hang there until there is something to fetch, one
-for metrics, as an answer to them may take long, and one for everything else. `Peers` implements what rooms ask of
-others: `txn.markers.MarkerChannel`, `txn.verification.VerificationChannel`, `control.controller.keeper.LogEnds` and
-`lags.EndsChannel`; `FetchPeer` implements `replica.fetcher.FetchChannel`. Where a broker cannot be reached all of them
-raise OSError.
+There are up to three per broker: one for replica fetches, which wait at the leader for data, one for metrics, whose
+responses can take long, and one for everything else. `Peers` implements `txn.markers.MarkerChannel`,
+`txn.verification.VerificationChannel`, `control.controller.keeper.LogEnds` and `remote_lag.EndsChannel`; `FetchPeer`
+implements `replica.fetcher.FetchChannel`. All raise OSError if a broker cannot be reached.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from uuid import UUID
 from penstock.client.connection import ClientConnection
 from penstock.client.errors import ClientError
 from penstock.config.broker import BrokerConfig
-from penstock.node.probing import endpoint_of
+from penstock.node.tcp_prober import endpoint_of
 from penstock.replica.fetcher import FetchChannel
 from penstock.state.view import BrokerEndpoint, ClusterView
 from penstock.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
@@ -36,16 +35,16 @@ R = TypeVar("R", bound=Payload)
 
 CONNECT_TIMEOUT_MS = 3_000.0
 REQUEST_TIMEOUT_MS = 10_000.0
-"""For an answer, beyond the time for which the other broker was allowed to wait."""
+"""Response timeout, in addition to the time the other broker may wait."""
 NEWEST_EPOCH = (1 << 31) - 1
 
 
 class PeerUnreachable(ConnectionError):
-    """Another broker did not answer; the message says which and why."""
+    """Another broker did not respond; the message has its id and the reason."""
 
 
 class PeerClient:
-    """One connection to a broker, to whichever incarnation of it the view has."""
+    """One connection to a broker, to the incarnation that the view has."""
 
     def __init__(self, view: ClusterView, broker_id: int, listener: str, client_id: str, wait_ms: float = 0.0) -> None:
         self.view, self.broker_id, self.listener, self.client_id = view, broker_id, listener, client_id
@@ -56,7 +55,7 @@ class PeerClient:
         self.closed = False
 
     async def call(self, request: Payload, response: type[R]) -> R:
-        """Sends a request; requests leave in the order of the calls. Raises PeerUnreachable."""
+        """Send a request; requests are sent in the order of the calls. Raises `PeerUnreachable`."""
         try:
             async with self.opening:
                 sent = (await self._connected()).send(request, response)
@@ -84,11 +83,13 @@ class PeerClient:
         return self.connection
 
     async def drop(self) -> None:
+        """Close the connection; the next call opens another."""
         connection, self.connection = self.connection, None
         if connection is not None:
             await connection.close()
 
     async def close(self) -> None:
+        """Close for good."""
         self.closed = True
         await self.drop()
 
@@ -100,20 +101,23 @@ class FetchPeer:
         self.peer = peer
 
     async def fetch(self, request: FetchRequest) -> FetchResponse:
+        """Send a Fetch request."""
         return await self.peer.call(request, FetchResponse)
 
     async def close(self) -> None:
+        """Close the connection."""
         await self.peer.close()
 
 
 class Peers:
-    """See the module. `listener` is what this broker's own first listener is called: others' of that name are used."""
+    """Calls to other brokers. `listener` is the name of the listener that is used on them."""
 
     def __init__(self, view: ClusterView, config: BrokerConfig, listener: str) -> None:
         self.view, self.config, self.listener = view, config, listener
         self.others: dict[tuple[int, str], PeerClient] = {}
 
     def fetch_from(self, broker_id: int) -> FetchChannel:
+        """Return a channel for replica fetches from a broker."""
         return FetchPeer(self._peer(broker_id, "fetch", self.config.replica_fetch_wait_max_ms))
 
     def _peer(self, broker_id: int, purpose: str, wait_ms: float = 0.0) -> PeerClient:
@@ -127,34 +131,37 @@ class Peers:
         return await peer.call(request, response)
 
     async def write_markers(self, broker_id: int, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
+        """Send WriteTxnMarkers."""
         return await self._call(broker_id, request, WriteTxnMarkersResponse)
 
     async def add_partitions(self, broker_id: int, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
+        """Send AddPartitionsToTxn."""
         return await self._call(broker_id, request, AddPartitionsToTxnResponse)
 
     async def brokers_named_by(self, broker_id: int) -> set[int]:
-        """The ids of the brokers in another broker's Metadata."""
+        """Return the ids of the brokers in another broker's Metadata."""
         answer = await self._call(broker_id, MetadataRequest(topics=[]), MetadataResponse)
         return {broker.node_id for broker in answer.brokers}
 
     async def list_offsets(self, broker_id: int, request: ListOffsetsRequest) -> ListOffsetsResponse:
+        """Send ListOffsets on the connection for metrics."""
         return await self._call(broker_id, request, ListOffsetsResponse, "metrics")
 
     async def log_ends(
         self, broker_id: int, partitions: list[tuple[UUID, int]]
     ) -> dict[tuple[UUID, int], tuple[int, int]]:
-        """(last leader epoch, log end offset) of each replica that the broker could tell."""
-        asked: dict[UUID, OffsetForLeaderTopic] = {}
+        """Return (last leader epoch, log end offset) of the replicas that the broker knows."""
+        topics: dict[UUID, OffsetForLeaderTopic] = {}
         for topic_id, index in partitions:
             topic = self.view.topics_by_id.get(topic_id)
             if topic is None:
                 continue
-            if topic_id not in asked:
-                asked[topic_id] = OffsetForLeaderTopic(topic=topic.name, topic_id=topic_id, partitions=[])
-            asked[topic_id].partitions.append(OffsetForLeaderPartition(partition=index, leader_epoch=NEWEST_EPOCH))
-        request = OffsetForLeaderEpochRequest(replica_id=self.config.node_id, topics=list(asked.values()))
+            if topic_id not in topics:
+                topics[topic_id] = OffsetForLeaderTopic(topic=topic.name, topic_id=topic_id, partitions=[])
+            topics[topic_id].partitions.append(OffsetForLeaderPartition(partition=index, leader_epoch=NEWEST_EPOCH))
+        request = OffsetForLeaderEpochRequest(replica_id=self.config.node_id, topics=list(topics.values()))
         answer = await self._call(broker_id, request, OffsetForLeaderEpochResponse)
-        names = {topic.topic: topic_id for topic_id, topic in asked.items()}
+        names = {topic.topic: topic_id for topic_id, topic in topics.items()}
         return {
             (names[topic.topic], p.partition): (p.leader_epoch, p.end_offset)
             for topic in answer.topics
@@ -164,4 +171,5 @@ class Peers:
         }
 
     async def close(self) -> None:
+        """Close the connections."""
         await asyncio.gather(*(peer.close() for peer in self.others.values()))

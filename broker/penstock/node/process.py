@@ -1,5 +1,7 @@
-"""The process of a broker: made from options, run until a signal, and begun anew where the cluster has ended its
-membership. `penstock up` becomes it."""
+"""The process of a broker: runs it until a signal, and restarts it if the cluster has ended its membership.
+
+`penstock up` becomes this process.
+"""
 
 from __future__ import annotations
 
@@ -20,19 +22,19 @@ from penstock.runtime import logging
 
 EXIT_USAGE = 2
 GC_THRESHOLDS = (50_000, 10, 5)
-"""Little here is cyclic garbage, and the default would look through all objects far too often. The oldest generation
-counts as due after 2.5 million objects more than there were (some 250 MB), and is collected if it has also grown by a
-quarter; a threshold of 100 there would mean 50 million, that is never."""
+"""Garbage collection thresholds. The broker creates little cyclic garbage, and the defaults would scan all objects too
+often. The oldest generation is due after 2.5 million new objects (about 250 MB), and collected if it has also grown by
+a quarter; a third threshold of 100 would mean 50 million, so practically never."""
 ANY_HOST = "localhost"
-"""Printed as the host of a listener on all addresses."""
-RETURN_S = 1.0
-"""Between two attempts to come back into the cluster."""
+"""Host printed for a listener on all addresses."""
+REJOIN_RETRY_S = 1.0
+"""Interval between attempts to rejoin the cluster."""
 
 log = logging.get_logger("penstock.node")
 
 
 def run(options: UpOptions) -> int:
-    """Runs a broker until SIGTERM, SIGINT, or SIGHUP where that is not ignored; returns the process's exit code."""
+    """Run a broker until SIGTERM, SIGINT, or SIGHUP unless ignored; return the exit code."""
     logging.configure(options.log_level, options.log_format)
     try:
         node = BrokerNode(options, os.environ, SystemEnvironment(etcd_of(options)))
@@ -47,13 +49,13 @@ def run(options: UpOptions) -> int:
         print(f"penstock up: {e}", file=sys.stderr)  # noqa: T201
         return 1
     except Exception:
-        log.exception("the broker ended with an error")
+        log.exception("broker failed")
         return 1
     return 0
 
 
 async def serve(node: BrokerNode) -> None:
-    """Starts, says so, waits to be told to stop, stops."""
+    """Start the broker, print the ready line, and stop it at a signal."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     numbers = [signal.SIGTERM, signal.SIGINT]
@@ -61,24 +63,24 @@ async def serve(node: BrokerNode) -> None:
         numbers.append(signal.SIGHUP)
     for number in numbers:
         loop.add_signal_handler(number, stop.set)
-    begun = await begin(node, stop)
-    if begun is None:
+    started = await start_node(node, stop)
+    if started is None:
         return
-    listeners, http_port = begun
+    listeners, http_port = started
     first = listeners[0]
     http = "off" if http_port is None else join_host_port(node.options.http_host or ANY_HOST, http_port)
     print(f"ready kafka={join_host_port(first.host or ANY_HOST, first.port)} http={http}", flush=True)  # noqa: T201
-    settle_memory()
-    while await ended(stop, node.lost):
-        log.warning("the broker leaves and comes back as a new incarnation", reason=node.lost_reason)
+    freeze_startup_objects()
+    while await wait_ended(stop, node.lost):
+        log.warning("restarting the broker as a new incarnation", reason=node.lost_reason)
         await node.stop()
-        node = await come_back(node, listeners, http_port, stop)
+        node = await rejoin(node, listeners, http_port, stop)
     log.info("stopping")
     await node.stop()
 
 
-async def begin(node: BrokerNode, stop: asyncio.Event) -> tuple[list[ListenerAddress], int | None] | None:
-    """Starts a broker; None where it was told to stop before it served, as one that waits for a store's recovery."""
+async def start_node(node: BrokerNode, stop: asyncio.Event) -> tuple[list[ListenerAddress], int | None] | None:
+    """Start a broker; None if `stop` is set first, for example while it waits for a store's recovery."""
     starting = asyncio.ensure_future(node.start())
     stopping = asyncio.ensure_future(stop.wait())
     try:
@@ -90,15 +92,15 @@ async def begin(node: BrokerNode, stop: asyncio.Event) -> tuple[list[ListenerAdd
         await asyncio.gather(starting, stopping, return_exceptions=True)
 
 
-def settle_memory() -> None:
-    """What was made at the start lives as long as the process: it need not be looked at for garbage again."""
+def freeze_startup_objects() -> None:
+    """Exclude objects created at startup from garbage collection, since they live as long as the process."""
     gc.set_threshold(*GC_THRESHOLDS)
     gc.collect()
     gc.freeze()
 
 
-async def ended(stop: asyncio.Event, lost: asyncio.Event) -> bool:
-    """Waits for the first of both; whether only the membership has ended."""
+async def wait_ended(stop: asyncio.Event, lost: asyncio.Event) -> bool:
+    """Wait for either event; return whether only the membership has ended."""
     waiting = [asyncio.ensure_future(stop.wait()), asyncio.ensure_future(lost.wait())]
     try:
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -108,20 +110,20 @@ async def ended(stop: asyncio.Event, lost: asyncio.Event) -> bool:
     return not stop.is_set()
 
 
-async def come_back(
+async def rejoin(
     node: BrokerNode, listeners: list[ListenerAddress], http_port: int | None, stop: asyncio.Event
 ) -> BrokerNode:
-    """A new broker with the same data at the same addresses; tries until it starts, or is told to stop."""
+    """Return a started broker with the same data and addresses; retry until it starts or `stop` is set."""
     again = node
     while True:
         try:
             again = node.successor(listeners, http_port)
-            if await begin(again, stop) is not None:
+            if await start_node(again, stop) is not None:
                 return again
         except StartError as e:
-            log.warning("the broker cannot come back yet", reason=str(e))
+            log.warning("broker not restarted; retrying", reason=str(e))
         with suppress(TimeoutError):
-            async with asyncio.timeout(RETURN_S):
+            async with asyncio.timeout(REJOIN_RETRY_S):
                 await stop.wait()
         if stop.is_set():
             return again

@@ -1,4 +1,4 @@
-"""What a broker was asked for, checked: its settings, its listeners, its bounds, its etcd. Read by `broker`."""
+"""A broker's validated start options: settings, listeners, limits, etcd. Used by `broker`."""
 
 from __future__ import annotations
 
@@ -17,42 +17,44 @@ from penstock.server.limits import ServerLimits
 from penstock.state.etcd.options import EtcdOptions, InvalidEtcdOption
 
 CONFIG_FILE = "penstock.toml"
-"""Read from the current directory where no other file is named."""
+"""Read from the current directory if no other file is given."""
 DEFAULT_LISTENER = "PLAINTEXT"
 OTHER_DESCRIPTORS = 256
-"""What else is open: the store, listeners, HTTP, files that are looked at in passing."""
-FEWEST_CONNECTIONS = 64
+"""Descriptors for the store, listeners, HTTP and short-lived files."""
+MIN_CONNECTIONS = 64
 CLUSTER_DEFAULTS = {
     "default.replication.factor": "3",
     "min.insync.replicas": "2",
     "auto.create.topics.enable": "false",
 }
-"""Defaults of a broker in a cluster; a broker that is alone has one replica of each partition."""
-LONE_DEFAULTS = {"group.initial.rebalance.delay.ms": "0"}
-"""Defaults of a lone broker: the first member of a group does not wait for others, as in Kafka's quick start."""
+"""Defaults of a broker in a cluster; a single broker has one replica per partition."""
+SINGLE_BROKER_DEFAULTS = {"group.initial.rebalance.delay.ms": "0"}
+"""Defaults of a single broker: the first group member does not wait for others, as in Kafka's quick start."""
 
 
 class StartError(Exception):
     """The broker cannot start; the message says why and what to do."""
 
 
-def load_config(options: UpOptions, environment: Mapping[str, str]) -> BrokerConfig:
-    """Raises StartError."""
+def load_config(options: UpOptions, env_vars: Mapping[str, str]) -> BrokerConfig:
+    """Load the settings from file, environment and options. Raises `StartError`."""
     file = options.config_file
     try:
         if file is None and os.path.exists(CONFIG_FILE):
             file = CONFIG_FILE
-        return sources.load(file, environment, options.settings, CLUSTER_DEFAULTS if options.etcd else LONE_DEFAULTS)
+        return sources.load(
+            file, env_vars, options.settings, CLUSTER_DEFAULTS if options.etcd else SINGLE_BROKER_DEFAULTS
+        )
     except InvalidSetting as e:
         raise StartError(str(e)) from e
     except OSError as e:
-        raise StartError(f"the settings in {file} cannot be read: {e.strerror}") from e
+        raise StartError(f'cannot read the settings file "{file}": {e.strerror}') from e
 
 
 def listeners_of(options: UpOptions, config: BrokerConfig) -> list[ListenerAddress]:
-    """Return where to listen: the command line's listeners, else the settings', else one on its host and port.
+    """Return the addresses to listen on: from the command line, else the settings, else one on its host and port.
 
-    Checks what is advertised for them, too. Raises StartError.
+    Validates the advertised listeners too. Raises `StartError`.
     """
     try:
         if options.listeners:
@@ -61,31 +63,31 @@ def listeners_of(options: UpOptions, config: BrokerConfig) -> list[ListenerAddre
             listeners = parse_listeners(config.listeners)
         else:
             listeners = [ListenerAddress(DEFAULT_LISTENER, parse_host(options.host), options.port)]
-        advertised(listeners, given_advertised(options, config), socket.gethostname())
+        advertised(listeners, configured_advertised(options, config), socket.gethostname())
     except (InvalidSetting, InvalidAddress) as e:
         raise StartError(str(e)) from e
     return listeners
 
 
-def given_advertised(options: UpOptions, config: BrokerConfig) -> str | None:
-    """What is to be advertised, as text; None where nothing is given."""
+def configured_advertised(options: UpOptions, config: BrokerConfig) -> str | None:
+    """Return the advertised listeners as text; None if not set."""
     return ",".join(options.advertise) or config.advertised_listeners
 
 
 def server_limits(config: BrokerConfig) -> ServerLimits:
-    """Connections get the descriptors that the logs leave: none of theirs may fail for want of one."""
+    """Return the server's limits. Connections get the file descriptors that the logs do not need."""
     left = raise_descriptor_limit() - config.log_max_open_files * 3 // 2 - OTHER_DESCRIPTORS
     return ServerLimits(
         max_request_bytes=config.socket_request_max_bytes,
         max_receive_bytes=config.queued_max_request_bytes,
         idle_s=config.connections_max_idle_ms / 1000,
-        max_connections=min(config.max_connections, max(left, FEWEST_CONNECTIONS)),
+        max_connections=min(config.max_connections, max(left, MIN_CONNECTIONS)),
         max_connections_per_ip=config.max_connections_per_ip,
     )
 
 
 def etcd_of(options: UpOptions) -> EtcdOptions | None:
-    """How to reach the etcd; None where the broker is alone. Raises StartError."""
+    """Return the etcd options; None for a single broker. Raises `StartError`."""
     if not options.etcd:
         return None
     password = None
@@ -94,7 +96,7 @@ def etcd_of(options: UpOptions) -> EtcdOptions | None:
             with open(options.etcd_password_file, encoding="utf-8") as file:
                 password = file.read().rstrip("\r\n")
         except (OSError, UnicodeDecodeError) as e:
-            raise StartError(f"etcd's password cannot be read from {options.etcd_password_file}: {e}") from e
+            raise StartError(f'cannot read etcd\'s password from "{options.etcd_password_file}": {e}') from e
     try:
         return EtcdOptions(
             endpoints=tuple(options.etcd),

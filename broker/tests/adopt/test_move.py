@@ -226,7 +226,7 @@ async def test_a_damaged_store_is_refused_and_not_put_aside(tmp_path: Path, stor
     data = bytearray((tmp_path / "state.db").read_bytes())
     data[len(data) // 2] ^= 0xFF
     (tmp_path / "state.db").write_bytes(data)
-    await refused(tmp_path, store, "damaged|cannot be read")
+    await refused(tmp_path, store, "damaged|cannot read")
     assert (tmp_path / "state.db").exists()
 
 

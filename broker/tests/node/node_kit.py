@@ -30,8 +30,8 @@ R = TypeVar("R", bound=Payload)
 
 
 def reserved_port() -> socket.socket:
-    """A socket with a free port of 127.0.0.1, which is nobody's by chance for as long as it is open: on Linux only who
-    asks for that very port, as servers do with SO_REUSEADDR, can listen on it."""
+    """Return a socket on a free port of 127.0.0.1 that no other process gets by chance while it is open. On Linux, only
+    a process that binds the port explicitly with SO_REUSEADDR, as servers do, can listen on it."""
     reserved = socket.socket()
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     reserved.bind(("127.0.0.1", 0))
@@ -55,7 +55,7 @@ class Process:
     ) -> None:
         self.data = data or home / "data"
         command = [str(PENSTOCK), "up", "--data", str(self.data), *listen, *arguments]
-        # No pipe: nobody reads while the process runs, and one that is full would hold it up.
+        # No pipe: the test does not read it while the process runs, and a full pipe would block the process.
         self.errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("PENSTOCK_SET_")}
         self.process = subprocess.Popen(

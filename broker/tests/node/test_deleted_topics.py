@@ -15,8 +15,8 @@ sys.path += [str(Path(__file__).parents[1] / folder) for folder in ("replication
 from cluster_kit import Broker, Cluster
 from replica_kit import until
 
-from penstock.node import parts
-from penstock.node.parts import DeletedTopics, Hosted
+from penstock.node import partition_data
+from penstock.node.partition_data import KnownPartitions, TopicDataDeleter
 from penstock.state import keys
 from penstock.state.records import TopicRecord, encode
 from penstock.state.store import DeleteOp, PutOp
@@ -36,7 +36,7 @@ class Doubt:
 @pytest.fixture
 async def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Broker]:
     """Looks again soon."""
-    monkeypatch.setattr(parts, "RETRY_S", 0.005)
+    monkeypatch.setattr(partition_data, "RETRY_S", 0.005)
     cluster = Cluster(tmp_path)
     yield await cluster.start(1)
     await cluster.close()
@@ -64,7 +64,7 @@ def held(broker: Broker, topic_id: UUID) -> bool:
 
 async def test_data_of_a_deleted_topic_goes(broker: Broker) -> None:
     [gone, stays] = await filled(broker, "gone", "stays")
-    deleted = DeletedTopics(broker.view, broker.replicas, lambda: True)
+    deleted = TopicDataDeleter(broker.view, broker.replicas, lambda: True)
     deleted.start()
     await delete(broker, "gone")
     await until(lambda: not held(broker, gone))
@@ -76,7 +76,7 @@ async def test_what_was_deleted_while_the_store_was_in_doubt_goes_when_that_is_o
     before, since = await filled(broker, "before", "since")
     await delete(broker, "before")
     request_check = Doubt()
-    deleted = DeletedTopics(broker.view, broker.replicas, request_check.may_discard)
+    deleted = TopicDataDeleter(broker.view, broker.replicas, request_check.may_discard)
     deleted.start()
     await delete(broker, "since")
     await until(lambda: request_check.asked > 5)
@@ -90,7 +90,7 @@ async def test_what_was_deleted_while_the_store_was_in_doubt_goes_when_that_is_o
 async def test_a_tombstone_that_goes_while_the_store_is_in_doubt_is_no_reason_to_delete(broker: Broker) -> None:
     [topic_id] = await filled(broker, "t")
     request_check = Doubt()
-    deleted = DeletedTopics(broker.view, broker.replicas, request_check.may_discard)
+    deleted = TopicDataDeleter(broker.view, broker.replicas, request_check.may_discard)
     deleted.start()
     await delete(broker, "t")
     result = await broker.cluster.store.txn([], [DeleteOp(keys.topic(topic_id))])
@@ -103,7 +103,7 @@ async def test_a_tombstone_that_goes_while_the_store_is_in_doubt_is_no_reason_to
 
 async def test_an_end_does_not_wait_for_the_doubt_to_be_over(broker: Broker) -> None:
     [topic_id] = await filled(broker, "t")
-    deleted = DeletedTopics(broker.view, broker.replicas, Doubt().may_discard)
+    deleted = TopicDataDeleter(broker.view, broker.replicas, Doubt().may_discard)
     deleted.start()
     await delete(broker, "t")
     async with asyncio.timeout(10):
@@ -118,7 +118,7 @@ async def test_data_of_a_topic_whose_records_are_not_all_understood_is_known(bro
     other = Broker(broker.cluster, 2, broker.cluster.home / "2", {})
     await other.watcher.start()
     assert set(other.view.topics) == {"whole"}
-    hosted = Hosted(other.view, other.watcher)
+    hosted = KnownPartitions(other.view, other.watcher)
     assert all((topic_id, 0) in hosted for topic_id in (named, recorded, whole))
     assert (whole, 1) not in hosted
     assert (UUID(int=5), 0) not in hosted

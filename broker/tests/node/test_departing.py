@@ -27,7 +27,7 @@ class Lists:
 
 @pytest.fixture(autouse=True)
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clustered, "LOOK_S", 0)
+    monkeypatch.setattr(clustered, "POLL_S", 0)
 
 
 async def test_the_wait_lasts_until_every_other_broker_has_dropped_the_name() -> None:

@@ -1,4 +1,5 @@
-"""What clients are told of a broker that restarts: in Kafka's order, so that no client is sent to a closed door."""
+"""What clients see of a broker that restarts: it leaves in Kafka's order, so that no client is sent to a closed
+port."""
 
 from __future__ import annotations
 

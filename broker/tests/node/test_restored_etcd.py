@@ -81,7 +81,7 @@ async def test_a_cluster_survives_an_etcd_restored_from_a_backup(cluster: Cluste
     async with Admin(cluster.bootstrap) as admin, Producer(cluster.bootstrap) as producer:
         await admin.create_topics([NewTopic("t", 1)])
         sent = await write(producer, "t", 0, 200)
-        assert recover(cluster)[0] == 1, "nothing is to be recovered"
+        assert recover(cluster)[0] == 1, "nothing to recover"
         backup = back_up(cluster)
         # What the store will not know: another leader in another epoch, records of it, and a topic.
         [placed] = await partitions(admin, "t")

@@ -41,7 +41,7 @@ def newer_build(home: Path) -> Path:
     for name, changes in CHANGES.items():
         text = (copy / name).read_text()
         for old, new in changes:
-            assert old in text, f"{name} has no {old!r} any more: the newer build must be made in another way"
+            assert old in text, f"{name} no longer has {old!r}; change the edits of the newer build"
             text = text.replace(old, new, 1)
         (copy / name).write_text(text)
     return copy.parent
@@ -103,12 +103,12 @@ async def test_up_back_and_up_again_under_load_loses_nothing(cluster: Cluster) -
         loading = asyncio.create_task(load())
         try:
             await roll(cluster, admin, build)
-            assert (await raise_level(cluster, 3)).error_code, "nobody knows level 3"
+            assert (await raise_level(cluster, 3)).error_code, "no broker supports level 3"
             assert b"remark" not in (await topic_record(cluster, admin, "before")).replace(b'"remark":""', b"")
             await roll(cluster, admin, None)
             refused = await raise_level(cluster, 2)
             assert refused.results == []
-            assert "Brokers 1, 2, 3 do not know level 2" in (refused.error_message or "")
+            assert "Brokers 1, 2, 3 do not support level 2" in (refused.error_message or "")
             await roll(cluster, admin, build)
             assert [r.error_code for r in (await raise_level(cluster, 2)).results] == [0]
             await is_at_level(admin, 2)

@@ -1,4 +1,4 @@
-"""Settings that hold where nothing else is said: alone, and in a cluster."""
+"""Defaults of a single broker and of one in a cluster."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ from penstock.log.transient_errors import RESERVE_BYTES, RESERVE_NAME
 from penstock.node import process as processes
 from penstock.node.broker import BrokerNode
 from penstock.node.environment import SystemEnvironment
-from penstock.node.parts import DirSizes
+from penstock.node.partition_data import LogDirSizes
 from penstock.node.settings import StartError
 from penstock.runtime.clock import SystemClock
 from penstock.runtime.disk import OsFiles
@@ -43,7 +43,7 @@ Up = Callable[..., Process]
 
 
 def ask(port: int, path: str) -> tuple[int, str] | None:
-    """(status, body), or None where nobody listens."""
+    """Return (status, body), or None if the connection is refused."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=DEADLINE_S) as answer:
             return answer.status, answer.read().decode()
@@ -58,7 +58,7 @@ async def get(port: int, path: str) -> tuple[int, str] | None:
 
 
 async def answers(port: int, path: str, wanted: tuple[int, str]) -> None:
-    """Waits for that answer: on a slow machine nobody listens yet, or a stage before is not over."""
+    """Wait for that response: on a slow machine, the port may be closed or an earlier stage may continue."""
     answer = None
     try:
         async with asyncio.timeout(DEADLINE_S):
@@ -128,7 +128,7 @@ async def test_health_answers_while_logs_are_recovered(
     starting = asyncio.create_task(node.start())
     try:
         await answers(free_port, "/health/live", (200, "live\n"))
-        why = "starting: 1 partitions are looked at, as the broker did not end cleanly\n"
+        why = "starting: recovering 1 partitions after an unclean shutdown\n"
         await answers(free_port, "/health/ready", (503, f"not ready: {why}"))
         assert await get(free_port, "/metrics") == (503, f"no metrics: {why}")
         assert not starting.done()
@@ -208,7 +208,7 @@ async def test_a_broker_on_a_full_disk_starts_with_the_space_that_was_kept_aside
 async def test_a_broker_that_is_to_come_back_waits_for_settings_that_can_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processes, "RETURN_S", 0.05)
+    monkeypatch.setattr(processes, "REJOIN_RETRY_S", 0.05)
     file, stop = tmp_path / "settings.toml", asyncio.Event()
     file.write_text("")
     options = UpOptions(
@@ -218,7 +218,7 @@ async def test_a_broker_that_is_to_come_back_waits_for_settings_that_can_be_read
     listeners, _ = await node.start()
     await node.stop()
     file.write_text("broken = [")
-    coming = asyncio.create_task(processes.come_back(node, listeners, None, stop))
+    coming = asyncio.create_task(processes.rejoin(node, listeners, None, stop))
     await asyncio.wait([coming], timeout=0.3)
     assert not coming.done()
     file.write_text("")
@@ -226,7 +226,7 @@ async def test_a_broker_that_is_to_come_back_waits_for_settings_that_can_be_read
     assert again.not_ready() is None
     await again.stop()
     file.write_text("broken = [")
-    coming = asyncio.create_task(processes.come_back(again, listeners, None, stop))
+    coming = asyncio.create_task(processes.rejoin(again, listeners, None, stop))
     await asyncio.sleep(0)
     stop.set()
     await (await coming).stop()
@@ -351,10 +351,10 @@ def sync(client: Client, joined: JoinGroupResponse) -> None:
 async def test_a_file_system_that_does_not_answer_has_an_unknown_size(tmp_path: Path) -> None:
     path = str(tmp_path / "data")
     log_dir = LogDirectory(OsFiles(), path, SystemClock(), 0)
-    (known,) = DirSizes(log_dir).log_dirs()
+    (known,) = LogDirSizes(log_dir).log_dirs()
     assert known.total_bytes >= known.usable_bytes > 0
     shutil.rmtree(path)
-    assert DirSizes(log_dir).log_dirs() == [LogDirState(path, False, -1, -1)]
+    assert LogDirSizes(log_dir).log_dirs() == [LogDirState(path, False, -1, -1)]
     await log_dir.close()
 
 

@@ -1,4 +1,4 @@
-"""What a broker reaches outside of itself, in the simulation: implements `penstock.node.environment.Outside`.
+"""What a broker reaches outside of itself, in the simulation: implements `penstock.node.environment.NodeEnvironment`.
 
 With it runs the broker as it is, on a simulated machine: files, flushes, store, lease, listeners and chance are the
 world's. Made by `hosting`, one for each process.
@@ -132,10 +132,10 @@ class SimNode(BrokerNode):
 
     replicas: ReplicaManager | None = None
 
-    async def make_parts(self, store: Store, watcher: Watcher, log_dir: LogDirectory) -> BrokerServices:
-        parts = await super().make_parts(store, watcher, log_dir)
-        self.replicas = parts.replicas
-        return parts
+    async def make_services(self, store: Store, watcher: Watcher, log_dir: LogDirectory) -> BrokerServices:
+        services = await super().make_services(store, watcher, log_dir)
+        self.replicas = services.replicas
+        return services
 
     @property
     def is_controller(self) -> bool:

@@ -13,7 +13,7 @@ from penstock.control.elections import newest_election
 from penstock.control.restored import recovery
 from penstock.control.restored.plan import EPOCH_LEAP, PRODUCER_ID_LEAP, CannotRecover
 from penstock.control.restored.recovery import prepare, recover
-from penstock.node.recover import recover_store
+from penstock.node.cluster_recovery import recover_store
 from penstock.state import keys
 from penstock.state.records import (
     PartitionRecord,
@@ -72,7 +72,7 @@ async def test_looking_changes_nothing(two: Cluster) -> None:
 
 
 async def test_a_store_that_nobody_found_to_be_restored_is_left_alone(two: Cluster) -> None:
-    with pytest.raises(CannotRecover, match="nothing is to be recovered"):
+    with pytest.raises(CannotRecover, match="nothing to recover"):
         await recover_store(two.etcd.connect(), (), lambda document: True)
 
 

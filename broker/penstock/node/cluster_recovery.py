@@ -1,6 +1,6 @@
-"""`penstock cluster recover`, as far as it needs the store: what would be done to one that was restored, and doing it.
+"""The store side of `penstock cluster recover`: shows the plan for a restored store and carries it out.
 
-Called by the command line, which knows nothing of the store: it gets a document, shows it, and says go or no.
+Called by the command line, which does not access the store itself: it gets a document, shows it, and confirms.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from penstock.state.store import Store, StoreError
 
 
 class RecoveryFailed(Exception):
-    """It cannot be, or did not work; the message says why and what to do."""
+    """The recovery is not possible or failed; the message says why and what to do."""
 
 
 async def recover_cluster(
     options: UpOptions,
     without: Collection[int],
-    decide: Callable[[dict[str, Any]], bool],
+    confirm: Callable[[dict[str, Any]], bool],
     progress: Callable[[int, int], None],
 ) -> int | None:
-    """Has `decide` look at what would be done, and does it if that says so; returns the new controller epoch then.
+    """Plan the recovery and carry it out if `confirm` returns true for the plan; return the new controller epoch.
 
-    `options` names the etcd. Raises `RecoveryFailed`.
+    `options` has the etcd endpoints. Raises `RecoveryFailed`.
     """
     try:
         etcd = etcd_of(options)
@@ -36,7 +36,7 @@ async def recover_cluster(
 
         store = EtcdStore(etcd)
         try:
-            return await recover_store(store, without, decide, progress)
+            return await recover_store(store, without, confirm, progress)
         finally:
             await store.close()
     except (StartError, StoreError, CannotRecover) as e:
@@ -46,21 +46,21 @@ async def recover_cluster(
 async def recover_store(
     store: Store,
     without: Collection[int],
-    decide: Callable[[dict[str, Any]], bool],
+    confirm: Callable[[dict[str, Any]], bool],
     progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> int | None:
-    """As above. Raises `CannotRecover`, `StoreError`."""
+    """Recover an open store; see `recover_cluster`. Raises `CannotRecover`, `StoreError`."""
     prepared = await prepare(store, without)
     if prepared is None:
         raise CannotRecover(
-            "nothing is to be recovered: no broker has found that this etcd was restored from a backup. Brokers find"
-            " out by themselves, when they start or within seconds"
+            "nothing to recover: no broker has detected that this etcd was restored from a backup. Brokers detect it"
+            " at startup or within seconds"
         )
-    return await recover(store, prepared, progress) if decide(document(prepared)) else None
+    return await recover(store, prepared, progress) if confirm(document(prepared)) else None
 
 
 def document(prepared: PreparedRecovery) -> dict[str, Any]:
-    """What was found and what is to be done, as JSON has it."""
+    """Return the plan as JSON values."""
     mark, found, plan = prepared.mark, prepared.found, prepared.plan
     return {
         "found_by": mark.found_by,
@@ -94,7 +94,7 @@ def document(prepared: PreparedRecovery) -> dict[str, Any]:
 
 
 def partition(step: PartitionStep, topic: str) -> dict[str, Any]:
-    """One partition before and after."""
+    """Return one partition's step as JSON values."""
     return {
         "topic": topic,
         "topic_id": str(step.key[0]),

@@ -1,7 +1,6 @@
-"""The controller's eye on a broker: a connection that nothing is sent on.
+"""Probes brokers for the controller by a TCP connection without data. Implements `control.controller.probes.Prober`.
 
-Implements `control.controller.probes.Prober`. Only the kernel's word counts here: a process that has died has its
-connections closed, and nobody listens any more.
+The kernel closes the connections of a process that has died, and refuses new ones.
 """
 
 from __future__ import annotations
@@ -13,34 +12,38 @@ from penstock.state.view import BrokerEndpoint, BrokerView
 
 
 class ProbeConnection(asyncio.Protocol):
-    """A connection whose end is noticed; what comes on it is of no interest."""
+    """A connection whose end is observed; received data is ignored."""
 
     def __init__(self) -> None:
         self.transport: asyncio.BaseTransport | None = None
         self.lost = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport."""
         self.transport = transport
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Record the end."""
         self.lost.set()
 
     async def wait_closed(self) -> None:
+        """Return when the connection is closed."""
         await self.lost.wait()
 
     def close(self) -> None:
+        """Close the connection."""
         if self.transport is not None:
             self.transport.close()
 
 
 class TcpProber:
-    """`listener` names the brokers' listener that is probed."""
+    """Connects to the brokers' listener of that name."""
 
     def __init__(self, listener: str) -> None:
         self.listener = listener
 
     async def connect(self, broker: BrokerView) -> ProbeConnection:
-        """Raises ConnectionRefusedError where each address of the broker refuses, another OSError else."""
+        """Connect to a broker. Raises ConnectionRefusedError if all its addresses refuse, else another OSError."""
         endpoint = endpoint_of(broker, self.listener)
         if endpoint is None:
             raise OSError(f"broker {broker.broker_id} has no listener")
@@ -58,5 +61,5 @@ class TcpProber:
 
 
 def endpoint_of(broker: BrokerView, listener: str) -> BrokerEndpoint | None:
-    """Where other brokers reach a broker: its listener of that name, else its first."""
+    """Return the address at which other brokers reach a broker: its listener of that name, else its first."""
     return broker.endpoint(listener) or next(iter(broker.endpoints), None)

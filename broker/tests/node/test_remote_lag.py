@@ -15,8 +15,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from penstock.client import Admin, NewTopic, Producer, TopicPartition
 from penstock.config.values import TopicConfig
 from penstock.http.sources import RemoteOffsets
-from penstock.node import lags
-from penstock.node.lags import RemoteLeaders
+from penstock.node import remote_lag
+from penstock.node.remote_lag import RemoteLeaders
 from penstock.state.view import BrokerView, ClusterView, PartitionView, TopicView
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.list_offsets import (
@@ -144,7 +144,7 @@ async def test_each_leader_is_asked_for_what_it_leads_and_nobody_for_what_nobody
 async def test_what_a_leader_does_not_tell_is_missing_and_the_others_answers_are_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(lags, "ANSWER_S", 0.05)
+    monkeypatch.setattr(remote_lag, "QUERY_TIMEOUT_S", 0.05)
     others = Others()
     others.silent, others.away, others.failed = {2}, {1}, {2}
     found = await RemoteLeaders(view_of(1, 2, 3, 3), 0, others)({("t", index): [7] for index in range(4)})
@@ -159,7 +159,7 @@ async def test_a_leader_too_old_to_tell_where_logs_begin_tells_no_lag() -> None:
 
 
 async def test_many_offsets_are_asked_in_several_requests() -> None:
-    others, count = Others(), lags.MAX_OFFSETS
+    others, count = Others(), remote_lag.MAX_OFFSETS
     found = await RemoteLeaders(view_of(2, 2, 2), 1, others)(
         {("t", 0): range(count - 1), ("t", 1): [1], ("t", 2): range(count + 3)}
     )

@@ -1,4 +1,7 @@
-"""Small objects by which rooms see each other's work: what is hosted, how large it is, what is nobody's any more."""
+"""The partitions that this broker stores: which are known, their sizes and assignments, and the deletion of their data.
+
+These classes connect the view, the logs and the replicas. Used by `broker` and `clustered`.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +24,14 @@ from penstock.state.watcher import Watcher
 log = get_logger("penstock.node")
 
 RETRY_S = 1.0
-"""Before another look whether what is deleted in the store may be deleted here."""
+"""Interval between checks whether data may be deleted."""
 
 
-class Hosted:
+class KnownPartitions:
     """The partitions that the cluster knows, as a container of (topic id, index).
 
-    Those on their way out are among them, and all of a topic that is no topic to the view, but of which the store has
-    something: a value of it may be damaged, and its data is needed when that is mended.
+    It includes topics being deleted, and all partitions of a topic that the view lacks but of which the store has keys:
+    a value may be damaged, and the data is needed once it is repaired.
     """
 
     def __init__(self, view: ClusterView, watcher: Watcher) -> None:
@@ -40,34 +43,35 @@ class Hosted:
         return key[1] < len(topic.partitions) if topic is not None else self.watcher.has_keys_of(key[0])
 
 
-class DirSizes:
+class LogDirSizes:
     """Implements `api.log_dirs.LogSizes` for the one log directory."""
 
     def __init__(self, log_dir: LogDirectory) -> None:
         self.log_dir = log_dir
 
     def log_dirs(self) -> list[LogDirState]:
-        """May wait for the disk. Sizes are -1 where they cannot be had."""
+        """Return the directory's state. May block on the disk. Unknown sizes are -1."""
         path, has_failed = self.log_dir.path, self.log_dir.failed is not None
         try:
             usage = shutil.disk_usage(path)
         except OSError as e:
-            log.warning("the size of the file system is unknown", path=path, error=str(e))
+            log.warning("cannot read the size of the file system", path=path, error=str(e))
             return [LogDirState(path, has_failed, -1, -1)]
         return [LogDirState(path, has_failed, usage.total, usage.free)]
 
     def partition_bytes(self, path: str, topic_id: UUID, index: int) -> int | None:
+        """Return the size of a partition; None if it is not stored here."""
         return self.log_dir.partition_bytes(topic_id, index)
 
 
-class Assignments:
-    """What the store, read linearizably, says of this broker's replicas: without its word no data is deleted."""
+class ReplicaAssignments:
+    """Reads this broker's assignments linearizably from the store: the condition for deleting replica data."""
 
     def __init__(self, store: Store, broker_id: int) -> None:
         self.store, self.broker_id = store, broker_id
 
     async def is_unassigned(self, topic_id: UUID, index: int) -> bool:
-        """Whether the partition's record leaves this broker out. Raises StoreError, BadRecord."""
+        """Return whether the partition's record leaves this broker out. Raises `StoreError`, `BadRecord`."""
         entry = await self.store.get(keys.partition(topic_id, index))
         if entry is None:
             return False
@@ -75,20 +79,21 @@ class Assignments:
         return self.broker_id not in [*record.replicas, *record.adding]
 
 
-class DeletedTopics:
-    """Deletes this broker's data of topics that have a tombstone; for a cluster, where each broker has its own.
+class TopicDataDeleter:
+    """Deletes this broker's data of topics with a tombstone, in a cluster.
 
-    While the store may have gone back in time it is not believed: what is due waits. What cannot be deleted is tried
-    again after the next start, as a tombstone stays for a day.
+    Nothing is deleted while the store may be a restored one. What cannot be deleted is retried after the next start,
+    since a tombstone stays for a day.
     """
 
     def __init__(self, view: ClusterView, replicas: ReplicaManager, may_discard: Callable[[], bool]) -> None:
         self.view, self.replicas, self.may_discard = view, replicas, may_discard
         self.tasks: set[asyncio.Task[None]] = set()
         self.due: set[UUID] = set()
-        self.beginning: asyncio.Task[None] | None = None
+        self.starting: asyncio.Task[None] | None = None
 
     def start(self) -> None:
+        """Delete what is due, and follow the view."""
         self.view.subscribe(self._on_topics)
         for topic_id in self.view.deleting & self.replicas.log_dir.topics.keys():
             self._delete(topic_id)
@@ -100,20 +105,20 @@ class DeletedTopics:
 
     def _delete(self, topic_id: UUID) -> None:
         self.due.add(topic_id)
-        if self.beginning is None or self.beginning.done():
-            self.beginning = asyncio.get_running_loop().create_task(self._begin())
+        if self.starting is None or self.starting.done():
+            self.starting = asyncio.get_running_loop().create_task(self._start_deletions())
 
-    async def _begin(self) -> None:
-        """Begins all that is due as soon as that may be."""
-        while not self.may_discard():  # noqa: ASYNC110 - nobody tells when the store is believed again
+    async def _start_deletions(self) -> None:
+        """Start all due deletions once data may be deleted."""
+        while not self.may_discard():  # noqa: ASYNC110 - the guard has no event for this
             await asyncio.sleep(RETRY_S)
         due, self.due = self.due, set()
         for topic_id in due & self.view.deleting:
-            task = asyncio.get_running_loop().create_task(self._forget(topic_id))
+            task = asyncio.get_running_loop().create_task(self._delete_data(topic_id))
             self.tasks.add(task)
             task.add_done_callback(self.tasks.discard)
 
-    async def _forget(self, topic_id: UUID) -> None:
+    async def _delete_data(self, topic_id: UUID) -> None:
         if topic_id not in self.view.deleting:
             return
         if not self.may_discard():
@@ -122,9 +127,12 @@ class DeletedTopics:
         try:
             await self.replicas.forget_topic(topic_id)
         except LogError as e:
-            log.warning("data of a deleted topic stays for now", topic_id=str(topic_id), reason=str(e))
+            log.warning(
+                "data of a deleted topic not removed; retrying at the next start", topic_id=str(topic_id), reason=str(e)
+            )
 
     async def close(self) -> None:
-        if self.beginning is not None:
-            self.beginning.cancel()
+        """Cancel pending deletions and wait for running ones."""
+        if self.starting is not None:
+            self.starting.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
