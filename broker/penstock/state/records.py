@@ -32,6 +32,10 @@ class BadRecord(StoreError, ValueError):
 class StoredRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Base class of all values in the store."""
 
+    def contradiction(self) -> str | None:
+        """Return what makes the fields inconsistent with each other; None if they are consistent."""
+        return None
+
 
 class ClusterRecord(StoredRecord, frozen=True, kw_only=True):
     """The cluster's identity and versions."""
@@ -129,6 +133,21 @@ class PartitionRecord(StoredRecord, frozen=True, kw_only=True):
     isr_epochs: list[Int64] = []
     eligible: list[BrokerId] = []
     last_isr: list[BrokerId] = []
+
+    def contradiction(self) -> str | None:
+        """Return what makes the fields inconsistent with each other; None if they are consistent."""
+        replicas = set(self.replicas)
+        if len(replicas) < len(self.replicas):
+            return f"replicas {self.replicas} have duplicates"
+        for name in ("isr", "adding", "removing", "eligible", "last_isr"):
+            brokers = getattr(self, name)
+            if not replicas.issuperset(brokers):
+                return f"{name} {brokers} is not a subset of replicas {self.replicas}"
+        if self.leader >= 0 and self.leader not in self.isr:
+            return f"leader {self.leader} is not in isr {self.isr}"
+        if self.isr_epochs and len(self.isr_epochs) != len(self.isr):
+            return f"isr_epochs {self.isr_epochs} do not match isr {self.isr}"
+        return None
 
 
 class ProducerIdsRecord(StoredRecord, frozen=True, kw_only=True):
@@ -243,6 +262,8 @@ def decode(cls: type[R], key: str, value: bytes) -> R:
         record: R = decoder(cls).decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
         raise BadRecord(f'the value of "{key}" is not a valid {cls.__name__}: {e}') from None
+    if (contradiction := record.contradiction()) is not None:
+        raise BadRecord(f'the value of "{key}" is inconsistent: {contradiction}')
     return record
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from uuid import UUID
 
+import msgspec
 import pytest
 
 from penstock.state import keys
@@ -121,3 +123,23 @@ def test_a_key_of_something_else_is_no_offset(key: str) -> None:
 def test_what_changes_with_traffic_is_outside_of_what_all_brokers_follow() -> None:
     for key in (keys.PRODUCER_IDS, keys.GROUPS, keys.OFFSETS):
         assert not key.startswith(keys.METADATA)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"replicas": [1, 2, 1]}, "replicas [1, 2, 1] have duplicates"),
+        ({"isr": [1, 4]}, "isr [1, 4] is not a subset of replicas [1, 2, 3]"),
+        ({"adding": [5]}, "adding [5] is not a subset"),
+        ({"removing": [5]}, "removing [5] is not a subset"),
+        ({"eligible": [5]}, "eligible [5] is not a subset"),
+        ({"last_isr": [5]}, "last_isr [5] is not a subset"),
+        ({"leader": 3}, "leader 3 is not in isr [1, 2]"),
+        ({"isr_epochs": [7]}, "isr_epochs [7] do not match isr [1, 2]"),
+    ],
+)
+def test_a_partition_whose_fields_contradict_each_other_is_rejected(changes: dict[str, object], reason: str) -> None:
+    record = PartitionRecord(replicas=[1, 2, 3], leader=1, isr=[1, 2], isr_epochs=[7, 8])
+    assert decode(PartitionRecord, "key", encode(record)) == record
+    with pytest.raises(BadRecord, match=re.escape(f'the value of "key" is inconsistent: {reason}')):
+        decode(PartitionRecord, "key", encode(msgspec.structs.replace(record, **changes)))

@@ -168,9 +168,9 @@ class PartitionKeeper:
         if record.adding or record.removing:
             record = reassign.complete_reassignment(record, facts) or record
         if key in self._prefer:
-            self._prefer.discard(key)
             record = leaders.elect_preferred(record, facts) or record
         if record == before:
+            self._prefer.discard(key)
             if leaders.waits_for_log_ends(record, facts):
                 self._awaiting_log_ends.add(key)
                 self._log_ends_needed.set()
@@ -197,12 +197,7 @@ class PartitionKeeper:
             key = next(iter(queue))
             self._urgent.pop(key, None)
             self._marked.pop(key, None)
-            try:
-                proposal = self._decide(key)
-            except (AssertionError, LookupError, ValueError) as e:
-                # An inconsistent record, edited by hand. It must not block other partitions.
-                log.error("inconsistent partition record", partition=partition_name(*key), reason=str(e))
-                continue
+            proposal = self._decide(key)
             if proposal is not None:
                 self._in_flight.add(key)
                 batch.append(proposal)
@@ -231,6 +226,7 @@ class PartitionKeeper:
         if found is None:
             return
         if outcome is ProposalOutcome.WRITTEN:
+            self._prefer.discard(key)
             if found[1].revision < revision:
                 self._awaited[key] = revision
             elif not self._is_stable(key, found[1]):

@@ -29,7 +29,7 @@ from penstock.state.records import (
     PartitionRecord,
     TopicNameRecord,
     TopicRecord,
-    decode,
+    decoder,
     encode,
 )
 from penstock.state.store import MAX_TXN_OPERATIONS, Compare, Operation, PutOp
@@ -297,7 +297,7 @@ class World:
         while True:
             entry = await self.store.get(key)
             assert entry is not None
-            new = change(decode(PartitionRecord, key, entry.value))
+            new = change(decoder(PartitionRecord).decode(entry.value))  # also an inconsistent one, to repair it
             if (await self.store.txn([Compare.unchanged(entry)], [PutOp(key, encode(new))])).succeeded:
                 break
         await self.time.settle()

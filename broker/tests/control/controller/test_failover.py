@@ -6,9 +6,10 @@ import asyncio
 
 from msgspec.structs import replace
 
+from penstock.control.controller.index import PartitionId
 from penstock.control.members import partition_name
 from penstock.state import keys
-from penstock.state.store import DeleteOp, StoreUnavailable
+from penstock.state.store import DeleteOp, PutOp, StoreUnavailable
 from penstock.wire.errors import ErrorCode
 
 
@@ -283,11 +284,36 @@ async def test_a_new_controller_finds_what_happened_while_there_was_none(three) 
     await three.time.until(lambda: 3 in three.the_controller().term.registry.absent)
 
 
-async def test_epochs_that_do_not_fit_the_isr_do_not_confuse_the_index(three) -> None:
+async def test_a_record_whose_epochs_do_not_match_the_isr_is_read_once_it_is_repaired(three) -> None:
     await three.topic("t", [2, 3, 1], [2, 3, 1])
+    epochs = three.partition("t", 0).isr_epochs
     await three.change("t", 0, lambda record: replace(record, isr_epochs=record.isr_epochs[:1]))
     await three.kill(2, notice=True)
-    await three.time.until(lambda: [three.partition("t", i).leader for i in range(2)] == [3, 3])
+    await three.time.until(lambda: three.partition("t", 1).leader == 3)
+    assert three.partition("t", 0).isr_epochs == epochs, "the last consistent value stays in effect"
+    await three.change("t", 0, lambda record: replace(record, isr_epochs=epochs))
+    await three.time.until(lambda: three.partition("t", 0).leader == 3)
+
+
+async def test_a_preferred_election_survives_a_lost_compare(three) -> None:
+    await three.topic("t", [1, 2, 3])
+    await three.change("t", 0, lambda record: replace(record, leader=2))
+    key = keys.partition(three.view.topics["t"].topic_id, 0)
+    real = three.store.txn
+    meddled = False
+
+    async def meddling(compares, puts, otherwise=()):
+        nonlocal meddled
+        if not meddled and any(isinstance(put, PutOp) and put.key == key for put in puts):
+            meddled = True
+            entry = await three.store.get(key)
+            await real([], [PutOp(key, entry.value)])
+        return await real(compares, puts, otherwise)
+
+    three.store.txn = meddling
+    three.the_controller().term.keeper.prefer([PartitionId(three.view.topics["t"].topic_id, 0)])
+    await three.time.until(lambda: three.partition("t").leader == 1, limit_s=30)
+    assert meddled
 
 
 async def test_writes_go_on_after_the_store_was_away(three) -> None:
