@@ -44,7 +44,7 @@ RECORDS: list[StoredRecord] = [
     BrokerConfigRecord(settings={"a": "b"}),
     TopicRecord(name="t", topic_id=ID, partition_count=3, overrides={"retention.ms": "1"}, created_ms=9, deleting=True),
     TopicNameRecord(topic_id=ID),
-    PartitionRecord(replicas=[1, 2], leader=-1, leader_epoch=7, isr=[2], adding=[3], removing=[1]),
+    PartitionRecord(replicas=[1, 2, 3], leader=-1, leader_epoch=7, isr=[2], adding=[3], removing=[1]),
     ProducerIdsRecord(next_id=(1 << 63) - 1),
     GroupRecord(
         protocol_type="consumer",
