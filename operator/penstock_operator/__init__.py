@@ -1,3 +1,3 @@
-"""The operator: makes Kubernetes objects and brokers what `Cluster`, `Topic` and `ConsumerGroup` resources say."""
+"""Kubernetes operator: reconciles `Cluster`, `Topic` and `ConsumerGroup` resources with Kubernetes and the brokers."""
 
 __version__ = "0.1.0"

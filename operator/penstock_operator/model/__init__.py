@@ -1,1 +1,1 @@
-"""The custom resources as typed values, each kind in a module of its own; pure."""
+"""Typed models of the custom resources, one module per kind. No I/O."""

@@ -1,4 +1,4 @@
-"""`Cluster`: brokers, their storage, and the etcd that they share."""
+"""The `Cluster` resource: brokers, their volumes, listeners and etcd."""
 
 from __future__ import annotations
 
@@ -34,65 +34,83 @@ _TAKEN = [HTTP_PORT, *ETCD_PORTS]
 
 
 def port_rule(name: str) -> Rule:
+    """Return the rule that excludes privileged ports and the ports of the pod's other containers."""
     return Rule(
         f"self >= 1024 && self <= 65535 && !(self in {_TAKEN})",
-        f"{name} must be 1024 to 65535, and none of {HTTP_PORT} (health and metrics), 2379 and 2380 (etcd)",
+        f"{name} must be 1024 to 65535, except {HTTP_PORT} (health and metrics), 2379 and 2380 (etcd)",
     )
 
 
 class BrokersSpec(Model, frozen=True, kw_only=True):
-    """Of the fields that are Kubernetes' own (resources, affinity, ...) the API server's words are passed on."""
+    """Brokers of a `Cluster`. Pod fields (resources, affinity, ...) are copied into the pod template unchanged."""
 
     replicas: Annotated[
         int,
         doc(
-            "How many brokers. More get replicas moved to them; fewer are drained first, from the highest on.",
+            "Number of brokers. When it increases, the operator moves replicas to the new brokers. When it decreases,"
+            " the operator drains the brokers with the highest ids before it removes them.",
             Rule(
                 f"self >= 1 && self <= {MAX_BROKERS}",
-                f"brokers.replicas must be 1 to {MAX_BROKERS}: a Cluster has at least one broker,"
-                " and is deleted rather than scaled to none",
+                f"brokers.replicas must be 1 to {MAX_BROKERS}: a Cluster cannot be scaled to 0; delete it instead",
             ),
             ge=1,
             le=MAX_BROKERS,
         ),
     ] = 3
-    storage: Annotated[StorageSpec, doc("The volume of each broker. It is kept when the Cluster is deleted.")] = (
-        StorageSpec()
-    )
-    resources: Annotated[dict[str, Any], doc("Requests and limits of each broker.", schema=pods.RESOURCES)] = {}
+    storage: Annotated[
+        StorageSpec, doc("Data volume of each broker. Volumes are retained when the Cluster is deleted.")
+    ] = StorageSpec()
+    resources: Annotated[
+        dict[str, Any], doc("Resource requests and limits of each broker container.", schema=pods.RESOURCES)
+    ] = {}
     node_selector: Annotated[
-        dict[str, str], doc("Labels of the nodes that brokers may run on.", schema=pods.LABEL_VALUE, max_length=64)
+        dict[str, str],
+        doc("Node labels that a node must have to run a broker.", schema=pods.LABEL_VALUE, max_length=64),
     ] = {}
     tolerations: Annotated[
         tuple[dict[str, Any], ...],
-        doc("Taints that brokers tolerate, as in a pod.", schema=pods.TOLERATIONS, max_length=64),
+        doc("Tolerations of the broker pods, as in a pod spec.", schema=pods.TOLERATIONS, max_length=64),
     ] = ()
     affinity: (
         Annotated[
             dict[str, Any],
-            doc("As in a pod; instead of brokers' preference for nodes without another broker.", schema=pods.ANYTHING),
+            doc(
+                "Affinity of the broker pods, as in a pod spec. Default: a preferred anti-affinity between the brokers"
+                " of the Cluster, by node.",
+                schema=pods.ANYTHING,
+            ),
         ]
         | None
     ) = None
     topology_spread_constraints: (
         Annotated[
             tuple[dict[str, Any], ...],
-            doc("As in a pod; instead of the spread over zones and nodes.", schema=pods.SPREAD, max_length=16),
+            doc(
+                "Topology spread constraints, as in a pod spec. Default: brokers are spread over zones and nodes.",
+                schema=pods.SPREAD,
+                max_length=16,
+            ),
         ]
         | None
     ) = None
-    priority_class_name: Annotated[str, doc("As in a pod.", min_length=1, max_length=253)] | None = None
-    service_account_name: Annotated[str, doc("As in a pod.", min_length=1, max_length=253)] | None = None
+    priority_class_name: (
+        Annotated[str, doc("PriorityClass of the broker pods.", min_length=1, max_length=253)] | None
+    ) = None
+    service_account_name: (
+        Annotated[str, doc("ServiceAccount of the broker pods.", min_length=1, max_length=253)] | None
+    ) = None
     image_pull_secrets: Annotated[
-        tuple[dict[str, str], ...], doc("As in a pod: `- name: SECRET`.", schema=pods.PULL_SECRETS, max_length=16)
+        tuple[dict[str, str], ...],
+        doc("Secrets for pulling images, as in a pod spec: `- name: SECRET`.", schema=pods.PULL_SECRETS, max_length=16),
     ] = ()
     pod_labels: Annotated[
         dict[str, str],
         doc(
-            "More labels of the pods.",
+            "Additional labels of the broker pods.",
             Rule(
                 "self.all(k, !k.startsWith('penstock.io/') && !k.startsWith('app.kubernetes.io/'))",
-                "podLabels cannot have labels of penstock.io/ and app.kubernetes.io/: the operator finds pods by them",
+                "podLabels cannot use the prefixes penstock.io/ and app.kubernetes.io/: the operator selects pods by"
+                " these labels",
             ),
             schema=pods.LABEL_VALUE,
             max_length=64,
@@ -101,10 +119,10 @@ class BrokersSpec(Model, frozen=True, kw_only=True):
     pod_annotations: Annotated[
         dict[str, str],
         doc(
-            "More annotations of the pods.",
+            "Additional annotations of the broker pods.",
             Rule(
                 "self.all(k, !k.startsWith('penstock.io/'))",
-                "podAnnotations cannot have annotations of penstock.io/: they are the operator's",
+                "podAnnotations cannot use the prefix penstock.io/: it is reserved for the operator",
             ),
             schema={"maxLength": 8192},
             max_length=64,
@@ -113,10 +131,11 @@ class BrokersSpec(Model, frozen=True, kw_only=True):
     termination_grace_period_seconds: Annotated[
         int,
         doc(
-            "How long a broker may take to hand over what it leads and to flush, in seconds.",
+            "Time that a broker has to hand over its leaderships and to flush when its pod is deleted, in seconds.",
             Rule(
                 "self >= 10 && self <= 3600",
-                "terminationGracePeriodSeconds must be 10 to 3600: a broker needs time to hand over and to flush",
+                "terminationGracePeriodSeconds must be 10 to 3600: a broker needs time to hand over leaderships and to"
+                " flush",
             ),
             ge=10,
             le=3600,
@@ -125,35 +144,38 @@ class BrokersSpec(Model, frozen=True, kw_only=True):
 
 
 class ExternalListener(Model, frozen=True, kw_only=True):
-    """How clients outside of the Kubernetes cluster reach each broker."""
+    """Listener for clients outside the Kubernetes cluster."""
 
     rules = (
         Rule(
             "!has(self.host) || self.type == 'NodePort'",
-            "host is for type NodePort: of a LoadBalancer its own address is advertised",
+            "host requires type NodePort: with LoadBalancer, brokers advertise the address of the load balancer",
         ),
     )
 
-    type: Annotated[Literal["NodePort", "LoadBalancer"], doc("The type of each broker's Service.")]
+    type: Annotated[Literal["NodePort", "LoadBalancer"], doc("Type of each broker's Service.")]
     name: Annotated[
         str,
         doc(
-            "The listener's name.",
+            "Name of the listener.",
             Rule(
                 "self.matches('^[A-Za-z][A-Za-z0-9_]*$') && !(self.lowerAscii() in ['plaintext', 'internal'])",
-                "external.name may have letters, digits and '_', and cannot be plaintext or internal",
+                "external.name must start with a letter, contain only letters, digits and '_', and not be plaintext or"
+                " internal",
             ),
             min_length=1,
             max_length=63,
         ),
     ] = "external"
-    port: Annotated[int, doc("The listener's port in the pods.", port_rule("external.port"), ge=1024, le=65535)] = 9094
+    port: Annotated[
+        int, doc("Port of the listener in the broker pods.", port_rule("external.port"), ge=1024, le=65535)
+    ] = 9094
     host: (
         Annotated[
             str,
             doc(
-                "For NodePort: the address to advertise; that of the broker's node where none is given.",
-                Rule("self.matches('^[A-Za-z0-9.:-]+$')", "host must be a name or an address, without a port"),
+                "For type NodePort: the host that brokers advertise. Default: the IP address of the broker's node.",
+                Rule("self.matches('^[A-Za-z0-9.:-]+$')", "host must be a host name or an IP address, without a port"),
                 min_length=1,
                 max_length=253,
             ),
@@ -163,126 +185,146 @@ class ExternalListener(Model, frozen=True, kw_only=True):
     annotations: Annotated[
         dict[str, str],
         doc(
-            "Annotations of the Services, such as those that a cloud wants.", schema={"maxLength": 8192}, max_length=64
+            "Annotations of the Services, such as those for a cloud's load balancer controller.",
+            schema={"maxLength": 8192},
+            max_length=64,
         ),
     ] = {}
 
 
 class Moving(Model, frozen=True, kw_only=True):
-    """How replicas are moved when brokers come, go or fill up."""
+    """Limits of replica moves."""
 
     throttle_bytes_per_second: Annotated[
         int,
         doc(
-            "How fast replicas move, in bytes per second and broker.",
+            "Replication throttle for replica moves, in bytes per second per broker.",
             Rule(
                 "self >= 1024",
-                "throttleBytesPerSecond must be at least 1024; to stop moves there is moving.automatic: false",
+                "throttleBytesPerSecond must be at least 1024; to stop moves, set moving.automatic: false",
             ),
             ge=1024,
         ),
     ] = 50_000_000
-    automatic: Annotated[bool, doc("Whether new brokers get replicas by themselves.")] = True
+    automatic: Annotated[bool, doc("Whether the operator moves replicas to brokers that hold none.")] = True
 
 
 class ClusterSpec(Model, frozen=True, kw_only=True):
+    """Desired state of a `Cluster`."""
+
     rules = (
         Rule(
             "!has(self.etcd.sidecar) || self.brokers.replicas == 1 || self.brokers.replicas >= 3",
-            "with etcd.sidecar there must be 1 or at least 3 brokers: two members of etcd survive no loss",
+            "with etcd.sidecar, brokers.replicas must be 1 or at least 3: two etcd members do not tolerate a failure",
         ),
         Rule(
             "!has(self.etcd.sidecar) || !has(oldSelf.etcd.sidecar) ||"
             " self.brokers.replicas >= 3 || oldSelf.brokers.replicas < 3",
-            "with etcd.sidecar three brokers stay at least, the first three have etcd's members: for fewer make a new"
-            " Cluster",
+            "with etcd.sidecar, brokers.replicas cannot be lowered below 3: the first three brokers run the etcd"
+            " members; create a new Cluster instead",
         ),
         Rule(
             "!has(self.external) || self.external.port != self.port",
-            "external.port must differ from port: both are listeners of the same pod",
+            "external.port must differ from port: both listeners are in the same pod",
         ),
     )
 
-    etcd: Annotated[Etcd, doc("Where the cluster's state is kept: exactly one of endpoints and sidecar.")]
+    etcd: Annotated[Etcd, doc("The etcd that stores the cluster's metadata. Set exactly one of endpoints and sidecar.")]
     image: (
         Annotated[
             str,
             doc(
-                "The brokers' image; that of the operator's own release where none is given.",
+                "Image of the brokers. Default: the image of the operator's release.",
                 min_length=1,
                 max_length=512,
             ),
         ]
         | None
     ) = None
-    brokers: Annotated[BrokersSpec, doc("The brokers, all alike.")] = BrokersSpec()
-    port: Annotated[int, doc("Where clients inside reach brokers.", port_rule("port"), ge=1024, le=65535)] = 9092
+    brokers: Annotated[BrokersSpec, doc("The brokers. All have the same configuration.")] = BrokersSpec()
+    port: Annotated[
+        int,
+        doc("Port of the listener for clients inside the Kubernetes cluster.", port_rule("port"), ge=1024, le=65535),
+    ] = 9092
     external: (
-        Annotated[ExternalListener, doc("How clients outside of the Kubernetes cluster reach each broker.")] | None
+        Annotated[ExternalListener, doc("Listener for clients outside the Kubernetes cluster. Default: none.")] | None
     ) = None
     config: Annotated[
         dict[str, str],
         doc(
-            "Settings of the brokers by Kafka's names. Truths and fractions are written in quotes"
-            ' ("true", "0.5"). A change of those that cannot be changed while a broker runs rolls the brokers.',
+            "Broker settings, by Kafka name. Quote booleans and fractions"
+            ' ("true", "0.5"). A change of a setting that is not dynamic triggers a rolling restart.',
             *broker_rules(),
             schema=CONFIG_VALUE,
             max_length=MAX_SETTINGS,
         ),
     ] = {}
-    moving: Annotated[Moving, doc("How replicas are moved when brokers come, go or fill up.")] = Moving()
+    moving: Annotated[Moving, doc("Replica moves between brokers.")] = Moving()
     zone_label: Annotated[
         str,
-        doc("The label of nodes that says their zone, over which replicas are spread.", min_length=1, max_length=317),
+        doc(
+            "Node label that contains the node's zone. Replicas of a partition are spread over zones.",
+            min_length=1,
+            max_length=317,
+        ),
     ] = "topology.kubernetes.io/zone"
-    paused: Annotated[bool, doc("While true nothing is changed; the status goes on being true.")] = False
+    paused: Annotated[bool, doc("If true, the operator updates the status but changes nothing else.")] = False
 
 
 class BrokerStatus(Model, frozen=True, kw_only=True):
-    id: Annotated[int, doc("The broker's id: its pod's ordinal.")]
+    """State of one broker."""
+
+    id: Annotated[int, doc("Broker id: the ordinal of its pod.")]
     state: Annotated[str, doc("Ready, NotReady, Draining, Removable or Missing.")]
-    node: Annotated[str, doc("Where its pod runs.")] | None = None
-    zone: Annotated[str, doc("The node's zone.")] | None = None
-    version: Annotated[str, doc("The release that it runs.")] | None = None
+    node: Annotated[str, doc("Node that runs the broker's pod.")] | None = None
+    zone: Annotated[str, doc("Zone of the node.")] | None = None
+    version: Annotated[str, doc("Release that the broker runs.")] | None = None
 
 
 class MovingStatus(Model, frozen=True, kw_only=True):
+    """Progress of replica moves."""
+
     reason: Annotated[str, doc("Why replicas move.")]
-    partitions_left: Annotated[int, doc("Partitions whose replicas are still to be moved.")]
-    partitions_total: Annotated[int, doc("Partitions of this move in all.")]
+    partitions_left: Annotated[int, doc("Number of partitions with replicas left to move.")]
+    partitions_total: Annotated[int, doc("Total number of partitions of this move.")]
 
 
 class ClusterStatus(Model, frozen=True, kw_only=True):
-    """Conditions: Ready, Healthy, Progressing, Scaled (False with the reason where a wish is refused), Rolled."""
+    """Observed state of a `Cluster`."""
 
-    observed_generation: Annotated[int, doc("The generation of the object that this status follows from.")] = 0
+    observed_generation: Annotated[int, doc("Generation of the object that the operator last reconciled.")] = 0
     conditions: Annotated[
         tuple[Condition, ...],
         doc(
-            "Ready: clients are served. Healthy: all replicas are in sync and all partitions have a leader."
-            " Progressing: something is being changed. Scaled: there are as many brokers as wanted, or why not."
-            " Rolled: all brokers run as wanted, or why not.",
+            "Ready: the cluster serves clients. Healthy: all replicas are in sync and all partitions have a leader."
+            " Progressing: the operator is changing the cluster. Scaled: the number of brokers is the desired one;"
+            " otherwise the message states why. Rolled: all brokers run the desired configuration; otherwise the"
+            " message states why.",
             schema=keyed_by("type"),
         ),
     ] = ()
-    replicas: Annotated[int, doc("Brokers that there are.")] | None = None
-    ready_replicas: Annotated[int, doc("Brokers that are ready.")] | None = None
-    selector: Annotated[str, doc("The labels of the brokers' pods, as text: for autoscalers.")] | None = None
-    cluster_id: Annotated[str, doc("The id that brokers tell to clients.")] | None = None
-    controller: Annotated[int, doc("The broker that is the controller.")] | None = None
-    version: Annotated[str, doc("The release that all brokers run; while they are rolled, the oldest.")] | None = None
-    brokers: Annotated[tuple[BrokerStatus, ...], doc("Each broker.", schema=keyed_by("id"))] = ()
-    offline: Annotated[int, doc("Partitions without a leader.")] | None = None
-    under_replicated: Annotated[int, doc("Partitions some of whose replicas are not in sync.")] | None = None
-    moving: Annotated[MovingStatus, doc("Replicas that are being moved.")] | None = None
-    bootstrap: Annotated[str, doc("What clients take as bootstrap servers.")] | None = None
+    replicas: Annotated[int, doc("Number of broker pods.")] | None = None
+    ready_replicas: Annotated[int, doc("Number of ready broker pods.")] | None = None
+    selector: Annotated[str, doc("Label selector of the broker pods, as text, for autoscalers.")] | None = None
+    cluster_id: Annotated[str, doc("Cluster id that the brokers report to clients.")] | None = None
+    controller: Annotated[int, doc("Id of the controller broker.")] | None = None
+    version: Annotated[str, doc("Release that all brokers run. During a rolling upgrade, the oldest one.")] | None = (
+        None
+    )
+    brokers: Annotated[tuple[BrokerStatus, ...], doc("State of each broker.", schema=keyed_by("id"))] = ()
+    offline: Annotated[int, doc("Number of partitions without a leader.")] | None = None
+    under_replicated: Annotated[int, doc("Number of partitions with replicas that are not in sync.")] | None = None
+    moving: Annotated[MovingStatus, doc("Progress of replica moves. Absent if no replicas move.")] | None = None
+    bootstrap: Annotated[str, doc("Bootstrap servers for clients inside the Kubernetes cluster.")] | None = None
 
 
 class Cluster(Model, frozen=True, kw_only=True):
+    """A Penstock cluster."""
+
     named: ClassVar[NamedReference] = NamedReference(
         kind="Cluster",
         short="pcl",
-        description="A cluster of Penstock: brokers with their volumes, Services and etcd.",
+        description="A Penstock cluster: brokers with their volumes, Services and etcd.",
         columns=(
             PrinterColumn("Brokers", ".spec.brokers.replicas", "integer"),
             PrinterColumn("Available", ".status.readyReplicas", "integer"),
@@ -308,11 +350,11 @@ class Cluster(Model, frozen=True, kw_only=True):
     rules = (
         Rule(
             f"self.metadata.name.matches('{DNS_LABEL}') && size(self.metadata.name) <= {MAX_CLUSTER_NAME}",
-            f"a Cluster's name must have at most {MAX_CLUSTER_NAME} lower case letters, digits and '-', and begin with"
-            " a letter: Services and pods are named after it",
+            f"the name of a Cluster must have at most {MAX_CLUSTER_NAME} lower case letters, digits and '-', and start"
+            " with a letter: Services and pods are named after it",
         ),
     )
 
     metadata: ObjectMeta
-    spec: Annotated[ClusterSpec, doc("What is wanted.")]
-    status: Annotated[ClusterStatus, doc("What there is.")] = ClusterStatus()
+    spec: Annotated[ClusterSpec, doc("Desired state of the cluster.")]
+    status: Annotated[ClusterStatus, doc("Observed state of the cluster.")] = ClusterStatus()

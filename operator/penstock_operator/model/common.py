@@ -1,4 +1,4 @@
-"""What all kinds share: identity, conditions, and what the generator of their schemas has to know of a kind."""
+"""Types shared by all kinds: metadata, keys, conditions, printer columns."""
 
 from __future__ import annotations
 
@@ -17,24 +17,25 @@ PLURALS: dict[Kind, str] = {"Cluster": "clusters", "Topic": "topics", "ConsumerG
 
 DeletionPolicy = Literal["Retain", "Delete"]
 LISTS_WITHOUT = 2
-"""Complete lists in a row that lack an owner, before it counts as deleted."""
+"""Consecutive complete lists without an owner after which the operator treats the owner as deleted."""
 
 MAX_TOPIC_NAME = 249
 TOPIC_NAME = "^[a-zA-Z0-9._-]+$"
 
 DNS_LABEL = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
 MAX_CLUSTER_NAME = 40
-"""So that names made from it (StatefulSet, revisions, pods, Services) stay within Kubernetes' 63 characters."""
+"""Keeps derived names (StatefulSet, revisions, pods, Services) within 63 characters, the limit of a DNS label."""
 
 
 class Model(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """A part of a resource. Field names are camelCase outside; unknown fields are ignored, the schema refuses them."""
+    """Base of all parts of a resource. JSON names are camelCase; decoding ignores unknown fields, the schema rejects
+    them."""
 
     rules: ClassVar[tuple[Rule, ...]] = ()
 
 
 class ObjectMeta(Model, frozen=True, kw_only=True):
-    """Of an object's metadata what reconciling needs."""
+    """The fields of an object's metadata that the operator uses."""
 
     name: str
     namespace: str
@@ -48,7 +49,7 @@ class ObjectMeta(Model, frozen=True, kw_only=True):
 
 
 class ObjectKey(msgspec.Struct, frozen=True, order=True):
-    """What the queue holds: which object is to be looked at."""
+    """Kind, namespace and name of an object; the element of the work queue."""
 
     kind: Kind
     namespace: str
@@ -56,32 +57,32 @@ class ObjectKey(msgspec.Struct, frozen=True, order=True):
 
 
 class Condition(Model, frozen=True, kw_only=True):
-    """As `metav1.Condition`. `last_transition_time` (RFC 3339) changes with `status` only: see `with_conditions`."""
+    """As `metav1.Condition`. `last_transition_time` changes only with `status`: see `with_conditions`."""
 
-    type: Annotated[str, doc("What is spoken of.")]
-    status: Annotated[Literal["True", "False", "Unknown"], doc("Whether it is so.")]
-    reason: Annotated[str, doc("Why, as one word in CamelCase.")]
-    message: Annotated[str, doc("Why, for people.")] = ""
-    observed_generation: Annotated[int, doc("Of which generation of the object this is said.")] = 0
-    last_transition_time: Annotated[str, doc("When `status` became what it is, in RFC 3339.")] = ""
+    type: Annotated[str, doc("Type of the condition.")]
+    status: Annotated[Literal["True", "False", "Unknown"], doc("Status of the condition.")]
+    reason: Annotated[str, doc("Reason for the status, as one CamelCase word.")]
+    message: Annotated[str, doc("Human-readable details.")] = ""
+    observed_generation: Annotated[int, doc("Generation of the object that the condition was computed from.")] = 0
+    last_transition_time: Annotated[str, doc("Time at which `status` last changed, in RFC 3339.")] = ""
 
 
 class ClusterRef(Model, frozen=True, kw_only=True):
-    """The `Cluster` that something belongs to, in the same namespace."""
+    """Reference to a `Cluster` in the same namespace."""
 
     rules = (
         Rule(
             "self.name == oldSelf.name",
-            "clusterRef cannot be changed: delete this object (deletionPolicy Retain keeps what it stands for)"
+            "clusterRef cannot be changed: delete this object (deletionPolicy Retain keeps the topic or group)"
             " and create one for the other Cluster",
         ),
     )
 
-    name: Annotated[str, doc("The Cluster's name, in the same namespace.", min_length=1, max_length=63)]
+    name: Annotated[str, doc("Name of the Cluster, in the same namespace.", min_length=1, max_length=63)]
 
 
 class NamedReference(msgspec.Struct, frozen=True, kw_only=True):
-    """What `kubectl` calls a kind, and prints of it."""
+    """Names of a kind and the columns that `kubectl get` prints."""
 
     kind: Kind
     short: str
@@ -91,10 +92,12 @@ class NamedReference(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def plural(self) -> str:
+        """Plural name, as in API paths."""
         return PLURALS[self.kind]
 
 
 def condition_column(type_: str, priority: int = 0) -> PrinterColumn:
+    """Return the column with the status of a condition."""
     return PrinterColumn(type_, f'.status.conditions[?(@.type=="{type_}")].status', priority=priority)
 
 
@@ -102,22 +105,24 @@ AGE = PrinterColumn("Age", ".metadata.creationTimestamp", "date")
 
 
 def message_column(type_: str = "Ready") -> PrinterColumn:
+    """Return the column with the message of a condition."""
     return PrinterColumn("Message", f'.status.conditions[?(@.type=="{type_}")].message', priority=1)
 
 
 def keyed_by(field: str) -> dict[str, Any]:
-    """The schema of a list whose entries are told apart by a field."""
+    """Return the schema of a list whose entries are identified by `field`."""
     return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [field]}
 
 
 def topic_name_rule(subject: str) -> Rule:
+    """Return the rule for Kafka topic names; `subject` starts its message."""
     return Rule(
         f"self.matches('{TOPIC_NAME}') && self != '.' && self != '..'",
-        f"{subject} may have letters, digits, '.', '_' and '-' only, and cannot be '.' or '..'",
+        f"{subject} must contain only letters, digits, '.', '_' and '-', and not be '.' or '..'",
     )
 
 
 def with_conditions(before: tuple[Condition, ...], now: tuple[Condition, ...], at: str) -> tuple[Condition, ...]:
-    """`now`, where a condition whose status is as `before` keeps the time of its last transition; others get `at`."""
+    """Return `now` with transition times: from `before` if the status is unchanged, otherwise `at` (RFC 3339)."""
     times = {(c.type, c.status): c.last_transition_time for c in before}
     return tuple(msgspec.structs.replace(c, last_transition_time=times.get((c.type, c.status)) or at) for c in now)

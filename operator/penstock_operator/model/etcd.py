@@ -1,4 +1,4 @@
-"""Where the state of a `Cluster` is kept; a part of `cluster`."""
+"""The `etcd` part of a `Cluster`."""
 
 from __future__ import annotations
 
@@ -13,33 +13,35 @@ MAX_ENDPOINTS = 64
 
 
 class EtcdSidecar(Model, frozen=True, kw_only=True):
-    """An etcd beside each of the first three brokers (or the only one), and a gateway to them beside the others."""
+    """An etcd member in the pods of the first three brokers (or the only one), an etcd gateway in the other pods."""
 
-    image: Annotated[str, doc("An image with etcd 3.5 or newer.", min_length=1, max_length=512)]
-    storage: Annotated[SidecarStorageSpec, doc("The volume of each etcd.")] = SidecarStorageSpec()
-    resources: Annotated[dict[str, Any], doc("Requests and limits of each etcd.", schema=pods.RESOURCES)] = {}
+    image: Annotated[str, doc("Image with etcd 3.5 or newer.", min_length=1, max_length=512)]
+    storage: Annotated[SidecarStorageSpec, doc("Volume of each etcd member.")] = SidecarStorageSpec()
+    resources: Annotated[
+        dict[str, Any], doc("Resource requests and limits of each etcd container.", schema=pods.RESOURCES)
+    ] = {}
 
 
 class Etcd(Model, frozen=True, kw_only=True):
-    """Either endpoints or a sidecar; the schema holds that."""
+    """The etcd of a `Cluster`: either `endpoints` or `sidecar`, which a schema rule enforces."""
 
     rules = (
         Rule(
             "(has(self.endpoints) && size(self.endpoints) > 0) != has(self.sidecar)",
-            "give exactly one of etcd.endpoints (an etcd that is there) and etcd.sidecar (one beside the brokers)",
+            "set exactly one of etcd.endpoints (an existing etcd) and etcd.sidecar (etcd in the broker pods)",
         ),
         Rule(
             "has(self.sidecar) == has(oldSelf.sidecar)",
-            "a Cluster cannot change between etcd.endpoints and etcd.sidecar, its state would stay behind:"
-            " make a new Cluster",
+            "etcd.endpoints and etcd.sidecar cannot be exchanged: the cluster would lose its metadata;"
+            " create a new Cluster",
         ),
         Rule(
             "!has(self.sidecar) || !has(self.tlsSecret)",
-            "tlsSecret is for etcd.endpoints: leave it out with etcd.sidecar",
+            "etcd.tlsSecret requires etcd.endpoints: remove it with etcd.sidecar",
         ),
         Rule(
             "!has(self.sidecar) || !self.managed",
-            "managed is for etcd.endpoints, a sidecar is always the Cluster's own: leave it out with etcd.sidecar",
+            "etcd.managed requires etcd.endpoints: remove it with etcd.sidecar, which is always managed",
         ),
     )
 
@@ -48,10 +50,10 @@ class Etcd(Model, frozen=True, kw_only=True):
             Annotated[
                 str,
                 doc(
-                    "One member.",
+                    "URL of one etcd member.",
                     Rule(
                         r"self.matches('^https?://[^/@?# ]+/?$')",
-                        "an endpoint of etcd must be http://host:port or https://host:port",
+                        "an etcd endpoint must be http://host:port or https://host:port",
                     ),
                     min_length=1,
                     max_length=300,
@@ -60,7 +62,7 @@ class Etcd(Model, frozen=True, kw_only=True):
             ...,
         ],
         doc(
-            "Where an etcd is: http://host:port or https://host:port of each member.",
+            "Endpoints of an existing etcd: http://host:port or https://host:port of each member.",
             Rule(
                 "self.all(e, e.startsWith('https://')) || self.all(e, e.startsWith('http://'))",
                 "etcd.endpoints must be all http:// or all https://",
@@ -70,13 +72,14 @@ class Etcd(Model, frozen=True, kw_only=True):
         ),
     ] = ()
     managed: Annotated[
-        bool, doc("Whether the etcd of `endpoints` is this cluster's alone, so that brokers may compact it.")
+        bool,
+        doc("Whether only this cluster uses the etcd of `endpoints`. Brokers compact and defragment a managed etcd."),
     ] = False
     tls_secret: (
         Annotated[
             str,
             doc(
-                "A Secret with ca.crt and, for client authentication, tls.crt and tls.key. For https:// endpoints.",
+                "Secret with ca.crt and, for client authentication, tls.crt and tls.key. For https:// endpoints.",
                 min_length=1,
                 max_length=253,
             ),
@@ -84,5 +87,6 @@ class Etcd(Model, frozen=True, kw_only=True):
         | None
     ) = None
     sidecar: (
-        Annotated[EtcdSidecar, doc("Runs an etcd beside the first three brokers, or beside the only one.")] | None
+        Annotated[EtcdSidecar, doc("Runs an etcd member in the pods of the first three brokers, or of the only one.")]
+        | None
     ) = None

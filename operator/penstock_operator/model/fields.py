@@ -1,6 +1,6 @@
-"""How a field of a resource is described, once: for the parser, the custom resource's schema and the reference page.
+"""Field descriptions for the parser, the CRD schema and the reference page.
 
-The models use `doc`, `Rule` and `PrinterColumn`; the generator of the schemas and pages reads them.
+The models use `doc`, `Rule` and `PrinterColumn`; `tools/generate_crds.py` reads them.
 """
 
 from __future__ import annotations
@@ -14,24 +14,25 @@ from msgspec import inspect
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """What the API server refuses at `kubectl apply`. `message` names the cure."""
+    """A CEL validation rule that the API server evaluates. `message` states how to fix a violation."""
 
     cel: str
-    """True where the value is fine, in the Common Expression Language; `oldSelf` makes it a rule about changes."""
+    """CEL expression, true if the value is valid. With `oldSelf` it is a transition rule."""
     message: str
     message_cel: str | None = None
-    """An expression for a better message; where it cannot be had, `message` is shown."""
+    """CEL expression for the message; the API server falls back to `message` if its evaluation fails."""
 
 
 def unchanged(*fields: str) -> str:
-    """In CEL: optional fields are as they were. (Comparing `self.?field` would do, but counts as unbounded.)"""
+    """Return a CEL expression that is true if optional fields are unchanged. `self.?field` would exceed the CEL cost
+    limit, because its cost estimate is unbounded."""
     return " && ".join(
         f"has(self.{f}) == has(oldSelf.{f}) && (!has(self.{f}) || self.{f} == oldSelf.{f})" for f in fields
     )
 
 
 class PrinterColumn(msgspec.Struct, frozen=True):
-    """One that `kubectl get` prints; those of priority 1 with `-o wide` only."""
+    """A column of `kubectl get`; columns of priority 1 appear only with `-o wide`."""
 
     name: str
     path: str
@@ -50,11 +51,11 @@ def doc(
     max_length: int | None = None,
     pattern: str | None = None,
 ) -> msgspec.Meta:
-    """A field's description, and what is allowed. Lengths are characters of a text, items of a list, entries of a map.
+    """Return a field's description and constraints. Lengths are characters of a string, items of a list or map entries.
 
-    The parser holds them; the schema leaves out those of a number that has rules, whose messages are better.
-    `schema` is laid over what the generator makes of the type (of a map or list: of its values, unless it says what
-    they are as a whole): for parts that are Kubernetes' own.
+    The parser enforces them. The schema omits the bounds of a number that has rules, whose messages are better.
+    `schema` is merged over the schema generated from the type (for a map or list: over the schema of its values,
+    unless `schema` has a `type`).
     """
     bounds: dict[str, Any] = {
         "ge": ge, "le": le, "min_length": min_length, "max_length": max_length, "pattern": pattern,
@@ -63,7 +64,7 @@ def doc(
 
 
 def unwrapped(type_: inspect.Type) -> tuple[inspect.Type, dict[str, Any], dict[str, Any]]:
-    """Without "or None" and metadata: what it is, its description and limits, its rules and schema (`doc`)."""
+    """Return the type without `None` and metadata, its description and bounds, and its rules and schema (`doc`)."""
     if isinstance(type_, inspect.UnionType):
         (type_,) = (t for t in type_.types if not isinstance(t, inspect.NoneType))
     if isinstance(type_, inspect.Metadata):
@@ -72,7 +73,7 @@ def unwrapped(type_: inspect.Type) -> tuple[inspect.Type, dict[str, Any], dict[s
 
 
 def description(model: type, path: str) -> str:
-    """Of the field at a path such as `.brokers.storage.size` or `.topics[0]`; empty where there is none."""
+    """Return the description of the field at a path such as `.brokers.storage.size` or `.topics[0]`, or ""."""
     found: inspect.Type = inspect.type_info(model)
     text = ""
     for name in re.findall(r"[.]([^.\[]+)", path):

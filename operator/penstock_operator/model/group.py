@@ -1,4 +1,4 @@
-"""`ConsumerGroup`: a group of a cluster, shown, and reset once where that is asked for."""
+"""The `ConsumerGroup` resource: state and lag of a group, starting offsets, one-time offset resets."""
 
 from __future__ import annotations
 
@@ -29,50 +29,51 @@ TIMESTAMP = (
     "T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]([.][0-9]{1,9})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])$"
 )
 
-TopicName = Annotated[str, doc("A topic.", topic_name_rule("a topic's name"), min_length=1, max_length=MAX_TOPIC_NAME)]
+TopicName = Annotated[str, doc("Topic name.", topic_name_rule("a topic name"), min_length=1, max_length=MAX_TOPIC_NAME)]
 
 
 class OffsetReset(Model, frozen=True, kw_only=True):
-    """Done once for each `id`. Exactly one target; the schema holds that."""
+    """An offset reset, done once per `id`. Schema rules enforce exactly one target."""
 
     rules = (
         Rule(
             "(self.to == 'timestamp') == has(self.timestamp)",
-            "timestamp goes with `to: timestamp`, and only with it: give both or neither",
+            "timestamp requires `to: timestamp`, and the reverse: set both or neither",
         ),
         Rule(
             "(self.to == 'offset') == has(self.offset)",
-            "offset goes with `to: offset`, and only with it: give both or neither",
+            "offset requires `to: offset`, and the reverse: set both or neither",
         ),
         Rule(
             "!has(self.partitions) || size(self.partitions) == 0 || (has(self.topics) && size(self.topics) == 1)",
-            "partitions are those of one topic: name exactly one in topics",
+            "partitions requires exactly one topic in topics",
         ),
         Rule(
             "self.id != oldSelf.id || (self.to == oldSelf.to && "
             + unchanged("timestamp", "offset", "topics", "partitions")
             + ")",
-            "a reset is done once for each id: give the changed one a new id",
+            "a reset is done once per id: set a new id for the changed reset",
         ),
     )
 
     id: Annotated[
         str,
         doc(
-            "A name for this reset, such as a date: it is done once, however often the manifest is applied.",
+            "Name of this reset, such as a date. The operator does a reset once per id, however often the manifest is"
+            " applied.",
             min_length=1,
             max_length=100,
         ),
     ]
-    to: Annotated[Literal["earliest", "latest", "timestamp", "offset"], doc("Where the group is set.")]
+    to: Annotated[Literal["earliest", "latest", "timestamp", "offset"], doc("Target of the reset.")]
     timestamp: (
         Annotated[
             str,
             doc(
-                "For `to: timestamp`, in RFC 3339: the first record at or after it.",
+                "For `to: timestamp`: a time in RFC 3339. The group is set to the first record at or after it.",
                 Rule(
                     f"self.matches('{TIMESTAMP}')",
-                    "timestamp must be a date and time in RFC 3339 with its zone, such as 2026-11-21T08:00:00Z",
+                    "timestamp must be an RFC 3339 date and time with a time zone, such as 2026-11-21T08:00:00Z",
                 ),
                 max_length=35,
             ),
@@ -83,8 +84,8 @@ class OffsetReset(Model, frozen=True, kw_only=True):
         Annotated[
             int,
             doc(
-                "For `to: offset`. One outside of what a partition has becomes the nearest that it has.",
-                Rule("self >= 0", "offset must be 0 or more; for the first and the end there are earliest and latest"),
+                "For `to: offset`: the offset, clamped to the log start offset and the log end offset of a partition.",
+                Rule("self >= 0", "offset must be 0 or more; use earliest or latest for the start or end of the log"),
                 ge=0,
             ),
         ]
@@ -93,54 +94,56 @@ class OffsetReset(Model, frozen=True, kw_only=True):
     topics: Annotated[
         tuple[TopicName, ...],
         doc(
-            "Which topics; all that the group has offsets of, where empty.",
+            "Topics to reset. Default: all topics for which the group has committed offsets.",
             schema={"x-kubernetes-list-type": "set"},
             max_length=MAX_TOPICS,
         ),
     ] = ()
     partitions: Annotated[
-        tuple[Annotated[int, doc("A partition.", ge=0)], ...],
+        tuple[Annotated[int, doc("Partition number.", ge=0)], ...],
         doc(
-            "Which partitions of the one topic; all, where empty.",
+            "Partitions of the topic to reset. Default: all.",
             schema={"x-kubernetes-list-type": "set"},
             max_length=MAX_PARTITIONS,
         ),
     ] = ()
-    dry_run: Annotated[bool, doc("While true the plan is shown in the status, and nothing is done.")] = False
+    dry_run: Annotated[bool, doc("If true, the operator writes the plan to the status and does not reset.")] = False
 
     @property
     def timestamp_ms(self) -> int | None:
-        """`timestamp` in ms since 1970. Raises `ValueError` for what is no time."""
+        """`timestamp` in ms since the epoch. Raises `ValueError` if it is not an RFC 3339 time."""
         if self.timestamp is None:
             return None
         at = datetime.fromisoformat(self.timestamp)
         if at.tzinfo is None:
-            raise ValueError(f"{self.timestamp} has no time zone: write it as 2026-11-21T08:00:00Z")
+            raise ValueError(f'"{self.timestamp}" has no time zone')
         return int(at.timestamp() * 1000)
 
 
 class StartingOffsets(Model, frozen=True, kw_only=True):
-    """For a group that has no offsets yet."""
+    """Offsets that the operator commits for a group without committed offsets."""
 
     topics: Annotated[
         tuple[TopicName, ...],
         doc(
-            "The topics whose offsets are set.",
+            "Topics whose offsets are set.",
             schema={"x-kubernetes-list-type": "set"},
             min_length=1,
             max_length=MAX_TOPICS,
         ),
     ]
-    at: Annotated[Literal["earliest", "latest"], doc("Where the group begins.")] = "earliest"
+    at: Annotated[Literal["earliest", "latest"], doc("Where the group starts.")] = "earliest"
 
 
 class ConsumerGroupSpec(Model, frozen=True, kw_only=True):
-    cluster_ref: Annotated[ClusterRef, doc("The cluster that has the group; fixed.")]
+    """Desired state of a `ConsumerGroup`."""
+
+    cluster_ref: Annotated[ClusterRef, doc("Cluster of the group. Immutable.")]
     group_id: (
         Annotated[
             str,
             doc(
-                "The group's id where it is not the object's name; fixed. For ids that Kubernetes does not allow as"
+                "Group id. Default: the name of the object. Immutable. Needed for ids that are not valid Kubernetes"
                 " names.",
                 min_length=1,
                 max_length=MAX_GROUP_ID,
@@ -152,72 +155,82 @@ class ConsumerGroupSpec(Model, frozen=True, kw_only=True):
         Annotated[
             OffsetReset,
             doc(
-                "Sets the group's offsets, once for each `id`, while the group has no members. Its plan is in the"
-                " status. One that fails is not tried again: give it another `id`."
+                "Resets the group's committed offsets, once per `id`, when the group has no members. The status shows"
+                " the plan. The operator does not retry a failed reset: set another `id`."
             ),
         ]
         | None
     ) = None
-    starting_offsets: Annotated[StartingOffsets, doc("For a group that has no offsets yet.")] | None = None
+    starting_offsets: (
+        Annotated[StartingOffsets, doc("Offsets to commit if the group has no committed offsets.")] | None
+    ) = None
     deletion_policy: Annotated[
         DeletionPolicy,
-        doc("What becomes of the group's offsets when this object is deleted: Retain keeps them."),
+        doc("Whether to delete the group when this object is deleted. Retain keeps its committed offsets."),
     ] = "Retain"
     paused: Annotated[
         bool,
         doc(
-            "While true nothing is changed; the status goes on being true. The group of an object that is deleted while"
-            " it is paused is kept."
+            "If true, the operator updates the status but changes nothing else. If the object is deleted while it is"
+            " paused, the group is kept."
         ),
     ] = False
 
     @property
     def lasting_policy(self) -> DeletionPolicy:
-        """What becomes of the group if the object is deleted as it is now."""
+        """The deletion policy in effect: a paused object retains its group."""
         return "Retain" if self.paused else self.deletion_policy
 
 
 class TopicLag(Model, frozen=True, kw_only=True):
-    topic: Annotated[str, doc("The topic.")]
-    partitions: Annotated[int, doc("Partitions that the group has offsets of.")]
-    lag: Annotated[int, doc("Records that are not read.")]
-    lag_seconds: Annotated[int, doc("The age of the oldest record that is not read, where it is known.")] | None = None
+    """Lag of a group in one topic."""
+
+    topic: Annotated[str, doc("Topic name.")]
+    partitions: Annotated[int, doc("Number of partitions for which the group has committed offsets.")]
+    lag: Annotated[int, doc("Number of records not yet consumed.")]
+    lag_seconds: Annotated[int, doc("Age of the oldest record not yet consumed, if known.")] | None = None
 
 
 class ResetStatus(Model, frozen=True, kw_only=True):
-    """The newest reset: what it will do or did. `changes` names the first hundred, as topic-partition: from → to."""
+    """Plan or result of the newest reset."""
 
-    id: Annotated[str, doc("Which reset.")]
-    phase: Annotated[Literal["Planned", "Done", "Refused", "Failed"], doc("How far it is.")]
-    message: Annotated[str, doc("Why, for people.")] = ""
-    changes: Annotated[tuple[str, ...], doc("The first hundred changes, as `topic-partition: from → to`.")] = ()
-    total_changes: Annotated[int, doc("How many changes there are in all.")] = 0
+    id: Annotated[str, doc("Id of the reset.")]
+    phase: Annotated[Literal["Planned", "Done", "Refused", "Failed"], doc("Phase of the reset.")]
+    message: Annotated[str, doc("Human-readable details.")] = ""
+    changes: Annotated[tuple[str, ...], doc("The first 100 changes, as `topic-partition: from → to`.")] = ()
+    total_changes: Annotated[int, doc("Total number of changes.")] = 0
 
 
 class ConsumerGroupStatus(Model, frozen=True, kw_only=True):
-    """Conditions: Ready (known to the brokers, or absent as it was applied), Healthy (it keeps up)."""
+    """Observed state of a `ConsumerGroup`."""
 
-    observed_generation: Annotated[int, doc("The generation of the object that this status follows from.")] = 0
+    observed_generation: Annotated[int, doc("Generation of the object that the operator last reconciled.")] = 0
     conditions: Annotated[
         tuple[Condition, ...],
-        doc("Ready: known to the brokers, or absent as it was applied. Healthy: it keeps up.", schema=keyed_by("type")),
+        doc(
+            "Ready: the object is reconciled, whether or not the group exists. Healthy: the group consumes or has"
+            " caught up.",
+            schema=keyed_by("type"),
+        ),
     ] = ()
-    group_id: Annotated[str, doc("The group's id.")] | None = None
-    state: Annotated[str, doc("As the protocol names it, or Absent.")] | None = None
-    members: Annotated[int, doc("How many members the group has.")] | None = None
-    lag: Annotated[int, doc("Records that are not read, in all topics.")] | None = None
-    lag_seconds: Annotated[int, doc("The age of the oldest record that is not read, where it is known.")] | None = None
-    topics: Annotated[tuple[TopicLag, ...], doc("The lag by topic.", schema=keyed_by("topic"))] = ()
-    topic_names: Annotated[str, doc("The topics' names with commas between them, for the column.")] | None = None
-    reset: Annotated[ResetStatus, doc("The newest reset: what it will do or did.")] | None = None
+    group_id: Annotated[str, doc("Group id.")] | None = None
+    state: Annotated[str, doc("Group state as in the Kafka protocol, or Absent.")] | None = None
+    members: Annotated[int, doc("Number of members.")] | None = None
+    lag: Annotated[int, doc("Number of records not yet consumed, in all topics.")] | None = None
+    lag_seconds: Annotated[int, doc("Age of the oldest record not yet consumed, if known.")] | None = None
+    topics: Annotated[tuple[TopicLag, ...], doc("Lag by topic.", schema=keyed_by("topic"))] = ()
+    topic_names: Annotated[str, doc("Comma-separated topic names, for the printer column.")] | None = None
+    reset: Annotated[ResetStatus, doc("Plan or result of the newest reset.")] | None = None
 
 
 class ConsumerGroup(Model, frozen=True, kw_only=True):
+    """A consumer group of a `Cluster`."""
+
     named: ClassVar[NamedReference] = NamedReference(
         kind="ConsumerGroup",
         short="pcg",
-        description="A consumer group of a Cluster: its state and lag, and a reset of its offsets."
-        " Groups that clients made appear by themselves.",
+        description="A consumer group of a Cluster: its state and lag, and resets of its offsets."
+        " The operator creates objects for the groups that it discovers.",
         columns=(
             PrinterColumn("Cluster", ".spec.clusterRef.name"),
             PrinterColumn("State", ".status.state"),
@@ -241,9 +254,10 @@ class ConsumerGroup(Model, frozen=True, kw_only=True):
     )
 
     metadata: ObjectMeta
-    spec: Annotated[ConsumerGroupSpec, doc("What is wanted.")]
-    status: Annotated[ConsumerGroupStatus, doc("What the brokers report.")] = ConsumerGroupStatus()
+    spec: Annotated[ConsumerGroupSpec, doc("Desired state of the group.")]
+    status: Annotated[ConsumerGroupStatus, doc("State of the group as the brokers report it.")] = ConsumerGroupStatus()
 
     @property
     def group_id(self) -> str:
+        """Group id: `spec.groupId`, or the name of the object."""
         return self.spec.group_id or self.metadata.name

@@ -1,7 +1,6 @@
-"""Resources from what the API server gives, and back. Used by the controllers, at their edge.
+"""Conversion between API objects and models. The controllers parse each object before they reconcile it.
 
-The schema has refused most of what is wrong; what was stored under another schema, or comes from another server, is
-refused here, with the field and the cure.
+The CRD schema rejects most invalid objects. Objects stored under another schema version are rejected here.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ S = TypeVar("S", bound=Model)
 
 
 class InvalidResource(ValueError):
-    """An object that cannot be what its kind says. `field` is a path as `kubectl explain` takes it."""
+    """An object that does not match its kind. `field` is a path as in `kubectl explain`."""
 
     def __init__(self, kind: Kind, namespace: str, name: str, field: str, reason: str) -> None:
         super().__init__(f"{kind} {namespace}/{name}: {field}: {reason}")
@@ -45,8 +44,8 @@ def parse(kind: Kind, object_: Mapping[str, Any]) -> Resource: ...
 
 
 def parse(kind: Kind, object_: Mapping[str, Any]) -> Resource:
-    """Unknown fields are ignored. A status that cannot be read counts as none: it is written anew, and nobody's
-    mistake in it may keep the operator from its work. Raises `InvalidResource`."""
+    """Parse an API object. Ignores unknown fields and discards an invalid status, which the controller rewrites. Raises
+    `InvalidResource`."""
     metadata = object_.get("metadata")
     shown = metadata if isinstance(metadata, Mapping) else {}
     where = _Where(kind, str(shown.get("namespace", "")), str(shown.get("name", "")))
@@ -64,7 +63,7 @@ def parse(kind: Kind, object_: Mapping[str, Any]) -> Resource:
             )
             _check_topic_name(where, "spec.topicName", topic.topic_name)
             if topic.topic_name in INTERNAL_TOPICS:
-                raise where.invalid("spec.topicName", f"{topic.topic_name!r} is a topic of Kafka's own: choose another")
+                raise where.invalid("spec.topicName", f'"{topic.topic_name}" is an internal topic: choose another name')
             return topic
         case "ConsumerGroup":
             group = where.convert(spec, ConsumerGroupSpec, "spec")
@@ -74,7 +73,7 @@ def parse(kind: Kind, object_: Mapping[str, Any]) -> Resource:
 
 
 def status_of(kind: Kind, object_: Mapping[str, Any]) -> ClusterStatus | TopicStatus | ConsumerGroupStatus:
-    """The status of an object whose other parts may be wrong; an empty one where it cannot be read."""
+    """Return the status of an object whose spec may be invalid; an empty status if it cannot be parsed."""
     status = object_.get("status") or {}
     match kind:
         case "Cluster":
@@ -86,7 +85,7 @@ def status_of(kind: Kind, object_: Mapping[str, Any]) -> ClusterStatus | TopicSt
 
 
 def as_object(resource: Resource) -> dict[str, Any]:
-    """What `apply` and `create` take: no status, and of the metadata what users give."""
+    """Return the manifest for `apply` and `create`: without status and server-set metadata."""
     meta = resource.metadata
     metadata: dict[str, Any] = {"name": meta.name, "namespace": meta.namespace}
     metadata |= {k: dict(v) for k, v in (("labels", meta.labels), ("annotations", meta.annotations)) if v}
@@ -99,8 +98,8 @@ def as_object(resource: Resource) -> dict[str, Any]:
 
 
 def as_json(part: Model) -> dict[str, Any]:
-    """A spec or a status as JSON's types, without what is None or empty."""
-    decoded: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(part))  # lists, not tuples: compared with lists
+    """Return a spec or a status as JSON types, without default values."""
+    decoded: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(part))  # lists instead of tuples, for comparison
     return decoded
 
 
@@ -122,7 +121,7 @@ class _Where(msgspec.Struct, frozen=True):
 
 
 def _with_texts(where: _Where, spec: Any) -> Any:
-    """The same with the settings in `config` as texts. Raises `InvalidResource`."""
+    """Return `spec` with the settings in `config` as strings. Raises `InvalidResource`."""
     if isinstance(spec, Mapping) and isinstance(spec.get("config"), Mapping):
         try:
             return {**spec, "config": normalised(spec["config"])}
@@ -140,23 +139,23 @@ def _status(value: Any, type_: type[S]) -> S:
 
 def _check_etcd(where: _Where, etcd: Etcd) -> None:
     if bool(etcd.endpoints) == (etcd.sidecar is not None):
-        raise where.invalid("spec.etcd", "give exactly one of endpoints and sidecar")
+        raise where.invalid("spec.etcd", "set exactly one of endpoints and sidecar")
 
 
 def _check_topic_name(where: _Where, field: str, name: str) -> None:
     if re.fullmatch(TOPIC_NAME.rstrip("$"), name) is None or name in (".", ".."):
-        raise where.invalid(field, f"{name[:100]!r} is no name of a topic: use letters, digits, '.', '_' and '-'")
+        raise where.invalid(field, f"\"{name[:100]}\" is not a topic name: use letters, digits, '.', '_' and '-'")
 
 
 def _check_reset(where: _Where, reset: OffsetReset) -> None:
     for target, value in (("timestamp", reset.timestamp), ("offset", reset.offset)):
         if (reset.to == target) != (value is not None):
             raise where.invalid(
-                f"spec.reset.{target}", f"it goes with `to: {target}`, and only with it: give both or neither"
+                f"spec.reset.{target}", f"it requires `to: {target}`, and the reverse: set both or neither"
             )
     try:
         _ = reset.timestamp_ms
     except (ValueError, OverflowError) as e:
         raise where.invalid("spec.reset.timestamp", f"{e}; write it as 2026-11-21T08:00:00Z") from None
     if reset.partitions and len(reset.topics) != 1:
-        raise where.invalid("spec.reset.partitions", "they are those of one topic: name exactly one in topics")
+        raise where.invalid("spec.reset.partitions", "requires exactly one topic in topics")

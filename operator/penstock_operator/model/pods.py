@@ -1,4 +1,4 @@
-"""Schemas of what a `Cluster` passes on to its pods: Kubernetes' own fields, as far as a mistake can be told early."""
+"""Schemas of the pod fields of a `Cluster`, detailed enough to reject common mistakes at `kubectl apply`."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ LABEL_VALUE: dict[str, Any] = {"maxLength": 63}
 
 _IS_QUANTITY = Rule(
     "self.all(k, type(self[k]) == int || isQuantity(self[k]))",
-    "an amount must be a quantity, such as 500m, 2 or 4Gi",
+    "each value must be a quantity, such as 500m, 2 or 4Gi",
 )
 
 RESOURCES: dict[str, Any] = {
     "type": "object",
     "properties": {
-        "requests": {"description": "What is set aside.", **_AMOUNTS, "rules": (_IS_QUANTITY,)},
-        "limits": {"description": "What is the most.", **_AMOUNTS, "rules": (_IS_QUANTITY,)},
+        "requests": {"description": "Resources reserved for the container.", **_AMOUNTS, "rules": (_IS_QUANTITY,)},
+        "limits": {"description": "Maximum resources of the container.", **_AMOUNTS, "rules": (_IS_QUANTITY,)},
     },
 }
 

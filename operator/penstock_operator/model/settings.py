@@ -1,6 +1,6 @@
-"""Kafka settings inside of resources: which are known, which the operator keeps to itself, how they become text.
+"""Kafka settings in resources: supported names, names reserved for the operator, conversion to strings.
 
-The rules for the API server follow from the brokers' own tables in `penstock.config`.
+The CEL rules are derived from the setting definitions in `penstock.config`.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from penstock_operator.model.fields import Rule
 MAX_SETTINGS = 100
 
 RESERVED = "penstock."
-"""Settings with this prefix are the operator's notes on what it owns."""
+"""Prefix of the settings in which the operator stores ownership."""
 
-_LISTENERS = "listeners follow from spec.port and spec.external"
-_DOMAINS = "the operator says where each pod runs; see spec.zoneLabel"
+_LISTENERS = "listeners are derived from spec.port and spec.external"
+_DOMAINS = "the operator sets it from the pod's node and zone; see spec.zoneLabel"
 _MOVING = "use spec.moving.throttleBytesPerSecond"
 
 OWNED_BY_OPERATOR: dict[str, str] = {
     "advertised.listeners": _LISTENERS,
-    "broker.draining": "brokers are drained by lowering spec.brokers.replicas",
+    "broker.draining": "lower spec.brokers.replicas to drain brokers",
     "broker.failure.domain": _DOMAINS,
-    "broker.id": "a broker's id is its pod's ordinal",
+    "broker.id": "the broker id is the ordinal of the pod",
     "broker.rack": _DOMAINS,
     "etcd.managed": "use spec.etcd.managed",
     "follower.replication.throttled.rate": _MOVING,
     "leader.replication.throttled.rate": _MOVING,
     "listeners": _LISTENERS,
-    "log.dir": "data lies in the pod's volume; see spec.brokers.storage",
-    "log.dirs": "data lies in the pod's volume; see spec.brokers.storage",
-    "node.id": "a broker's id is its pod's ordinal",
+    "log.dir": "the data directory is the pod's volume; see spec.brokers.storage",
+    "log.dirs": "the data directory is the pod's volume; see spec.brokers.storage",
+    "node.id": "the broker id is the ordinal of the pod",
     "reassignment.throttle.bytes.per.second": _MOVING,
 }
-"""Broker settings that a `Cluster` may not give, and what to do instead."""
+"""Broker settings that `spec.config` of a `Cluster` cannot contain, and what to use instead."""
 
 TOPIC_OWNED_BY_OPERATOR: dict[str, str] = dict.fromkeys(
     ("follower.replication.throttled.replicas", "leader.replication.throttled.replicas"),
@@ -47,12 +47,12 @@ TOPIC_OWNED_BY_OPERATOR: dict[str, str] = dict.fromkeys(
 
 
 def broker_settings() -> dict[str, Setting]:
-    """Those that `spec.config` of a `Cluster` may hold."""
+    """Return the settings that `spec.config` of a `Cluster` can contain."""
     return {n: s for n, s in sorted(BROKER_SETTINGS.items()) if n not in OWNED_BY_OPERATOR and not _is_reserved(n)}
 
 
 def topic_settings() -> dict[str, Setting]:
-    """Those that `spec.config` of a `Topic` may hold."""
+    """Return the settings that `spec.config` of a `Topic` can contain."""
     known = {name: topic.setting for name, topic in sorted(TOPIC_SETTINGS.items())}
     return {n: s for n, s in known.items() if n not in TOPIC_OWNED_BY_OPERATOR and not _is_reserved(n)}
 
@@ -62,23 +62,23 @@ def _is_reserved(name: str) -> bool:
 
 
 MAX_EXACT = 2**53
-"""From here on a floating-point number no longer tells every whole number apart."""
+"""The first integer from which on a double no longer represents every integer."""
 
 
 class InexactNumber(ValueError):
-    """A value that JSON's or YAML's floating-point numbers have rounded; `setting` names it."""
+    """The value of `setting` is a number that JSON or YAML may have rounded."""
 
     def __init__(self, setting: str, value: float) -> None:
         super().__init__(
-            f'a number of about {value:g} cannot be kept exactly; write it in quotes, such as "9223372036854775807"'
+            f'{value:g} cannot be represented exactly as a number; quote it, such as "9223372036854775807"'
         )
         self.setting = setting
 
 
 def normalised(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Values as Kafka's text: `86400000` and `true` become "86400000" and "true".
+    """Return values as strings: `86400000` and `true` become "86400000" and "true".
 
-    What is neither text, number nor truth value stays as it is, for the parser to refuse. Raises `InexactNumber`.
+    Values that are neither string, number nor boolean stay unchanged; the parser rejects them. Raises `InexactNumber`.
     """
     return {name: _text(name, value) for name, value in config.items()}
 
@@ -94,11 +94,12 @@ def _text(name: str, value: Any) -> Any:
 
 
 def topic_config_problems(config: Mapping[str, str]) -> tuple[str, ...]:
-    """What the brokers would refuse, each as a sentence that names the setting. Empty where all is well."""
+    """Return the validation errors, one per setting; empty if valid."""
     return _problems(config, topic_settings(), TOPIC_OWNED_BY_OPERATOR)
 
 
 def broker_config_problems(config: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the validation errors, one per setting; empty if valid."""
     return _problems(config, broker_settings(), OWNED_BY_OPERATOR)
 
 
@@ -109,7 +110,7 @@ def _problems(config: Mapping[str, str], known: Mapping[str, Setting], owned: Ma
             if name in owned:
                 raise InvalidSetting(f"{name} cannot be set here: {owned[name]}")
             if _is_reserved(name):
-                raise InvalidSetting(f"{name} cannot be set here: penstock.* is the operator's own")
+                raise InvalidSetting(f"{name} cannot be set here: penstock.* is reserved for the operator")
             if name not in known:
                 raise unknown(name, known)
             known[name].parse(value)
@@ -121,14 +122,16 @@ def _problems(config: Mapping[str, str], known: Mapping[str, Setting], owned: Ma
 
 
 def topic_rules() -> tuple[Rule, ...]:
+    """Return the CEL rules for `spec.config` of a `Topic`."""
     known = topic_settings()
     names = ", ".join(known)
-    return (*_names(known, TOPIC_OWNED_BY_OPERATOR, "topic", f"known are {names}"), *_values(known.values()))
+    return (*_names(known, TOPIC_OWNED_BY_OPERATOR, "topic", f"supported settings: {names}"), *_values(known.values()))
 
 
 def broker_rules() -> tuple[Rule, ...]:
+    """Return the CEL rules for `spec.config` of a `Cluster`."""
     known = broker_settings()
-    where = "docs/reference/settings.md has those that are known"
+    where = "docs/reference/settings.md lists the supported settings"
     return (*_names(known, OWNED_BY_OPERATOR, "broker", where), *_values(known.values()))
 
 
@@ -141,7 +144,7 @@ def _names(known: Mapping[str, Setting], owned: Mapping[str, str], what: str, hi
         f"'unknown {what} setting ' + self.filter(k, {is_unknown})[0] + '; {hint}'",
     )
     yield Rule(
-        f"self.all(k, !k.startsWith('{RESERVED}'))", "penstock.* settings are the operator's own: leave them out"
+        f"self.all(k, !k.startsWith('{RESERVED}'))", "penstock.* settings are reserved for the operator: remove them"
     )
     instead: dict[str, list[str]] = {}
     for name, reason in owned.items():
@@ -155,12 +158,12 @@ def _values(settings: Iterable[Setting]) -> Iterable[Rule]:
     for setting in settings:
         check = _check(setting, f"self['{setting.name}']")
         if check:
-            message = f"{setting.name} must be {setting.expectation()}; left out, the default counts"
+            message = f"{setting.name} must be {setting.expectation()}; omit it to use the default"
             yield Rule(f"!('{setting.name}' in self) || ({check})", message)
 
 
 def _check(setting: Setting, value: str) -> str | None:
-    """In CEL, where `value` is an integer or a text."""
+    """Return the CEL check of `value`, which is an integer or a string; None if every value is valid."""
     if setting.kind is Type.BOOLEAN:
         return f"type({value}) == string && {value} in {_cel_list(setting.allowed or ('true', 'false'))}"
     if setting.kind is Type.STRING:
@@ -183,5 +186,5 @@ CONFIG_VALUE: dict[str, Any] = {
     "x-kubernetes-int-or-string": True,
     "maxLength": MAX_VALUE_CHARS,
 }
-"""Numbers need no quotes. Truths and fractions do: the API server evaluates rules over integers and texts, not over
-values of any type."""
+"""Integers need no quotes. Booleans and fractions do: the API server evaluates CEL rules over int-or-string values, not
+over values of any type."""

@@ -1,4 +1,4 @@
-"""Volumes, of brokers and of an etcd beside them; parts of `cluster` and `etcd`."""
+"""Volumes of brokers and of sidecar etcd members."""
 
 from __future__ import annotations
 
@@ -9,30 +9,34 @@ from penstock_operator.model.fields import Rule, doc, unchanged
 
 
 def size_rules() -> tuple[Rule, ...]:
+    """Return the rules for volume sizes: positive, and only growing."""
     return (
         Rule(
             "isQuantity(self) && quantity(self).isGreaterThan(quantity('0'))",
-            "size must be a quantity above 0, such as 10Gi",
+            "size must be a quantity greater than 0, such as 10Gi",
         ),
         Rule(
             "!isQuantity(self) || quantity(self).compareTo(quantity(oldSelf)) >= 0",
-            "size may only grow, as a volume cannot shrink: for smaller ones make a new Cluster",
+            "size cannot decrease: volumes cannot shrink; create a new Cluster for smaller volumes",
         ),
     )
 
 
 class StorageSpec(Model, frozen=True, kw_only=True):
+    """Volume of each broker."""
+
     rules = (
         Rule(
             unchanged("className"),
-            "className cannot be changed, volumes stay in their class: make a new Cluster with the other one",
+            "className cannot be changed: existing volumes keep their StorageClass; create a new Cluster with the other"
+            " class",
         ),
     )
 
     size: Annotated[
         str,
         doc(
-            "How large each volume is. It may grow where the class allows it.",
+            "Size of each volume. It can be increased if the StorageClass allows expansion.",
             *size_rules(),
             min_length=1,
             max_length=32,
@@ -40,17 +44,19 @@ class StorageSpec(Model, frozen=True, kw_only=True):
     ] = "10Gi"
     class_name: (
         Annotated[
-            str, doc("The StorageClass; the default one where none is given. Fixed.", min_length=1, max_length=253)
+            str, doc("StorageClass. Default: the cluster's default class. Immutable.", min_length=1, max_length=253)
         ]
         | None
     ) = None
 
 
 class SidecarStorageSpec(StorageSpec, frozen=True, kw_only=True):
+    """Volume of each sidecar etcd member."""
+
     size: Annotated[
         str,
         doc(
-            "How large the volume of each etcd is. It may grow where the class allows it.",
+            "Size of the volume of each etcd member. It can be increased if the StorageClass allows expansion.",
             *size_rules(),
             min_length=1,
             max_length=32,

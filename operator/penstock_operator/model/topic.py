@@ -1,4 +1,4 @@
-"""`Topic`: a topic of a cluster, wanted as it is written."""
+"""The `Topic` resource: partitions, replicas and settings of a topic."""
 
 from __future__ import annotations
 
@@ -24,24 +24,25 @@ from penstock_operator.model.settings import CONFIG_VALUE, MAX_SETTINGS, topic_r
 
 MAX_PARTITIONS = 10_000
 MAX_REPLICAS = 32
-"""As many as brokers let a partition have."""
+"""The brokers' limit of replicas per partition."""
 
 
 INTERNAL_NAME_RULE = Rule(
     f"!(self in [{', '.join(repr(name) for name in sorted(INTERNAL_TOPICS))}])",
-    "topicName cannot be that of a topic of Kafka's own: choose another",
+    "topicName cannot be the name of an internal topic: choose another name",
 )
 
 
 class TopicSpec(Model, frozen=True, kw_only=True):
-    """None means: as the brokers' defaults say at creation, and left as it is afterwards."""
+    """Desired state of a `Topic`. None: the broker default at creation, unmanaged afterwards."""
 
-    cluster_ref: Annotated[ClusterRef, doc("The cluster that has the topic; fixed.")]
+    cluster_ref: Annotated[ClusterRef, doc("Cluster of the topic. Immutable.")]
     topic_name: (
         Annotated[
             str,
             doc(
-                "The topic's name where it is not the object's; fixed. For names that Kubernetes does not allow.",
+                "Topic name. Default: the name of the object. Immutable. Needed for names that are not valid Kubernetes"
+                " names.",
                 topic_name_rule("topicName"),
                 INTERNAL_NAME_RULE,
                 min_length=1,
@@ -54,11 +55,11 @@ class TopicSpec(Model, frozen=True, kw_only=True):
         Annotated[
             int,
             doc(
-                "How many partitions. Left out: num.partitions of the brokers at creation, and as it is afterwards."
-                " More may be asked for at any time; fewer are not done, and condition Synced says so.",
+                "Number of partitions. Default: the brokers' num.partitions at creation, unmanaged afterwards. It can"
+                " be increased at any time. It cannot be decreased: condition Synced becomes False.",
                 Rule(
                     f"self >= 1 && self <= {MAX_PARTITIONS}",
-                    f"partitions must be 1 to {MAX_PARTITIONS}; leave it out for the brokers' default",
+                    f"partitions must be 1 to {MAX_PARTITIONS}; omit it to use the brokers' default",
                 ),
                 ge=1,
                 le=MAX_PARTITIONS,
@@ -70,12 +71,12 @@ class TopicSpec(Model, frozen=True, kw_only=True):
         Annotated[
             int,
             doc(
-                "The replication factor, at most as many as there are brokers. Left out: default.replication.factor of"
-                " the brokers at creation, and as it is afterwards.",
+                "Replication factor, at most the number of brokers. Default: the brokers' default.replication.factor at"
+                " creation, unmanaged afterwards.",
                 Rule(
                     f"self >= 1 && self <= {MAX_REPLICAS}",
-                    f"replicas must be 1 to {MAX_REPLICAS}, and not more than brokers;"
-                    " leave it out for the brokers' default",
+                    f"replicas must be 1 to {MAX_REPLICAS}, and at most the number of brokers;"
+                    " omit it to use the brokers' default",
                 ),
                 ge=1,
                 le=MAX_REPLICAS,
@@ -86,9 +87,9 @@ class TopicSpec(Model, frozen=True, kw_only=True):
     config: Annotated[
         dict[str, str],
         doc(
-            "Settings of the topic by Kafka's names. Those that are left out have the brokers' defaults, except those"
-            " that a topic had when this object took it over (status.keptSettings). Truths and fractions are written in"
-            ' quotes ("true", "0.5").',
+            "Topic settings, by Kafka name. Settings that are not listed have the brokers' defaults, except the"
+            " settings that an adopted topic had before (status.keptSettings). Quote booleans and fractions"
+            ' ("true", "0.5").',
             *topic_rules(),
             schema=CONFIG_VALUE,
             max_length=MAX_SETTINGS,
@@ -96,60 +97,59 @@ class TopicSpec(Model, frozen=True, kw_only=True):
     ] = {}
     deletion_policy: Annotated[
         DeletionPolicy,
-        doc("What becomes of the topic, and of its data, when this object is deleted: Retain keeps it."),
+        doc("Whether to delete the topic and its records when this object is deleted. Retain keeps the topic."),
     ] = "Retain"
     paused: Annotated[
         bool,
         doc(
-            "While true nothing is changed; the status goes on being true. The topic of an object that is deleted while"
-            " it is paused is kept."
+            "If true, the operator updates the status but changes nothing else. If the object is deleted while it is"
+            " paused, the topic is kept."
         ),
     ] = False
 
     @property
     def lasting_policy(self) -> DeletionPolicy:
-        """What becomes of the topic if the object is deleted as it is now."""
+        """The deletion policy in effect: a paused object retains its topic."""
         return "Retain" if self.paused else self.deletion_policy
 
 
 class TopicStatus(Model, frozen=True, kw_only=True):
-    """What the brokers report. Conditions: Ready (usable as it is wanted), Synced (the brokers have what is wanted),
-    Healthy (all replicas in sync, all partitions led), Progressing (replicas are moving)."""
+    """Observed state of a `Topic`."""
 
-    observed_generation: Annotated[int, doc("The generation of the object that this status follows from.")] = 0
+    observed_generation: Annotated[int, doc("Generation of the object that the operator last reconciled.")] = 0
     conditions: Annotated[
         tuple[Condition, ...],
         doc(
-            "Ready: usable as it is wanted. Synced: the brokers have what is wanted. Healthy: all replicas are in sync"
-            " and all partitions have a leader. Progressing: replicas are moving.",
+            "Ready: the topic is synced and all partitions have a leader. Synced: the topic matches the spec. Healthy:"
+            " all replicas are in sync and all partitions have a leader. Progressing: replicas are moving.",
             schema=keyed_by("type"),
         ),
     ] = ()
-    topic_name: Annotated[str, doc("The topic's name.")] | None = None
-    topic_id: Annotated[str, doc("The topic's id; a topic that was created again has another.")] | None = None
-    partitions: Annotated[int, doc("Partitions that there are.")] | None = None
-    replicas: (
-        Annotated[int, doc("The replication factor that there is; of partitions that differ, the least.")] | None
-    ) = None
-    in_sync: Annotated[int, doc("Partitions all of whose replicas are in sync.")] | None = None
-    under_replicated: Annotated[int, doc("Partitions some of whose replicas are not in sync.")] | None = None
-    offline: Annotated[int, doc("Partitions without a leader.")] | None = None
-    moving: Annotated[int, doc("Partitions whose replicas are moving.")] | None = None
+    topic_name: Annotated[str, doc("Topic name.")] | None = None
+    topic_id: Annotated[str, doc("Topic id. A topic that is deleted and created again has another id.")] | None = None
+    partitions: Annotated[int, doc("Number of partitions.")] | None = None
+    replicas: Annotated[int, doc("Replication factor; the smallest one if partitions differ.")] | None = None
+    in_sync: Annotated[int, doc("Number of partitions with all replicas in sync.")] | None = None
+    under_replicated: Annotated[int, doc("Number of partitions with replicas that are not in sync.")] | None = None
+    offline: Annotated[int, doc("Number of partitions without a leader.")] | None = None
+    moving: Annotated[int, doc("Number of partitions whose replicas are moving.")] | None = None
     kept_settings: Annotated[
         tuple[str, ...],
         doc(
-            "Settings that the topic had when this object took it over and that the object does not name: they stay as"
-            " they are.",
+            "Settings that the topic had when this object adopted it and that the spec does not list. The operator does"
+            " not change them.",
             max_length=MAX_SETTINGS,
         ),
     ] = ()
 
 
 class Topic(Model, frozen=True, kw_only=True):
+    """A topic of a `Cluster`."""
+
     named: ClassVar[NamedReference] = NamedReference(
         kind="Topic",
         short="pt",
-        description="A topic of a Cluster: partitions, replicas and settings, kept as they are written.",
+        description="A topic of a Cluster. The operator keeps its partitions, replicas and settings as specified.",
         columns=(
             PrinterColumn("Cluster", ".spec.clusterRef.name"),
             PrinterColumn("Partitions", ".status.partitions", "integer"),
@@ -167,20 +167,21 @@ class Topic(Model, frozen=True, kw_only=True):
     rules = (
         Rule(
             f"has(self.spec.topicName) || size(self.metadata.name) <= {MAX_TOPIC_NAME}",
-            f"the object's name is too long for a topic: give spec.topicName, at most {MAX_TOPIC_NAME} characters",
+            f"the object's name is too long for a topic name: set spec.topicName, at most {MAX_TOPIC_NAME} characters",
         ),
         Rule(
             "(has(self.spec.topicName) ? self.spec.topicName : self.metadata.name) =="
             " (has(oldSelf.spec.topicName) ? oldSelf.spec.topicName : oldSelf.metadata.name)",
-            "topicName cannot be changed, a topic has no other name: create another Topic, and delete this one"
+            "topicName cannot be changed: topics cannot be renamed; create another Topic and delete this one"
             " (deletionPolicy Retain keeps the data)",
         ),
     )
 
     metadata: ObjectMeta
-    spec: Annotated[TopicSpec, doc("What is wanted.")]
-    status: Annotated[TopicStatus, doc("What the brokers report.")] = TopicStatus()
+    spec: Annotated[TopicSpec, doc("Desired state of the topic.")]
+    status: Annotated[TopicStatus, doc("State of the topic as the brokers report it.")] = TopicStatus()
 
     @property
     def topic_name(self) -> str:
+        """Topic name: `spec.topicName`, or the name of the object."""
         return self.spec.topic_name or self.metadata.name

@@ -116,15 +116,15 @@ CHANGES: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
         "ConsumerGroup",
         RESET,
         {"reset": {"id": "first", "to": "earliest"}},
-        "give the changed one a new id",
+        "set a new id for the changed reset",
     ),
     "a reset's topics under its old id": (
         "ConsumerGroup",
         RESET,
         {"reset": RESET["reset"] | {"topics": ["a"]}},
-        "give the changed one a new id",
+        "set a new id for the changed reset",
     ),
-    "where etcd is": ("Cluster", {}, SIDECAR, "cannot change between etcd.endpoints and etcd.sidecar"),
+    "where etcd is": ("Cluster", {}, SIDECAR, "etcd.endpoints and etcd.sidecar cannot be exchanged"),
     "a volume's class": (
         "Cluster",
         {"brokers.storage.className": "fast"},
@@ -141,19 +141,19 @@ CHANGES: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
         "Cluster",
         {"brokers.storage.size": "1Ti"},
         {"brokers.storage.size": "1000G"},
-        "size may only grow, as a volume cannot shrink",
+        "size cannot decrease: volumes cannot shrink",
     ),
     "a smaller volume of etcd": (
         "Cluster",
         SIDECAR,
         {"etcd": {"sidecar": {"image": "etcd:3.5", "storage": {"size": "1Gi"}}}},
-        "size may only grow, as a volume cannot shrink",
+        "size cannot decrease: volumes cannot shrink",
     ),
     "fewer brokers than members of etcd": (
         "Cluster",
         SIDECAR | {"brokers.replicas": 3},
         SIDECAR | {"brokers.replicas": 1},
-        "the first three have etcd's members",
+        "the first three brokers run the etcd members",
     ),
 }
 

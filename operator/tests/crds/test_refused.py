@@ -18,13 +18,17 @@ Case = tuple[str, dict[str, Any], str]
 
 CASES: dict[str, Case] = {
     "more partitions than there can be": ("Topic", {"partitions": 10_001}, "partitions must be 1 to 10000"),
-    "fewer than no partitions": ("Topic", {"partitions": -1}, "leave it out for the brokers' default"),
-    "no replicas": ("Topic", {"replicas": 0}, "replicas must be 1 to 32, and not more than brokers"),
+    "fewer than no partitions": ("Topic", {"partitions": -1}, "omit it to use the brokers' default"),
+    "no replicas": ("Topic", {"replicas": 0}, "replicas must be 1 to 32, and at most the number of brokers"),
     "a topic of no cluster": ("Topic", {"clusterRef": None}, "spec.clusterRef: Required value"),
     "an unknown deletion policy": ("Topic", {"deletionPolicy": "Keep"}, 'supported values: "Delete", "Retain"'),
     "an unknown field": ("Topic", {"partition": 3}, 'unknown field "spec.partition"'),
-    "a topic named ..": ("Topic", {"topicName": ".."}, "cannot be '.' or '..'"),
-    "a topic of Kafka's own": ("Topic", {"topicName": "__consumer_offsets"}, "topicName cannot be that of a topic of"),
+    "a topic named ..": ("Topic", {"topicName": ".."}, "not be '.' or '..'"),
+    "a topic of Kafka's own": (
+        "Topic",
+        {"topicName": "__consumer_offsets"},
+        "topicName cannot be the name of an internal topic",
+    ),
     "a topic's name too long": ("Topic", {"topicName": "a" * 250}, "may not be more than 249"),
     "a setting that is no number": (
         "Topic",
@@ -62,26 +66,26 @@ CASES: dict[str, Case] = {
         {"config/preallocate": False},
         'Invalid value: "boolean": spec.config.preallocate in body must be of type integer,string: "boolean"',
     ),
-    "a cluster without etcd": ("Cluster", {"etcd": {}}, "give exactly one of etcd.endpoints"),
+    "a cluster without etcd": ("Cluster", {"etcd": {}}, "set exactly one of etcd.endpoints"),
     "an endpoint without a scheme": (
         "Cluster",
         {"etcd.endpoints": ["etcd:2379"]},
-        "an endpoint of etcd must be http://host:port or https://host:port",
+        "an etcd endpoint must be http://host:port or https://host:port",
     ),
     "endpoints with and without TLS": (
         "Cluster",
         {"etcd.endpoints": ["http://a:2379", "https://b:2379"]},
         "etcd.endpoints must be all http:// or all https://",
     ),
-    "TLS to a sidecar": ("Cluster", {"etcd": SIDECAR["etcd"] | {"tlsSecret": "a"}}, "leave it out with etcd.sidecar"),
+    "TLS to a sidecar": ("Cluster", {"etcd": SIDECAR["etcd"] | {"tlsSecret": "a"}}, "remove it with etcd.sidecar"),
     "no brokers": ("Cluster", {"brokers.replicas": 0}, "brokers.replicas must be 1 to 1000"),
-    "a volume of no size": ("Cluster", {"brokers.storage.size": "0"}, "size must be a quantity above 0"),
+    "a volume of no size": ("Cluster", {"brokers.storage.size": "0"}, "size must be a quantity greater than 0"),
     "an amount that is none": (
         "Cluster",
         {"brokers.resources.requests": {"memory": "1 GB"}},
-        "an amount must be a quantity, such as 500m, 2 or 4Gi",
+        "each value must be a quantity, such as 500m, 2 or 4Gi",
     ),
-    "the port of health": ("Cluster", {"port": 8080}, "port must be 1024 to 65535, and none of 8080"),
+    "the port of health": ("Cluster", {"port": 8080}, "port must be 1024 to 65535, except 8080"),
     "an external port of etcd": (
         "Cluster",
         {"external": {"type": "NodePort", "port": 2379}},
@@ -90,57 +94,57 @@ CASES: dict[str, Case] = {
     "a host of load balancers": (
         "Cluster",
         {"external": {"type": "LoadBalancer", "host": "example.org"}},
-        "host is for type NodePort",
+        "host requires type NodePort",
     ),
     "an external listener's type": ("Cluster", {"external": {"type": "Ingress"}}, '"LoadBalancer", "NodePort"'),
     "an unknown broker setting": (
         "Cluster",
         {"config/log.retention": "1"},
-        "unknown broker setting log.retention; docs/reference/settings.md has those that are known",
+        "unknown broker setting log.retention; docs/reference/settings.md lists the supported settings",
     ),
     "listeners as a setting": (
         "Cluster",
         {"config/advertised.listeners": "A://b:1"},
-        "listeners follow from spec.port and spec.external",
+        "listeners are derived from spec.port and spec.external",
     ),
-    "a broker's id": ("Cluster", {"config/node.id": 7}, "a broker's id is its pod's ordinal"),
+    "a broker's id": ("Cluster", {"config/node.id": 7}, "the broker id is the ordinal of the pod"),
     "draining by setting": (
         "Cluster",
         {"config/broker.draining": "true"},
-        "brokers are drained by lowering spec.brokers.replicas",
+        "lower spec.brokers.replicas to drain brokers",
     ),
-    "a standstill": ("Cluster", {"moving.throttleBytesPerSecond": 0}, "there is moving.automatic: false"),
+    "a standstill": ("Cluster", {"moving.throttleBytesPerSecond": 0}, "to stop moves, set moving.automatic: false"),
     "labels of the operator": (
         "Cluster",
         {"brokers.podLabels": {"penstock.io/cluster": "other"}},
-        "podLabels cannot have labels of penstock.io/",
+        "podLabels cannot use the prefixes penstock.io/",
     ),
     "too little time to stop": (
         "Cluster",
         {"brokers.terminationGracePeriodSeconds": 0},
-        "a broker needs time to hand over and to flush",
+        "a broker needs time to hand over leaderships and to",
     ),
     "a reset to nowhere": ("ConsumerGroup", RESET | {"reset.to": "yesterday"}, '"earliest", "latest", "offset"'),
     "a reset without a name": ("ConsumerGroup", {"reset.to": "latest"}, "spec.reset.id: Required value"),
     "a time without a zone": (
         "ConsumerGroup",
         RESET | {"reset.to": "timestamp", "reset.timestamp": "2026-11-21T08:00:00"},
-        "in RFC 3339 with its zone, such as 2026-11-21T08:00:00Z",
+        "an RFC 3339 date and time with a time zone, such as 2026-11-21T08:00:00Z",
     ),
     "a time where none belongs": (
         "ConsumerGroup",
         RESET | {"reset.to": "latest", "reset.timestamp": "2026-11-21T08:00:00Z"},
-        "timestamp goes with `to: timestamp`, and only with it",
+        "timestamp requires `to: timestamp`, and the reverse",
     ),
     "an offset below zero": (
         "ConsumerGroup",
         RESET | {"reset.to": "offset", "reset.offset": -1},
-        "for the first and the end there are earliest and latest",
+        "use earliest or latest for the start or end of the log",
     ),
     "partitions of several topics": (
         "ConsumerGroup",
         RESET | {"reset.to": "latest", "reset.topics": ["a", "b"], "reset.partitions": [0]},
-        "partitions are those of one topic: name exactly one in topics",
+        "partitions requires exactly one topic in topics",
     ),
     "starting offsets of nothing": (
         "ConsumerGroup",
@@ -171,12 +175,12 @@ def test_there_are_twelve_examples_of_mistakes() -> None:
 
 
 def test_a_clusters_name_leaves_room_for_the_names_made_from_it(kubectl: Kubectl) -> None:
-    assert "a Cluster's name must have at most 40" in kubectl.refusal(manifest("Cluster", "c" * 41, {}))
-    assert "begin with a letter" in kubectl.refusal(manifest("Cluster", "1st", {}))
+    assert "the name of a Cluster must have at most 40" in kubectl.refusal(manifest("Cluster", "c" * 41, {}))
+    assert "start with a letter" in kubectl.refusal(manifest("Cluster", "1st", {}))
 
 
 def test_an_objects_name_too_long_for_a_topic_asks_for_a_topic_name(kubectl: Kubectl) -> None:
     long = ".".join(["a" * 62] * 4)
     assert len(long) == 251
-    assert "give spec.topicName" in kubectl.refusal(manifest("Topic", long, {}))
+    assert "set spec.topicName" in kubectl.refusal(manifest("Topic", long, {}))
     kubectl.apply(manifest("Topic", long, {"topicName": "short"}))

@@ -113,9 +113,9 @@ OTHER_WORDS = {
 }  # fmt: skip
 """Texts in the code that look like a reason and are none."""
 ROOMS = {
-    "Cluster": ("reconcile/cluster*.py", "clusters/*.py"),
-    "Topic": ("reconcile/topic*.py", "topics/*.py"),
-    "ConsumerGroup": ("reconcile/group*.py", "groups/*.py"),
+    "Cluster": ("reconcile/cluster/*.py", "clusters/*.py"),
+    "Topic": ("reconcile/topic/*.py", "topics/*.py"),
+    "ConsumerGroup": ("reconcile/group/*.py", "groups/*.py"),
 }
 SHARED = ("reconcile/refused.py", "engine/refusals.py")
 

@@ -71,21 +71,21 @@ def test_settings_become_kafkas_text(given: Any, kept: str) -> None:
 
 
 WRONG: list[tuple[dict[str, Any], str, str]] = [
-    ({"partitions": -1}, "spec.partitions", "Expected `int` >= 1; How many partitions."),
+    ({"partitions": -1}, "spec.partitions", "Expected `int` >= 1; Number of partitions."),
     ({"partitions": "3"}, "spec.partitions", "Expected `int | null`, got `str`"),
-    ({"partitions": 10**30}, "spec.partitions", "How many partitions."),
+    ({"partitions": 10**30}, "spec.partitions", "Number of partitions."),
     ({"replicas": 33}, "spec.replicas", "Expected `int` <= 32"),
-    ({"config": {"retention.ms": 9.223372036854776e18}}, "spec.config[retention.ms]", "write it in quotes"),
-    ({"config": {"a": -9007199254740992.0}}, "spec.config[a]", "write it in quotes"),
-    ({"config": {"a": float("nan")}}, "spec.config[a]", "write it in quotes"),
+    ({"config": {"retention.ms": 9.223372036854776e18}}, "spec.config[retention.ms]", "; quote it, such as"),
+    ({"config": {"a": -9007199254740992.0}}, "spec.config[a]", "; quote it, such as"),
+    ({"config": {"a": float("nan")}}, "spec.config[a]", "; quote it, such as"),
     ({"config": {"a": [1]}}, "spec.config[...]", "Expected `str`, got `array`"),
     ({"config": {str(i): "" for i in range(101)}}, "spec.config", "length <= 100"),
     ({"clusterRef": {}}, "spec.clusterRef", "missing required field `name`"),
     ({"deletionPolicy": "Keep"}, "spec.deletionPolicy", "Invalid enum value 'Keep'"),
-    ({"topicName": "a/b"}, "spec.topicName", "is no name of a topic"),
-    ({"topicName": "a\n"}, "spec.topicName", "is no name of a topic"),
-    ({"topicName": ".."}, "spec.topicName", "is no name of a topic"),
-    ({"topicName": "__consumer_offsets"}, "spec.topicName", "is a topic of Kafka's own"),
+    ({"topicName": "a/b"}, "spec.topicName", "is not a topic name"),
+    ({"topicName": "a\n"}, "spec.topicName", "is not a topic name"),
+    ({"topicName": ".."}, "spec.topicName", "is not a topic name"),
+    ({"topicName": "__consumer_offsets"}, "spec.topicName", "is an internal topic"),
 ]
 
 
@@ -106,7 +106,7 @@ def test_what_is_no_resource_at_all_is_refused(object_: Any) -> None:
 
 @pytest.mark.parametrize("etcd", [{}, {"endpoints": ["http://a:1"], "sidecar": {"image": "b"}}])
 def test_a_cluster_has_exactly_one_etcd(etcd: Any) -> None:
-    with pytest.raises(InvalidResource, match=r"spec\.etcd: give exactly one of endpoints and sidecar"):
+    with pytest.raises(InvalidResource, match=r"spec\.etcd: set exactly one of endpoints and sidecar"):
         cluster({"etcd": etcd})
 
 

@@ -25,7 +25,7 @@ def test_settings_that_brokers_take_are_no_problem() -> None:
         ("retention.msec", "1", "did you mean retention.ms?"),
         ("retention.ms", "7d", "it must be a whole number from -1"),
         ("min.insync.replicas", "0", "it must be a whole number from 1"),
-        ("penstock.owner", "me", "penstock.* is the operator's own"),
+        ("penstock.owner", "me", "penstock.* is reserved for the operator"),
         ("leader.replication.throttled.replicas", "*", "use spec.moving.throttleBytesPerSecond"),
     ],
 )
